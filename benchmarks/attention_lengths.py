@@ -19,7 +19,7 @@ import by_length
 import harness
 import torch
 
-from regard.draw.colormap import ACCENT, INK, MUTED, WARM
+from regard.draw.colors import ACCENT, INK, MUTED, WARM
 from regard.nn.attention.attention import Attention, AttentionRecorder
 from regard.nn.attention.masks import Causal, PackedDocuments, SlidingWindow
 from regard.types import AttentionRecords, Offsets

@@ -24,7 +24,7 @@ import harness
 import synthetic
 
 from regard.data.text.labeled import LabeledText, iterate_labeled
-from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
+from regard.draw.colors import ACCENT, INK, LINE, MUTED, WARM
 from regard.draw.figure import Sheet, check_suffix, figure_style
 
 MODEL = ("model.width=192", "model.depth=4", "model.heads=4", "model.ffn_dim=768", "model.max_length=128")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
+from regard.draw.colors import ACCENT, INK, LINE, MUTED, WARM
 
 Rows = Sequence[Mapping[str, Any]]
 COLOURS = (ACCENT, MUTED, WARM, INK)

@@ -77,7 +77,7 @@ def measure(path: Path) -> None:
 def draw(source: Path, target: Path) -> None:
     import matplotlib.pyplot as plt
 
-    from regard.draw.colormap import ACCENT, LINE, WARM
+    from regard.draw.colors import ACCENT, LINE, WARM
 
     found = json.loads(source.read_text())
     panels: list[tuple[str, str, str, str, str]] = [

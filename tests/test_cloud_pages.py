@@ -13,18 +13,21 @@ import pytest
 from PIL import Image
 
 from regard.draw.panels import ColorScale, draw_panels
-from regard.draw.point_attention import CloudAttention, NeighborAttention, draw_neighbors, write_neighbors_page
 from regard.draw.point_cloud import (
     MAX_PAGE_POINTS,
     NO_CLASS,
+    CloudAttention,
+    NeighborAttention,
     PredictedCloud,
     default_tilt,
     draw_clouds,
+    draw_neighbors,
     pack_coordinates,
     pluralize,
     point_spacing,
     render_points,
     write_cloud_page,
+    write_neighbors_page,
 )
 from regard.errors import RegardError
 from regard.types import IGNORE

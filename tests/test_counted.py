@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.draw.attention_maps import AttentionMap
-from regard.draw.attribution import GRADIENT, ROLLOUT, DecisionAttribution, TokenAttribution
-from regard.draw.colormap import COOL_DARK, COOL_LIGHT, INK
+from regard.draw.colors import COOL_DARK, COOL_LIGHT, INK
+from regard.draw.token_data import GRADIENT, ROLLOUT, AttentionMap, DecisionAttribution, TokenAttribution
 from regard.explain.explanation import Explanation
 
 

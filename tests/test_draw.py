@@ -15,14 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from regard.draw.attention import draw_heatmaps
-from regard.draw.attention_maps import AttentionMap
-from regard.draw.colormap import DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.colors import DARK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.curves import draw_training_curves
-from regard.draw.markdown_table import markdown_table
 from regard.draw.page import write_attention_page
-from regard.draw.surprisal import TextLikelihood, TokenLikelihood
-from regard.draw.token_label import label
-from regard.draw.token_strip import CHAR_WIDTH, MAX_LINES, SurprisalStrip, layout_tokens, token_text
+from regard.draw.text import label, markdown_table
+from regard.draw.token_data import AttentionMap, TextLikelihood, TokenLikelihood
+from regard.draw.token_strips import CHAR_WIDTH, MAX_LINES, SurprisalStrip, layout_tokens, token_text
 from regard.errors import RegardError
 
 SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import regard
 from conftest import Pairs, Trained
-from regard.draw.attention_maps import AttentionMap
+from regard.draw.token_data import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.lm import MAX_MAP_TOKENS, display_pieces

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headed import headed
 from regard.data.text.labeled import LabeledText
-from regard.draw.attribution import GRADIENT, ROLLOUT, TokenAttribution
+from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.model import Model, ModelSpec, assemble

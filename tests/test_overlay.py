@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from regard.draw import overlay
-from regard.draw.class_colors import DEPTH_COLORS, HEAT_COLORS, UNKNOWN_COLOR, apply_colormap, class_colors
+from regard.draw.colors import DEPTH_COLORS, HEAT_COLORS, UNKNOWN_COLOR, apply_colormap, class_colors
 from regard.draw.overlay import (
     AttentionOverlay,
     DepthSample,

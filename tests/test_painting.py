@@ -19,7 +19,7 @@ from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.draw.contact_sheet import BLANK_COLOR, LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
-from regard.draw.probe_accuracy import draw_layer_scores
+from regard.draw.curves import draw_layer_scores
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette

@@ -193,17 +193,17 @@ EVALUATE = (
     *within("regard.data", "samples"),
     *within("regard.data.store", "cache"),
     *within("regard.data.text", "labeled"),
-    *within("regard.draw", "colormap curves figure token_label"),
+    *within("regard.draw", "colors curves figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan scoring spec tensorboard"),
 )  # fmt: skip
 TRAIN = (
-    *EVALUATE, "regard.data.batching.loader", "regard.draw.markdown_table",
+    *EVALUATE, "regard.data.batching.loader",
     *within("regard.runs", "card progress signals throughput train trainer"),
 )  # fmt: skip
 EXPLAIN = (
     *TRAIN, "regard.runs.explain",
     *within("regard.explain", "explanation recorded_pass saliency translation"),
-    *within("regard.draw", "act_steps attention_maps attribution surprisal token_strip"),
+    *within("regard.draw", "token_data"),
 )  # fmt: skip
 """Each also contains the modules of the commands before it in the same process."""
 

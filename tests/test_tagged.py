@@ -16,7 +16,7 @@ from regard.data.check.tagged import check_tags
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import TaggedSentence, TagOptions, iterate_tagged, read_tagged
-from regard.draw.class_distribution import draw_class_counts
+from regard.draw.class_charts import draw_class_counts
 from regard.errors import DataError, RegardError
 
 REAL = Path(__file__).parents[2] / "shared/data/conll2003"

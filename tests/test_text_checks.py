@@ -16,7 +16,7 @@ from regard.data.check.text import check_texts
 from regard.data.check.text_survey import TextSurvey
 from regard.data.settings import DataSettings
 from regard.data.text.documents import iterate_texts
-from regard.draw.lengths import draw_lengths
+from regard.draw.curves import draw_lengths
 from regard.errors import DataError, RegardError, UnknownNameError
 
 WORDS = (

@@ -13,7 +13,7 @@ from PIL import Image
 
 from pointer import Captioner, spotted
 from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
-from regard.draw.caption_attention import (
+from regard.draw.image_attention import (
     MIN_BRIGHTNESS,
     MIN_UNIFORM_MULTIPLE,
     CaptionAttention,

@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.act_steps import ActSteps, ActStepsStrip
-from regard.draw.attention_maps import AttentionMap, sort_cross_first
-from regard.draw.attribution import DecisionAttribution
-from regard.draw.colormap import INK, LIGHT, LINE, MUTED, WARM, colormap
-from regard.draw.decision_strips import decision_strips
+from regard.draw.colors import INK, LIGHT, LINE, MUTED, WARM, colormap
 from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
-from regard.draw.surprisal import TextLikelihood
-from regard.draw.token_label import display_width, label
-from regard.draw.token_strip import SurprisalStrip
+from regard.draw.text import display_width, label
+from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood, sort_cross_first
+from regard.draw.token_strips import ActStepsStrip, SurprisalStrip, decision_strips
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.colormap import ACCENT, LINE, MUTED
+from regard.draw.colors import ACCENT, LINE, MUTED
 from regard.draw.figure import Sheet, check_suffix, figure_style, wrap_text
 from regard.errors import RegardError
 

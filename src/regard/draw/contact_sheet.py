@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.colormap import INK, LINE, MUTED
+from regard.draw.colors import INK, LINE, MUTED
 from regard.draw.figure import Sheet, check_suffix, figure_style
-from regard.draw.token_label import display_width, label
+from regard.draw.text import display_width, label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:

@@ -1,18 +1,20 @@
-"""Training curves: loss, validation metrics and learning rate over steps."""
+"""Line charts: training curves, accuracy by layer, and distributions of sequence lengths."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colormap import ACCENT, INK, LINE, MUTED, WARM
-from regard.draw.figure import Sheet, check_suffix, figure_style
-from regard.draw.token_label import label, shorten
+from regard.data.check.findings import Lengths, display_name
+from regard.draw.colors import ACCENT, INK, LIGHT, LINE, MUTED, WARM, colormap
+from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_legend, figure_style, mark_point, style_axes
+from regard.draw.text import label, shorten
+from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,56 +23,63 @@ LogRow = Mapping[str, float | str | int]
 FloatVector = NDArray[np.float64]
 Series = tuple[FloatVector, FloatVector]  # steps and values
 
-MARGIN: Final = 0.45
 WIDTH: Final = 12.0
 LOSS_HEIGHT: Final = 3.8
 METRIC_HEIGHT: Final = 1.7
 PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
+LAYERS_SIZE: Final = (7.2, 3.6)
+LENGTHS_HEIGHT: Final = 4.6
 TRAIN_LABEL: Final = "training loss"
+DASH_PATTERN: Final = (0, (4, 3))
+MAX_OUTLIERS: Final = 2000
+"""maximum number of outliers drawn; more would cover the density"""
 _NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "averaged_checkpoints"})
+
+
+# -- training
 
 
 def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") -> Path:
     """Draw the log rows of a training run (`kind` is "train" or "valid") into a .png or .svg file."""
-    ending = check_suffix(path, (".png", ".svg"))
+    file_format = check_suffix(path, (".png", ".svg"))
     train = [row for row in rows if row.get("kind") == "train"]
     valid = [row for row in rows if row.get("kind") == "valid"]
-    names = dict.fromkeys(key for row in valid for key, value in row.items() if _is_number(value))
-    metrics = [name for name in names if name not in _NON_METRIC_KEYS]
+    names = {
+        name: None
+        for row in valid
+        for name, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
     losses = _series(train, "loss"), _series(valid, "loss")
-    small = [(name, _series(valid, name), WARM) for name in metrics]
-    small.append(("learning rate", _series(train, "lr"), MUTED))
-    last = max([1.0, *(float(steps[-1]) for steps, _ in (*losses, *(item[1] for item in small)) if len(steps))])
-    across = len(small) if len(small) <= 4 else min((4, 3), key=lambda many: -len(small) % many)
+    panels = [(name, _series(valid, name), WARM) for name in names if name not in _NON_METRIC_KEYS]
+    panels.append(("learning rate", _series(train, "lr"), MUTED))
+    last = max([1.0, *(float(steps[-1]) for steps, _ in (*losses, *(panel[1] for panel in panels)) if len(steps))])
+    columns = len(panels) if len(panels) <= 4 else min((4, 3), key=lambda count: -len(panels) % count)
     left, top, gap = MARGIN + 0.4, MARGIN + (0.65 if title else 0.2), 0.75
     inner = WIDTH - left - MARGIN
-    wide = (inner - gap * (across - 1)) / across
+    width = (inner - gap * (columns - 1)) / columns
+    height = LOSS_HEIGHT + math.ceil(len(panels) / columns) * (METRIC_HEIGHT + PANEL_GAP)
     with figure_style():
-        sheet = Sheet(WIDTH, top + LOSS_HEIGHT + math.ceil(len(small) / across) * (METRIC_HEIGHT + PANEL_GAP) + MARGIN)
-        sheet.text(MARGIN, MARGIN - 0.1, shorten(label(title, 500), 80) if title else "", size=15, weight="bold")
-        loss = sheet.axes(left, top, inner, LOSS_HEIGHT)
-        best = _draw_loss(loss, *losses, last)
-        for at, (name, series, colour) in enumerate(small):
-            down, column = divmod(at, across)
-            begin = top + LOSS_HEIGHT + PANEL_GAP + down * (METRIC_HEIGHT + PANEL_GAP)
-            axes = sheet.axes(left + column * (wide + gap), begin, wide, METRIC_HEIGHT)
-            _draw_series(axes, name, series, colour, best, last)
-        return sheet.save(path, ending)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        sheet = Sheet(WIDTH, top + height + MARGIN)
+        sheet.heading(shorten(label(title, 500), 80) if title else "", "", 15)
+        best = _draw_loss(sheet.axes(left, top, inner, LOSS_HEIGHT), *losses, last)
+        for number, (name, series, color) in enumerate(panels):
+            row, column = divmod(number, columns)
+            down = top + LOSS_HEIGHT + PANEL_GAP + row * (METRIC_HEIGHT + PANEL_GAP)
+            axes = sheet.axes(left + column * (width + gap), down, width, METRIC_HEIGHT)
+            _draw_metric(axes, name, series, color, best, last)
+        return sheet.save(path, file_format)
 
 
 def _series(rows: Sequence[LogRow], name: str) -> Series:
     """Sorted steps with finite values; for a step repeated after a resume, the last logged value is used."""
-    found: dict[float, float] = {}
+    values: dict[float, float] = {}
     for row in rows:
         step, value = row.get("step"), row.get(name)
         if isinstance(step, int | float) and isinstance(value, int | float) and math.isfinite(step):
-            found[float(step)] = float(value)
-    kept = sorted((step, value) for step, value in found.items() if math.isfinite(value))
-    pairs = np.array(kept, dtype=np.float64).reshape(-1, 2)
+            values[float(step)] = float(value)
+    finite = sorted((step, value) for step, value in values.items() if math.isfinite(value))
+    pairs = np.array(finite, dtype=np.float64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
@@ -87,9 +96,7 @@ def _moving_average(values: FloatVector) -> FloatVector:
 
 def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float | None:
     """Draw both losses in one panel. Returns the step with the lowest validation loss."""
-    _style_axes(axes, "loss", last, ticks=8)
-    if not len(train[0]) and not len(valid[0]):
-        _mark_empty(axes)
+    if not _style_steps(axes, "loss", last, 8, is_empty=not len(train[0]) and not len(valid[0])):
         return None
     if len(train[0]):
         marker = "o" if len(train[0]) == 1 else ""
@@ -99,55 +106,198 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
     if len(valid[0]):
         axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation loss", zorder=3)
         at = int(valid[1].argmin())
-        best = float(valid[0][at])
-        _mark_best(axes, best, float(valid[1][at]))
-    axes.legend(loc="upper right", fontsize=9, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
+        best, value = float(valid[0][at]), float(valid[1][at])
+        axes.axvline(best, color=LINE, linewidth=1.2, linestyle=DASH_PATTERN, zorder=0)
+        mark_point(axes, best, value, f"best {value:.4g} at step {best:,.0f}", WARM)
+    draw_legend(axes, "upper right")
     return best
 
 
-def _mark_best(axes: Axes, step: float, value: float) -> None:
-    axes.axvline(step, color=LINE, linewidth=1.2, linestyle=(0, (4, 3)), zorder=0)
-    axes.plot([step], [value], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=WARM, zorder=4)
-    low, high = axes.get_xlim()
-    leftward = step > (low + high) / 2
-    axes.annotate(
-        f"best {value:.4g} at step {step:,.0f}", (step, value), xytext=(-12 if leftward else 12, 16),
-        textcoords="offset points", ha="right" if leftward else "left", size=9, color=WARM, weight="bold",
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
-    )  # fmt: skip
-
-
-def _draw_series(axes: Axes, name: str, series: Series, colour: str, best: float | None, last: float) -> None:
-    _style_axes(axes, name, last, ticks=5)
+def _draw_metric(axes: Axes, name: str, series: Series, color: str, best: float | None, last: float) -> None:
     steps, values = series
-    if not len(steps):
-        return _mark_empty(axes)
-    marker = "o" if len(steps) == 1 or (colour == WARM and len(steps) <= 60) else ""
-    axes.plot(steps, values, color=colour, linewidth=1.5, marker=marker, markersize=3.5)
+    if not _style_steps(axes, name, last, 5, is_empty=not len(steps)):
+        return
+    marker = "o" if len(steps) == 1 or (color == WARM and len(steps) <= 60) else ""
+    axes.plot(steps, values, color=color, linewidth=1.5, marker=marker, markersize=3.5)
     if best is not None:
-        axes.axvline(best, color=LINE, linewidth=1.2, linestyle=(0, (4, 3)), zorder=0)
-    axes.set_title(f"last {values[-1]:.4g}", loc="right", size=8.5, color=colour, pad=6)
+        axes.axvline(best, color=LINE, linewidth=1.2, linestyle=DASH_PATTERN, zorder=0)
+    axes.set_title(f"last {values[-1]:.4g}", loc="right", size=8.5, color=color, pad=6)
 
 
-def _style_axes(axes: Axes, name: str, last: float, ticks: int) -> None:
+def _style_steps(axes: Axes, name: str, last: float, ticks: int, is_empty: bool) -> bool:
+    """Prepare axes over steps up to `last`. Returns False for axes without data, which contain only a note."""
     from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-    shown = shorten(label(name.replace("_", " "), 200), 24)
-    axes.set_title(shown, loc="left", size=10.5, weight="bold", pad=6)
-    axes.grid(axis="y", color=LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(length=0, labelsize=8)
+    style_axes(axes, shorten(label(name.replace("_", " "), 200), 24))
+    axes.set_xlabel("step", size=8, loc="right", labelpad=3)
+    if is_empty:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center", color=MUTED, size=9)
+        return False
     axes.set_xlim(-0.01 * last, 1.02 * last)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
-    axes.set_xlabel("step", size=8, loc="right", labelpad=3)
+    return True
 
 
-def _mark_empty(axes: Axes) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center", color=MUTED, size=9)
+# -- layers
+
+
+def draw_layer_scores(
+    curves: Mapping[str, Sequence[float]],
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    layer_names: Sequence[str] = (),
+) -> Path:
+    """Draw accuracies in percent by layer, one curve per name, into a .png or .svg file. `layer_names`: default 1, 2, …"""
+    file_format = check_suffix(path, (".png", ".svg"))
+    if not curves or not all(curves.values()):
+        raise RegardError("No layers to draw.")
+    with figure_style():
+        top = MARGIN + (0.4 if title else 0.0) + (0.3 if subtitle else 0.0) + 0.1
+        sheet = Sheet(MARGIN + 0.5 + LAYERS_SIZE[0] + MARGIN, top + LAYERS_SIZE[1] + 0.6)
+        sheet.heading(label(title, max_width=80) if title else "", subtitle)
+        axes = sheet.axes(MARGIN + 0.5, top, *LAYERS_SIZE)
+        style_axes(axes)
+        deepest = max(map(len, curves.values()))
+        axes.set_xlim(0.5, deepest + 0.5)
+        for (name, values), color in zip(curves.items(), (ACCENT, WARM, MUTED) * len(curves), strict=False):
+            layers = range(1, len(values) + 1)
+            axes.plot(layers, values, color=color, linewidth=1.8, marker="o", markersize=4, label=label(name, 40))
+            best = max(layers, key=lambda layer: (values[layer - 1], -layer))
+            where = layer_names[best - 1] if layer_names else f"layer {best}"
+            mark_point(axes, best, values[best - 1], f"{values[best - 1]:.2f} at {where}", color)
+        axes.margins(y=0.18)
+        low, high = axes.get_ylim()
+        low, high = max(low, -2.0), min(high, 102.0)  # 0 to 100 %, with space for the ring around the best value
+        axes.set_yticks([tick for tick in axes.get_yticks() if max(low, 0) <= tick <= min(high, 100)])
+        axes.set_ylim(low, high)
+        kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in layer_names)) or ["layer"]
+        # with one kind of layer (block 1, block 2, …), ticks show only the numbers
+        ticks = [label(name if len(kinds) > 1 else name.rpartition(" ")[2], 10) for name in layer_names]
+        step = -(-deepest // (10 if len(kinds) > 1 else 24))
+        axes.set_xticks(range(1, deepest + 1, step), ticks[::step] or None)
+        axes.set_xlabel(kinds[0] if len(kinds) == 1 else "", size=8.5, labelpad=4)
+        axes.set_ylabel("accuracy (%)", size=8.5)
+        if len(curves) > 1:
+            draw_legend(axes, "lower right")
+        return sheet.save(path, file_format)
+
+
+# -- lengths
+
+
+def draw_lengths(lengths: Lengths, path: Path) -> Path:
+    """Draw sequence lengths in estimated tokens, the unit of `data.max_length`, into a .png or .svg file: histograms, and
+    source against target length of pairs or cumulative tokens of documents."""
+    file_format = check_suffix(path, (".png", ".svg"))
+    is_pair, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.max_length).sum())
+    note = f"{len(lengths.tokens):,} {lengths.unit}"
+    if lengths.max_length:
+        note += f", {over:,} longer than data.max_length={lengths.max_length:,}"
+    if is_pair:
+        note += f", {len(lengths.outliers):,} outlier{'' if len(lengths.outliers) == 1 else 's'}"
+    subject = " and ".join(map(display_name, lengths.names)) if is_pair else lengths.unit
+    with figure_style():
+        sheet = Sheet(WIDTH, MARGIN + 0.95 + LENGTHS_HEIGHT + 0.75)
+        sheet.heading(f"Sequence lengths: {subject}", f"{note}. Tokens are estimated from bytes and words.", 15)
+        left, top = MARGIN + 0.5, MARGIN + 0.95
+        _draw_histograms(sheet.axes(left, top, 5.2, LENGTHS_HEIGHT), lengths)
+        right = left + 5.2 + 0.85
+        axes = sheet.axes(right, top, WIDTH - right - MARGIN, LENGTHS_HEIGHT)
+        (_draw_pair_density if is_pair else _draw_cumulative)(axes, lengths)
+        return sheet.save(path, file_format)
+
+
+def _bin_edges(lengths: Lengths, count: int) -> tuple[NDArray[np.floating[Any]], bool]:
+    """Bin edges between integers, and True for logarithmic bins, used if a few very long texts would compress all other lengths
+    into one bin."""
+    least, most = int(lengths.tokens.min()), int(lengths.tokens.max())
+    if least == most:  # for example one document: a visible bar in the middle
+        return np.array([0.85 * least, 1.15 * least + 1]), False
+    if most > 10 * np.quantile(lengths.tokens, 0.99):
+        return np.unique(np.geomspace(1, most + 1, count + 1).round()) - 0.5, True
+    width = -(-(most + 1) // count)
+    return np.arange(0.0, most + 1 + width, width) - 0.5, False
+
+
+def _style_lengths(axes: Axes, lengths: Lengths, edges: NDArray[np.floating[Any]], limit: float, labels: str) -> None:
+    """Limit the axis of lengths, format ticks as integers, and set the two axis labels. Call after setting the scales."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_xlim(max(float(edges[0]), 0.6 * float(lengths.tokens.min()) - 0.5), limit)
+    for axis, text in zip((axes.xaxis, axes.yaxis), labels.split("|"), strict=True):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_label_text(text, size=8.5)
+
+
+def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
+    style_axes(axes, "Histogram", "both")
+    edges, is_log = _bin_edges(lengths, 48)
+    limit, most = lengths.max_length, edges[-1]
+    is_near = most > limit / 2 and limit > 0  # a distant limit would compress the histogram
+    highest = 1
+    for side, (name, color) in enumerate(zip(lengths.names, (ACCENT, WARM), strict=False)):
+        values = lengths.tokens[:, side]
+        heights = np.histogram(values, edges)[0]
+        highest = max(highest, int(heights.max()))
+        text = f"{display_name(name)}, median {int(np.median(values)):,}"
+        axes.stairs(heights, edges, color=color, fill=True, alpha=0.16)
+        axes.stairs(heights, edges, color=color, linewidth=1.6, label=text)
+    axes.set_yscale("log")
+    axes.set_ylim(0.7, 3.0 * highest)  # space for the legend above the highest bars
+    axes.set_xscale("log" if is_log else "linear")
+    end = 1.02 * (max(most, limit) if is_near else most)
+    _style_lengths(axes, lengths, edges, end, f"tokens (estimated)|{lengths.unit} (log scale)")
+    if is_near:
+        axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASH_PATTERN, label=f"data.max_length={limit:,}")
+    draw_legend(axes, "upper right")
+
+
+def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
+    from matplotlib.colors import LogNorm
+
+    style_axes(axes, "Source vs. target", "both")
+    source, target = lengths.tokens[:, 0], lengths.tokens[:, 1]
+    edges, is_log = _bin_edges(lengths, 80)
+    density = np.histogram2d(source, target, bins=[edges, edges])[0].T
+    counts, scale = np.ma.masked_equal(density, 0), LogNorm(1, max(2.0, density.max()))
+    axes.pcolormesh(edges, edges, counts, cmap=colormap(LIGHT[1:]), norm=scale, rasterized=True)
+    slope = float(np.median(target / np.maximum(source, 1)))
+    line = np.array([max(edges[0], 0.5), edges[-1]])
+    shown = lengths.outliers[:: max(1, -(-len(lengths.outliers) // MAX_OUTLIERS))]
+    if len(shown):
+        ring: dict[str, Any] = {"markersize": 6.5, "markerfacecolor": "none", "markeredgecolor": WARM}
+        axes.plot(source[shown], target[shown], "o", markeredgewidth=1.3, label="outliers", zorder=4, **ring)
+    axes.plot(line, slope * line, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"median ratio {slope:.2g}")
+    if edges[-1] > lengths.max_length:
+        axes.axvline(lengths.max_length, color=INK, linewidth=1.1, linestyle=DASH_PATTERN, label="data.max_length")
+        axes.axhline(lengths.max_length, color=INK, linewidth=1.1, linestyle=DASH_PATTERN)
+    for set_scale in (axes.set_xscale, axes.set_yscale):
+        set_scale("log" if is_log else "linear")
+    first, second = map(display_name, lengths.names)
+    end = (1.1 if is_log else 1.02) * edges[-1]
+    _style_lengths(axes, lengths, edges, end, f"{first} tokens (estimated)|{second} tokens (estimated)")
+    axes.set_ylim(axes.get_xlim())
+    draw_legend(axes, "lower right")
+
+
+def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
+    """Draw the fraction of all tokens in samples up to each length: a few long samples may contain most tokens."""
+    style_axes(axes, "Cumulative tokens", "both")
+    values = np.sort(lengths.tokens[:, 0])
+    percent = 100 * np.cumsum(values) / max(int(values.sum()), 1)
+    half = int(values[np.searchsorted(percent, 50.0)])
+    edges, is_log = _bin_edges(lengths, 48)  # same scale as the histogram
+    shown = np.unique(np.linspace(0, len(values) - 1, 1000).astype(int))
+    axes.step([values[0], *values[shown]], [0.0, *percent[shown]], where="post", color=ACCENT, linewidth=1.6)
+    axes.axvline(half, color=MUTED, linewidth=1, linestyle=DASH_PATTERN, label=f"half of all tokens: ≤ {half:,}")
+    axes.set_xscale("log" if is_log else "linear")
+    axes.set_ylim(0, 102)
+    _style_lengths(axes, lengths, edges, 1.02 * edges[-1], "tokens (estimated)|% of all tokens")
+    draw_legend(axes, "lower right")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from regard.draw.colormap import INK, LINE, MUTED
-from regard.draw.token_label import label
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.draw.colors import INK, LIGHT, LINE, MUTED, colormap
+from regard.draw.text import display_width, label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI: Final = 160
+MARGIN: Final = 0.45  # inches around every figure
 CHAR_WIDTH_PER_POINT: Final = 0.61 / 72  # inches per character and point of font size, slightly overestimated
 
 # DejaVu is part of matplotlib; the other fonts, if installed, add missing scripts.
@@ -41,25 +45,24 @@ def check_suffix(path: Path, suffixes: Sequence[str]) -> str:
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     """Write a temporary file in the same folder, then rename the file to `path`, so that no partial file is ever visible."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(beside)
-        os.replace(beside, path)
+        write(temporary)
+        os.replace(temporary, path)
     except OSError as error:
         raise RegardError(f"Cannot write '{path}': {error.strerror or error}.") from error
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
     return path
 
 
 def wrap_text(text: str, inches: float, size: float, max_lines: int) -> str:
     """The text wrapped at `inches`, with an ellipsis if more than `max_lines` lines are needed."""
-    seen = label(" ".join(text.split()), max_width=2000)
-    return "\n".join(
-        textwrap.wrap(seen, max(12, int(inches / (CHAR_WIDTH_PER_POINT * size))), max_lines=max_lines, placeholder=" …")
-    )
+    columns = max(12, int(inches / (CHAR_WIDTH_PER_POINT * size)))
+    visible = label(" ".join(text.split()), max_width=2000)
+    return "\n".join(textwrap.wrap(visible, columns, max_lines=max_lines, placeholder=" …"))
 
 
 @contextmanager
@@ -110,11 +113,24 @@ class Sheet:
         bottom = self.height - top - height
         return self.figure.add_axes((left / self.width, bottom / self.height, width / self.width, height / self.height))
 
+    def canvas(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Axes without ticks and frame; positions are inches from the top left corner of the axes."""
+        axes = self.axes(left, top, width, height)
+        axes.set_xlim(0, width)
+        axes.set_ylim(height, 0)
+        axes.set_axis_off()
+        axes.set_autoscale_on(False)
+        return axes
+
     def text(self, left: float, top: float, text: str, size: float, color: str = INK, weight: str = "normal") -> None:
-        self.figure.text(
-            left / self.width, 1 - top / self.height, text, size=size, color=color, weight=weight, va="top", ha="left",
-            linespacing=1.3,
-        )  # fmt: skip
+        at = left / self.width, 1 - top / self.height
+        self.figure.text(*at, text, size=size, color=color, weight=weight, va="top", ha="left", linespacing=1.3)
+
+    def heading(self, title: str, subtitle: str, size: float = 13) -> None:
+        """Draw title and subtitle at the top left margin."""
+        self.text(MARGIN, MARGIN - 0.1, title, size, weight="bold")
+        gap = size / 54 * (title.count("\n") + 1) + 0.06 if title else 0.0  # 1.3 times the font size per line
+        self.text(MARGIN, MARGIN - 0.1 + gap, subtitle, 8.5, MUTED)
 
     def colorbar(
         self, left: float, top: float, width: float, cmap: Colormap, max_value: float, tick_labels: tuple[str, str, str]
@@ -133,3 +149,69 @@ class Sheet:
     def save(self, path: Path, file_format: str) -> Path:
         metadata = {"Date": None} if file_format == "svg" else None
         return write_atomic(path, lambda to: self.figure.savefig(to, format=file_format, dpi=DPI, metadata=metadata))
+
+
+def style_axes(axes: Axes, title: str = "", grid: Literal["both", "x", "y"] = "y") -> None:
+    """Set the title, grid lines below the data, and no frame except the bottom line."""
+    axes.set_title(title, loc="left", size=10.5, weight="bold", pad=6)
+    axes.grid(axis=grid, color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(which="both", length=0, labelsize=8)
+
+
+def draw_legend(axes: Axes, corner: Literal["upper right", "lower right"]) -> None:
+    axes.legend(loc=corner, fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
+
+
+def mark_point(axes: Axes, x: float, y: float, text: str, color: str) -> None:
+    """Draw a ring around a point, and a text temporary the point on the side with more space."""
+    axes.plot([x], [y], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=color, zorder=4)
+    leftward = x > sum(axes.get_xlim()) / 2
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=(-12 if leftward else 12, 16),
+        textcoords="offset points",
+        ha="right" if leftward else "left",
+        size=9,
+        color=color,
+        weight="bold",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+    )
+
+
+def draw_matrix(
+    axes: Axes,
+    fractions: NDArray[np.floating[Any]],
+    rows: Mapping[int, str],
+    columns: Mapping[int, str],
+    font_sizes: tuple[float, float],
+    cell_texts: Mapping[tuple[int, ...], str],
+    text_size: float,
+    angle: int = 45,
+) -> None:
+    """Draw a matrix as a heatmap with text in some cells. `rows` and `columns`: labels by index; `font_sizes`: of both."""
+    axes.imshow(fractions, cmap=colormap(LIGHT), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    axes.xaxis.tick_top()
+    axes.set_xticks(
+        list(columns),
+        list(columns.values()),
+        size=font_sizes[1],
+        color=INK,
+        rotation=angle,
+        rotation_mode="anchor",
+        ha="left",
+        va="center" if angle == 90 else "baseline",
+    )
+    axes.set_yticks(list(rows), list(rows.values()), size=font_sizes[0], color=INK)
+    axes.tick_params(length=0, pad=3)
+    for (row, column), text in cell_texts.items():
+        color = "white" if fractions[row, column] > 0.45 else INK
+        axes.text(column, row, text, size=text_size, color=color, ha="center", va="center")
+
+
+def text_width(texts: Iterable[str], size: float) -> float:
+    """Width of the widest text in inches at the font size `size`, slightly overestimated."""
+    return max(map(display_width, texts), default=0) * CHAR_WIDTH_PER_POINT * size

@@ -1,18 +1,24 @@
-"""Heatmaps over an image as one self-contained page, and the similarity of position embeddings as a figure."""
+"""Attention over an image: heatmaps of layers and heads as a page, position embeddings, and one image per word of a caption."""
 
 from __future__ import annotations
 
 import base64
+import html
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from regard.draw.class_colors import HEAT_COLORS, apply_colormap
-from regard.draw.figure import check_suffix, write_atomic
-from regard.draw.page import round_digits, write_page
+from regard.draw.colors import HEAT_COLORS, INK, LINE, MUTED, ImageArray, apply_colormap
+from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text, write_atomic
+from regard.draw.overlay import resize_grid
+from regard.draw.page import read_asset, round_digits, write_page
+from regard.draw.text import label
+from regard.errors import RegardError
 
 WEIGHT_SCALE = 10_000
 """Weights are stored as integers: four digits relative to the largest weight."""
@@ -112,3 +118,223 @@ def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
         figure.text(0.03, 0.955, "Cosine similarity of position embeddings", weight="bold", size=11)
         figure.text(0.03, 0.925, "Each tile compares one position with all others. Bright: similar.", size=8)
         return write_atomic(path, lambda to: figure.savefig(to, format=ending))
+
+
+Weights = npt.NDArray[np.floating]
+
+COLUMNS: Final = 6
+MAX_WIDTH: Final = 10.5  # maximum inches between the margins
+MAX_PANEL_WIDTH: Final = 1.9  # inches
+MARGIN: Final = 0.45
+GAP: Final = 0.16
+HEAD_HEIGHT: Final = 0.3  # inches above an image for the word
+MIN_IMAGE_SIDE: Final = 320
+"""Small images are enlarged to this number of pixels, so that brightness changes smoothly."""
+MIN_UNIFORM_MULTIPLE: Final = 4
+"""Full brightness means this multiple of the uniform weight or more, so that uniform attention looks uniform."""
+UNIFORM_NOTE: Final = "; dim: nearly uniform"
+MIN_BRIGHTNESS: Final = 0.38
+"""Brightness of regions without attention."""
+LIGHT_COLOR: Final = (255, 178, 92)
+MAX_TINT: Final = 0.45
+"""Strength of the light color on a black image; weaker on brighter images."""
+
+
+class CaptionWord(NamedTuple):
+    """A word with the probability given all previous words, and the most likely alternatives with probabilities."""
+
+    word: str
+    probability: float
+    top_k: tuple[tuple[str, float], ...] = ()
+
+
+class CaptionLayer(NamedTuple):
+    name: str
+    weights: Weights
+    """(heads, words, rows, columns): fractions of the total attention; the sum is below 1 if tokens are outside the grid"""
+
+
+@dataclass(frozen=True)
+class CaptionAttention:
+    """An image with its caption, and the attention of each layer and head on one grid."""
+
+    image: ImageArray
+    words: tuple[CaptionWord, ...]
+    layers: tuple[CaptionLayer, ...]
+    method: str = "attention"
+    """name of the weights"""
+
+    def __post_init__(self) -> None:
+        if not self.words or not self.layers:
+            raise RegardError("No words or no attention layers to draw.")
+        shapes = {layer.weights.shape[1:] for layer in self.layers}
+        if len(shapes) > 1 or next(iter(shapes))[0] != len(self.words):
+            raise ValueError(f"expected the maps of {len(self.words)} words in every layer, got shapes {shapes}")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        rows, columns = self.layers[0].weights.shape[2:]
+        return rows, columns
+
+    def maps(self, layer: int | None = None, head: int | None = None) -> Weights:
+        """Maps (words, rows, columns) of one layer and head, counted from 1; None: the average."""
+        if layer is not None and not 1 <= layer <= len(self.layers):
+            raise RegardError(f"Layer must be between 1 and {len(self.layers)}, got {layer}.")
+        chosen = self.layers if layer is None else (self.layers[layer - 1],)
+        most = min(len(one.weights) for one in chosen)
+        if head is not None and not 1 <= head <= most:
+            raise RegardError(f"Head must be between 1 and {most}, got {head}.")
+        means = [one.weights.mean(0) if head is None else one.weights[head - 1] for one in chosen]
+        return np.mean(means, axis=0)
+
+    def describe_selection(self, layer: int | None, head: int | None) -> str:
+        """Selected layers and heads as text; empty for one layer with one head."""
+        many, heads = len(self.layers), len(self.layers[(layer or 1) - 1].weights)
+        first = f"average over {many} layers" if layer is None else f"layer {layer} of {many}"
+        second = f"average over {heads} heads" if head is None else f"head {head} of {heads}"
+        return ", ".join([*([first] if many > 1 else []), *([second] if heads > 1 else [])])
+
+
+def brightness_max(weights: Weights) -> float:
+    """The weight shown with full brightness."""
+    return max(float(weights.max(initial=0.0)), min(MIN_UNIFORM_MULTIPLE / weights.size, 1.0))
+
+
+def spotlight(image: ImageArray, weights: Weights, max_weight: float) -> ImageArray:
+    """The image with brightness by attention. The grid of weights is interpolated to the size of the image."""
+    high, wide = image.shape[:2]
+    shares = resize_grid(weights / max_weight, (high, wide), True, (1.0, 1.0)).clip(0, 1)[..., None]
+    grey = image.mean(-1, keepdims=True)
+    dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * grey)
+    light = image + tint_strength(image) * shares * (np.array(LIGHT_COLOR) - image)
+    return np.rint(dark + shares * (light - dark)).clip(0, 255).astype(np.uint8)
+
+
+def tint_strength(image: ImageArray) -> float:
+    return MAX_TINT * (1 - float(image.mean()) / 255)
+
+
+def upscale(image: ImageArray) -> ImageArray:
+    """The image enlarged to at least `MIN_IMAGE_SIDE` pixels, so that brightness changes smoothly."""
+    from PIL import Image
+
+    times = -(-MIN_IMAGE_SIDE // max(image.shape[:2]))
+    if times < 2:
+        return image
+    size = image.shape[1] * times, image.shape[0] * times
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
+
+
+# -- figure
+
+
+def draw_caption_attention(
+    attention: CaptionAttention,
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    layer: int | None = None,
+    head: int | None = None,
+) -> Path:
+    """Draw the image, and one image per word with brightness by attention, into a .png or .svg file."""
+    ending = check_suffix(path, (".png", ".svg"))
+    maps, picture = attention.maps(layer, head), upscale(attention.image)
+    many = len(maps) + 1
+    across = min(many, COLUMNS)
+    side = min(MAX_PANEL_WIDTH, (MAX_WIDTH + GAP) / across - GAP)
+    tall = side * picture.shape[0] / picture.shape[1]
+    width = max(across * (side + GAP) - GAP, 4.6)
+    lines = wrap_text(title, width, 13, 3)
+    under = "\n".join(
+        text for text in (attention.describe_selection(layer, head), wrap_text(subtitle, width, 8.5, 3)) if text
+    )
+    top = MARGIN + 0.24 * (lines.count("\n") + 1) * bool(lines) + 0.17 * (under.count("\n") + 1) * bool(under)
+    rows = -(-many // across)
+    with figure_style():
+        sheet = Sheet(2 * MARGIN + width, top + rows * (HEAD_HEIGHT + tall + GAP) + 0.38 + MARGIN - 0.2)
+        sheet.text(MARGIN, MARGIN - 0.1, lines, 13, weight="bold")
+        sheet.text(MARGIN, MARGIN + 0.24 * (lines.count("\n") + 1) * bool(lines) - 0.08, under, 8.5, MUTED)
+        for number in range(many):
+            left, down = MARGIN + number % across * (side + GAP), top + number // across * (HEAD_HEIGHT + tall + GAP)
+            said = attention.words[number - 1] if number else None
+            own = picture if said is None else spotlight(picture, maps[number - 1], brightness_max(maps[number - 1]))
+            _draw_word(sheet, own, (left, down, side, tall), said)
+        even = any(brightness_max(own) > own.max() for own in maps)
+        told = f"Brightness: {attention.method}, scaled per image" + UNIFORM_NOTE * even
+        _draw_scale(sheet, top + rows * (HEAD_HEIGHT + tall + GAP) + 0.06, told)
+        return sheet.save(path, ending)
+
+
+def _draw_word(
+    sheet: Sheet, picture: ImageArray, at: tuple[float, float, float, float], said: CaptionWord | None
+) -> None:
+    left, top, side, tall = at
+    chance = "" if said is None else _percent(said.probability)
+    room = int((side - (len(chance) + 1) * CHAR_WIDTH_PER_POINT * 8) / (CHAR_WIDTH_PER_POINT * 10.5))
+    word = "image" if said is None else label(said.word, max(room, 3))
+    axes = sheet.axes(left, top, side, HEAD_HEIGHT + tall)
+    axes.set_axis_off()
+    quiet = said is None
+    axes.text(
+        0, 0.07, word, size=9 if quiet else 10.5, color=MUTED if quiet else INK, weight="normal" if quiet else "bold"
+    )
+    axes.text(side, 0.07, chance, size=8, color=MUTED, ha="right")
+    axes.imshow(picture, extent=(0, side, -tall, 0), interpolation="antialiased", aspect="auto")
+    axes.plot([0, side, side, 0, 0], [0, 0, -tall, -tall, 0], color=LINE, linewidth=0.6)
+    axes.set_xlim(0, side)
+    axes.set_ylim(-tall, HEAD_HEIGHT)
+
+
+def _draw_scale(sheet: Sheet, top: float, told: str) -> None:
+    """Draw the legend of the brightness."""
+    bar = sheet.axes(MARGIN, top, 1.2, 0.11)
+    bar.imshow(
+        np.linspace(MIN_BRIGHTNESS, 1, 256)[None], cmap="gray", vmin=0, vmax=1, aspect="auto", extent=(0, 1, 0, 1)
+    )
+    bar.set_xticks([])
+    bar.set_yticks([])
+    sheet.text(MARGIN + 1.32, top - 0.02, wrap_text(told, sheet.width - 2 * MARGIN - 1.32, 8, 2), 8, MUTED)
+
+
+def _percent(chance: float) -> str:
+    return f"{100 * chance:.0f} %" if chance >= 0.0995 else f"{100 * chance:.1f} %" if chance >= 0.0005 else "< 0.1 %"
+
+
+# -- page
+
+
+def write_caption_page(
+    attention: CaptionAttention, path: Path, title: str, note: str, facts: Mapping[str, str]
+) -> Path:
+    """Write a page that shows the image with the attention of one word at a time, for selected layers and heads."""
+    check_suffix(path, (".html", ".htm"))
+    data: dict[str, object] = {
+        "picture": data_uri(attention.image),
+        "size": attention.image.shape[:2],
+        "grid": attention.grid,
+        "words": [
+            {
+                "word": said.word,
+                "chance": round_digits(said.probability),
+                "likely": [[w, round_digits(c)] for w, c in said.top_k],
+            }
+            for said in attention.words
+        ],
+        "layers": [
+            {"name": layer.name, "heads": len(layer.weights), **pack_maps(layer.weights)} for layer in attention.layers
+        ],
+        "how": attention.method,
+        "look": {
+            "dark": MIN_BRIGHTNESS,
+            "warm": LIGHT_COLOR,
+            "tint": round_digits(tint_strength(attention.image)),
+            "even": MIN_UNIFORM_MULTIPLE,
+        },
+    }
+    parts = {
+        "note": html.escape(note),
+        "style": read_asset("page.css") + read_asset("wordwise.css"),
+        "body": read_asset("wordwise.html"),
+        "script": read_asset("wordwise.js"),
+    }
+    return write_page(path, title, facts, data, parts)

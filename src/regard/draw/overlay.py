@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.class_colors import (
+from regard.draw.colors import (
     DEPTH_COLORS,
     HEAT_COLORS,
     UNKNOWN_COLOR,

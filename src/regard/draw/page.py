@@ -12,12 +12,19 @@ from typing import Final
 
 import numpy as np
 
-from regard.draw.act_steps import ActSteps
-from regard.draw.attention_maps import AttentionMap, sort_cross_first
-from regard.draw.attribution import GRADIENT, PROFILE_BINS, ROLLOUT, DecisionAttribution, TokenAttribution
-from regard.draw.colormap import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.colors import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.figure import check_suffix, write_atomic
-from regard.draw.surprisal import TextLikelihood
+from regard.draw.token_data import (
+    GRADIENT,
+    PROFILE_BINS,
+    ROLLOUT,
+    ActSteps,
+    AttentionMap,
+    DecisionAttribution,
+    TextLikelihood,
+    TokenAttribution,
+    sort_cross_first,
+)
 
 WEIGHT_SCALE: Final = 10_000  # weights are stored as integers: four decimals with half the bytes
 MAX_TOKENS: Final = 4096  # longer texts are reduced to the passages with the largest attribution

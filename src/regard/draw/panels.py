@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from regard.draw.class_colors import UNKNOWN_COLOR, ImageArray, MapArray, class_colors
-from regard.draw.colormap import INK, LINE, MUTED
+from regard.draw.colors import INK, LINE, MUTED, UNKNOWN_COLOR, ImageArray, MapArray, class_colors
 from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
-from regard.draw.token_label import display_width, label
+from regard.draw.text import display_width, label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from regard.data.settings import DataSettings
-from regard.draw.act_steps import ActSteps
-from regard.draw.attention_maps import AttentionMap
-from regard.draw.attribution import (
+from regard.draw.text import label
+from regard.draw.token_data import (
     GRADIENT,
     PROBABILITIES_TITLE,
     ROLLOUT,
+    ActSteps,
+    AttentionMap,
     DecisionAttribution,
     TokenAttribution,
     describe_tokens,
 )
-from regard.draw.token_label import label
 from regard.errors import RegardError
 from regard.explain.attribution import MAX_BYTES, OutputScore, attribute, attribution_bytes
 from regard.explain.explanation import Explanation

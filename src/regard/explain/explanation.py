@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.draw.act_steps import ActSteps
-from regard.draw.attention_maps import AttentionMap
-from regard.draw.attribution import DecisionAttribution
-from regard.draw.surprisal import TextLikelihood
+from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.draw.attention_maps import AttentionMap
-from regard.draw.surprisal import TextLikelihood, TokenLikelihood
-from regard.draw.token_label import label
+from regard.draw.text import label
+from regard.draw.token_data import AttentionMap, TextLikelihood, TokenLikelihood
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.recorded_pass import record_forward, stack_layers

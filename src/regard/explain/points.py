@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from regard.data.points.cloud import PointCloud
-from regard.draw.point_attention import CloudAttention, NeighborAttention
+from regard.draw.point_cloud import CloudAttention, NeighborAttention
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.nn.recording import record_attention
@@ -63,7 +63,7 @@ class CloudExplanation(Explanation):
         return found
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        from regard.draw.point_attention import draw_neighbors, write_neighbors_page
+        from regard.draw.point_cloud import draw_neighbors, write_neighbors_page
 
         path = Path(path)
         assert self.attention is not None

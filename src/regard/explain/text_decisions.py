@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from regard.data.settings import DataSettings
 from regard.data.text.labeled import ChoiceSample, LabeledText
 from regard.data.text.pairs import Pair
-from regard.draw.token_label import label
+from regard.draw.text import label
 from regard.errors import UnknownNameError
 from regard.explain.attribution import OutputScore, logit_margin
 from regard.explain.decision import (

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from regard.data.text.qa import QASample
 from regard.data.text.tagged import TaggedSentence
-from regard.draw.attribution import PROBABILITIES_TITLE
-from regard.draw.token_label import label
+from regard.draw.text import label
+from regard.draw.token_data import PROBABILITIES_TITLE
 from regard.errors import RegardError
 from regard.explain.attribution import OutputScore, logit_margin
 from regard.explain.decision import Decision, TokenRow, encode_sample, format_confidence, join_titles

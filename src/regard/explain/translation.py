@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.draw.act_steps import ActSteps
-from regard.draw.attention_maps import AttentionMap
+from regard.draw.token_data import ActSteps, AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.recorded_pass import record_forward, stack_passes

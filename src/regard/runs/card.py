@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.draw.markdown_table import markdown_table
+from regard.draw.text import markdown_table
 from regard.explain import is_explainable
 from regard.files import write_text
 from regard.hub import display_name

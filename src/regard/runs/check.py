@@ -80,11 +80,11 @@ def check(
         return report
     drawn = []
     if len(report.lengths.words):
-        from regard.draw.lengths import draw_lengths
+        from regard.draw.curves import draw_lengths
 
         drawn.append(draw_lengths(report.lengths, picture))
     if isinstance(report, ClassReport) and report.class_counts:
-        from regard.draw.class_distribution import draw_class_counts
+        from regard.draw.class_charts import draw_class_counts
 
         alone = not drawn and picture == Path(out or "")
         drawn.append(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from regard.data.images.cache import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
+from regard.draw.curves import draw_layer_scores
 from regard.draw.figure import check_suffix
-from regard.draw.probe_accuracy import draw_layer_scores
 from regard.errors import RegardError, SettingError
 from regard.folders import read_config_files
 from regard.model import Model, load

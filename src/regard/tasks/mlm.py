@@ -25,7 +25,7 @@ from regard.data.text.detokenize import DETOKENIZERS
 from regard.data.text.documents import Passage, iterate_texts, text_files
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
-from regard.draw.markdown_table import markdown_table
+from regard.draw.text import markdown_table
 from regard.errors import SettingError
 from regard.nn.blocks.heads import MLMHead
 from regard.nn.blocks.heads import PretrainingHead as HiddenHead

@@ -239,7 +239,7 @@ class PointSegmentation(PointCloudTask):
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Point cloud with a label and color per point, and an interactive page."""
         from regard.data.points.cloud_files import write_ply
-        from regard.draw.class_colors import class_colors
+        from regard.draw.colors import class_colors
         from regard.draw.point_cloud import write_cloud_page
 
         labels, numbers, said = (prediction.extra[key] for key in ("labels", "class_values", "classes"))

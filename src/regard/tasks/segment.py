@@ -207,7 +207,7 @@ class Segment(DensePredictionTask):
         """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""
         from PIL import Image
 
-        from regard.draw.class_colors import class_colors
+        from regard.draw.colors import class_colors
         from regard.draw.figure import write_atomic
         from regard.draw.overlay import SegmentationSample, draw_segmentations
 

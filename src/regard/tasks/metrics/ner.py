@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 
 from regard.data.text.tag_schemes import TagScheme, extract_entities
-from regard.draw.markdown_table import markdown_table
-from regard.draw.per_class import LabelScore, draw_per_label
+from regard.draw.class_charts import LabelScore, draw_per_label
+from regard.draw.text import markdown_table
 from regard.errors import RegardError
 
 Tags = Sequence[Sequence[str]]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.draw.markdown_table import markdown_table
-from regard.draw.per_class import LabelScore, draw_per_label
+from regard.draw.class_charts import LabelScore, draw_per_label
+from regard.draw.text import markdown_table
 from regard.tasks.metrics.ner import MatchCounts
 
 MAX_CONFUSIONS = 12

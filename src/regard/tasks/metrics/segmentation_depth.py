@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.draw.markdown_table import markdown_table
+from regard.draw.text import markdown_table
 from regard.nn.vision.depth_loss import fit_scale_shift, inverse_depth
 from regard.types import IGNORE, Prediction
 

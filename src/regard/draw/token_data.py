@@ -1,16 +1,164 @@
-"""A prediction with token attributions, ready to be drawn."""
+"""Attention between tokens and values of tokens, ready to be drawn."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import RegardError
+
+MIN_UNIFORM_MULTIPLE = 4
+"""The color scale ends at this multiple of the uniform attention weight or higher."""
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """One kind of attention on one example: `weights[layer, head, query, key]`; rows sum to 1 (0 if masked)."""
+
+    name: str
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights: NDArray[np.floating]
+    has_rest_column: bool = False
+    """True if the first key is the sum of all keys not shown; this column does not affect the color scale"""
+    boundaries: tuple[int, ...] = ()
+    """first token of each further text in the same sequence; a line is drawn before the token"""
+    sqrt_scale: bool = False
+    """True for a square root color scale, so that attention spread over thousands of tokens is visible"""
+    row_kind: Literal["tokens", "layers"] = "tokens"
+    """meaning of the rows; if rows are layers, the first dimension of `weights` is 1"""
+    is_gradient: bool = False
+    """True if the weights are gradient norms, for models without attention"""
+    description: str = "Rows: queries. Columns: keys."
+    """subtitle of the map"""
+
+    def __post_init__(self) -> None:
+        shape = self.weights.shape
+        if len(shape) != 4 or shape[2:] != (len(self.queries), len(self.keys)):
+            wanted = f"(layers, heads, {len(self.queries)}, {len(self.keys)})"
+            raise ValueError(f"attention map '{self.name}': expected weights of shape {wanted}, got {shape}")
+        if 0 in shape:
+            raise RegardError(f"Attention map '{self.name}' is empty: no tokens, layers or heads to draw.")
+        if not np.isfinite(self.weights).all():
+            raise RegardError(
+                f"Attention map '{self.name}' contains NaN or infinite values: the model has diverged. "
+                "No figure was drawn."
+            )
+
+    @property
+    def layers(self) -> int:
+        return int(self.weights.shape[0])
+
+    @property
+    def heads(self) -> int:
+        return int(self.weights.shape[1])
+
+    @property
+    def is_single(self) -> bool:
+        """True for one layer with one head."""
+        return self.layers == self.heads == 1
+
+    def color_max(self, weights: NDArray[np.floating]) -> float:
+        """Upper end of the color scale: the largest weight of a single key, or `MIN_UNIFORM_MULTIPLE` times the uniform weight
+        if larger, so that uniform attention looks uniform."""
+        largest = float(weights[..., int(self.has_rest_column) :].max(initial=0))
+        if self.has_rest_column or largest > 1:
+            return largest or 1.0
+        return min(max(largest, MIN_UNIFORM_MULTIPLE / weights.shape[-1]), 1.0)
+
+    def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
+        """Matrix (queries, keys) of one layer and head, counted from 1 as in all figures; None: the average."""
+        for what, number, many in (("Layer", layer, self.layers), ("Head", head, self.heads)):
+            if number is not None and not 1 <= number <= many:
+                raise RegardError(f"{what} of attention map '{self.name}' must be between 1 and {many}, got {number}.")
+        layers = slice(None) if layer is None else slice(layer - 1, layer)
+        heads = slice(None) if head is None else slice(head - 1, head)
+        mean: NDArray[np.float64] = self.weights[layers, heads].mean(axis=(0, 1), dtype=np.float64)
+        return mean
+
+
+def sort_cross_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
+    """The maps, cross-attention first."""
+    if not maps:
+        raise RegardError("No attention map to draw.")
+    return tuple(sorted(maps, key=lambda item: item.name != "cross"))
+
+
+@dataclass(frozen=True)
+class TokenLikelihood:
+    """Likelihood of one token given all previous tokens."""
+
+    piece: str
+    log_prob: float
+    """natural logarithm of the probability"""
+    rank: int
+    """1 for the most likely token"""
+    top_k: tuple[tuple[str, float], ...]
+    """most likely tokens with probabilities, best first"""
+
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_prob)
+
+    @property
+    def surprisal(self) -> float:
+        """Surprisal in bits."""
+        return -self.log_prob / math.log(2)
+
+
+@dataclass(frozen=True)
+class TextLikelihood:
+    """Log-likelihood of a text, per token and in total. Totals exclude the first `prompt_length` tokens."""
+
+    tokens: tuple[TokenLikelihood, ...]
+    vocab_size: int
+    num_bytes: int
+    """bytes of the text without the prompt"""
+    prompt_length: int = 0
+    first_row: int = 0
+    """map row of the first token; negative if the map starts at a later token"""
+
+    def __post_init__(self) -> None:
+        if not self.tokens[self.prompt_length :]:
+            raise RegardError("Nothing to explain: the text is empty.")
+        if not all(math.isfinite(guess.log_prob) for guess in self.tokens):
+            raise RegardError("Token probabilities are NaN or infinite: the model has diverged. No figure was drawn.")
+
+    @property
+    def uniform_surprisal(self) -> float:
+        """Surprisal in bits of a uniform distribution over the vocabulary: upper end of the color scale."""
+        return math.log2(max(self.vocab_size, 2))
+
+    @property
+    def log_prob(self) -> float:
+        """Natural logarithm of the probability of the text without the prompt."""
+        return math.fsum(guess.log_prob for guess in self.tokens[self.prompt_length :])
+
+    @property
+    def perplexity(self) -> float:
+        mean = -self.log_prob / len(self.tokens[self.prompt_length :])
+        return math.exp(mean) if mean < 700 else math.inf
+
+    @property
+    def bits_per_byte(self) -> float:
+        return -self.log_prob / math.log(2) / max(self.num_bytes, 1)
+
+    def facts(self) -> dict[str, str]:
+        many = len(self.tokens) - self.prompt_length
+        return {
+            "tokens": f"{many:,} after a prompt of {self.prompt_length:,}" if self.prompt_length else f"{many:,}",
+            "log-probability": f"{self.log_prob:,.2f}",
+            "perplexity": f"{self.perplexity:,.2f}",
+            "bits per byte": f"{self.bits_per_byte:.3f}",
+        }
+
 
 GRADIENT: Final = "gradient × attention"
 ROLLOUT: Final = "attention rollout"
@@ -175,3 +323,23 @@ class DecisionAttribution:
     probabilities: tuple[tuple[str, float], ...]
     attributions: tuple[TokenAttribution, ...]
     probabilities_title: str = PROBABILITIES_TITLE
+
+
+@dataclass(frozen=True)
+class ActSteps:
+    """Computation steps of each token of one text, at most `max_steps`."""
+
+    title: str
+    pieces: tuple[str, ...]
+    steps: tuple[int, ...]
+    max_steps: int
+
+    def __post_init__(self) -> None:
+        if len(self.pieces) != len(self.steps) or not self.pieces:
+            raise ValueError(
+                f"'{self.title}': expected one step count per token, got {len(self.steps)} for {len(self.pieces)}"
+            )
+
+    def note(self) -> str:
+        mean = sum(self.steps) / len(self.steps)
+        return f"{mean:.1f} of {self.max_steps} steps on average (min {min(self.steps)}, max {max(self.steps)})."

@@ -1,0 +1,86 @@
+"""Text for figures and tables: visible labels of tokens, and Markdown tables that are also readable as plain text."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_VISIBLE_SYMBOLS: Final = {"\n": "↵", "\r": "␍", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"}
+_JOINERS: Final = "\u200c\u200d"  # required for Persian, Hindi and emoji
+
+
+def _visible_char(character: str) -> str:
+    if character in _VISIBLE_SYMBOLS or character in _JOINERS:
+        return _VISIBLE_SYMBOLS.get(character, character)
+    category = unicodedata.category(character)
+    if category in ("Cc", "Cs", "Cn"):  # not allowed in XML or UTF-8
+        return "\N{REPLACEMENT CHARACTER}"
+    return "" if category == "Cf" else character  # direction marks would reorder adjacent text
+
+
+def label(token: str, max_width: int = 16) -> str:
+    """The token with visible line breaks, tabs and lone spaces, shortened to `max_width` columns with an ellipsis."""
+    if not token.strip(" "):
+        return "␣" * min(len(token), max_width) or "∅"
+    return shorten("".join(map(_visible_char, token)), max_width)
+
+
+def display_width(text: str) -> int:
+    """Width of the text in monospace columns; Chinese characters and emoji have width two."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def shorten(text: str, max_width: int) -> str:
+    """The text, or the start of the text with an ellipsis, at most `max_width` columns wide."""
+    if display_width(text) <= max_width:
+        return text
+    room = max_width - 1
+    for at, character in enumerate(text):
+        room -= display_width(character)
+        if room < 0:
+            return text[:at] + "…"
+    return text
+
+
+def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:
+    """GitHub table of `columns`, default all columns that occur; numeric columns are right-aligned."""
+    names = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else list(columns)
+    if not names:
+        return ""
+    cells = [[_escape(name) for name in names], *([_format_cell(row.get(name)) for name in names] for row in rows)]
+    right = [_is_numeric([row.get(name) for row in rows]) for name in names]
+    widths = [max(3, *(display_width(line[at]) for line in cells)) for at in range(len(names))]
+
+    def row_of(line: Sequence[str]) -> str:
+        padded = (_pad(text, width, flush) for text, width, flush in zip(line, widths, right, strict=True))
+        return f"| {' | '.join(padded)} |"
+
+    rule = [("-" * (width - 1) + ":") if flush else "-" * width for width, flush in zip(widths, right, strict=True)]
+    return "\n".join([row_of(cells[0]), row_of(rule), *map(row_of, cells[1:])])
+
+
+def _is_numeric(values: Sequence[object]) -> bool:
+    present = [value for value in values if value is not None]
+    return bool(present) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
+
+
+def _format_cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+    return _escape(str(value))
+
+
+def _escape(text: str) -> str:
+    # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
+    one_line = " ".join(text.split("\n")).replace("\r", "")
+    return re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", one_line)
+
+
+def _pad(text: str, width: int, flush_right: bool) -> str:
+    blank = " " * (width - display_width(text))
+    return blank + text if flush_right else text + blank
