@@ -7,7 +7,6 @@ import math
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,9 @@ from regard.draw.attention import draw_heatmaps
 from regard.draw.colors import DARK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.curves import draw_training_curves
 from regard.draw.page import write_attention_page
-from regard.draw.text import label, markdown_table
+from regard.draw.text import display_width, label, markdown_table
 from regard.draw.token_data import AttentionMap, TextLikelihood, TokenLikelihood
-from regard.draw.token_strips import CHAR_WIDTH, MAX_LINES, SurprisalStrip, layout_tokens, token_text
+from regard.draw.token_strips import CHAR_WIDTH, MAX_LINES, inline_text, surprisal_strip, wrap_pieces
 from regard.errors import RegardError
 
 SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")
@@ -220,15 +219,14 @@ def test_the_numbers_of_a_reading_are_those_of_its_product() -> None:
 
 
 def test_lines_of_tokens_break_between_words_and_where_the_text_does() -> None:
-    reading = expected(*PIECES)
-    assert [token_text(guess) for guess in reading.tokens[2:6]] == [" we", "␣", "pro", ",⏎"]
-    narrow = layout_tokens(reading, 11 * CHAR_WIDTH)
-    assert [token.line for token in narrow] == [0, 0, 0, 0, 1, 1, 2, 2, 3]
-    wide = layout_tokens(reading, 90 * CHAR_WIDTH)
-    assert [token.line for token in wide] == [0, 0, 0, 0, 0, 0, 1, 1, 2]
-    for one, two in pairwise(wide):
-        assert two.line > one.line or two.left > one.left + one.width
-    assert len({token.line for token in layout_tokens(expected("a" * 9, "b" * 9, "c" * 9), 10 * CHAR_WIDTH)}) == 3
+    assert [inline_text(piece) for piece in PIECES[2:6]] == [" we", "␣", "pro", ",⏎"]
+    narrow = wrap_pieces(PIECES, 11 * CHAR_WIDTH)
+    assert [line for line, _ in narrow] == [0, 0, 0, 0, 1, 1, 2, 2, 3]
+    wide = wrap_pieces(PIECES, 90 * CHAR_WIDTH)
+    assert [line for line, _ in wide] == [0, 0, 0, 0, 0, 0, 1, 1, 2]
+    for (line, left), (next_line, next_left), piece in zip(wide, wide[1:], PIECES, strict=False):
+        assert next_line > line or next_left > left + display_width(inline_text(piece)) * CHAR_WIDTH
+    assert len({line for line, _ in wrap_pieces(("a" * 9, "b" * 9, "c" * 9), 10 * CHAR_WIDTH)}) == 3
 
 
 def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path: Path) -> None:
@@ -264,9 +262,10 @@ def test_any_token_can_be_drawn_and_of_a_long_text_the_end(tmp_path: Path) -> No
             maps, tmp_path / f"a.{ending}", title="t", likelihood=expected(*HOSTILE, "<|endoftext|>" * 30)
         )
         assert path.stat().st_size > 10_000
-    strip = SurprisalStrip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
-    assert len({token.line for token in strip.boxes}) == MAX_LINES and strip.boxes[-1].index == 1999
-    assert f"first {strip.boxes[0].index:,} tokens not shown" in strip._subtitle()
+    strip = surprisal_strip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
+    assert len({box.middle for box in strip.boxes}) == MAX_LINES and strip.boxes[-1].text == " word1999"
+    assert f"first {2000 - len(strip.boxes):,} tokens not shown" in strip.note
+    assert strip.boxes[0].text == f" word{2000 - len(strip.boxes)}"
 
 
 def test_the_page_carries_what_was_expected_and_only_where_there_is_a_text(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from conftest import Pairs, Trained
 from regard.draw.token_data import AttentionMap
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
-from regard.explain.lm import MAX_MAP_TOKENS, display_pieces
+from regard.explain.text_generation import MAX_MAP_TOKENS, display_pieces
 from regard.nn.recording import named_attentions
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 

@@ -399,11 +399,11 @@ def test_what_cannot_be_explained_is_refused_in_words() -> None:
 
 
 def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.explain import attribution, decision
+    from regard.explain import attribution, text_decisions
 
     model = encoder("classify", LABELS)
     whole = model.explain(SENTENCES[0])
-    for module in (attribution, decision):
+    for module in (attribution, text_decisions):
         monkeypatch.setattr(module, "MAX_BYTES", 1000)
     found = model.explain(SENTENCES[0])
     assert not counted(found) and "not computed" in found.facts["gradient × attention"]

@@ -18,7 +18,7 @@ import regard
 from regard.errors import RegardError
 from regard.explain.attribution import logit_margin
 from regard.explain.grid_attention import GridAttention, ImageAttention, TokenGrid, query_grid_size, unmerge_patches
-from regard.explain.image_explanation import METHOD_TITLES
+from regard.explain.images import METHOD_TITLES
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.processors.image import ImageProcessor

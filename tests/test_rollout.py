@@ -11,9 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.explain.rollout import AttentionEdges, AttentionLayer, relevance, rollout
-from regard.explain.text_attention import AttentionSlice, RowAttention, slice_records
-from regard.explain.token_blocks import TokenBlocks
+from regard.explain.rollout import (
+    AttentionEdges,
+    AttentionLayer,
+    AttentionSlice,
+    RowAttention,
+    TokenBlocks,
+    relevance,
+    rollout,
+    slice_records,
+)
 from regard.model import ModelSpec, assemble
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer

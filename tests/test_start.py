@@ -202,7 +202,7 @@ TRAIN = (
 )  # fmt: skip
 EXPLAIN = (
     *TRAIN, "regard.runs.explain",
-    *within("regard.explain", "explanation recorded_pass saliency translation"),
+    *within("regard.explain", "explanation text_generation"),
     *within("regard.draw", "token_data"),
 )  # fmt: skip
 """Each also contains the modules of the commands before it in the same process."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.demos import scenes
 from regard.demos.run import Demo, LogFn, ResultRows, quote_path
-from regard.explain.captioning import explain_caption
+from regard.explain.captioning import CaptionExplanation
 from regard.explain.grounding import ALL_KINDS, WordAttention, score_by_kind, word_attentions
 from regard.model import Model
 
@@ -105,7 +105,7 @@ def measure_attention(model: Model, captions: Path) -> Iterator[WordAttention]:
     lines = captions.read_text("utf-8").splitlines()
     for line in lines[:: max(len(lines) // ATTENTION_SAMPLES, 1)][:ATTENTION_SAMPLES]:
         row = json.loads(line)
-        told = explain_caption(model, str(captions.parent / row["image"]), row["captions"][0]).attention
-        yield from word_attentions(
-            told.maps(), row["words"], [one["box"] for one in row["objects"]], (IMAGE_SIZE, IMAGE_SIZE)
-        )
+        explanation = model.explain(str(captions.parent / row["image"]), row["captions"][0])
+        assert isinstance(explanation, CaptionExplanation)
+        boxes = [item["box"] for item in row["objects"]]
+        yield from word_attentions(explanation.attention.maps(), row["words"], boxes, (IMAGE_SIZE, IMAGE_SIZE))

@@ -15,7 +15,7 @@ from regard.draw.colors import INK, LIGHT, LINE, MUTED, WARM, colormap
 from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
 from regard.draw.text import display_width, label
 from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood, sort_cross_first
-from regard.draw.token_strips import ActStepsStrip, SurprisalStrip, decision_strips
+from regard.draw.token_strips import act_steps_strip, decision_strips, surprisal_strip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,9 +49,9 @@ def draw_heatmaps(
     layered = [item for item in maps if item.row_kind == "layers"]
 
     def made(width: float) -> list[HeaderBlock]:
-        texts: list[HeaderBlock] = [] if likelihood is None else [SurprisalStrip(likelihood, width)]
+        texts: list[HeaderBlock] = [] if likelihood is None else [surprisal_strip(likelihood, width)]
         texts += [] if decision is None else decision_strips(decision, width)
-        texts += [ActStepsStrip(thought, width) for thought in act_steps]
+        texts += [act_steps_strip(thought, width) for thought in act_steps]
         return [*texts, *(LayerPanel(item, width) for item in layered)]
 
     def above(width: float) -> list[list[HeaderBlock]]:

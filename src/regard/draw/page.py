@@ -155,18 +155,12 @@ def _attribution_data(one: TokenAttribution) -> dict[str, object]:
     """Page data of one attribution. Tokens: [piece, fraction, special, word, position, fraction of the word]; an integer is the
     number of omitted tokens, null precedes the second text."""
     tokens: list[list[object] | int | None] = []
-    last, lost = 0, dict(one.truncations)
-    for begin, end in [*one.top_passages(MAX_TOKENS), (len(one.pieces), len(one.pieces))]:
-        if begin > last:
-            tokens.append(begin - last)
-        for at in range(begin, end):
-            if at and at == one.second_start:
-                tokens.append(None)
-            if at in lost:
-                tokens.append(lost[at])
-            shares = round_digits(float(one.fractions[at])), round_digits(float(one.word_fractions[at]))
-            tokens.append([one.pieces[at], shares[0], one.special[at], one.words[at], at, shares[1]])
-        last = end
+    for kind, value in one.layout(MAX_TOKENS):
+        if kind == "token":
+            fractions = round_digits(float(one.fractions[value])), round_digits(float(one.word_fractions[value]))
+            tokens.append([one.pieces[value], fractions[0], one.special[value], one.words[value], value, fractions[1]])
+        else:
+            tokens.append(None if kind == "second text" else value)
     long = len(one.pieces) > MAX_TOKENS
     return {
         "title": one.title,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
@@ -298,6 +298,21 @@ class TokenAttribution:
             else:
                 found.append((begin, end))
         return found
+
+    def layout(self, max_tokens: int) -> Iterator[tuple[Literal["token", "tokens", "removed", "second text"], int]]:
+        """The shown passages in text order: "token" with the index of a token, "tokens" with the number of omitted tokens,
+        "removed" with the number of tokens truncated by the model input, and "second text" before the second text."""
+        last, removed = 0, dict(self.truncations)
+        for begin, end in [*self.top_passages(max_tokens), (len(self.pieces), len(self.pieces))]:
+            if begin > last:
+                yield "tokens", begin - last
+            for index in range(begin, end):
+                if index and index == self.second_start:
+                    yield "second text", index
+                if index in removed:
+                    yield "removed", removed[index]
+                yield "token", index
+            last = end
 
     def profile(self, max_bins: int) -> NDArray[np.float64]:
         """Sums over segments of equal size, without special tokens."""

@@ -9,25 +9,25 @@ from regard.errors import RegardError
 from regard.lazy import LazyTable
 
 if TYPE_CHECKING:
-    from regard.explain.decision import Decision
     from regard.explain.explanation import Explanation
     from regard.explain.images import Pixel
+    from regard.explain.text_decisions import Decision
     from regard.tasks import Task
     from regard.tasks.protocol import ModelProtocol
 
 TEXT_EXPLAINERS: LazyTable[Callable[[ModelProtocol, str, str | None], Explanation]] = LazyTable({
-    "translate": "regard.explain.translation:explain_translation",
-    "algorithmic": "regard.explain.translation:explain_translation",
-    "lm": "regard.explain.lm:explain_lm",
+    "translate": "regard.explain.text_generation:explain_translation",
+    "algorithmic": "regard.explain.text_generation:explain_translation",
+    "lm": "regard.explain.text_generation:explain_lm",
 })  # fmt: skip
 """Explainers of the tasks with text output, by task name."""
 
 TEXT_DECISIONS: LazyTable[Callable[[ModelProtocol, Any, str | None], Decision]] = LazyTable({
     "classify": "regard.explain.text_decisions:decide_classify",
-    "tag": "regard.explain.token_decisions:decide_tag",
-    "qa": "regard.explain.token_decisions:decide_qa",
+    "tag": "regard.explain.text_decisions:decide_tag",
+    "qa": "regard.explain.text_decisions:decide_qa",
     "choose": "regard.explain.text_decisions:decide_choice",
-    "mlm": "regard.explain.token_decisions:decide_mlm",
+    "mlm": "regard.explain.text_decisions:decide_mlm",
     "embed": "regard.explain.text_decisions:decide_embed",
 })  # fmt: skip
 """Functions that return the prediction to explain, for the other text tasks; `explain_decision` computes the attribution."""
@@ -37,7 +37,7 @@ IMAGE_EXPLAINERS: LazyTable[Callable[[ModelProtocol, Any, str | None, Pixel | No
     "classify": "regard.explain.images:explain_image",
     "segment": "regard.explain.images:explain_image",
     "depth": "regard.explain.images:explain_image",
-    "draw": "regard.explain.image_generation:explain_generation",
+    "draw": "regard.explain.images:explain_generation",
     "caption": "regard.explain.captioning:explain_caption",
 })  # fmt: skip
 """Explainers of the image tasks, by task name."""
@@ -58,18 +58,27 @@ def is_explainable(task: Task) -> bool:
 
 
 def explain(model: ModelProtocol, source: Any, target: str | None = None, at: Any = None) -> Explanation:
-    """Explain one input. `at`: the query, a pixel (row, column) of an image or a point of a point cloud."""
-    name, reads = model.task.name, model.task.modality
-    if reads != "text" and is_explainable(model.task):
-        return (IMAGE_EXPLAINERS if reads == "image" else CLOUD_EXPLAINERS)[name](model, source, target, at)
+    """Explain one input in evaluation mode. `at`: the query, a pixel (row, column) of an image or a point of a point cloud."""
+    training = model.training
+    model.eval()
+    try:
+        return _explain(model, source, target, at)
+    finally:
+        model.train(training)
+
+
+def _explain(model: ModelProtocol, source: Any, target: str | None, at: Any) -> Explanation:
+    name, modality = model.task.name, model.task.modality
+    if modality != "text" and is_explainable(model.task):
+        return (IMAGE_EXPLAINERS if modality == "image" else CLOUD_EXPLAINERS)[name](model, source, target, at)
     if at is not None:
         raise RegardError(
             "A position (--at) is supported only for images and point clouds. Text explanations show every token."
         )
-    if model.task.modality == "text" and name in TEXT_DECISIONS:
-        from regard.explain.decision import explain_decision
+    if modality == "text" and name in TEXT_DECISIONS:
+        from regard.explain.text_decisions import explain_decision
 
-        return explain_decision(model, lambda: TEXT_DECISIONS[name](model, source, target))
+        return explain_decision(model, TEXT_DECISIONS[name](model, source, target))
     if name not in TEXT_EXPLAINERS:
         raise RegardError(
             f"Task '{name}' does not support explanations. Supported: {', '.join([*TEXT_EXPLAINERS, *TEXT_DECISIONS])}."

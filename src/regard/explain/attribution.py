@@ -1,8 +1,7 @@
-"""Attribution by gradient × attention: relevance of each token for an output score.
+"""Attribution by gradients: relevance of each token for an output score, and recorded forward passes.
 
 Chefer, Gur and Wolf (2021): the relevance Ā of a layer is the average over heads of (∂y/∂A ∘ A)⁺, the attention that
-increases the score y. Layers are combined by R ← R + Ā R.
-"""
+increases the score y. Layers are combined by R ← R + Ā R. Models without attention have input saliency."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.explain.rollout import AttentionLayer, relevance
-from regard.explain.text_attention import RowAttention, slice_records
+from regard.explain.rollout import AttentionLayer, RowAttention, relevance, slice_records
 from regard.nn.recording import named_attentions, record_attention
 from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecord, Batch

@@ -16,7 +16,7 @@ from regard.draw.image_attention import CaptionAttention, CaptionLayer, CaptionW
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.images import Pixel, image_batch
-from regard.explain.recorded_pass import record_forward
+from regard.explain.text_generation import record_forward, token_log_probs
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -210,13 +210,7 @@ def _batches(pictures: list[Tensor]) -> list[list[Tensor]]:
 def _log_probs(model: ModelProtocol, batch: Batch, x: Tensor, asked: Tensor) -> Tensor:
     """Log-probabilities (B, T) of the caption tokens `asked`, for images `x` (B, C, H, W)."""
     assert batch.decoder_inputs is not None
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            read = batch.decoder_inputs[:, : len(asked)].expand(len(x), -1)
-            logits = model.body.to_logits(model.body(Batch(x, decoder_inputs=read)).sequence)
-    finally:
-        model.train(training)
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return wide.log_softmax(-1).gather(-1, asked.expand(len(x), -1)[..., None])[..., 0].cpu()
+    with torch.inference_mode():
+        read = batch.decoder_inputs[:, : len(asked)].expand(len(x), -1)
+        logs = token_log_probs(model, Batch(x, decoder_inputs=read))
+    return logs.gather(-1, asked.expand(len(x), -1)[..., None])[..., 0].cpu()

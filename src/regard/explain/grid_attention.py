@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.explain.attribution import MAX_BYTES, LayerGrouper, gradient_times_attention, group_by_layer
-from regard.explain.rollout import AttentionLayer, relevance, rollout
-from regard.explain.text_attention import slice_records
+from regard.explain.rollout import AttentionLayer, relevance, rollout, slice_records
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions, record_attention
 from regard.nn.vision.patches import VisionTransformer

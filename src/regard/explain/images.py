@@ -1,8 +1,11 @@
-"""Explanation of an image model: attention maps, rollout, gradient attribution, and similarity of position embeddings."""
+"""Explanation of an image model or image generator: attention maps, rollout, gradient attribution, and similarity of position
+embeddings, as heatmaps over the image."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.explain.attribution import logit_margin
+from regard.explain.explanation import Explanation
 from regard.explain.grid_attention import (
     GridArray,
     GridAttention,
@@ -21,11 +25,174 @@ from regard.explain.grid_attention import (
     query_grid_size,
     token_grids,
 )
-from regard.explain.image_explanation import ImageExplanation
 from regard.tasks.depth import METERS_LABEL
+from regard.tasks.image_generation import require_palette, shift_right
 from regard.tasks.image_task import load_image
 from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
+
+METHOD_TITLES = {
+    "rollout": "Attention rollout",
+    "gradient × attention": "Attribution (gradient × attention)",
+    "grad-cam": "Grad-CAM",
+}
+METHOD_DESCRIPTIONS = {
+    "Attention rollout": "Attention multiplied through all layers, with residual connections counted as one half "
+    "(Abnar & Zuidema 2020).",
+    "Attribution (gradient × attention)": "Regions that increase the predicted score: attention weighted by its gradient "
+    "(Chefer et al. 2021).",
+    "Grad-CAM": "Last feature map weighted by the gradient of the predicted score (Selvaraju et al. 2017).",
+    "attention": "Attention of one layer over the image, per head or averaged.",
+}
+"""One sentence per method; `attention` is the attention map."""
+PANEL_TITLES = METHOD_TITLES | {"gradient × attention": "Gradient × attention"}
+"""Titles short enough for the width of a panel."""
+PAPERS = {
+    "rollout": "attention rollout: Abnar & Zuidema 2020",
+    "gradient × attention": "gradient × attention: Chefer et al. 2021",
+    "grad-cam": "Grad-CAM: Selvaraju et al. 2017",
+}
+
+
+@dataclass(frozen=True)
+class ImageExplanation(Explanation):
+    """Explanation of one image. Maps may have any grid size; heatmaps show fractions of the total attention."""
+
+    image: Any = None
+    """(H, W, 3) bytes after preprocessing"""
+    query_name: str = ""
+    """class token, average over all positions, or row and column of a pixel"""
+    query_pixel: tuple[int, int] | None = None
+    """row and column of the query pixel, if given"""
+    method_maps: dict[str, GridArray] = field(default_factory=dict)
+    """rollout and attribution (h, w), each summing to 1"""
+    image_attention: ImageAttention | None = None
+    """attention by layer; None for models without attention"""
+    query_grid: tuple[int, int] = (0, 0)
+    """rows and columns of the stored queries"""
+    position_similarity: Any = None
+    """cosine similarity (n, n) of learned position embeddings, if any"""
+
+    @property
+    def attention(self) -> tuple[GridArray, ...]:
+        """Attention of the query in each layer, (heads, h, w)."""
+        return (
+            ()
+            if self.image_attention is None
+            else tuple(layer for sight in self.image_attention.stages for layer in sight.query_maps)
+        )
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of all layers, counted over all stages."""
+        sights = () if self.image_attention is None else self.image_attention.stages
+        stages = [stage for stage, sight in enumerate(sights, 1) for _ in sight.query_maps]
+        told = [f" (stage {stage})" if len(sights) > 1 else "" for stage in stages]
+        return tuple(f"layer {number}{stage}" for number, stage in enumerate(told, 1))
+
+    @property
+    def extents(self) -> tuple[tuple[float, float], ...]:
+        """Height and width of the grid of each layer, relative to the image."""
+        sights = () if self.image_attention is None else self.image_attention.stages
+        return tuple(sight.token_grid.extent for sight in sights for _ in sight.query_maps)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"title": self.title, "facts": self.facts}
+        found |= self.method_maps
+        if self.image_attention is not None:
+            found |= {
+                "query": self.query_name,
+                "at": self.query_pixel,
+                "layers": self.layer_names,
+                "attention": self.attention,
+            }
+        return found
+
+    def extra_paths(self, path: Path) -> tuple[Path, ...]:
+        drawn = self.position_similarity is not None and path.suffix.lower() in (".png", ".svg")
+        return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
+
+    def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
+        path = Path(path)
+        if path.suffix.lower() == ".json":
+            return super().save(path)
+        if path.suffix.lower() in (".html", ".htm"):
+            return self._write_page(path)
+        from regard.draw.image_attention import draw_position_similarity
+        from regard.draw.overlay import draw_heatmap_overlays
+
+        panels = self._panels(layer, head)
+        for place in self.extra_paths(path):
+            draw_position_similarity(self.position_similarity, place)
+        about = "; ".join(f"{k}: {v}" for k, v in self.facts.items())
+        if self.attention:
+            about += f"; query: {self.query_name}" + ("; average over heads" if layer is head is None else "")
+        about = "; ".join([about, *(PAPERS[name] for name in self.method_maps)])
+        return draw_heatmap_overlays(panels, path, self.title, about, unit=None, mark=self._relative_query)
+
+    @property
+    def _relative_query(self) -> tuple[float, float] | None:
+        """Query pixel as fractions of image height and width."""
+        if self.query_pixel is None:
+            return None
+        return (self.query_pixel[0] + 0.5) / self.image.shape[0], (self.query_pixel[1] + 0.5) / self.image.shape[1]
+
+    def _write_page(self, path: Path) -> Path:
+        from regard.draw.image_attention import OverlayMap, write_image_page
+
+        first = self.extents[0] if self.extents else (1.0, 1.0)
+        each = (
+            []
+            if self.image_attention is None
+            else [layer for sight in self.image_attention.stages for layer in sight.stored_maps]
+        )
+        layers = [
+            OverlayMap(name, own, covers, each[number] if each else None)
+            for number, (name, own, covers) in enumerate(
+                zip(self.layer_names, self.attention, self.extents, strict=True)
+            )
+        ]
+        ways = {METHOD_TITLES[name]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
+        return write_image_page(
+            self.image, layers, ways, path, self.title, self.facts, query=(self.query_name, self._relative_query),
+            query_grid=self.query_grid, positions=self.position_similarity, descriptions=METHOD_DESCRIPTIONS,
+        )  # fmt: skip
+
+    def _panels(self, layer: int | None, head: int | None) -> list[Any]:
+        from regard.draw.overlay import AttentionOverlay
+
+        def panel(name: str, grid: GridArray, covers: tuple[float, float]) -> AttentionOverlay:
+            return AttentionOverlay(self.image, grid, name, covers)
+
+        first = self.extents[0] if self.extents else (1.0, 1.0)
+        panels = [panel(PANEL_TITLES[name], grid, first) for name, grid in self.method_maps.items()]
+        self._check_layer_head(layer, head)
+        for number, (name, own, covers) in enumerate(
+            zip(self.layer_names, self.attention, self.extents, strict=True), 1
+        ):
+            if layer is None:
+                if head is None:
+                    panels.append(panel(name, own.mean(0), covers))
+                elif head <= len(own):
+                    panels.append(panel(f"{name}, head {head}", own[head - 1], covers))
+            elif layer == number:
+                heads = range(1, len(own) + 1) if head is None else (head,)
+                panels += [panel(f"{name}, head {n}", own[n - 1], covers) for n in heads]
+        return panels
+
+    def _check_layer_head(self, layer: int | None, head: int | None) -> None:
+        if not self.attention:
+            if layer is not None or head is not None:
+                raise RegardError("This model has no attention, so layers and heads cannot be selected.")
+            return
+        many = len(self.attention)
+        if layer is not None and not 1 <= layer <= many:
+            raise RegardError(f"Layer must be between 1 and {many}, got {layer}.")
+        heads = len(self.attention[layer - 1]) if layer is not None else max(map(len, self.attention))
+        if head is not None and not 1 <= head <= heads:
+            raise RegardError(f"Head must be between 1 and {heads}, got {head}.")
+
 
 Pixel = tuple[int, int]
 """Row and column."""
@@ -43,12 +210,7 @@ def explain_image(
     seen = pixels.prepare(load_image(source))
     name = Path(source).name if isinstance(source, str) else "image"
     check_pixel(at, seen)
-    training = model.training
-    model.eval()
-    try:
-        return _explain_pixels(model, seen, target, at, name)
-    finally:
-        model.train(training)
+    return _explain_pixels(model, seen, target, at, name)
 
 
 def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
@@ -189,3 +351,64 @@ def position_similarity(body: Any) -> GridArray | None:
     )
     table = torch.nn.functional.normalize(table.detach().double(), dim=1)
     return (table @ table.T).cpu().numpy()
+
+
+def explain_generation(
+    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
+) -> ImageExplanation:
+    """Explain the prediction of one pixel. `at`: row and column; None: the center."""
+    if target is not None:
+        raise RegardError(f"Class '{target}' cannot be explained: this is an image generator, not a classifier.")
+    palette = require_palette(model)
+    ids = torch.from_numpy(palette.encode(load_image(source)))[None]
+    seen = palette.decode(ids[0].numpy())
+    at = (palette.side // 2, palette.side // 2) if at is None else at
+    check_pixel(at, seen)
+    name = Path(source).name if isinstance(source, str) else "image"
+    batch = shift_right(ids, model.config).to(model.device)
+    facts = _facts(model, batch, at[0] * palette.side + at[1])
+    position = relative_position(at, seen)
+    lattice, scene = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
+    scene.record(model, batch)
+    ways = {"rollout": normalize_sum(scene.rollout_map())}
+    owed = _pixel_attribution(model, batch, scene)
+    if owed is None:
+        facts["gradient × attention"] = MEMORY_NOTE
+    else:
+        ways["gradient × attention"] = normalize_sum(owed)
+    return ImageExplanation(
+        f"{name}, pixel at row {at[0]}, column {at[1]}", (), facts, image=seen,
+        query_name=f"row {at[0]}, column {at[1]}", query_pixel=at, method_maps=ways, image_attention=scene,
+        query_grid=lattice, position_similarity=position_similarity(model.body),
+    )  # fmt: skip
+
+
+def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
+    assert batch.labels is not None
+    with torch.inference_mode():
+        logs = model.task.logits(model, batch)[0].float().log_softmax(-1)
+    own = logs.gather(1, batch.labels[0][:, None])[:, 0]
+    rank = int((logs[place] > own[place]).sum()) + 1
+    return {
+        "pixel color": f"probability {100 * float(own[place].exp()):.1f} %, rank {rank} of {logs.shape[1]} colors",
+        "bits per pixel": f"{-float(own.mean()) / math.log(2):.3f}",
+    }
+
+
+def _pixel_attribution(model: ModelProtocol, batch: Batch, scene: ImageAttention) -> GridArray | None:
+    """Attribution of the color of the query pixel. Later pixels have no influence and are left out of the forward pass."""
+    assert batch.labels is not None
+    (sight,) = scene.stages
+    (place,) = sight.query_tokens
+    floor = replace(sight.token_grid, length=place + 1)
+    return ImageAttention((GridAttention(floor, sight.query_tokens),), (1.0,)).record(
+        model, Batch(batch.inputs[:, : place + 1]), _color_log_prob(int(batch.labels[0, place]))
+    )
+
+
+def _color_log_prob(colour: int) -> Callable[[Tensor], Tensor]:
+    def of(logits: Tensor) -> Tensor:
+        last = logits[0, -1]
+        return (last if last.dtype == torch.float64 else last.float()).log_softmax(-1)[colour]
+
+    return of

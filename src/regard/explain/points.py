@@ -97,15 +97,9 @@ def explain_cloud(
     chosen = _read_indices(model, cloud, points, number)
     x, offsets = pack_clouds([points.normalize(points.rows(cloud, chosen))])
     asked = int(((cloud.coordinates[chosen] - cloud.coordinates[number]) ** 2).sum(1).argmin())
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), record_attention(model.body) as seen:
-            batch = Batch(x, offsets=offsets).to(model.device)
-            states: BodyOutput = model.body(batch)
-            logits = model.task.apply_head(model, states).float().softmax(-1)
-    finally:
-        model.train(training)
+    with torch.no_grad(), record_attention(model.body) as seen:
+        states: BodyOutput = model.body(Batch(x, offsets=offsets).to(model.device))
+        logits = model.task.apply_head(model, states).float().softmax(-1)
     levels = level_indices(states, len(chosen))
     labels, chances = model.spec.labels, logits.reshape(-1, logits.shape[-1]).cpu().numpy()
     each = model.task.name == "segment"

@@ -1,0 +1,238 @@
+"""Explanation of generated text: attention maps of translations, and likelihood of each token of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.draw.text import label
+from regard.draw.token_data import ActSteps, AttentionMap, TextLikelihood, TokenLikelihood
+from regard.errors import RegardError
+from regard.explain.explanation import Explanation
+from regard.nn.attention.attention import Attention
+from regard.nn.recording import named_attentions, record_attention
+from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks.protocol import ModelProtocol
+from regard.types import AttentionRecords, Batch
+
+
+def record_forward(model: ModelProtocol, batch: Batch) -> tuple[AttentionRecords, Tensor]:
+    """Attention weights of one forward pass, and log-probabilities (L, V) of the next token at each position."""
+    with torch.no_grad(), record_attention(model.body) as records:
+        logs = token_log_probs(model, batch)[0]
+    return records, logs.cpu()
+
+
+def token_log_probs(model: ModelProtocol, batch: Batch) -> Tensor:
+    """Log-probabilities (B, L, V) of the next token at each position, in float32 or float64."""
+    logits = model.body.to_logits(model.body(batch).sequence)
+    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+
+
+def stack_layers(records: AttentionRecords, first: int) -> NDArray[np.float32]:
+    """Attention (layers, heads, Q, K) of batch row 0 from query `first` on; keys before `first` are summed into one column."""
+    weights = np.stack([records.weights(name)[0].float().cpu().numpy() for name in records.names()])
+    before = weights[:, :, first:, :first].sum(-1, keepdims=True)
+    return np.concatenate([before, weights[:, :, first:, first:]], axis=-1)
+
+
+def stack_passes(records: AttentionRecords, names: Sequence[str], num_queries: int) -> NDArray[np.float32]:
+    """Attention (layers, heads, Q, K) of batch row 0, with Q = `num_queries`. A module applied to some queries at a time gives
+    one layer; a module applied repeatedly to all queries gives one layer per application."""
+    found: list[NDArray[np.float32]] = []
+    for name in names:
+        whole = records.weights(name)[0].float().cpu().numpy()
+        found += np.split(whole, max(whole.shape[1] // num_queries, 1), axis=1)
+    return np.stack(found)
+
+
+def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
+    """Saliency (output tokens, input tokens) of one sequence: norm of the gradient of the log-probability of each target token
+    with respect to each embedding of `batch.inputs`; rows sum to 1."""
+    embedded: list[Tensor] = []
+
+    def catch(_: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+        if args[0] is not batch.inputs:  # decoder inputs may share the embedding
+            return None
+        embedded.append(out.detach().requires_grad_())
+        return embedded[-1]
+
+    tables = [module for module in model.body.modules() if isinstance(module, nn.Embedding)]
+    handles = [table.register_forward_hook(catch) for table in tables]
+    try:
+        # cuDNN does not support the backward pass of RNNs in eval mode
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            logs = token_log_probs(model, batch)[0]
+            rows = [
+                torch.autograd.grad(logs[at, token], embedded, retain_graph=True) for at, token in enumerate(target_ids)
+            ]
+    finally:
+        for handle in handles:
+            handle.remove()
+    sizes = torch.stack([sum((part[0].norm(dim=-1) for part in row), torch.zeros(())) for row in rows])
+    return (sizes / sizes.sum(-1, keepdim=True).clamp(min=1e-30)).float().cpu().numpy()
+
+
+TITLES = {
+    "cross": "Cross-attention (target → source)",
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention (causal)",
+    "depends": "Source saliency (gradient norm)",
+}
+DESCRIPTIONS = {
+    "cross": "Rows: output tokens. Columns: source tokens.",
+    "encoder": "Rows: queries. Columns: keys.",
+    "decoder": "Rows: queries. Columns: keys.",
+    "depends": "This model has no attention; rows sum to 1.",
+}
+NO_ATTENTION_NOTE = (
+    "none: this model encodes the source as one vector of fixed size. Shown instead: norm of the gradient of each output "
+    "log-probability with respect to each input embedding; rows sum to 1."
+)
+
+
+def explain_translation(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
+    """Translate (unless `target` is given), then run the model on source and translation with attention recording.
+
+    A row of the cross-attention map is the decoder step that predicts the token of the row."""
+    if not source.strip():
+        raise RegardError("Nothing to explain: the input is empty.")
+    text, config = model.require_tokenizer(), model.config
+    answer = model.predict(source, num_return_sequences=1) if target is None else None
+    answered = target if answer is None else str(answer.value)
+    # the generated tokens may differ from the tokenization of the generated text
+    said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["token_ids"])
+    x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
+    read = torch.tensor([[config.bos_id, *said]], device=model.device)
+    batch, says = Batch(x, decoder_inputs=read), [*said, config.eos_id]
+    seen, logs = record_forward(model, batch)
+    sure = logs[torch.arange(len(says)), torch.tensor(says)].exp().tolist()
+    keys, queries = tuple(text.display_tokens(x[0].tolist())), tuple(text.display_tokens(says))
+    read_pieces = tuple(text.display_tokens(read[0].tolist()))
+    labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read_pieces, read_pieces)}
+    kinds = {}
+    for name, module in named_attentions(model.body).items():
+        is_self = isinstance(module, Attention) and not module.is_cross  # RNNsearch attends only to the source
+        kinds[name] = "cross" if not is_self else "encoder" if name.startswith("encoder.") else "decoder"
+    maps = []
+    for kind in (kind for kind in labels if kind in kinds.values()):
+        weights = stack_passes(seen, [name for name in kinds if kinds[name] == kind], len(labels[kind][0]))
+        title, description = _title(TITLES[kind], model), _title(DESCRIPTIONS[kind], model)
+        maps.append(AttentionMap(kind, title, *labels[kind], weights, description=description))
+    chances = [f"{piece} {chance:.2f}" for piece, chance in zip(queries, sure, strict=True)]
+    facts = {"probability of each token": " | ".join(chances)}
+    if not maps:
+        weights = input_gradient_map(model, batch, says)[None, None]
+        title, description = _title(TITLES["depends"], model), DESCRIPTIONS["depends"]
+        maps.append(AttentionMap("depends", title, queries, keys, weights, is_gradient=True, description=description))
+        facts = {"attention": NO_ATTENTION_NOTE, **facts}
+    if hasattr(model.body, "act_steps"):
+        facts = {"layers": "steps of one block with shared weights", **facts}
+    thoughts = _act_steps(model, batch, keys, queries)
+    return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts, act_steps=thoughts)
+
+
+def _title(text: str, model: ModelProtocol) -> str:
+    """The text with the names of source and target, or of question and answer for algorithmic tasks."""
+    if model.task.name != "algorithmic":
+        return text
+    return text.replace("target", "answer").replace("source", "question").replace("Source", "Question")
+
+
+def _act_steps(
+    model: ModelProtocol, batch: Batch, keys: tuple[str, ...], queries: tuple[str, ...]
+) -> tuple[ActSteps, ...]:
+    """Number of steps per token, for models with adaptive computation time."""
+    if not getattr(model.config, "act", False):
+        return ()
+    with torch.no_grad():
+        states = model.body(batch)
+    source, target = ("question", "answer") if model.task.name == "algorithmic" else ("source", "translation")
+    parts = (
+        (source, keys, states.act_steps),
+        (f"before each token of the {target}", queries, states.aux_losses["target_ponder"]),
+    )
+    return tuple(
+        ActSteps(f"Ponder steps per token (ACT): {name}", pieces, tuple(steps[0].tolist()), model.config.max_steps)
+        for name, pieces, steps in parts
+    )
+
+
+MAX_MAP_TOKENS = 96
+"""Limit of tokens per map, so that labels stay readable."""
+
+TOP_K = 5
+"""Alternatives listed per token."""
+
+MAP_TITLE = "Causal self-attention"
+
+
+def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
+    """Explain the likelihood of a text. The end token is prepended, so that the first token has a context.
+
+    With `target`, `source` is the prompt, and the metrics include only the tokens of `target`."""
+    text, config = model.require_tokenizer(), model.config
+    given, said = text.encode([source, target or ""])
+    ids = [*given, *said]
+    if not ids:
+        raise RegardError("Nothing to explain: the text is empty.")
+    if len(ids) > config.max_length:
+        raise RegardError(
+            f"The text has {len(ids):,} tokens, but the context of the model has {config.max_length:,}. Pass a shorter text."
+        )
+    # if the context is full, the last token is predicted but is not an input
+    read = [config.eos_id, *ids][: config.max_length]
+    seen, logs = record_forward(model, Batch(torch.tensor([read], device=model.device)))
+    # no row for the end token, which attends only to itself; tokens without a row are summed into one column
+    first = max(len(read) - MAX_MAP_TOKENS, 1)
+    reading = TextLikelihood(
+        tokens=_token_likelihoods(text, config.eos_id, ids, logs),
+        vocab_size=logs.shape[-1],
+        num_bytes=len((target if said and target else source).encode("utf-8", "replace")),
+        prompt_length=len(given) if said else 0,
+        first_row=1 - first,
+    )
+    pieces = display_pieces(text, read)
+    before, rows = f"{first:,} before" if first > 1 else pieces[0], pieces[first:]
+    title = f"{MAP_TITLE} (last {len(rows)} tokens)" if first > 1 else MAP_TITLE
+    maps = (AttentionMap("text", title, tuple(rows), (before, *rows), stack_layers(seen, first), first > 1),)
+    return Explanation(join_titles(*(part for part in (source, target) if part)), maps, reading.facts(), reading)
+
+
+def _token_likelihoods(text: TextTokenizer, end: int, ids: Sequence[int], logs: Tensor) -> tuple[TokenLikelihood, ...]:
+    """Log-probability, rank and alternatives of each token. Row t of `logs` (L, V) predicts token t."""
+    logs, own = logs[: len(ids)], torch.tensor(ids)[:, None]
+    hit = logs.gather(1, own)
+    ranks = (logs > hit).sum(1) + 1
+    best = logs.topk(min(TOP_K, logs.shape[-1]))
+    chances = best.values.exp().tolist()
+    found = []
+    for at, piece in enumerate(display_pieces(text, [end, *ids])[1:]):
+        last = end if at == 0 else ids[at - 1]
+        likely = [display_pieces(text, [last, other])[1] for other in best.indices[at].tolist()]
+        found.append(
+            TokenLikelihood(piece, float(hit[at]), int(ranks[at]), tuple(zip(likely, chances[at], strict=True)))
+        )
+    return tuple(found)
+
+
+def display_pieces(text: TextTokenizer, ids: Sequence[int]) -> list[str]:
+    """Tokens with a visible leading space, also if spaces are not part of the tokens."""
+    pieces, blank = text.display_tokens(ids), WHITESPACE_SYMBOLS[" "]
+    if text.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
+        return pieces
+    shown = []
+    for at, piece in enumerate(pieces):
+        opens = at == 0 or ids[at - 1] in text.special_ids or ids[at] in text.special_ids
+        shown.append(piece[1:] if piece.startswith("·") else piece if opens else blank + piece)
+    return shown
+
+
+def join_titles(*texts: str) -> str:
+    return " ▸ ".join(label(" ".join(text.split()) or text, 72) for text in texts)
