@@ -39,7 +39,7 @@ from regard.nn.recording import named_attentions
 from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.processors.tokenizer.wordpiece import MASK
+from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks.act import act_steps
 from regard.tasks.base import Encoded
 from regard.tasks.fill_mask import mask_token, text_token_mask, token_word
@@ -459,7 +459,7 @@ def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
     answer = model.predict(source)
     text, config = model.require_tokenizer(), model.config
     marks = SpecialTokens.from_tokenizer(text, config)
-    (ids,) = text.encode_masked([source.replace(MASK, mask_token(text))])
+    (ids,) = text.encode_masked([source.replace(BERT_MASK, mask_token(text))])
     row = [*marks.start, *ids, *marks.extract]
     batch = Batch(torch.tensor([row], device=model.device))
     places = [at for at, token in enumerate(row) if token == config.mask_id]
