@@ -22,7 +22,8 @@ from regard.cli import EXPLANATION_FORMATS, app
 from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES
 from regard.data.images.captions import CAPTION_SUFFIXES
 from regard.data.points.cloud_files import CLOUD_SUFFIXES
-from regard.data.text.documents import TABLE_SUFFIXES, TEXT_SUFFIXES
+from regard.data.text.documents import TEXT_SUFFIXES
+from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tagged import CONLL_SUFFIXES
 from regard.foreign_names import SYNONYMS, TASK_ALIASES
 from regard.runs.check import CHECKS_BY_MODALITY

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.text.tables import Row, iterate_rows
+from regard.data.text.formats import Row
+from regard.data.text.tables import iterate_rows
 from regard.errors import DataError, RegardError, UnknownNameError
 
 LABELLED = ("text", "label")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from regard.data.file_discovery import IMAGE_SUFFIXES as ENDINGS
 from regard.data.sources import split_parallel
-from regard.data.text.tables import file_format, first_value, read_header
+from regard.data.text.formats import file_format, read_header
+from regard.data.text.tables import first_value
 from regard.errors import RegardError
 from regard.folders import is_folder_path, read_config_files
 from regard.foreign_names import resolve_task_name

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.text.files import chunked, existing_file, read_lines
-from regard.data.text.tables import file_format, iterate_rows
-from regard.data.text.unlabeled_rows import TABLE_SUFFIXES
+from regard.data.text.formats import TABLE_SUFFIXES, file_format
+from regard.data.text.tables import iterate_rows
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.folders import read_config_files

@@ -13,12 +13,12 @@ from typing import Any
 from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, read_lines
-from regard.data.text.tables import file_format
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format
 from regard.errors import DataError, RegardError
 from regard.tasks import Task
 from regard.tasks.file_task import FileSampleTask
 
-FILE_NAME = re.compile(r"\S+\.(txt|tsv|tab|csv|jsonl|ndjson|json|parquet|pq|conll|conllu|gz)")
+FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, (*ALL_TABLE_SUFFIXES, '.conll', '.conllu', '.gz')))})")
 """Arguments of this form are file names, so that a misspelled file name is an error instead of a text."""
 
 STDIN_NAME = "standard input"

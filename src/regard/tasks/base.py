@@ -16,6 +16,7 @@ from regard.data.sources import absolute_entry, expand_patterns, split_parallel
 from regard.data.store.token_store import RaggedRows
 from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
+from regard.data.text.formats import TABLE_SUFFIXES
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
 from regard.tasks.processors import ProcessorMixin
@@ -149,7 +150,7 @@ class Task(ProcessorMixin):
     """unit of the micro-batch budget and of the log"""
     min_valid_samples: ClassVar[int] = 100
     """minimum number of held-out samples or groups in large datasets: scores of fewer samples are imprecise"""
-    table_suffixes: ClassVar[tuple[str, ...]] = unlabeled_rows.TABLE_SUFFIXES
+    table_suffixes: ClassVar[tuple[str, ...]] = TABLE_SUFFIXES
     """suffixes of files with one input per row; other files have one input per line"""
     settings_used: ClassVar[tuple[str, ...]] = TEXT_SETTINGS
     """task-specific settings with an effect in this task. Settings in no such list apply to all tasks"""

@@ -18,11 +18,9 @@ from torch.nn import functional as F
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed, PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text import unlabeled_rows
-from regard.data.text.columns import SIDES
-from regard.data.text.contrastive_pairs import PAIR_COLUMNS, iterate_positive_pairs
 from regard.data.text.files import ErrorHandler
-from regard.data.text.pairs import Pair
-from regard.data.text.tables import SkippedRow
+from regard.data.text.pairs import PAIR_COLUMNS, Pair, iterate_positive_pairs
+from regard.data.text.tables import SIDES, SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pack, pad

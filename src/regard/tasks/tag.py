@@ -15,6 +15,7 @@ from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
 from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
+from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tag_schemes import OUTSIDE, TagScheme, convert_tags, extract_entities, parse_tag
 from regard.data.text.tag_schemes import scheme_tags as all_tags
@@ -47,7 +48,7 @@ class Tag(TokenHeadTask):
     sample_type = TaggedSentence
     usage = '"a sentence"'
     has_labels = True
-    table_suffixes = (*CONLL_SUFFIXES, *unlabeled_rows.TABLE_SUFFIXES)
+    table_suffixes = (*CONLL_SUFFIXES, *TABLE_SUFFIXES)
     settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
 
     def iter_samples(

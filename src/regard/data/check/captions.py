@@ -67,7 +67,7 @@ from regard.data.images.captions import CaptionedImage, find_caption_file, parse
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler
-from regard.data.text.tables import file_format
+from regard.data.text.formats import file_format
 
 Columns = Mapping[str, str] | None
 

@@ -38,9 +38,8 @@ from regard.data.check.pairs import (
 )
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
-from regard.data.text.contrastive_pairs import read_positive_pairs
 from regard.data.text.files import ErrorHandler
-from regard.data.text.pairs import Pair
+from regard.data.text.pairs import Pair, read_positive_pairs
 from regard.data.text.tables import SkippedRow
 
 LEAKS: LeakSpecs = (

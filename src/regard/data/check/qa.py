@@ -58,9 +58,9 @@ from regard.data.check.pairs import (
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.formats import file_format
 from regard.data.text.qa import QASample, read_qa
-from regard.data.text.records import read_json_document
-from regard.data.text.tables import SkippedRow, file_format
+from regard.data.text.tables import SkippedRow, read_json_document
 
 SIDES = ("context", "answer", "question")
 MAX_ANSWER_WORDS = 30

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from regard.data.check.findings import Location, excerpt
 from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, estimate_tokens, hash_text
 from regard.data.check.text_quality import find_quality_issues, normalize_text
-from regard.data.text.documents import TABLE_SUFFIXES, Passage, iterate_passages, passage_size
+from regard.data.text.documents import Passage, iterate_passages, passage_size
 from regard.data.text.files import ErrorHandler
-from regard.data.text.tables import SkippedRow, file_format
+from regard.data.text.formats import TABLE_SUFFIXES, file_format
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
 MIN_LINE_LENGTH = 40

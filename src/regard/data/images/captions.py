@@ -26,18 +26,19 @@ from regard.data.file_discovery import find_subfolder
 from regard.data.images.labeled import IMAGE_FOLDERS, SPLIT_FOLDERS, ImageSample, resolve_file
 from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, cell_value
 from regard.data.samples import drop_trailing_blanks, iterate_all
-from regard.data.text.columns import ColumnSpec, format_list
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
-from regard.data.text.records import read_json_document, read_records, select_columns, select_fields
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names, read_header
 from regard.data.text.tables import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
-    TAB_SUFFIXES,
+    ColumnSpec,
     SkippedRow,
-    file_format,
+    format_list,
     iterate_rows,
-    read_header,
+    match_columns,
+    read_json_document,
+    read_records,
+    select_columns,
     text_value,
+    uses_positions,
 )
 from regard.errors import DataError
 
@@ -53,7 +54,7 @@ ADVICE = (
 )
 CAPTION_FILE_STEMS = ("captions", "metadata")
 """Names of the caption file in a folder of images, without extension."""
-CAPTION_SUFFIXES = (*JSON_SUFFIXES, ".csv", *TAB_SUFFIXES, *PARQUET_SUFFIXES)
+CAPTION_SUFFIXES = ALL_TABLE_SUFFIXES
 
 REQUIRED_COLUMNS = ("image", "captions")
 """Required columns of training data; inputs need only the image."""
@@ -151,7 +152,7 @@ def _read_rows(
         return _coco_rows(path, whole, complain, wanted)
     if isinstance(whole, list):
         return select_columns(path, enumerate(whole, start=1), CAPTION_COLUMNS, wanted, columns, complain)
-    if kind in (*JSON_SUFFIXES, *PARQUET_SUFFIXES):
+    if has_column_names(path):
         return select_columns(path, read_records(path, complain), CAPTION_COLUMNS, wanted, columns, complain)
     return _table_rows(path, columns, complain, wanted)
 
@@ -167,12 +168,9 @@ def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wan
     known: dict[Any, RawRow] = {}
     told: set[Any] = set()
     for number, image in enumerate(images, start=1):
-        name = (
-            select_fields(path, number, image, {"image": ("file_name", "filename")}, {})
-            if isinstance(image, dict)
-            else {}
-        )
-        if not isinstance(name.get("image"), str):
+        columns = match_columns(image, {"name": ("file_name", "filename")}, None) if isinstance(image, dict) else {}
+        name = image[columns["name"]] if columns else None
+        if not isinstance(name, str):
             complain("format", DataError(f"image {number} has no file_name.", path, advice=hint))
             continue
         key = image.get("id", image.get("imgid", number))
@@ -180,7 +178,7 @@ def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wan
             problem = f"image {number} has an invalid or duplicate id ({key!r:.40})."
             complain("format", DataError(problem, path, advice=hint))
             continue
-        row = {"image": os.path.join(str(image.get("filepath") or ""), name["image"]), "split": image.get("split", "")}
+        row = {"image": os.path.join(str(image.get("filepath") or ""), name), "split": image.get("split", "")}
         known[key] = {**row, "captions": image.get("sentences", "")}
     for number, one in enumerate(said, start=1):
         key = one.get("image_id") if isinstance(one, dict) else None
@@ -200,13 +198,9 @@ def _table_rows(
 ) -> RowIterator:
     if file_format(path) not in CAPTION_SUFFIXES:
         return iterate_rows(str(path), wanted, columns, complain)  # raises with the supported file types
-    names, chosen = read_header(str(path)), dict(columns or {})
-    small = {name.lower(): name for name in reversed(names)}
-    if not any(name not in names and name.isdigit() for name in chosen.values()):
-        for meant, usual in CAPTION_COLUMNS.items():
-            found = next((small[name] for name in usual if name in small), None)
-            if meant not in chosen and found is not None and found not in chosen.values():
-                chosen[meant] = found
+    names = read_header(path)
+    chosen = match_columns(names, CAPTION_COLUMNS, columns)
+    if not uses_positions(chosen, names):
         if not chosen and len(names) == len(REQUIRED_COLUMNS):
             wanted = REQUIRED_COLUMNS  # no header
         missing = [name for name in wanted if name not in chosen]

@@ -22,9 +22,8 @@ from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subf
 from regard.data.images.tables import EmbeddedFile, iterate_file_table
 from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.sources import split_parallel
-from regard.data.text.columns import format_list
 from regard.data.text.files import ErrorHandler, raise_error
-from regard.data.text.tables import SkippedRow
+from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
 SPLIT_FOLDERS = ("train", "training", "valid", "val", "validation", "dev", "test", "testing")

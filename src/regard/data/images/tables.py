@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.columns import ColumnSpec, format_list, shorten
 from regard.data.text.files import ErrorHandler, existing_file
-from regard.data.text.parquet import parquet_columns
-from regard.data.text.tables import PARQUET_SUFFIXES, Row, file_format, iterate_rows, read_header
+from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_format, read_class_names, read_header
+from regard.data.text.tables import ColumnSpec, format_list, iterate_rows, match_columns, shorten
 from regard.errors import DataError, UnknownColumnError
 
 COLUMN_ALIASES = {
@@ -23,8 +21,6 @@ COLUMN_ALIASES = {
     "cloud": ("cloud", "point_cloud", "pointcloud", "mesh", "scan", "file_name", "filename", "file", "path"),
 }
 """Usual column names, in order of preference."""
-MAX_BATCH_BYTES = 1 << 24
-"""approximate bytes of a Parquet table read at once"""
 
 
 @dataclass(frozen=True)
@@ -44,85 +40,39 @@ def iterate_file_table(
     names = (input_column, target) if target else (input_column,)
     ColumnSpec(names, columns)  # raises for an unknown column choice
     path = existing_file(entry)
-    if file_format(path) in PARQUET_SUFFIXES:
-        return _parquet_rows(path, names, _resolve_columns(parquet_columns(path), names, columns), on_error)
-    chosen = _resolve_columns(read_header(entry), names, columns)
-    rows = iterate_rows(entry, names, chosen, on_error, numeric=tuple(name for name in names if name == "label"))
+    chosen = match_columns(read_header(path), {name: COLUMN_ALIASES[name] for name in names}, columns)
+    complete = set(names) <= chosen.keys()
+    if file_format(path) in BINARY_SUFFIXES:
+        return _embedded_rows(path, names, chosen if columns or complete else {}, on_error)
+    numeric = tuple(name for name in names if name == "label")
+    rows = iterate_rows(entry, names, chosen if columns or complete else None, on_error, numeric=numeric)
     return ((line, {name: value.strip() for name, value in row.items()}) for line, row in rows)
 
 
-def _resolve_columns(
-    there: Mapping[str, bool], names: Sequence[str], columns: Mapping[str, str] | None
-) -> dict[str, str] | None:
-    """Column names in the file: as chosen by the user, else the usual names; None: by column order."""
-    said = dict(columns or {})
-    small = {name.lower(): name for name in there}
-    for name in names:
-        taken = set(said.values())
-        known = next((small[word] for word in COLUMN_ALIASES[name] if word in small and small[word] not in taken), None)
-        if name not in said and known is not None:
-            said[name] = known
-    return said if said and (columns or set(names) <= said.keys()) else None
-
-
-# -- Parquet
-
-
-def _parquet_rows(
-    path: Path, names: Sequence[str], chosen: Mapping[str, str] | None, complain: ErrorHandler
+def _embedded_rows(
+    path: Path, names: tuple[str, ...], columns: Mapping[str, str], on_error: ErrorHandler
 ) -> Iterator[Row]:
-    import pyarrow  # parquet_columns has checked that pyarrow is installed
-    from pyarrow import parquet
-
-    if os.path.getsize(path) == 0:
-        raise DataError("the file is empty.", path)
-    number = 0
-    try:
-        with parquet.ParquetFile(path, buffer_size=1 << 20) as file:
-            columns = _check_columns(path, file.schema_arrow, names, chosen)
-            classes = _class_names(file.schema_arrow, columns.get("label", ""))
-            size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
-            batch = max(1, min(1024, MAX_BATCH_BYTES * file.metadata.num_rows // max(size, 1)))
-            for rows in file.iter_batches(batch_size=batch, columns=list(dict.fromkeys(columns.values()))):
-                for values in rows.to_pylist():
-                    number += 1
-                    try:
-                        found = {
-                            name: cell_value(path, number, values[column], column) for name, column in columns.items()
-                        }
-                    except DataError as error:
-                        complain("format", error)
-                        continue
-                    label = found.get("label")
-                    if isinstance(label, str) and label.isdigit() and int(label) < len(classes):
-                        found["label"] = classes[int(label)]
-                    yield number, found
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        where = f" after row {number:,}" if number else ""
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        advice = "Copy or download the file again."
-        raise DataError(f"not a Parquet file, or damaged{where} ({reason}).", path, advice=advice) from error
-
-
-def _check_columns(path: Path, schema: Any, names: Sequence[str], chosen: Mapping[str, str] | None) -> dict[str, str]:
-    there = [item.name for item in schema]
-    if chosen is None:
-        hint = " ".join(f"{name}=NAME" for name in names)
-        advice = f"Pass --columns {hint} (available: {format_list(there)})."
+    """Yield the rows of a file with a schema, such as Parquet."""
+    form = find_format(path)
+    existing = [item.name for item in form.schema(path)] if form.schema is not None else []
+    for name in columns.values():
+        if name not in existing:
+            raise UnknownColumnError(name, map(shorten, existing), f"Columns in {path}: {format_list(existing)}.")
+    if not set(names) <= columns.keys():
+        choices = " ".join(f"{name}=NAME" for name in names)
+        advice = f"Pass --columns {choices} (available: {format_list(existing)})."
         raise DataError(f"no columns found for {' and '.join(names)}.", path, advice=advice)
-    for name in chosen.values():
-        if name not in there:
-            raise UnknownColumnError(name, map(shorten, there), f"Columns in {path}: {format_list(there)}.")
-    return dict(chosen)
-
-
-def _class_names(schema: Any, column: str) -> list[str]:
-    """Class names from the metadata of the `datasets` library; empty if missing."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return [str(name) for name in features[column]["names"]]
-    except (KeyError, TypeError, ValueError):
-        return []
+    classes = read_class_names(path, columns.get("label", ""))
+    for number, record in form.read(path, on_error, [(name,) for name in dict.fromkeys(columns.values())]):
+        try:
+            row = {name: cell_value(path, number, record[column], column) for name, column in columns.items()}
+        except DataError as error:
+            on_error("format", error)
+            continue
+        label = row.get("label")
+        if isinstance(label, str) and label.isdigit() and int(label) < len(classes):
+            row["label"] = classes[int(label)]
+        yield number, row
 
 
 def cell_value(path: Path, row: int, value: Any, column: str) -> Any:

@@ -29,15 +29,8 @@ from regard.data.points.columns import COLUMN_NAMES
 from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
-from regard.data.text.tables import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
-    TAB_SUFFIXES,
-    SkippedRow,
-    file_format,
-    first_value,
-    read_header,
-)
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
+from regard.data.text.tables import SkippedRow, first_value
 from regard.errors import DataError, RegardError, UnknownNameError
 
 __all__ = [
@@ -238,9 +231,9 @@ def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIt
 def _is_table(entry: str, columns: OptionalColumns) -> bool:
     """True if the file is a table of point clouds, not a point cloud itself; the header decides for .txt and .csv."""
     kind = file_format(entry)
-    if "cloud" in (columns or {}) or kind in (*JSON_SUFFIXES, *PARQUET_SUFFIXES, ".tsv", ".tab"):
+    if "cloud" in (columns or {}) or (kind in TABLE_SUFFIXES and kind != ".csv"):
         return True
-    return kind in (".csv", *TAB_SUFFIXES) and _has_column(entry, COLUMN_ALIASES["cloud"])
+    return kind in ALL_TABLE_SUFFIXES and _has_column(entry, COLUMN_ALIASES["cloud"])
 
 
 def _has_column(entry: str, words: Sequence[str]) -> bool:
@@ -249,7 +242,7 @@ def _has_column(entry: str, words: Sequence[str]) -> bool:
 
 
 def _column_names(entry: str) -> Sequence[str]:
-    if file_format(entry) not in (".csv", *TAB_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES):
+    if file_format(entry) not in ALL_TABLE_SUFFIXES:
         return ()
     try:
         return tuple(read_header(entry))

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.text.columns import count_columns, format_list, shorten
 from regard.data.text.files import ErrorHandler, read_lines
-from regard.data.text.tables import file_format
+from regard.data.text.formats import file_format
+from regard.data.text.tables import count_columns, format_list, shorten
 from regard.data.text.tag_schemes import OUTSIDE, parse_tag
 from regard.errors import DataError, UnknownColumnError
 

@@ -10,10 +10,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from regard.data.samples import drop_trailing_blanks
 from regard.data.sources import expand_patterns
-from regard.data.text.columns import ColumnSpec
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks
-from regard.data.text.tables import JSON_SUFFIXES, PARQUET_SUFFIXES, SkippedRow, file_format, iterate_rows
+from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, Row, file_format
+from regard.data.text.tables import ColumnSpec, SkippedRow, iterate_rows
 from regard.errors import DataError
 
 PASSAGE_CHARS = 8192
@@ -26,8 +27,6 @@ MIN_PASSAGE_CHARS, TARGET_PASSAGES = 512, 100
 TEXT_COLUMNS = ("text",)
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex")
 """Extensions of plain text files in folders; a file passed by name may have any extension."""
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-"""Extensions of files with columns, including a text column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def passage_size(files: Sequence[str]) -> int:
     for path in map(os.path.expanduser, files):
         if not os.path.isfile(path):  # a pipe has no size; missing files raise later
             return PASSAGE_CHARS
-        zipped = path.endswith((".gz", *PARQUET_SUFFIXES))
+        zipped = path.endswith((".gz", *BINARY_SUFFIXES))
         total += os.path.getsize(path) * (3 if zipped else 1)
     size = PASSAGE_CHARS
     while size > MIN_PASSAGE_CHARS and size * TARGET_PASSAGES > total:
@@ -109,20 +108,20 @@ def iterate_passages(
     """Yield the passages of one file. Invalid rows and lines are skipped if `on_error` does not raise."""
     if file_format(path) in TABLE_SUFFIXES:
         rows = iterate_rows(path, TEXT_COLUMNS, columns, on_error)
-        return _passages_from_rows(path, ((line, row["text"].replace("\r\n", "\n")) for line, row in rows), size)
+        return drop_trailing_blanks(path, _passages_from_rows(path, rows, size))
     existing_file(path)
     return split_document(path, 1, (text for _, text in read_blocks(path, on_error)), count_lines=True, size=size)
 
 
-def _passages_from_rows(path: str, rows: Iterable[tuple[int, str]], size: int | None) -> Iterator[Passage | SkippedRow]:
-    blank: list[SkippedRow] = []  # delayed, because blank lines at the end of a file are ignored
-    for line, text in rows:
-        if not text.strip():
-            blank.append(SkippedRow(path, line))
-            continue
-        yield from blank
-        blank.clear()
-        yield from split_document(path, line, (text,), count_lines=False, size=size)
+def _passages_from_rows(
+    path: str, rows: Iterable[Row], size: int | None
+) -> Iterator[tuple[int, Passage | SkippedRow | None]]:
+    for line, row in rows:
+        text = row["text"].replace("\r\n", "\n")
+        if text.strip():
+            yield from ((line, item) for item in split_document(path, line, (text,), count_lines=False, size=size))
+        else:
+            yield line, None
 
 
 def split_document(

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from regard.data.samples import drop_trailing_blanks, iterate_all
-from regard.data.text.columns import ColumnSpec, format_list
 from regard.data.text.files import ErrorHandler, raise_error
-from regard.data.text.tables import JSON_SUFFIXES, PARQUET_SUFFIXES, SkippedRow, file_format, iterate_rows, read_header
+from regard.data.text.formats import has_column_names, ignore_error, read_header
+from regard.data.text.tables import ColumnSpec, SkippedRow, format_list, iterate_rows, match_columns, uses_positions
 from regard.errors import DataError
 
 LABELED_COLUMNS = ("text", "pair", "label", "labels")
@@ -163,7 +163,7 @@ def _check_consistent_labels(items: Iterator[LabeledText | SkippedRow]) -> Itera
 def _labeled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str, Mapping[str, str] | None]:
     """Name of the label column (`label` or `labels`), and the column names: as chosen by the user, else detected."""
     names = read_header(entry)
-    chosen = _match_columns(columns, names, LABELED_COLUMNS)
+    chosen = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
     several = chosen.pop("labels", None)
     if several is not None and "label" in chosen and "labels" not in (columns or {}):
         several = None
@@ -178,15 +178,15 @@ def _labeled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str
 
 def _holds_lists(entry: str, column: str) -> bool:
     """True if one of the first `PROBE_ROWS` rows has a list in this column."""
-    if file_format(entry) not in (*JSON_SUFFIXES, *PARQUET_SUFFIXES):
+    if not has_column_names(entry):
         return False
-    rows = iterate_rows(entry, ("labels",), {"labels": column}, lambda kind, error: None, numeric=("labels",))
+    rows = iterate_rows(entry, ("labels",), {"labels": column}, ignore_error, numeric=("labels",))
     return any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS))
 
 
 def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, bool]) -> dict[str, str]:
     """Column names, with the only remaining text column as `text` if none was chosen."""
-    if "text" in chosen or _uses_positions(chosen, names):
+    if "text" in chosen or uses_positions(chosen, names):
         return _renamed_columns(chosen)
     others = [
         name
@@ -202,38 +202,22 @@ def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, 
 def _input_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
     """Required columns of unlabeled inputs, and the column names in the file."""
     names = read_header(entry)
-    spelt = _match_columns(columns, names, LABELED_COLUMNS)
+    spelt = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
     texts = [name for name, text in names.items() if text and name.lower() not in NON_TEXT_COLUMNS]
     if {"label", "labels"} & spelt.keys():
         chosen = _labeled_columns(entry, columns)[1] or {}
     elif "text" in spelt:
         chosen = _renamed_columns(spelt)
-    elif file_format(entry) in (*JSON_SUFFIXES, *PARQUET_SUFFIXES) and len(texts) == 1:
+    elif has_column_names(entry) and len(texts) == 1:
         chosen = _renamed_columns({**spelt, "text": texts[0]})
     else:  # a table without a header, possibly with labels
         return ("text", "label") if len(names) == 2 and not columns else ("text",), columns
     return ("text",), {name: column for name, column in chosen.items() if name not in ("label", "labels")}
 
 
-def _match_columns(
-    columns: Mapping[str, str] | None, names: Mapping[str, bool], wanted: Sequence[str]
-) -> dict[str, str]:
-    """Chosen columns, and other `wanted` columns with exactly this name in the file, ignoring case."""
-    said = dict(columns or {})
-    if _uses_positions(said, names):
-        return said
-    small = {name.lower(): name for name in names}
-    return {**{name: small[name] for name in wanted if name in small}, **said}
-
-
 def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
     """Columns whose name in the file differs. Others are found by name, and optional columns may be missing in a row."""
     return {name: column for name, column in chosen.items() if name != column}
-
-
-def _uses_positions(chosen: Mapping[str, str], names: Mapping[str, bool]) -> bool:
-    """True if columns were chosen by position, so that the file has no header."""
-    return any(name not in names and name.isdigit() for name in chosen.values())
 
 
 def _make_labeled(path: str, line: int, row: Mapping[str, Any], asked: bool = False) -> LabeledText | SkippedRow | None:
@@ -269,7 +253,7 @@ def _make_multilabel(path: str, line: int, row: Mapping[str, Any]) -> LabeledTex
 def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[list[str], dict[str, str] | None]:
     """Columns to read, and the column names in the file."""
     names = read_header(entry)
-    chosen = _match_columns(columns, names, (*QUESTION_COLUMNS, "answer"))
+    chosen = match_columns(names, {name: (name,) for name in (*QUESTION_COLUMNS, "answer")}, columns)
     asked = ["question"]
     single = [name for name in names if CHOICE_COLUMN.fullmatch(name.lower())] or [
         n for n in chosen if CHOICE_COLUMN.fullmatch(n)
@@ -289,7 +273,7 @@ def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[li
         if wanted[2] != "choice0":
             advice = "Number the choice columns from choice0, because labels also start at 0."
             raise DataError(f"expected 'choice0' as the first choice column, got '{wanted[2]}'.", entry, 1, advice)
-    if chosen and not _uses_positions(chosen, names):
+    if chosen and not uses_positions(chosen, names):
         for name, form in (("context", ""), (wanted[2], " (a list), and none is named choice0, choice1, …")):
             if name not in chosen:
                 advice = f"Pass --columns {name}=NAME (available: {format_list(names)})."

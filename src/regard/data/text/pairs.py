@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.sources import expand_patterns, split_parallel
-from regard.data.text.columns import SIDES, ColumnSpec
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
-from regard.data.text.tables import SkippedRow, drop_invalid, iterate_rows
+from regard.data.text.formats import read_header
+from regard.data.text.tables import SIDES, ColumnSpec, SkippedRow, drop_invalid, iterate_rows
 from regard.errors import DataError
+
+PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
+"""Names of the two columns for contrastive training."""
+SIMILARITY_COLUMNS = ("label", "score", "similarity")
+"""A column of this name indicates that some pairs are negative."""
 
 PairRow = tuple[int, str, str]
 """Line number, source and target."""
@@ -54,28 +60,23 @@ def iterate_entry_pairs(
 ) -> Iterator[Pair | SkippedRow]:
     """Yield the pairs of one file or of two parallel files. Invalid rows are skipped if `on_error` does not raise."""
     sides = split_parallel(entry)
+    rows: Iterator[PairRow]
     if sides is None:
-        rows = iterate_rows(entry, SIDES, columns, on_error)
-        return _filter_pairs(entry, ((line, row["source"], row["target"]) for line, row in rows))
-    ColumnSpec(SIDES, columns)  # raises for an unknown column choice
-    source, target = map(existing_file, sides)
-    return _filter_pairs(entry, drop_invalid(lambda hear: _zip_files(source, target, hear), on_error))
+        rows = ((line, row["source"], row["target"]) for line, row in iterate_rows(entry, SIDES, columns, on_error))
+    else:
+        ColumnSpec(SIDES, columns)  # raises for an unknown column choice
+        source, target = map(existing_file, sides)
+        rows = drop_invalid(lambda report: _zip_files(source, target, report), on_error)
+    return drop_trailing_blanks(entry, ((line, _make_pair(entry, line, *texts)) for line, *texts in rows))
 
 
-def _filter_pairs(path: str, rows: Iterable[PairRow]) -> Iterator[Pair | SkippedRow]:
-    """Yield pairs, and `SkippedRow` if a side is empty."""
-    blank: list[SkippedRow] = []  # delayed, because blank lines at the end of a file are ignored
-    for line, source, target in rows:
-        source, target = source.strip(), target.strip()
-        if not source and not target:
-            blank.append(SkippedRow(path, line))
-            continue
-        yield from blank
-        blank.clear()
-        if source and target:
-            yield Pair(source, target, path, line)
-        else:
-            yield SkippedRow(path, line, f"missing {'target' if source else 'source'} for: {(source or target)[:60]}")
+def _make_pair(path: str, line: int, source: str, target: str) -> Pair | SkippedRow | None:
+    source, target = source.strip(), target.strip()
+    if source and target:
+        return Pair(source, target, path, line)
+    if not source and not target:
+        return None
+    return SkippedRow(path, line, f"missing {'target' if source else 'source'} for: {(source or target)[:60]}")
 
 
 def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[PairRow]:
@@ -94,3 +95,39 @@ def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[P
             "Parallel files must have the same number of lines, with matching texts on the same line.",
         )
         return complain("line_count_mismatch", error)
+
+
+# -- positive pairs for contrastive training
+
+
+def iterate_positive_pairs(
+    data: Sequence[str], columns: Mapping[str, str] | None = None
+) -> Iterator[Pair | SkippedRow]:
+    """Yield the pairs of all files, and rows skipped because one text is empty."""
+    return iterate_all(data, lambda entry: read_positive_pairs(entry, columns), "pairs", "Each row needs two texts.")
+
+
+def read_positive_pairs(
+    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+) -> Iterator[Pair | SkippedRow]:
+    """Yield the pairs of one file or of two parallel files."""
+    return iterate_entry_pairs(entry, columns or _find_pair_columns(entry), on_error)
+
+
+def _find_pair_columns(entry: str) -> dict[str, str] | None:
+    """Names of the two columns of a file if they are listed in `PAIR_COLUMNS`, else None."""
+    if split_parallel(entry) is not None:
+        return None
+    names = {name.lower(): name for name in read_header(entry)}
+    sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), None)
+    if sides is None:
+        return None
+    columns = {side: names[name] for side, name in zip(SIDES, sides, strict=True)}
+    if label := next((name for name in SIMILARITY_COLUMNS if name in names), None):
+        choices = " ".join(f"{side}={name}" for side, name in columns.items())
+        raise DataError(
+            f"column '{names[label]}' looks like a similarity label, but embed treats every row as a positive pair.",
+            entry,
+            advice=f"Keep only the positive rows and pass --columns {choices}.",
+        )
+    return None if sides == SIDES else columns

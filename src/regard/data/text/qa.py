@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.samples import drop_trailing_blanks, iterate_all
-from regard.data.text.columns import ColumnSpec, format_list
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
-from regard.data.text.records import read_json_document, read_records, select_columns
+from regard.data.text.formats import file_format, has_column_names, read_header
 from regard.data.text.tables import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
+    ColumnSpec,
     SkippedRow,
-    file_format,
+    format_list,
     iterate_rows,
-    read_header,
+    match_columns,
+    read_json_document,
+    read_records,
+    select_columns,
     text_value,
+    uses_positions,
 )
 from regard.errors import DataError
 
@@ -105,13 +107,12 @@ def read_qa(
     `inputs_only`, answers are not read."""
     ColumnSpec(REQUIRED_COLUMNS, columns, COLUMNS[2:])  # raises for an unknown column choice
     path = existing_file(entry)
-    kind = file_format(path)
-    whole = read_json_document(path) if kind == ".json" else None
+    whole = read_json_document(path) if file_format(path) == ".json" else None
     if isinstance(whole, dict):
         rows = _squad_rows(path, whole, on_error)
     elif isinstance(whole, list):
         rows = select_columns(path, enumerate(whole, start=1), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
-    elif kind in (*JSON_SUFFIXES, *PARQUET_SUFFIXES):
+    elif has_column_names(path):
         rows = select_columns(path, read_records(path, on_error), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
     else:
         rows = _table_rows(entry, path, columns, on_error)
@@ -182,18 +183,12 @@ def _squad_articles(
 def _table_rows(
     entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler
 ) -> Iterator[tuple[int, RawRow]]:
-    names = read_header(entry)
-    chosen = dict(columns or {})
-    if not any(name not in names and name.isdigit() for name in chosen.values()):
-        small = {name.lower(): name for name in reversed(names)}
-        for wanted in COLUMNS:
-            found = next((small[name] for name in COLUMN_ALIASES[wanted] if name in small), None)
-            if wanted not in chosen and found is not None:
-                chosen[wanted] = found
-        for wanted in REQUIRED_COLUMNS:
-            if wanted not in chosen:
-                advice = f"Pass --columns {wanted}=NAME (available: {format_list(names)})."
-                raise DataError(f"no column is named '{wanted}'.", path, 1, advice)
+    names = read_header(path)
+    chosen = match_columns(names, {name: COLUMN_ALIASES[name] for name in COLUMNS}, columns)
+    missing = next((name for name in REQUIRED_COLUMNS if name not in chosen), None)
+    if missing is not None and not uses_positions(chosen, names):
+        advice = f"Pass --columns {missing}=NAME (available: {format_list(names)})."
+        raise DataError(f"no column is named '{missing}'.", path, 1, advice)
     return iterate_rows(entry, REQUIRED_COLUMNS, chosen, complain, optional=COLUMNS[2:], numeric=("start", "id"))
 
 
@@ -203,7 +198,7 @@ def _table_rows(
 def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | SkippedRow | None:
     where = None if "number" in row else line
     texts = {
-        name: text_value(path, line, name, row.get(name), allow_numbers=name == "id", allow_lists=False)
+        name: text_value(path, line, name, row.get(name), allow_numbers=name == "id")
         for name in (*REQUIRED_COLUMNS, "id", "title")
     }
     question, context = texts["question"].strip(), texts["context"]

@@ -1,37 +1,26 @@
-"""Rows of files with columns: TSV, CSV, JSONL and Parquet.
+"""Rows of files with columns: the values of the columns that a task needs.
 
-A row is a line number and the values of the requested columns. Values are unchanged text; JSON and Parquet may also have a
-list of texts in a column whose name ends in "s", such as `choices`.
+`iterate_rows` yields texts by column; `read_records` yields JSON objects and Parquet rows with nested values.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text.columns import ColumnSpec, count_columns, format_list, shorten
-from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
-from regard.data.text.parquet import parquet_columns, parquet_rows
-from regard.errors import DataError, RegardError, UnknownColumnError
+from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks, read_lines
+from regard.data.text.formats import ColumnPath, Row, TableFormat, find_format, ignore_error, is_text
+from regard.errors import DataError, RegardError, UnknownColumnError, UnknownNameError
 
 T = TypeVar("T")
-Row = tuple[int, dict[str, Any]]
-"""Line number, and values by the column names of the task."""
-CellIterator = Iterator[tuple[int, list[str]]]
-"""Line number and all cells of the line."""
 
-TAB_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES = (
-    (".tsv", ".tab", ".txt"),
-    (".jsonl", ".ndjson", ".json"),
-    (".parquet", ".pq"),
-)
-MAX_FIELD_CHARS = 1 << 26
-"""maximum characters of a CSV field: enough for a book, but an unclosed quote raises before memory runs out"""
+SIDES = ("source", "target")
+TRANSLATION_COLUMN = "translation"
+"""struct column with one field per language in Hugging Face translation datasets"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,142 +33,157 @@ class SkippedRow:
     """the missing value, and the start of the other value"""
 
 
+# -- column names
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """Columns required by a task, and the column names chosen by the user (--columns)."""
+
+    required: tuple[str, ...]
+    """columns of every row"""
+    overrides: Mapping[str, str] | None = None
+    """column name in the file for each renamed column; None: no choice was made, column order may be used"""
+    optional: tuple[str, ...] = ()
+    """columns that may be missing"""
+    numeric: tuple[str, ...] = ()
+    """columns that may contain numbers, which are returned as text"""
+
+    def __post_init__(self) -> None:
+        for name in self.overrides or ():
+            if name not in self.required + self.optional:
+                known = self.required + self.optional
+                raise UnknownNameError("column choice", name, known, f"{self.choose_hint}.")
+
+    @property
+    def required_columns(self) -> dict[str, str]:
+        """Names in the file of required columns; an optional column chosen by the user is required too."""
+        names = (*self.required, *(name for name in self.optional if name in (self.overrides or ())))
+        return {name: (self.overrides or {}).get(name, name) for name in names}
+
+    def present_columns(self, names: Iterable[str]) -> dict[str, str]:
+        """Names in the file of the columns that exist in `names`."""
+        existing = set(names)
+        columns = {name: (self.overrides or {}).get(name, name) for name in self.required + self.optional}
+        return {name: column for name, column in columns.items() if column in existing}
+
+    @property
+    def choose_hint(self) -> str:
+        return "Pass --columns " + " ".join(f"{name}=NAME" for name in self.required)
+
+    @property
+    def position_hint(self) -> str:
+        return " ".join(f"{name}={place}" for place, name in enumerate(self.required))
+
+    @property
+    def parallel_hint(self) -> str:
+        """Advice for text pairs, else empty."""
+        return " Pass two parallel files as SRC:TGT." if self.required == SIDES else ""
+
+
+def match_columns(
+    names: Iterable[str], aliases: Mapping[str, Sequence[str]], overrides: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Column names in the file: as chosen by the user, else the first unused alias, ignoring case.
+
+    No alias is used if the user chose positions, because the file has no header."""
+    columns = dict(overrides or {})
+    by_lower = {name.lower(): name for name in reversed(list(names))}
+    if not uses_positions(columns, by_lower.values()):
+        for column, usual in aliases.items():
+            unused = (by_lower[name] for name in usual if name in by_lower and by_lower[name] not in columns.values())
+            if column not in columns and (name := next(unused, None)) is not None:
+                columns[column] = name
+    return columns
+
+
+def uses_positions(columns: Mapping[str, str], names: Iterable[str]) -> bool:
+    """True if columns were chosen by position, so that the file has no header."""
+    return any(name.isdigit() and name not in names for name in columns.values())
+
+
+def count_columns(expected: int, actual: int, kind: str = "", at_least: bool = False) -> str:
+    """Message about a wrong number of columns; `kind` qualifies the columns, as in "text "."""
+    minimum = "at least " if at_least else ""
+    return f"expected {minimum}{expected} {kind}column{'s'[: expected != 1]}, got {actual}."
+
+
+def shorten(name: str) -> str:
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def format_list(names: Iterable[str]) -> str:
+    shown = [shorten(name) for name in names]
+    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "none"
+
+
+# -- rows of texts
+
+
 def iterate_rows(
-    entry: str, required: tuple[str, ...], columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error,
-    optional: tuple[str, ...] = (), numeric: tuple[str, ...] = (),
-) -> Iterator[Row]:  # fmt: skip
+    entry: str,
+    required: tuple[str, ...],
+    columns: Mapping[str, str] | None = None,
+    on_error: ErrorHandler = raise_error,
+    optional: tuple[str, ...] = (),
+    numeric: tuple[str, ...] = (),
+) -> Iterator[Row]:
     """Line numbers and values of the `required` and `optional` columns of one file.
 
     `columns` maps a column to its name in the file, for example {"source": "en"}, or to its position from 0 in a table
     without a header. By default, a header or keys with the names of the columns are used; a table without a header must
     have exactly the `required` columns, in this order. Rows have no entry for `optional` columns missing in the file.
-    Numbers in `numeric` columns are returned as text.
+    Numbers in `numeric` columns are returned as text; JSON and Parquet may have a list of texts in a column whose name
+    ends in "s", such as `choices`.
 
     Blank lines and nulls become empty values. Invalid rows are skipped if `on_error` does not raise. A missing file raises
     at once; the content is checked during iteration.
     """
-    wanted = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
+    spec = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
     path = existing_file(entry)
-    kind = file_format(path)
-    if kind in JSON_SUFFIXES:
-        return drop_invalid(lambda hear: _read_jsonl(path, wanted, hear), on_error)
-    if kind in PARQUET_SUFFIXES and path.suffix.lower() != ".gz":
-        return parquet_rows(path, wanted)
-    if kind in TAB_SUFFIXES:
-        rows = drop_invalid(lambda hear: _select_cells(path, _read_tsv(path, hear), wanted, hear), on_error)
-    elif kind == ".csv":
-        rows = drop_invalid(lambda hear: _select_cells(path, _read_csv(path, hear), wanted, hear), on_error)
-    else:
-        raise DataError(
-            f"unsupported file type '{kind}'." if kind else "the file name has no extension.",
-            path,
-            advice="Supported: .tsv .tab .txt (tabs), .csv (commas), .jsonl .ndjson .json (one object per line), "
-            f"each also with .gz, and .parquet .pq.{wanted.parallel_hint}",
-        )
-    return rows if columns is not None else _check_no_header(path, rows, wanted, on_error)
-
-
-def read_header(entry: str) -> dict[str, bool]:
-    """Column names from the first non-empty row of a file, with True for text columns.
-
-    For a table without a header, the names are the values of the first row."""
-    path = existing_file(entry)
-    kind = file_format(path)
-    if kind in PARQUET_SUFFIXES:
-        return parquet_columns(path)
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
-    if kind in JSON_SUFFIXES:
-        for line, text in read_lines(path, deaf):
-            if text.strip():
-                try:
-                    record = parse_json_object(path, line, text)
-                except DataError:
-                    return {}
-                return {name: isinstance(value, str) for name, value in record.items()}
-    cells = _read_csv(path, deaf) if kind == ".csv" else _read_tsv(path, deaf)
-    first = next((row for _, row in cells if any(map(str.strip, row))), [])
-    return {cell.strip(): True for cell in first}
-
-
-def first_value(entry: str, column: str) -> str:
-    """First value of a column; empty if the file cannot be read."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
-    try:
-        _, row = next(iterate_rows(entry, ("value",), {"value": column}, deaf, numeric=("value",)), (0, {}))
-    except (RegardError, OSError):
-        return ""
-    return str(row.get("value") or "")
-
-
-def file_format(path: str | Path) -> str:
-    """Lowercased file extension, without .gz."""
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    return "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+    form = find_format(path, spec.parallel_hint)
+    if form.schema is not None:
+        return _typed_rows(path, form, spec)
+    select = _select_values if form.is_named else _select_cells
+    rows = drop_invalid(lambda report: select(path, form.read(path, report, ()), spec, report), on_error)
+    return rows if form.is_named or columns is not None else _reject_header(path, rows, spec, on_error)
 
 
 def drop_invalid(make_rows: Callable[[ErrorHandler], Iterable[T]], on_error: ErrorHandler) -> Iterator[T]:
     """Yield rows without invalid rows: after each error the reader yields a placeholder row, which is dropped."""
-    spoilt: list[str] = []
+    errors: list[str] = []
 
-    def hear(kind: str, error: DataError) -> None:
-        spoilt.append(kind)
+    def report(kind: str, error: DataError) -> None:
+        errors.append(kind)
         on_error(kind, error)
 
-    for row in make_rows(hear):
-        if not spoilt:
+    for row in make_rows(report):
+        if not errors:
             yield row
-        spoilt.clear()
+        errors.clear()
 
 
-def _check_no_header(path: Path, rows: Iterator[Row], wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
-    """Yield all rows after checking the first 50 for a header."""
+def _reject_header(path: Path, rows: Iterator[Row], spec: ColumnSpec, on_error: ErrorHandler) -> Iterator[Row]:
+    """Yield all rows. A first row with one word per column above rows of sentences is reported, because a header would
+    become training data."""
     first = list(islice(rows, 50))
-    _reject_header(path, first, wanted, complain)
+    complete = [(line, [row[name].strip() for name in spec.required]) for line, row in first]
+    complete = [(line, cells) for line, cells in complete if all(cells)]
+    if len(complete) >= 5 and complete[0][0] == 1 and not any(" " in cell for cell in complete[0][1]):
+        if sum(" " in cells[0] for _, cells in complete[1:]) > 0.8 * len(complete[1:]):
+            names = complete[0][1]
+            choice = " ".join(f"{name}={cell}" for name, cell in zip(spec.required, names, strict=True))
+            advice = f"For a header, pass --columns {choice}; for a data row, pass --columns {spec.position_hint}."
+            problem = f"the first row ({', '.join(names)}) looks like a header."
+            on_error("header", DataError(problem, path, 1, advice))
     yield from first
     yield from rows
 
 
-def _reject_header(path: Path, first: list[Row], wanted: ColumnSpec, complain: ErrorHandler) -> None:
-    """Report a first row with one word per column above rows of sentences: a header would become training data."""
-    whole = [(line, [row[name].strip() for name in wanted.required]) for line, row in first]
-    whole = [(line, cells) for line, cells in whole if all(cells)]
-    if len(whole) < 5 or whole[0][0] != 1 or any(" " in cell for cell in whole[0][1]):
-        return
-    if sum(" " in cells[0] for _, cells in whole[1:]) > 0.8 * len(whole[1:]):
-        names = whole[0][1]
-        said = " ".join(f"{name}={cell}" for name, cell in zip(wanted.required, names, strict=True))
-        complain("header", DataError(
-            f"the first row ({', '.join(names)}) looks like a header.", path, 1,
-            f"For a header, pass --columns {said}; for a data row, pass --columns {wanted.position_hint}.",
-        ))  # fmt: skip
-
-
-def _read_tsv(path: Path, complain: ErrorHandler) -> CellIterator:
-    return ((line, text.split("\t")) for line, text in read_lines(path, complain))
-
-
-def _read_csv(path: Path, complain: ErrorHandler) -> CellIterator:
-    """Yield the first line number and the cells of each CSV record; a quoted field may contain line breaks."""
-    csv.field_size_limit(max(MAX_FIELD_CHARS, csv.field_size_limit()))
-    # csv.reader needs line breaks to keep the lines of a quoted field apart.
-    reader = csv.reader((text + "\n" for _, text in read_lines(path, complain)), strict=True)
-    start = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            advice = 'Quote fields that contain a quote, a comma or a line break ("…"); write a quote inside as "".'
-            problem = f"invalid CSV in the record that starts here: {error}."
-            complain("format", DataError(problem, path, start, advice))
-            cells = []
-        yield start, cells
-        start = reader.line_num + 1
-
-
-def _select_cells(path: Path, rows: CellIterator, wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
-    width, places = 0, dict.fromkeys(wanted.required, 0)
+def _select_cells(
+    path: Path, rows: Iterator[tuple[int, list[str]]], spec: ColumnSpec, on_error: ErrorHandler
+) -> Iterator[Row]:
+    width, places = 0, dict.fromkeys(spec.required, 0)
     for line, cells in rows:
         if not any(map(str.strip, cells)):
             yield line, dict.fromkeys(places, "")
@@ -187,111 +191,100 @@ def _select_cells(path: Path, rows: CellIterator, wanted: ColumnSpec, complain: 
         if not width:
             width = len(cells)
             names = [cell.strip() for cell in cells]
-            pick = _columns_by_order if wanted.overrides is None else _columns_by_name
-            places, header = pick(path, line, names, wanted)
-            if header:
+            find_columns = _columns_by_order if spec.overrides is None else _columns_by_name
+            places, is_header = find_columns(path, line, names, spec)
+            if is_header:
                 continue
         if len(cells) != width:
             advice = "All rows need as many columns as the first row. Check for a missing or an extra separator."
-            complain("format", DataError(count_columns(width, len(cells)), path, line, advice))
+            on_error("format", DataError(count_columns(width, len(cells)), path, line, advice))
             cells = [""] * width
         yield line, {name: cells[place] for name, place in places.items()}
 
 
-def _columns_by_order(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
+def _columns_by_order(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
     """Column positions, and True if this first row is a header; without --columns."""
     lowered = [name.lower() for name in names]
-    if set(wanted.required) <= set(lowered):
-        return _column_positions(path, line, lowered, wanted.present_columns(lowered)), True
-    by_position = f"Without a header, pass positions from 0: --columns {wanted.position_hint}."
-    if len(wanted.required) == 1:  # a header and a first row of text cannot be distinguished
-        advice = f"{wanted.choose_hint} (available: {format_list(names)}). {by_position}"
-        raise DataError(f"no column is named '{wanted.required[0]}'.", path, line, advice)
-    if len(names) == len(wanted.required):
-        return {name: place for place, name in enumerate(wanted.required)}, False
-    if len(names) == 1:
-        advice = f"Commas separate columns in .csv files, tabs in other tables.{wanted.parallel_hint}"
-        raise DataError(wanted.count_message(1), path, line, advice)
-    advice = f"{wanted.choose_hint} (available: {format_list(names)}). {by_position}"
-    raise DataError(wanted.count_message(len(names)), path, line, advice)
+    if set(spec.required) <= set(lowered):
+        return _column_positions(path, line, lowered, spec), True
+    if len(spec.required) > 1 and len(names) == len(spec.required):
+        return {name: place for place, name in enumerate(spec.required)}, False
+    problem = count_columns(len(spec.required), len(names))
+    if len(spec.required) == 1:  # a header and a first row of text cannot be distinguished
+        problem = f"no column is named '{spec.required[0]}'."
+    elif len(names) == 1:
+        advice = f"Commas separate columns in .csv files, tabs in other tables.{spec.parallel_hint}"
+        raise DataError(problem, path, line, advice)
+    by_position = f"Without a header, pass positions from 0: --columns {spec.position_hint}."
+    raise DataError(problem, path, line, f"{spec.choose_hint} (available: {format_list(names)}). {by_position}")
 
 
-def _columns_by_name(path: Path, line: int, names: list[str], wanted: ColumnSpec) -> tuple[dict[str, int], bool]:
+def _columns_by_name(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
     """Column positions, and True if this first row is a header; with --columns by name or by position."""
-    needed = wanted.required_columns
-    if not set(needed.values()) <= set(names) and all(name.isascii() and name.isdigit() for name in needed.values()):
-        for place in map(int, needed.values()):
+    columns = spec.required_columns
+    if not set(columns.values()) <= set(names) and all(name.isascii() and name.isdigit() for name in columns.values()):
+        for place in map(int, columns.values()):
             if place >= len(names):
                 advice = f"Column positions range from 0 to {len(names) - 1}."
                 raise DataError(f"column {place} does not exist.", path, line, advice)
-        return {name: int(place) for name, place in needed.items()}, False
-    for name in needed.values():
+        return {name: int(place) for name, place in columns.items()}, False
+    for name in columns.values():
         if name not in names:
-            found = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
-            raise UnknownColumnError(name, map(shorten, names), found)
-    return _column_positions(path, line, names, wanted.present_columns(names)), True
+            header = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
+            raise UnknownColumnError(name, map(shorten, names), header)
+    return _column_positions(path, line, names, spec), True
 
 
-def _column_positions(path: Path, line: int, names: list[str], called: dict[str, str]) -> dict[str, int]:
-    for name in called.values():
+def _column_positions(path: Path, line: int, names: list[str], spec: ColumnSpec) -> dict[str, int]:
+    columns = spec.present_columns(names)
+    for name in columns.values():
         if names.count(name) > 1:
             raise DataError(f"duplicate column '{name}' in the header.", path, line, "Rename one of the columns.")
-    return {name: names.index(column) for name, column in called.items()}
+    return {name: names.index(column) for name, column in columns.items()}
 
 
-def _read_jsonl(path: Path, wanted: ColumnSpec, complain: ErrorHandler) -> Iterator[Row]:
-    first, blank = True, dict.fromkeys(wanted.required, "")
-    for line, text in read_lines(path, complain):
-        try:
-            values = _select_values(path, line, text, wanted, first) if text.strip() else blank
-        except DataError as error:
-            complain("format", error)
-            values = blank
-        first = first and not text.strip()
+def _select_values(
+    path: Path, records: Iterator[tuple[int, dict[str, Any] | None]], spec: ColumnSpec, on_error: ErrorHandler
+) -> Iterator[Row]:
+    """Yield the texts of JSON objects; a chosen column missing in the first object raises `UnknownColumnError`."""
+    is_first = True
+    for line, record in records:
+        values: dict[str, Any] = dict.fromkeys(spec.required, "")
+        if record is not None:
+            try:
+                values = _texts_of(path, line, record, spec, is_first)
+            except DataError as error:
+                on_error("format", error)
+            is_first = False
         yield line, values
 
 
-def _select_values(path: Path, line: int, text: str, wanted: ColumnSpec, first: bool) -> dict[str, Any]:
-    """Values of one JSON object; a chosen column missing in the first object raises `UnknownColumnError`."""
-    record = parse_json_object(path, line, text)
-    nested = record.get("translation")
-    if isinstance(nested, dict) and not any(name in record for name in wanted.required_columns.values()):
+def _texts_of(path: Path, line: int, record: dict[str, Any], spec: ColumnSpec, is_first: bool) -> dict[str, Any]:
+    columns = spec.required_columns.values()
+    nested = record.get(TRANSLATION_COLUMN)
+    if isinstance(nested, dict) and not any(name in record for name in columns):
         record = nested
-    for name in wanted.required_columns.values():
-        if name in record:
-            continue
-        keys = format_list(record)
-        if wanted.overrides is not None and first:
-            raise UnknownColumnError(name, map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
-        advice = f"{wanted.choose_hint}." if wanted.overrides is None else ""
-        raise DataError(f"missing key '{name}' (keys: {keys}).", path, line, advice)
+    for name in columns:
+        if name not in record:
+            keys = format_list(record)
+            if spec.overrides is not None and is_first:
+                raise UnknownColumnError(name, map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
+            advice = f"{spec.choose_hint}." if spec.overrides is None else ""
+            raise DataError(f"missing key '{name}' (keys: {keys}).", path, line, advice)
     return {
-        name: text_value(path, line, column, record[column], name in wanted.numeric, name.endswith("s"))
-        for name, column in wanted.present_columns(record).items()
+        name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
+        for name, column in spec.present_columns(record).items()
     }
 
 
-def parse_json_object(path: Path, line: int, text: str) -> dict[str, Any]:
-    """JSON object of a line."""
-    hint = "Write one JSON object per line"
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        program = "'.[]'" if text.lstrip().startswith("[") else "."
-        advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
-        raise DataError(f"invalid JSON: {error}.", path, line, advice) from error
-    if not isinstance(record, dict):
-        advice = f"{hint}; to unpack a list, run: jq -c '.[]' FILE"
-        raise DataError(f"expected a JSON object, got {type(record).__name__}.", path, line, advice)
-    return record
-
-
-def text_value(path: Path, line: int, name: str, value: object, allow_numbers: bool, allow_lists: bool) -> Any:
+def text_value(
+    path: Path, line: int, name: str, value: object, allow_numbers: bool = False, allow_lists: bool = False
+) -> Any:
     """Validated text; numbers become text and lists are kept if allowed, None becomes an empty text."""
     if value is None:
         return ""
     if allow_lists and isinstance(value, list):
-        return [text_value(path, line, name, item, allow_numbers, False) for item in value]
+        return [text_value(path, line, name, item, allow_numbers) for item in value]
     if allow_numbers and isinstance(value, int | float):
         return json.dumps(value)
     if not isinstance(value, str):
@@ -304,3 +297,124 @@ def text_value(path: Path, line: int, name: str, value: object, allow_numbers: b
         advice = "Write a character beyond U+FFFF as two \\u escapes, or as the character itself."
         raise DataError(f"'{name}' contains {code}, half of a surrogate pair.", path, line, advice) from error
     return value
+
+
+def _typed_rows(path: Path, form: TableFormat, spec: ColumnSpec) -> Iterator[Row]:
+    """Yield the texts of a file with a schema, which decides whether columns are supported."""
+    schema = form.schema(path) if form.schema is not None else ()
+    columns = _typed_columns(path, schema, spec)
+    for number, record in form.read(path, raise_error, list(dict.fromkeys(columns.values()))):
+        values = ((name, record[column[-1]]) for name, column in columns.items())
+        yield number, {name: value if isinstance(value, str) else _to_text(value) for name, value in values}
+
+
+def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, ColumnPath]:
+    """Columns in the file, or fields of the struct column with translations."""
+    from pyarrow import types
+
+    kinds = {field.name: field.type for field in schema}
+    outer: ColumnPath = ()
+    is_nested = TRANSLATION_COLUMN in kinds and types.is_struct(kinds[TRANSLATION_COLUMN])
+    if is_nested and not any(name in kinds for name in spec.required_columns.values()):
+        outer, kinds = (TRANSLATION_COLUMN,), {field.name: field.type for field in kinds[TRANSLATION_COLUMN]}
+    texts = [name for name, kind in kinds.items() if is_text(kind)]
+    advice = f"{spec.choose_hint} (available: {format_list(texts)})."
+    if spec.overrides is None and not set(spec.required) <= kinds.keys():
+        if len(texts) == len(spec.required) and not outer:  # struct fields are often sorted, so order is not used
+            return {name: (text,) for name, text in zip(spec.required, texts, strict=True)}
+        problem = count_columns(len(spec.required), len(texts), "text ")
+        if outer:
+            problem = f"column '{outer[0]}' has no fields named {' and '.join(spec.required)}."
+        raise DataError(problem, path, advice=advice)
+    for name in spec.required_columns.values():
+        if name not in kinds:
+            raise UnknownColumnError(name, map(shorten, kinds), f"Columns in {path}: {format_list(kinds)}.")
+    columns = spec.present_columns(kinds)
+    for name, column in columns.items():
+        kind = kinds[column]
+        if name.endswith("s") and (types.is_list(kind) or types.is_large_list(kind)):
+            kind = kind.value_type
+        is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        if not (is_text(kind) or (is_number and name in spec.numeric)):
+            problem = f"expected text in column '{column}', got {kinds[column]}."
+            raise DataError(problem, path, advice=advice if texts else "The file has no text columns.")
+    return {name: (*outer, column) for name, column in columns.items()}
+
+
+def _to_text(value: Any) -> Any:
+    """Text of a value: empty for None, a list for a list, JSON for a number."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return [item if isinstance(item, str) else _to_text(item) for item in value]
+    return json.dumps(value)
+
+
+def first_value(entry: str, column: str) -> str:
+    """First value of a column; empty if the file cannot be read."""
+    try:
+        _, row = next(iterate_rows(entry, ("value",), {"value": column}, ignore_error, numeric=("value",)), (0, {}))
+    except (RegardError, OSError):
+        return ""
+    return str(row.get("value") or "")
+
+
+# -- records with nested values
+
+
+def read_records(path: Path, on_error: ErrorHandler) -> Iterator[Row]:
+    """Yield JSON objects or Parquet rows with nested values; an empty line is an empty record.
+
+    Invalid lines are skipped if `on_error` does not raise."""
+    rows = drop_invalid(lambda report: find_format(path).read(path, report, ()), on_error)
+    return ((number, record or {}) for number, record in rows)
+
+
+def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
+    """Content of a .json file with one document; None for a file with one object per line.
+
+    The file is JSONL if the first line is an object without any of `keys`; otherwise the whole file is loaded."""
+    first = next((text for _, text in read_lines(path) if text.strip()), "")
+    try:
+        content = json.loads(first)
+        return content if isinstance(content, list) or any(key in content for key in keys) else None
+    except (ValueError, RecursionError, TypeError):
+        pass  # the document has more lines
+    try:
+        return json.loads("".join(text for _, text in read_blocks(path)))
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
+
+
+def select_columns(
+    path: Path,
+    records: Iterable[tuple[int, Any]],
+    aliases: Mapping[str, Sequence[str]],
+    required: Sequence[str],
+    overrides: Mapping[str, str] | None,
+    on_error: ErrorHandler,
+) -> Iterator[Row]:
+    """Yield the values of each record under the names of `aliases`. Records without a required value are skipped if
+    `on_error` does not raise; empty records stay empty."""
+    seen: set[str] = set()
+    for line, record in records:
+        if not isinstance(record, dict):
+            problem = f"expected a JSON object, got {type(record).__name__}."
+            on_error("format", DataError(problem, path, line))
+            continue
+        columns = match_columns(record, aliases, overrides) if record else {}
+        for column in columns.values():
+            if column not in record:
+                keys = f"Keys in {path}, line {line}: {format_list(record)}."
+                raise UnknownColumnError(column, map(shorten, record), keys)
+        missing = [name for name in required if name not in columns]
+        if record and missing:
+            advice = f"Pass --columns {missing[0]}=NAME."
+            if missing[0] in seen:
+                advice = "Earlier rows have this key. Add the key, or remove the row."
+            problem = f"missing key '{missing[0]}' (keys: {format_list(record)})."
+            on_error("format", DataError(problem, path, line, advice))
+            continue
+        seen.update(columns)
+        yield line, {name: record[column] for name, column in columns.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,18 +9,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.data.samples import drop_trailing_blanks, iterate_all
-from regard.data.text.columns import ColumnSpec, format_list
 from regard.data.text.conll import TAG_COLUMNS, WORD_COLUMNS, read_sentences, split_columns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
-from regard.data.text.tables import (
-    JSON_SUFFIXES,
-    PARQUET_SUFFIXES,
+from regard.data.text.formats import (
+    ALL_TABLE_SUFFIXES,
     TAB_SUFFIXES,
-    SkippedRow,
     file_format,
-    iterate_rows,
+    find_format,
+    has_column_names,
+    ignore_error,
+    read_class_names,
     read_header,
+    read_schema,
 )
+from regard.data.text.tables import ColumnSpec, SkippedRow, format_list, iterate_rows, match_columns, uses_positions
 from regard.data.text.tag_schemes import TagScheme, parse_tag
 from regard.errors import DataError
 
@@ -95,7 +96,7 @@ def read_tagged(
                 "Tables with one sentence per row need the columns words and tags, with one tag per word.",
             )
         return _read_conll(entry, path, columns, on_error, tags)
-    if kind not in (*TAB_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES, ".csv"):
+    if kind not in ALL_TABLE_SUFFIXES:
         raise DataError(
             f"unsupported file type '{kind}'." if kind else "the file name has no extension.",
             path,
@@ -107,12 +108,11 @@ def read_tagged(
 
 def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
     """First cell with several words and its line number, if most lines of a TSV file have such a cell in the word column."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the words reports errors
     said = (columns or {}).get("words", "0")
     at = int(said) if said.isascii() and said.isdigit() else 0
     found = (
         (line, split_columns(text, tab_separated=True))
-        for line, text in read_lines(path, deaf)
+        for line, text in read_lines(path, ignore_error)
         if "\t" in text and text[0] != "#"
     )
     rows = [(line, cells[at]) for line, cells in islice(found, _PROBE_LINES) if at < len(cells)]
@@ -122,10 +122,9 @@ def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[
 
 def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
     """True if a TSV file has one sentence per line: a cell with several tags cannot belong to one word."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
     found = (
         split_columns(text, tab_separated=True)
-        for _, text in read_lines(path, deaf)
+        for _, text in read_lines(path, ignore_error)
         if "\t" in text and not text.startswith("# ")
     )
     rows = list(islice(found, _PROBE_LINES))
@@ -194,7 +193,7 @@ def _read_table(
     entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions
 ) -> Iterator[TaggedSentence | SkippedRow]:
     chosen = _resolve_columns(path, columns)
-    names = tags.names or _dataset_tag_names(path, (chosen or {}).get("tags", "tags"))
+    names = tags.names or read_class_names(path, (chosen or {}).get("tags", "tags"))
     if not names:
         _reject_numeric_tags(path, (chosen or {}).get("tags", "tags"))
     spelling = _TagValidator(entry, tags.scheme)
@@ -234,22 +233,15 @@ def _resolve_columns(
     path: Path, columns: Mapping[str, str] | None, needed: tuple[str, ...] = COLUMNS
 ) -> Mapping[str, str] | None:
     """Column names in the file: as chosen by the user, else the usual names; None: by column order."""
-    names = read_header(str(path))
-    said = dict(columns or {})
-    if any(name not in names and name.isdigit() for name in said.values()):
-        return columns  # by position: no header
-    small = {name.lower(): name for name in reversed(names)}
-    for wanted, usual in (("words", WORD_COLUMNS), ("tags", TAG_COLUMNS)):
-        found = next((small[name] for name in usual if name in small), None)
-        if wanted not in said and found is not None:
-            said[wanted] = found
-    if not set(needed) <= said.keys():
-        if file_format(path) in (*TAB_SUFFIXES, ".csv") and not said:
-            return None  # no header: by column order
-        missing = next(name for name in needed if name not in said)
-        advice = f"Pass --columns words=NAME tags=NAME (available: {format_list(names)})."
-        raise DataError(f"no column is named '{missing}'.", path, 1, advice)
-    return said
+    names = read_header(path)
+    chosen = match_columns(names, {"words": WORD_COLUMNS, "tags": TAG_COLUMNS}, columns)
+    missing = next((name for name in needed if name not in chosen), None)
+    if missing is None or uses_positions(chosen, names):
+        return chosen
+    if not chosen and not has_column_names(path):
+        return None  # no header: by column order
+    advice = f"Pass --columns words=NAME tags=NAME (available: {format_list(names)})."
+    raise DataError(f"no column is named '{missing}'.", path, 1, advice)
 
 
 def _make_sentence(
@@ -288,50 +280,18 @@ def _tag_name(path: str, line: int, tag: str, names: Sequence[str]) -> str:
     return names[int(tag)]
 
 
-def _dataset_tag_names(path: Path, column: str) -> tuple[str, ...]:
-    """Class names from the metadata written by the `datasets` library into Parquet files."""
-    if file_format(path) not in PARQUET_SUFFIXES:
-        return ()
-    kept = (_parquet_schema(path).metadata or {}).get(b"huggingface", b"{}")
-    try:
-        kind = json.loads(kept)["info"]["features"][column]
-        return tuple(map(str, (kind[0] if isinstance(kind, list) else kind["feature"])["names"]))
-    except (ValueError, LookupError, TypeError):
-        return ()
-
-
 def _reject_numeric_tags(path: Path, column: str) -> None:
     """Raise `DataError` if tags are numbers without names."""
-    if file_format(path) in PARQUET_SUFFIXES:
-        kind = next((field.type for field in _parquet_schema(path) if field.name == column), None)
-        number, line = getattr(kind, "value_type", kind), None
-        if "int" not in str(number):
-            return
-    elif file_format(path) in JSON_SUFFIXES:
-        number, line = _first_numeric_tag(path, column)
-        if number is None:
-            return
-    else:
+    if not has_column_names(path):
         return
-    raise DataError(f"expected tag names in '{column}', got numbers ({number}).", path, line, _TAG_NAMES_HINT)
-
-
-def _first_numeric_tag(path: Path, column: str) -> tuple[int | None, int | None]:
-    """First integer among the tags of the first JSON object, else None, and the line."""
-    deaf: ErrorHandler = lambda kind, error: None  # noqa: E731 - reading the rows reports errors
-    line, text = next(((line, text) for line, text in read_lines(path, deaf) if text.strip()), (0, ""))
-    try:
-        tags = json.loads(text).get(column)
-    except (ValueError, AttributeError, RecursionError):
-        return None, None
-    return next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None, line
-
-
-def _parquet_schema(path: Path) -> Any:
-    """Schema of a Parquet file; empty if the file cannot be read."""
-    from pyarrow import ArrowException, parquet, schema
-
-    try:
-        return parquet.read_schema(path)
-    except (ArrowException, OSError):
-        return schema([])  # reading the rows raises the error
+    number: str | int | None
+    schema = read_schema(path)
+    if schema is not None:
+        kinds = {field.name: str(getattr(field.type, "value_type", field.type)) for field in schema}
+        number, line = kinds[column] if "int" in kinds.get(column, "") else None, None
+    else:
+        records = find_format(path).read(path, ignore_error, ())
+        line, tags = next(((line, record.get(column)) for line, record in records if record is not None), (0, None))
+        number = next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None
+    if number is not None:
+        raise DataError(f"expected tag names in '{column}', got numbers ({number}).", path, line, _TAG_NAMES_HINT)

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from regard.data.text.columns import SIDES, ColumnSpec
 from regard.data.text.files import ErrorHandler
-from regard.data.text.tables import JSON_SUFFIXES, PARQUET_SUFFIXES, SkippedRow, file_format, iterate_rows, read_header
+from regard.data.text.formats import has_column_names, read_header
+from regard.data.text.tables import SIDES, ColumnSpec, SkippedRow, iterate_rows
 from regard.errors import DataError
 
 InputIterator = Iterator[tuple[int, Any]]
-
-TABLE_SUFFIXES = (".tsv", ".tab", ".csv", *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-"""Extensions of files with columns. Plain text (.txt) has one input per line, unless --columns is given."""
 
 
 def read_texts(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
@@ -29,15 +26,14 @@ def read_sources(
     entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
 ) -> InputIterator:
     """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
-    said = dict(columns or {})
-    ColumnSpec(("source",), said, ("target", "text"))  # raises for an unknown column choice
+    overrides = dict(columns or {})
+    ColumnSpec(("source",), overrides, ("target", "text"))  # raises for an unknown column choice
     names = read_header(entry)
-    small = {name.lower(): name for name in names}
-    found = said.get("source") or said.get("text") or next((small[name] for name in aliases if name in small), None)
-    ordered = (
-        found is None and len(names) == len(SIDES) and file_format(entry) not in (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
-    )
-    needed, chosen = SIDES if ordered else ("source",), None if found is None else {"source": found}
+    by_lower = {name.lower(): name for name in names}
+    column = overrides.get("source") or overrides.get("text")
+    column = column or next((by_lower[name] for name in aliases if name in by_lower), None)
+    by_order = column is None and len(names) == len(SIDES) and not has_column_names(entry)
+    needed, chosen = SIDES if by_order else ("source",), None if column is None else {"source": column}
     for line, row in iterate_rows(entry, needed, chosen, on_error):
         yield line, row["source"].strip() or None
 
