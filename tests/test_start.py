@@ -168,7 +168,7 @@ RUN = (
     *within("regard.data.batching", "samplers"),
     *within("regard.data", "file_discovery sources"),
     *within("regard.data.store", "token_store"),
-    *within("regard.data.text", "files formats pairs tables unlabeled_rows"),
+    *within("regard.data.text", "files formats pairs tables"),
     *within("regard.runs", "devices predict predict_inputs terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""

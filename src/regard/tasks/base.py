@@ -14,9 +14,9 @@ from regard.data.batching.samplers import BatchSampler, BatchShape, FixedShape, 
 from regard.data.settings import DataSettings
 from regard.data.sources import absolute_entry, expand_patterns, split_parallel
 from regard.data.store.token_store import RaggedRows
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
 from regard.data.text.formats import TABLE_SUFFIXES
+from regard.data.text.tables import read_text_column
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
 from regard.tasks.processors import ProcessorMixin
@@ -183,7 +183,7 @@ class Task(ProcessorMixin):
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
         """Line number and input of `predict` for each row of a table without labels. The input of an empty row is None."""
-        return unlabeled_rows.read_texts(entry, columns, complain)
+        return read_text_column(entry, columns, complain)
 
     def split_key(self, sample: Any) -> str:
         """Samples with equal keys are in the same split, to prevent leaks between training and validation."""

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.settings import DataSettings
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
-from regard.data.text.labeled import QUESTION_COLUMNS, ChoiceSample, iterate_questions
-from regard.data.text.tables import SkippedRow
+from regard.data.text.labeled import QUESTION_COLUMNS, ChoiceSample, iterate_questions, read_questions
+from regard.data.text.tables import SkippedRow, report_incomplete
 from regard.decode.settings import DecodeSettings
 from regard.draw.class_charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
@@ -48,7 +47,7 @@ class Choose(SequenceHeadTask):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.read_question_inputs(entry, columns, complain)
+        return report_incomplete(read_questions(entry, columns, complain, inputs_only=True), complain)
 
     def split_key(self, sample: ChoiceSample) -> str:
         return "\0".join((sample.prompt, *sample.choices))

@@ -12,9 +12,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from regard.data.settings import DataSettings
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
-from regard.data.text.labeled import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled
+from regard.data.text.labeled import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled, read_text_inputs
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.draw.class_charts import MAX_CLASSES, draw_confusion
@@ -70,7 +69,7 @@ class Classify(SequenceHeadTask):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.read_text_inputs(entry, columns, complain)
+        return read_text_inputs(entry, columns, complain)
 
     def split_key(self, sample: LabeledText) -> str:
         return f"{sample.text}\0{sample.text_pair}"

@@ -17,9 +17,8 @@ from torch.nn import functional as F
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed, PackedSampler
 from regard.data.settings import DataSettings
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
-from regard.data.text.pairs import PAIR_COLUMNS, Pair, iterate_positive_pairs
+from regard.data.text.pairs import PAIR_COLUMNS, Pair, iterate_positive_pairs, read_sources
 from regard.data.text.tables import SIDES, SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError
@@ -96,7 +95,7 @@ class Embed(Task):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.read_sources(entry, columns, complain, tuple(first for first, _ in PAIR_COLUMNS))
+        return read_sources(entry, columns, complain, tuple(first for first, _ in PAIR_COLUMNS))
 
     def split_key(self, sample: Pair) -> str:
         return sample.source

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
-from regard.data.text.qa import COLUMNS, QASample, iterate_qa
+from regard.data.text.qa import COLUMNS, QASample, iterate_qa, read_qa_inputs
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
@@ -71,7 +70,7 @@ class QuestionAnswering(TokenHeadTask):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.read_qa_inputs(entry, columns, complain)
+        return read_qa_inputs(entry, columns, complain)
 
     def split_key(self, sample: QASample) -> str:
         return sample.split_key

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tag_schemes import OUTSIDE, TagScheme, convert_tags, extract_entities, parse_tag
 from regard.data.text.tag_schemes import scheme_tags as all_tags
-from regard.data.text.tagged import COLUMNS, CONLL_SUFFIXES, TaggedSentence, iterate_tagged
+from regard.data.text.tagged import COLUMNS, CONLL_SUFFIXES, TaggedSentence, iterate_tagged, read_sentence_inputs
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.heads import ClassifierHead
@@ -59,7 +58,7 @@ class Tag(TokenHeadTask):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.read_sentence_inputs(entry, columns, complain)
+        return read_sentence_inputs(entry, columns, complain)
 
     def split_key(self, sample: TaggedSentence) -> str:
         return "\0".join(sample.words)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from regard.data.batching.samplers import BatchShape, LengthBucketed, PaddedShape
 from regard.data.settings import DataSettings
-from regard.data.text import unlabeled_rows
 from regard.data.text.files import ErrorHandler
-from regard.data.text.pairs import Pair, iterate_pairs
+from regard.data.text.pairs import Pair, iterate_pairs, read_sources
 from regard.data.text.tables import SkippedRow
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
@@ -64,7 +63,7 @@ class Translate(Task):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return unlabeled_rows.read_sources(entry, columns, complain)
+        return read_sources(entry, columns, complain)
 
     def split_key(self, sample: Pair) -> str:
         return sample.source

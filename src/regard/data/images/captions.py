@@ -25,13 +25,14 @@ from typing import Any
 from regard.data.file_discovery import find_subfolder
 from regard.data.images.labeled import IMAGE_FOLDERS, SPLIT_FOLDERS, ImageSample, resolve_file
 from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, cell_value
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names, read_header
 from regard.data.text.tables import (
     ColumnSpec,
     SkippedRow,
+    drop_trailing_blanks,
     format_list,
+    iterate_all,
     iterate_rows,
     match_columns,
     read_json_document,

@@ -20,10 +20,9 @@ from typing import Any
 
 from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files, walk_files
 from regard.data.images.tables import EmbeddedFile, iterate_file_table
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, raise_error
-from regard.data.text.tables import SkippedRow, format_list
+from regard.data.text.tables import SkippedRow, drop_trailing_blanks, format_list, iterate_all
 from regard.errors import DataError
 
 SPLIT_FOLDERS = ("train", "training", "valid", "val", "validation", "dev", "test", "testing")

@@ -26,11 +26,10 @@ from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, iterate_file
 from regard.data.points.cloud import DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.points.columns import COLUMN_NAMES
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
-from regard.data.text.tables import SkippedRow, first_value
+from regard.data.text.tables import SkippedRow, drop_trailing_blanks, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
 
 __all__ = [

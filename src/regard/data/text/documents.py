@@ -10,11 +10,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from regard.data.samples import drop_trailing_blanks
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks
 from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, Row, file_format
-from regard.data.text.tables import ColumnSpec, SkippedRow, iterate_rows
+from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
 from regard.errors import DataError
 
 PASSAGE_CHARS = 8192

@@ -8,10 +8,20 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.text.files import ErrorHandler, raise_error
 from regard.data.text.formats import has_column_names, ignore_error, read_header
-from regard.data.text.tables import ColumnSpec, SkippedRow, format_list, iterate_rows, match_columns, uses_positions
+from regard.data.text.tables import (
+    ColumnSpec,
+    InputIterator,
+    SkippedRow,
+    drop_trailing_blanks,
+    format_list,
+    iterate_all,
+    iterate_rows,
+    match_columns,
+    report_incomplete,
+    uses_positions,
+)
 from regard.errors import DataError
 
 LABELED_COLUMNS = ("text", "pair", "label", "labels")
@@ -140,6 +150,12 @@ def read_questions(
             yield line, item
 
     return drop_trailing_blanks(entry, read())
+
+
+def read_text_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
+    """Yield texts without labels, or (text, second text) for pairs."""
+    for line, item in report_incomplete(read_labeled(entry, columns, on_error, inputs_only=True), on_error):
+        yield line, item and ((item.text, item.text_pair) if item.text_pair else item.text)
 
 
 # -- labeled texts

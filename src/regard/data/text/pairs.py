@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.sources import expand_patterns, split_parallel
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
-from regard.data.text.formats import read_header
-from regard.data.text.tables import SIDES, ColumnSpec, SkippedRow, drop_invalid, iterate_rows
+from regard.data.text.formats import has_column_names, read_header
+from regard.data.text.tables import (
+    SIDES,
+    ColumnSpec,
+    InputIterator,
+    SkippedRow,
+    drop_invalid,
+    drop_trailing_blanks,
+    iterate_all,
+    iterate_rows,
+)
 from regard.errors import DataError
 
 PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
@@ -95,6 +103,22 @@ def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[P
             "Parallel files must have the same number of lines, with matching texts on the same line.",
         )
         return complain("line_count_mismatch", error)
+
+
+def read_sources(
+    entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
+) -> InputIterator:
+    """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
+    overrides = dict(columns or {})
+    ColumnSpec(("source",), overrides, ("target", "text"))  # raises for an unknown column choice
+    names = read_header(entry)
+    by_lower = {name.lower(): name for name in names}
+    column = overrides.get("source") or overrides.get("text")
+    column = column or next((by_lower[name] for name in aliases if name in by_lower), None)
+    by_order = column is None and len(names) == len(SIDES) and not has_column_names(entry)
+    needed, chosen = SIDES if by_order else ("source",), None if column is None else {"source": column}
+    for line, row in iterate_rows(entry, needed, chosen, on_error):
+        yield line, row["source"].strip() or None
 
 
 # -- positive pairs for contrastive training

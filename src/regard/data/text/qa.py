@@ -12,17 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import file_format, has_column_names, read_header
 from regard.data.text.tables import (
     ColumnSpec,
+    InputIterator,
     SkippedRow,
+    drop_trailing_blanks,
     format_list,
+    iterate_all,
     iterate_rows,
     match_columns,
     read_json_document,
     read_records,
+    report_incomplete,
     select_columns,
     text_value,
     uses_positions,
@@ -127,6 +130,12 @@ def read_qa(
                 on_error("format", error)
 
     return drop_trailing_blanks(entry, read())
+
+
+def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
+    """Yield (question, context) without answers."""
+    for line, item in report_incomplete(read_qa(entry, columns, on_error, inputs_only=True), on_error):
+        yield line, item and (item.question, item.context)
 
 
 class AnswerNotFound(DataError):

@@ -1,6 +1,7 @@
 """Rows of files with columns: the values of the columns that a task needs.
 
-`iterate_rows` yields texts by column; `read_records` yields JSON objects and Parquet rows with nested values.
+`iterate_rows` yields texts by column; `read_records` yields JSON objects and Parquet rows with nested values. Readers of
+samples use one of both.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks, read_lines
 from regard.data.text.formats import ColumnPath, Row, TableFormat, find_format, ignore_error, is_text
 from regard.errors import DataError, RegardError, UnknownColumnError, UnknownNameError
 
 T = TypeVar("T")
+InputIterator = Iterator[tuple[int, Any]]
+"""Line number and input of a prediction; None for an empty row."""
 
 SIDES = ("source", "target")
 TRANSLATION_COLUMN = "translation"
@@ -418,3 +422,59 @@ def select_columns(
             continue
         seen.update(columns)
         yield line, {name: record[column] for name, column in columns.items()}
+
+
+# -- samples and inputs of prediction
+
+
+def iterate_all(
+    data: Sequence[str], read: Callable[[str], Iterator[T | SkippedRow]], unit: str, advice: str
+) -> Iterator[T | SkippedRow]:
+    """Yield the samples of all files and patterns in input order; raise `DataError` if there is no sample."""
+    entries = expand_patterns(data)
+    if not entries:
+        raise DataError("No data given.", advice="Pass at least one file.")
+    count = skipped = 0
+    first_reason = ""
+    for entry in entries:
+        for item in read(entry):
+            if isinstance(item, SkippedRow):
+                skipped += 1
+                first_reason = first_reason or item.reason
+            else:
+                count += 1
+            yield item
+    if not count:
+        reason = "the data contains no rows or files"
+        if skipped:
+            reason = f"all {skipped} entries were skipped" if skipped > 1 else "the only entry was skipped"
+            reason += f" ({'first: ' * (skipped > 1)}{first_reason})" if first_reason else ""
+        raise DataError(f"no {unit} found: {reason}.", ", ".join(entries), advice=advice)
+
+
+def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, T | SkippedRow | None]]) -> Iterator[T | SkippedRow]:
+    """Yield samples and skipped rows; empty rows (None) become `SkippedRow`, except at the end of the file."""
+    blank: list[SkippedRow] = []
+    for line, item in rows:
+        if item is None:
+            blank.append(SkippedRow(path, line))
+            continue
+        yield from blank
+        blank.clear()
+        yield item
+
+
+def read_text_column(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
+    """Yield line numbers and the column `text`, unchanged; None for an empty row."""
+    for line, row in iterate_rows(entry, ("text",), columns, on_error):
+        yield line, row["text"] if row["text"].strip() else None
+
+
+def report_incomplete(items: Iterable[Any], on_error: ErrorHandler) -> InputIterator:
+    """Yield line numbers and samples without labels, for prediction: partly empty rows are reported, and empty rows are
+    None."""
+    for item in items:
+        if isinstance(item, SkippedRow) and item.reason:
+            on_error("format", DataError(f"{item.reason}.", item.path, item.line))
+        else:
+            yield item.line, None if isinstance(item, SkippedRow) else item

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.data.samples import drop_trailing_blanks, iterate_all
 from regard.data.text.conll import TAG_COLUMNS, WORD_COLUMNS, read_sentences, split_columns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.formats import (
@@ -22,7 +21,18 @@ from regard.data.text.formats import (
     read_header,
     read_schema,
 )
-from regard.data.text.tables import ColumnSpec, SkippedRow, format_list, iterate_rows, match_columns, uses_positions
+from regard.data.text.tables import (
+    ColumnSpec,
+    InputIterator,
+    SkippedRow,
+    drop_trailing_blanks,
+    format_list,
+    iterate_all,
+    iterate_rows,
+    match_columns,
+    report_incomplete,
+    uses_positions,
+)
 from regard.data.text.tag_schemes import TagScheme, parse_tag
 from regard.errors import DataError
 
@@ -104,6 +114,12 @@ def read_tagged(
             "(one sentence per line), .parquet; text files also with .gz.",
         )
     return (_read_words if tags is None else _read_table)(entry, path, columns, on_error, tags or TagOptions())
+
+
+def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
+    """Yield lists of words without tags."""
+    for line, item in report_incomplete(read_tagged(entry, columns, on_error, tags=None), on_error):
+        yield line, item and list(item.words)
 
 
 def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
