@@ -22,7 +22,7 @@ from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subf
 from regard.data.images.tables import EmbeddedFile, iterate_file_table
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, raise_error
-from regard.data.text.tables import SkippedRow, drop_trailing_blanks, format_list, iterate_all
+from regard.data.text.tables import SkippedRow, format_list, iterate_all, make_samples
 from regard.errors import DataError
 
 SPLIT_FOLDERS = ("train", "training", "valid", "val", "validation", "dev", "test", "testing")
@@ -252,17 +252,9 @@ def _with_target(picture: ImageSample, beside: str, path: str, content: bytes = 
 # -- tables
 
 
-def _read_table(entry: str, beside: str, columns: Mapping[str, str] | None, complain: ErrorHandler) -> ImageIterator:
-    def read() -> Iterator[tuple[int, ImageSample | SkippedRow | None]]:
-        for line, row in iterate_file_table(entry, beside, columns, complain):
-            try:
-                item = _make_sample(entry, line, row, beside)
-            except DataError as error:
-                complain("missing", error)
-                continue
-            yield line, item
-
-    return drop_trailing_blanks(entry, read())
+def _read_table(entry: str, target: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> ImageIterator:
+    rows = iterate_file_table(entry, target, columns, on_error)
+    return make_samples(entry, rows, lambda line, row: _make_sample(entry, line, row, target), on_error, "missing")
 
 
 def _make_sample(entry: str, line: int, row: Mapping[str, Any], beside: str) -> ImageSample | SkippedRow | None:

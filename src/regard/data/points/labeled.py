@@ -29,7 +29,7 @@ from regard.data.points.columns import COLUMN_NAMES
 from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
-from regard.data.text.tables import SkippedRow, drop_trailing_blanks, first_value, iterate_all
+from regard.data.text.tables import SkippedRow, first_value, iterate_all, make_samples
 from regard.errors import DataError, RegardError, UnknownNameError
 
 __all__ = [
@@ -256,21 +256,12 @@ def _lists_clouds(entry: str) -> bool:
 
 
 def _read_table(
-    entry: str, task: str, columns: OptionalColumns, own: tuple[tuple[str, str], ...], complain: ErrorHandler
-) -> CloudIterator:  # fmt: skip
-    beside = "label" if task == "classify" else ""
-    chosen = {name: said for name, said in (columns or {}).items() if name in ("cloud", beside)} or None
-
-    def read() -> Iterator[tuple[int, CloudSample | SkippedRow | None]]:
-        for line, row in iterate_file_table(entry, beside, chosen, complain, "cloud"):
-            try:
-                item = _make_sample(entry, line, row, beside, own)
-            except DataError as error:
-                complain("missing", error)
-                continue
-            yield line, item
-
-    return drop_trailing_blanks(entry, read())
+    entry: str, task: str, columns: OptionalColumns, own: tuple[tuple[str, str], ...], on_error: ErrorHandler
+) -> CloudIterator:
+    target = "label" if task == "classify" else ""
+    chosen = {name: column for name, column in (columns or {}).items() if name in ("cloud", target)} or None
+    rows = iterate_file_table(entry, target, chosen, on_error, "cloud")
+    return make_samples(entry, rows, lambda line, row: _make_sample(entry, line, row, target, own), on_error, "missing")
 
 
 def _make_sample(

@@ -14,10 +14,10 @@ from regard.data.text.tables import (
     ColumnSpec,
     InputIterator,
     SkippedRow,
-    drop_trailing_blanks,
     format_list,
     iterate_all,
     iterate_rows,
+    make_samples,
     match_columns,
     report_incomplete,
     uses_positions,
@@ -118,7 +118,7 @@ def read_labeled(
         needed = ("text", label)
     numbers = ("label", "labels")
     rows = iterate_rows(entry, needed, chosen, on_error, optional=("pair",), numeric=numbers)
-    return drop_trailing_blanks(entry, ((line, _make_labeled(entry, line, row, inputs_only)) for line, row in rows))
+    return make_samples(entry, rows, lambda line, row: _make_labeled(entry, line, row, inputs_only), on_error)
 
 
 def read_questions(
@@ -139,17 +139,8 @@ def read_questions(
     needed = tuple(name for name in names if name not in ("question", *_optional_choices(names)))
     by_text = (chosen or {}).get("label") == "answer"
 
-    def read() -> Iterator[tuple[int, ChoiceSample | SkippedRow | None]]:
-        rows = iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
-        for line, row in rows:
-            try:
-                item = _make_question(entry, line, row, by_text, inputs_only)
-            except DataError as error:
-                on_error("format", error)
-                continue
-            yield line, item
-
-    return drop_trailing_blanks(entry, read())
+    rows = iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
+    return make_samples(entry, rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
 
 
 def read_text_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from regard.data.sources import expand_patterns, split_parallel
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
-from regard.data.text.formats import has_column_names, read_header
+from regard.data.text.formats import Row, has_column_names, read_header
 from regard.data.text.tables import (
     SIDES,
     ColumnSpec,
     InputIterator,
     SkippedRow,
     drop_invalid,
-    drop_trailing_blanks,
     iterate_all,
     iterate_rows,
+    make_samples,
 )
 from regard.errors import DataError
 
@@ -26,9 +26,6 @@ PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", 
 """Names of the two columns for contrastive training."""
 SIMILARITY_COLUMNS = ("label", "score", "similarity")
 """A column of this name indicates that some pairs are negative."""
-
-PairRow = tuple[int, str, str]
-"""Line number, source and target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +65,30 @@ def iterate_entry_pairs(
 ) -> Iterator[Pair | SkippedRow]:
     """Yield the pairs of one file or of two parallel files. Invalid rows are skipped if `on_error` does not raise."""
     sides = split_parallel(entry)
-    rows: Iterator[PairRow]
     if sides is None:
-        rows = ((line, row["source"], row["target"]) for line, row in iterate_rows(entry, SIDES, columns, on_error))
+        rows = iterate_rows(entry, SIDES, columns, on_error)
     else:
         ColumnSpec(SIDES, columns)  # raises for an unknown column choice
-        source, target = map(existing_file, sides)
-        rows = drop_invalid(lambda report: _zip_files(source, target, report), on_error)
-    return drop_trailing_blanks(entry, ((line, _make_pair(entry, line, *texts)) for line, *texts in rows))
+        source_file, target_file = map(existing_file, sides)
+        rows = drop_invalid(lambda report: _zip_files(source_file, target_file, report), on_error)
+
+    def make_pair(line: int, row: dict[str, str]) -> Pair | SkippedRow | None:
+        source, target = row["source"].strip(), row["target"].strip()
+        if source and target:
+            return Pair(source, target, entry, line)
+        if not source and not target:
+            return None
+        return SkippedRow(entry, line, f"missing {'target' if source else 'source'} for: {(source or target)[:60]}")
+
+    return make_samples(entry, rows, make_pair, on_error)
 
 
-def _make_pair(path: str, line: int, source: str, target: str) -> Pair | SkippedRow | None:
-    source, target = source.strip(), target.strip()
-    if source and target:
-        return Pair(source, target, path, line)
-    if not source and not target:
-        return None
-    return SkippedRow(path, line, f"missing {'target' if source else 'source'} for: {(source or target)[:60]}")
-
-
-def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[PairRow]:
+def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[Row]:
     line = 0
     left, right = read_lines(source, complain), read_lines(target, complain)
     for line, (here, there) in enumerate(zip_longest(left, right), start=1):
         if here is not None and there is not None:
-            yield line, here[1], there[1]
+            yield line, {"source": here[1], "target": there[1]}
             continue
         shorter, longer = (source, target) if here is None else (target, source)
         count = line + sum(1 for _ in (right if here is None else left))

@@ -18,10 +18,10 @@ from regard.data.text.tables import (
     ColumnSpec,
     InputIterator,
     SkippedRow,
-    drop_trailing_blanks,
     format_list,
     iterate_all,
     iterate_rows,
+    make_samples,
     match_columns,
     read_json_document,
     read_records,
@@ -120,16 +120,13 @@ def read_qa(
     else:
         rows = _table_rows(entry, path, columns, on_error)
 
-    def read() -> Iterator[tuple[int, QASample | SkippedRow | None]]:
-        for line, row in rows:
-            try:
-                yield line, _make_sample(path, entry, line, {**row, "answer": None} if inputs_only else row)
-            except AnswerNotFound as error:
-                on_error("answer_not_in_context", error)
-            except DataError as error:
-                on_error("format", error)
+    def make_sample(line: int, row: RawRow) -> QASample | SkippedRow | None:
+        return _make_sample(path, entry, line, {**row, "answer": None} if inputs_only else row)
 
-    return drop_trailing_blanks(entry, read())
+    def report(kind: str, error: DataError) -> None:
+        on_error("answer_not_in_context" if isinstance(error, AnswerNotFound) else kind, error)
+
+    return make_samples(entry, rows, make_sample, report)
 
 
 def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:

@@ -464,6 +464,27 @@ def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, T | SkippedRow | N
         yield item
 
 
+def make_samples(
+    path: str,
+    rows: Iterable[Row],
+    make: Callable[[int, dict[str, Any]], T | SkippedRow | None],
+    on_error: ErrorHandler,
+    error_kind: str = "format",
+) -> Iterator[T | SkippedRow]:
+    """Yield `make(line, row)` of all rows; None is an empty row. Invalid rows are skipped if `on_error` does not raise."""
+
+    def valid() -> Iterator[tuple[int, T | SkippedRow | None]]:
+        for line, row in rows:
+            try:
+                item = make(line, row)
+            except DataError as error:
+                on_error(error_kind, error)
+                continue
+            yield line, item
+
+    return drop_trailing_blanks(path, valid())
+
+
 def read_text_column(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """Yield line numbers and the column `text`, unchanged; None for an empty row."""
     for line, row in iterate_rows(entry, ("text",), columns, on_error):

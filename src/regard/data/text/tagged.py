@@ -1,14 +1,19 @@
-"""Sentences with one tag per word: CoNLL format, or one sentence per row of tables, JSONL and Parquet."""
+"""Sentences with one tag per word: CoNLL format, or one sentence per row of tables, JSONL and Parquet.
+
+In CoNLL format, columns are separated by tabs if the first line contains a tab, else by spaces. Lines `-DOCSTART- …` and
+comments `# …` before the first word of a sentence are skipped, but not the word "#" with a known tag. In CoNLL-U, multiword
+tokens (1-2) and empty nodes (1.1) are skipped.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from regard.data.text.conll import TAG_COLUMNS, WORD_COLUMNS, read_sentences, split_columns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.formats import (
     ALL_TABLE_SUFFIXES,
@@ -25,16 +30,18 @@ from regard.data.text.tables import (
     ColumnSpec,
     InputIterator,
     SkippedRow,
-    drop_trailing_blanks,
+    count_columns,
     format_list,
     iterate_all,
     iterate_rows,
+    make_samples,
     match_columns,
     report_incomplete,
+    shorten,
     uses_positions,
 )
-from regard.data.text.tag_schemes import TagScheme, parse_tag
-from regard.errors import DataError
+from regard.data.text.tag_schemes import OUTSIDE, TagScheme, parse_tag
+from regard.errors import DataError, UnknownColumnError
 
 COLUMNS = ("words", "tags")
 """Column names accepted by --columns."""
@@ -42,7 +49,17 @@ COLUMNS = ("words", "tags")
 CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
 _PROBE_LINES = 50
 """lines examined to distinguish a table from CoNLL format"""
-_TAG_NAMES_HINT = "Write tags as names, such as B-PER."
+WORD_COLUMNS = ("words", "tokens", "word", "token", "form", "sentence", "text")
+TAG_COLUMNS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
+"""Usual names of the word and tag columns, in order of preference."""
+
+CONLLU_COLUMNS = (1, 3)
+"""Positions of the word and the universal part of speech in CoNLL-U."""
+
+_DOCSTART = "-DOCSTART-"
+_SEPARATOR = re.compile(r"[ \t]+")
+_MULTIWORD_ID = re.compile(r"\d+[-.]\d+")
+_METADATA_COMMENT = re.compile(r"#\s*[\w.:]+\s*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +130,9 @@ def read_tagged(
             advice=f"Supported: {' '.join(CONLL_SUFFIXES)} .txt .tsv (one word per line), .csv .tsv .jsonl "
             "(one sentence per line), .parquet; text files also with .gz.",
         )
-    return (_read_words if tags is None else _read_table)(entry, path, columns, on_error, tags or TagOptions())
+    if tags is None:
+        return _read_words(entry, path, columns, on_error)
+    return _read_table(entry, path, columns, on_error, tags)
 
 
 def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
@@ -127,7 +146,7 @@ def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[
     said = (columns or {}).get("words", "0")
     at = int(said) if said.isascii() and said.isdigit() else 0
     found = (
-        (line, split_columns(text, tab_separated=True))
+        (line, _split_columns(text, tab_separated=True))
         for line, text in read_lines(path, ignore_error)
         if "\t" in text and text[0] != "#"
     )
@@ -139,7 +158,7 @@ def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[
 def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
     """True if a TSV file has one sentence per line: a cell with several tags cannot belong to one word."""
     found = (
-        split_columns(text, tab_separated=True)
+        _split_columns(text, tab_separated=True)
         for _, text in read_lines(path, ignore_error)
         if "\t" in text and not text.startswith("# ")
     )
@@ -152,22 +171,17 @@ def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
 
 
 def _read_conll(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions | None
+    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, tags: TagOptions | None
 ) -> Iterator[TaggedSentence]:
-    if tags is None:
-        for words in read_sentences(path, columns, complain, words_only=True):
-            yield TaggedSentence(tuple(word.text for word in words), (), entry, words[0].line)
-        return
-    spelling = _TagValidator(entry, tags.scheme)
-    for words in read_sentences(path, columns, complain):
+    validator = _TagValidator(entry, "plain" if tags is None else tags.scheme)
+    for words in _read_sentences(path, columns, on_error, words_only=tags is None):
         try:
-            spelling.check([(word.line, word.tag) for word in words])
+            validator.check((word.line, word.tag) for word in words)
         except DataError as error:
-            complain("format", error)
+            on_error("format", error)
             continue
-        yield TaggedSentence(
-            tuple(word.text for word in words), tuple(word.tag for word in words), entry, words[0].line
-        )
+        names = () if tags is None else tuple(word.tag for word in words)
+        yield TaggedSentence(tuple(word.text for word in words), names, entry, words[0].line)
 
 
 class _TagValidator:
@@ -206,30 +220,27 @@ class _TagValidator:
 
 
 def _read_table(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions
+    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, tags: TagOptions
 ) -> Iterator[TaggedSentence | SkippedRow]:
     chosen = _resolve_columns(path, columns)
-    names = tags.names or read_class_names(path, (chosen or {}).get("tags", "tags"))
+    tag_column = (chosen or {}).get("tags", "tags")
+    names = tags.names or read_class_names(path, tag_column)
     if not names:
-        _reject_numeric_tags(path, (chosen or {}).get("tags", "tags"))
-    spelling = _TagValidator(entry, tags.scheme)
+        _reject_numeric_tags(path, tag_column)
+    validator = _TagValidator(entry, tags.scheme)
 
-    def read() -> Iterator[tuple[int, TaggedSentence | SkippedRow | None]]:
-        for line, row in iterate_rows(entry, COLUMNS, chosen, complain, numeric=("tags",) if names else ()):
-            try:
-                item = _make_sentence(entry, line, row, names)
-                if isinstance(item, TaggedSentence):
-                    spelling.check((line, tag) for tag in item.tags)
-            except DataError as error:
-                complain("format", error)
-                continue
-            yield line, item
+    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | SkippedRow | None:
+        item = _make_sentence(entry, line, row, names)
+        if isinstance(item, TaggedSentence):
+            validator.check((line, tag) for tag in item.tags)
+        return item
 
-    return drop_trailing_blanks(entry, read())
+    rows = iterate_rows(entry, COLUMNS, chosen, on_error, numeric=("tags",) if names else ())
+    return make_samples(entry, rows, make_sentence, on_error)
 
 
 def _read_words(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, tags: TagOptions
+    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler
 ) -> Iterator[TaggedSentence | SkippedRow]:
     """Yield the sentences of a table without reading tags."""
     chosen = _resolve_columns(path, columns, ("words",))
@@ -237,12 +248,11 @@ def _read_words(
     if chosen is not None:
         chosen = {name: column for name, column in chosen.items() if name in names}
 
-    def read() -> Iterator[tuple[int, TaggedSentence | None]]:
-        for line, row in iterate_rows(entry, names, chosen, complain):
-            words = tuple(word for word in _split_items(row["words"]) if word.strip())
-            yield line, TaggedSentence(words, (), entry, line) if words else None
+    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | None:
+        words = tuple(word for word in _split_items(row["words"]) if word.strip())
+        return TaggedSentence(words, (), entry, line) if words else None
 
-    return drop_trailing_blanks(entry, read())
+    return make_samples(entry, iterate_rows(entry, names, chosen, on_error), make_sentence, on_error)
 
 
 def _resolve_columns(
@@ -283,7 +293,7 @@ def _make_sentence(
 
 def _split_items(value: Any) -> list[str]:
     if isinstance(value, str):
-        return split_columns(value, tab_separated=False) if value.strip() else []
+        return _split_columns(value, tab_separated=False) if value.strip() else []
     return [item.strip(" \t") for item in value]
 
 
@@ -310,4 +320,145 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
         line, tags = next(((line, record.get(column)) for line, record in records if record is not None), (0, None))
         number = next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None
     if number is not None:
-        raise DataError(f"expected tag names in '{column}', got numbers ({number}).", path, line, _TAG_NAMES_HINT)
+        raise DataError(
+            f"expected tag names in '{column}', got numbers ({number}).",
+            path,
+            line,
+            "Write tags as names, such as B-PER.",
+        )
+
+
+# -- CoNLL format
+
+
+class Word(NamedTuple):
+    line: int
+    text: str
+    tag: str
+
+
+class ConllLayout(NamedTuple):
+    """Column layout, detected from the first line of a file."""
+
+    tab_separated: bool
+    num_columns: int
+    """columns of every line; 0: only the chosen positions must exist"""
+    word_column: int
+    tag_column: int
+    has_header: bool
+
+    def split_line(self, text: str) -> list[str]:
+        return _split_columns(text, self.tab_separated)
+
+
+def _split_columns(text: str, tab_separated: bool) -> list[str]:
+    """Columns of a line. No-break spaces such as U+00A0 are not separators."""
+    return [cell.strip(" ") for cell in text.split("\t")] if tab_separated else _SEPARATOR.split(text.strip(" \t"))
+
+
+def _read_sentences(
+    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, words_only: bool = False
+) -> Iterator[list[Word]]:
+    """Yield the words of each sentence; a sentence with an invalid line is skipped if `on_error` does not raise.
+
+    With `words_only`, tags may be missing."""
+    layout: ConllLayout | None = None
+    words: list[Word] = []
+    errors: list[str] = []
+    tags: set[str] = {OUTSIDE}
+
+    def report(kind: str, error: DataError) -> None:
+        errors.append(kind)
+        on_error(kind, error)
+
+    for line, text in read_lines(path, report):
+        if not text.strip() or text.split(maxsplit=1)[0] == _DOCSTART:
+            if words and not errors:
+                yield words
+            words = []
+            errors.clear()
+            continue
+        if not words and _is_comment(text, layout, tags):
+            continue
+        if layout is None and not errors:
+            layout = _detect_layout(path, line, text, columns, words_only)
+            if layout.has_header:
+                continue
+        try:
+            word = None if layout is None else _parse_word(path, line, text, layout, words_only)
+        except DataError as error:
+            report("format", error)
+            continue
+        if word is not None:
+            words.append(word)
+            tags.add(word.tag)
+    if words and not errors:
+        yield words
+
+
+def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
+    """True if this line, before the first word of a sentence, is a comment. The word "#" has a known tag."""
+    if text != "#" and not text.startswith("# "):
+        return False
+    if _METADATA_COMMENT.match(text) and "\t" not in text:
+        return True
+    if layout is None:
+        cells = _split_columns(text, "\t" in text)
+        return len(cells) < 2 or parse_tag(cells[-1]) is None
+    cells = layout.split_line(text)
+    odd = len(cells) <= layout.tag_column or (layout.num_columns > 0 and len(cells) != layout.num_columns)
+    return odd or cells[layout.tag_column] not in tags
+
+
+def _detect_layout(
+    path: Path, line: int, text: str, columns: Mapping[str, str] | None, words_only: bool
+) -> ConllLayout:
+    tabs, chosen = "\t" in text, dict(columns or {})
+    cells = _split_columns(text, tabs)
+    if len(cells) == 1 and words_only:
+        return ConllLayout(False, 1, 0, 0, cells[0].lower() in WORD_COLUMNS)
+    if len(cells) < 2:
+        advice = "Each line needs a word and a tag, separated by a tab or spaces; an empty line ends a sentence."
+        raise DataError(count_columns(2, 1, at_least=True), path, line, advice)
+    small = [cell.lower() for cell in cells]
+    named = [name for name in chosen.values() if not (name.isascii() and name.isdigit())]
+    usual = _find_column(small, WORD_COLUMNS), _find_column(small, TAG_COLUMNS)
+    header = bool(named) or None not in usual
+    for name in named:
+        if name not in cells:
+            found = f"Columns in {path}, line {line}: {format_list(cells)}."
+            raise UnknownColumnError(name, map(shorten, cells), f"{found} Positions start at 0: words=0 tags=1.")
+    word, tag = (
+        CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
+    )
+    if header:
+        word, tag = usual[0] or 0, tag if usual[1] is None else usual[1]
+    places = {
+        name: (cells.index(where) if where in named else int(where)) if (where := chosen.get(name)) else place
+        for name, place in (("words", word), ("tags", tag))
+    }
+    for place in places.values():
+        if place >= len(cells):
+            advice = f"Column positions range from 0 to {len(cells) - 1}."
+            raise DataError(f"column {place} does not exist.", path, line, advice)
+    return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
+
+
+def _find_column(cells: list[str], names: tuple[str, ...]) -> int | None:
+    return next((cells.index(name) for name in names if name in cells), None)
+
+
+def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_only: bool) -> Word | None:
+    cells = layout.split_line(text)
+    if layout.word_column and _MULTIWORD_ID.fullmatch(cells[0]):
+        return None
+    wanted = layout.num_columns or max(layout.word_column, layout.tag_column) + 1
+    if len(cells) != wanted and (layout.num_columns or len(cells) < wanted):
+        by = "tabs" if layout.tab_separated else "spaces"
+        advice = f"In the first line, {by} separate the columns. Check for a missing or an extra separator."
+        raise DataError(count_columns(wanted, len(cells), at_least=not layout.num_columns), path, line, advice)
+    word, tag = cells[layout.word_column], cells[layout.tag_column]
+    if not word.strip() or not (tag.strip() or words_only):
+        there, missing = ("word", "tag") if word.strip() else ("tag", "word")
+        raise DataError(f"{there} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
+    return Word(line, word, tag)
