@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files, walk_files
@@ -71,67 +72,30 @@ class ImageSample:
         return (self.path, self.line) if self.content else None
 
 
-def iterate_images(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Yield images with class labels from all folders and tables, in input order."""
-    return _iterate_entries(data, columns, read_images, "label")
-
-
-def iterate_segmented(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Yield images with masks."""
-    return _iterate_entries(data, columns, read_segmented, "mask")
-
-
-def iterate_depth_images(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Yield images with depth maps."""
-    return _iterate_entries(data, columns, read_depth_images, "depth")
-
-
-def iterate_unlabeled(data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Yield images without targets; folders are searched recursively."""
-    return _iterate_entries(data, columns, read_unlabeled, "")
-
-
-def read_images(
-    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+def _read_entry(
+    target: str, entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
 ) -> ImageIterator:
-    """Yield images with class labels from one folder or table."""
-    return _read_entry(entry, "label", columns, on_error)
+    """Yield images of one folder or table with `target` (label, mask, depth), or without targets."""
+    sides = paired_folders(entry, target)
+    if sides is not None:
+        return _read_paired_folders(entry, *sides, target, on_error)
+    if not os.path.isdir(os.path.expanduser(entry)):
+        rows = iterate_file_table(entry, target, columns, on_error)
+        return make_samples(entry, rows, lambda line, row: _make_sample(entry, line, row, target), on_error, "missing")
+    return _read_class_folders(entry) if target == "label" else _read_folder(entry)
 
 
-def read_segmented(
-    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
-) -> ImageIterator:
-    return _read_entry(entry, "mask", columns, on_error)
-
-
-def read_depth_images(
-    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
-) -> ImageIterator:
-    return _read_entry(entry, "depth", columns, on_error)
-
-
-def read_unlabeled(
-    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
-) -> ImageIterator:
-    return _read_entry(entry, "", columns, on_error)
+def _iterate_entries(target: str, data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
+    """Yield images of all folders and tables, in input order."""
+    return iterate_all(data, lambda entry: _read_entry(target, entry, columns), "images", ADVICE[target])
 
 
 ReadEntry = Callable[[str, Mapping[str, str] | None, ErrorHandler], ImageIterator]
 
-
-def _iterate_entries(
-    data: Sequence[str], columns: Mapping[str, str] | None, read: ReadEntry, beside: str
-) -> ImageIterator:
-    return iterate_all(data, lambda entry: read(entry, columns, raise_error), "images", ADVICE[beside])
-
-
-def _read_entry(entry: str, beside: str, columns: Mapping[str, str] | None, complain: ErrorHandler) -> ImageIterator:
-    sides = paired_folders(entry, beside)
-    if sides is not None:
-        return _read_paired_folders(entry, *sides, beside, complain)
-    if not os.path.isdir(os.path.expanduser(entry)):
-        return _read_table(entry, beside, columns, complain)
-    return _read_class_folders(entry) if beside == "label" else _read_folder(entry)
+read_images, iterate_images = partial(_read_entry, "label"), partial(_iterate_entries, "label")
+read_segmented, iterate_segmented = partial(_read_entry, "mask"), partial(_iterate_entries, "mask")
+read_depth_images, iterate_depth_images = partial(_read_entry, "depth"), partial(_iterate_entries, "depth")
+read_unlabeled, iterate_unlabeled = partial(_read_entry, ""), partial(_iterate_entries, "")
 
 
 def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
@@ -250,11 +214,6 @@ def _with_target(picture: ImageSample, beside: str, path: str, content: bytes = 
 
 
 # -- tables
-
-
-def _read_table(entry: str, target: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> ImageIterator:
-    rows = iterate_file_table(entry, target, columns, on_error)
-    return make_samples(entry, rows, lambda line, row: _make_sample(entry, line, row, target), on_error, "missing")
 
 
 def _make_sample(entry: str, line: int, row: Mapping[str, Any], beside: str) -> ImageSample | SkippedRow | None:

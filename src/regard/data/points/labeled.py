@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from regard.data.file_discovery import find_subfolder, walk_files
@@ -95,34 +96,6 @@ class CloudSample:
         return read_cloud(self.source, seed, num_points, said)
 
 
-def iterate_clouds(data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
-    """Point clouds with classes from all folders, tables and names, in the given order."""
-    return iterate_all(data, lambda entry: read_clouds(entry, columns), "clouds", ADVICE["classify"])
-
-
-def iterate_labeled_clouds(data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
-    """Point clouds with point labels."""
-    return iterate_all(data, lambda entry: read_labeled_clouds(entry, columns), "clouds", ADVICE["segment"])
-
-
-def read_clouds(entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error) -> CloudIterator:
-    """Point clouds with classes from one folder, table or name."""
-    return _read_entry(entry, "classify", columns, on_error)
-
-
-def read_labeled_clouds(
-    entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
-) -> CloudIterator:
-    return _read_entry(entry, "segment", columns, on_error)
-
-
-def read_unlabeled_clouds(
-    entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
-) -> CloudIterator:
-    """Point clouds without labels, for prediction; labels in the data are ignored."""
-    return _read_entry(entry, "", columns, on_error)
-
-
 CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
 """Names of table columns that are always point clouds; the other aliases may be files of any kind."""
 CLOUD_ONLY_SUFFIXES = tuple(ending for ending in CLOUD_SUFFIXES if ending not in (".txt", ".csv", ".npy"))
@@ -155,7 +128,10 @@ def _has_images(folder: str) -> bool:
     return any(one.matches for one in walk_files(folder, IMAGE_SUFFIXES))
 
 
-def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: ErrorHandler) -> CloudIterator:
+def _read_entry(
+    task: str, entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
+) -> CloudIterator:
+    """Yield the point clouds of one folder, table or name: with classes, with point labels, or without labels."""
     for name in columns or ():
         if name not in COLUMN_CHOICES:
             raise UnknownNameError(
@@ -175,9 +151,18 @@ def _read_entry(entry: str, task: str, columns: OptionalColumns, complain: Error
     if os.path.isdir(os.path.expanduser(entry)):
         return _read_class_folders(entry, own) if task == "classify" else _read_folder(entry, own)
     if task == "classify" or _is_table(entry, columns):
-        return _read_table(entry, task, columns, own, complain)
+        return _read_table(entry, task, columns, own, on_error)
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
+
+def _iterate_entries(task: str, data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
+    """Yield the point clouds of all folders, tables and names, in input order."""
+    return iterate_all(data, lambda entry: _read_entry(task, entry, columns), "clouds", ADVICE[task])
+
+
+read_clouds, iterate_clouds = partial(_read_entry, "classify"), partial(_iterate_entries, "classify")
+read_labeled_clouds, iterate_labeled_clouds = partial(_read_entry, "segment"), partial(_iterate_entries, "segment")
+read_unlabeled_clouds = partial(_read_entry, "")
 
 _TABLE_LABEL = ("label", "classify")
 """For task 'classify', `label` is a column of the table, otherwise a property of the points."""
