@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.check.contrastive_pairs import check_contrastive_pairs
-from regard.data.check.findings import Report
+from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.data.text.pairs import iterate_positive_pairs
 from regard.errors import DataError

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from regard.data.check.captions import check_captions
-from regard.data.check.files import SizedReport
+from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.runs.check import check
 
@@ -44,12 +44,12 @@ def write(folder: Path, rows: list[Any]) -> str:
     return str(folder)
 
 
-def found(report: SizedReport) -> dict[str, tuple[str, int]]:
+def found(report: Report) -> dict[str, tuple[str, int]]:
     facts = ("captions_per_image", "vocabulary")
     return {one.id: (one.severity, one.count) for one in report.findings if one.id not in facts}
 
 
-def looked(data: str, valid: str | None = None) -> SizedReport:
+def looked(data: str, valid: str | None = None) -> Report:
     return check_captions([data], [valid] if valid else [], None, DataSettings())
 
 

@@ -15,9 +15,9 @@ import pytest
 
 import regard
 from regard.cli import main
-from regard.data.check.findings import Finding, Report
 from regard.data.check.language_id import TrigramProfile
 from regard.data.check.pair_survey import PairSurvey
+from regard.data.check.report import Finding, Report
 from regard.data.check.text_quality import find_mojibake, find_quality_issues, normalize_text
 from regard.data.text.pairs import iterate_pairs
 from regard.errors import DataError, RegardError

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.check.files import SizedReport
 from regard.data.check.point_cloud_survey import count_outliers, degenerate_shape
 from regard.data.check.point_clouds import check_clouds, check_labeled_clouds
+from regard.data.check.report import Report
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import write_ply
 from regard.data.settings import DataSettings
@@ -41,15 +41,15 @@ def labelled(folder: Path, many: int = MANY, first: int = 0) -> Path:
     return folder
 
 
-def found(report: SizedReport) -> dict[str, tuple[str, int]]:
+def found(report: Report) -> dict[str, tuple[str, int]]:
     return {finding.id: (finding.severity, finding.count) for finding in report.findings if finding.id != "classes"}
 
 
-def classify(folder: Path, valid: Path | None = None) -> SizedReport:
+def classify(folder: Path, valid: Path | None = None) -> Report:
     return check_clouds([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
-def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> SizedReport:
+def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> Report:
     return check_labeled_clouds([str(folder)], [] if valid is None else [str(valid)], columns, DataSettings())
 
 

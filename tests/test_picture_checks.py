@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.check.files import SizedReport
 from regard.data.check.image_survey import ImageSurvey
 from regard.data.check.images import check_depth, check_images, check_segmentation, check_unlabeled_images
 from regard.data.check.pair_survey import no_progress
+from regard.data.check.report import Report
 from regard.data.images.labeled import read_images
 from regard.data.settings import DataSettings
 
@@ -30,11 +30,11 @@ def clean(folder: Path, count: int = 104, first: int = 0) -> Path:
     return folder
 
 
-def found(report: SizedReport) -> dict[str, tuple[str, int]]:
+def found(report: Report) -> dict[str, tuple[str, int]]:
     return {finding.id: (finding.severity, finding.count) for finding in report.findings if finding.id != "classes"}
 
 
-def classify(folder: Path, valid: Path | None = None) -> SizedReport:
+def classify(folder: Path, valid: Path | None = None) -> Report:
     return check_images([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
@@ -182,7 +182,7 @@ def mask(folder: Path, number: int, values: tuple[int, ...], height: int = 12, w
     Image.fromarray(made).save(folder / f"masks/{number:03}.png")
 
 
-def segment(folder: Path, valid: Path | None = None) -> SizedReport:
+def segment(folder: Path, valid: Path | None = None) -> Report:
     return check_segmentation([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.check.class_counts import ClassReport
 from regard.data.check.qa import check_qa
+from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
 from regard.data.text.tables import SkippedRow
@@ -244,13 +244,13 @@ def clean(count: int = 150, article: str = "a") -> list[dict[str, Any]]:
 
 def checked(
     folder: Path, rows: list[dict[str, Any]], held: list[dict[str, Any]] | None = None, longest: int = 256
-) -> ClassReport:
+) -> Report:
     data = write(folder, "a.jsonl", "\n".join(map(json.dumps, rows)))
     valid = [write(folder, "b.jsonl", "\n".join(map(json.dumps, held)))] if held else []
     return check_qa([data], valid, None, DataSettings(max_length=longest))
 
 
-def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
+def kinds(report: Report) -> dict[str, tuple[str, int]]:
     return {found.id: (found.severity, found.count) for found in report.findings}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from regard.data.check.findings import Report
+from regard.data.check.report import Report
 from regard.runs.check import check
 
 Rows = list[tuple[str, ...]]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.check.class_counts import ClassCounts, ClassReport
 from regard.data.check.labeled import check_labeled, check_multiple_choice
+from regard.data.check.report import ClassCounts, Report
 from regard.data.check.tagged import check_tags
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
@@ -221,13 +221,13 @@ def clean(count: int = 200) -> list[str]:
     return [f"number B-{'A' if n % 2 else 'B'}\n{n} I-{'A' if n % 2 else 'B'}\nis O\nhere O\n" for n in range(count)]
 
 
-def checked(folder: Path, sentences: list[str], held: list[str] | None = None, **settings: Any) -> ClassReport:
+def checked(folder: Path, sentences: list[str], held: list[str] | None = None, **settings: Any) -> Report:
     data = write(folder, "a.conll", "\n".join(sentences))
     valid = [write(folder, "b.conll", "\n".join(held))] if held else []
     return check_tags([data], valid, None, DataSettings(**settings))
 
 
-def kinds(report: ClassReport) -> dict[str, tuple[str, int]]:
+def kinds(report: Report) -> dict[str, tuple[str, int]]:
     said = {found.id: (found.severity, found.count) for found in report.findings}
     return {kind: what for kind, what in said.items() if what[0] != "note"}
 
@@ -324,15 +324,13 @@ def test_leaks_and_unknown_kinds_of_the_validation_set(tmp_path: Path) -> None:
 def test_classes_of_texts_and_places_of_choices_are_spread_too(tmp_path: Path) -> None:
     rows = "".join(f"film {n}\t{'good' if n % 4 else 'bad'}\n" for n in range(200))
     report = check_labeled([write(tmp_path, "a.tsv", f"text\tlabel\n{rows}")], [], None, DataSettings())
-    assert isinstance(report, ClassReport) and report.class_counts == (
-        ClassCounts("classes", {"bad": 50, "good": 150}),
-    )
+    assert report.class_counts == (ClassCounts("classes", {"bad": 50, "good": 150}),)
     assert "75.0 %" in str(report) and str(report).endswith("Found no errors, 1 note.")
     asked = [{"context": f"{n}", "choices": ["a", "b"], "label": n % 2} for n in range(120)]
     report = check_multiple_choice(
         [write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, asked)))], [], None, DataSettings()
     )
-    assert isinstance(report, ClassReport) and report.class_counts[0].train == {"0": 60, "1": 60}
+    assert report.class_counts[0].train == {"0": 60, "1": 60}
 
 
 def test_spreads_are_drawn_and_told(tmp_path: Path) -> None:

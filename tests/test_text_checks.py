@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.data.check import text_survey
-from regard.data.check.findings import Finding, Report
+from regard.data.check.report import Finding, Report
 from regard.data.check.text import check_texts
 from regard.data.check.text_survey import TextSurvey
 from regard.data.settings import DataSettings

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from regard.data.check.class_counts import ClassCounts, format_percent
-from regard.data.check.findings import display_name
+from regard.data.check.report import ClassCounts, display_name, format_percent
 from regard.draw.colors import ACCENT, INK, LIGHT, LINE, MUTED, WARM
 from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, figure_style, text_width, wrap_text
 from regard.draw.text import label

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Lengths, display_name
+from regard.data.check.report import Lengths, display_name
 from regard.draw.colors import ACCENT, INK, LIGHT, LINE, MUTED, WARM, colormap
 from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_legend, figure_style, mark_point, style_axes
 from regard.draw.text import label, shorten

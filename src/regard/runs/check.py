@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.config import override
-from regard.data.check.class_counts import ClassReport
-from regard.data.check.findings import Report
 from regard.data.check.pair_survey import ProgressCallback
+from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.errors import SettingError, UnknownNameError
 from regard.foreign_names import resolve_task_name
@@ -83,7 +82,7 @@ def check(
         from regard.draw.curves import draw_lengths
 
         drawn.append(draw_lengths(report.lengths, picture))
-    if isinstance(report, ClassReport) and report.class_counts:
+    if report.class_counts:
         from regard.draw.class_charts import draw_class_counts
 
         alone = not drawn and picture == Path(out or "")

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Report
 from regard.data.check.pair_survey import ProgressCallback, no_progress
 from regard.data.check.pairs import check_pairs
+from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion, generate_questions, parse_recipe
 

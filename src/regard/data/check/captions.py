@@ -41,8 +41,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.files import SizedReport
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Severity, excerpt
 from regard.data.check.image_survey import ImageStats, ImageSurvey
 from regard.data.check.images import IMAGE_FINDINGS, image_sizes, mode_findings
 from regard.data.check.labeled import format_counts, sample_count_findings
@@ -62,6 +60,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.check.text_quality import normalize_text
 from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
 from regard.data.settings import DataSettings
@@ -195,7 +194,7 @@ def check_captions(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at pictures and their captions, and at those of validation against them."""
     train, held = CaptionSurvey(expand_patterns(data), columns), CaptionSurvey(expand_patterns(valid), columns)
     train.read(progress, "training images")
@@ -217,8 +216,14 @@ def check_captions(
     sizes = train.sizes(0), train.sizes(1), train.sizes(2)
     lengths = Lengths(*sizes, settings.max_length, np.zeros(0, dtype=np.int64), ("caption",), "captions")
     counts = split_counts(train, held, count)
-    return SizedReport(
-        "caption", counts, tuple(findings), lengths, measurements=image_sizes(train), size_title="pixels"
+    return Report(
+        "caption",
+        counts,
+        tuple(findings),
+        lengths,
+        class_counts=(),
+        measurements=image_sizes(train),
+        size_title="pixels",
     )
 
 

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Report
 from regard.data.check.pair_survey import PairSurvey, ProgressCallback, no_progress
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
@@ -36,6 +35,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Report
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler

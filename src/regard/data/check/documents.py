@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from regard.data.check.findings import Finding, Report
 from regard.data.check.pair_survey import ProgressCallback, no_progress
+from regard.data.check.report import Finding, Report
 from regard.data.check.text import check_texts
 from regard.data.settings import DataSettings
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Location
 from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, error_location
+from regard.data.check.report import Location
 from regard.data.text.files import ErrorHandler, chunked
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError

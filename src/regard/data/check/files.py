@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from regard.data.check.class_counts import ClassCounts, ClassReport
-from regard.data.check.findings import Finding, display_name, quantile_title
 from regard.data.check.labeled import MAX_CLASSES as MAX_COUNTED_CLASSES
 from regard.data.check.labeled import class_findings, unknown_class_findings
 from regard.data.check.pairs import LEAK_ADVICE, LeakSpecs, named_splits
+from regard.data.check.report import ClassCounts, Finding
 from regard.data.images.masks import ClassMap
 
-QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "max": 1.0}
 MAX_CLASSES = 12
 """classes that are named"""
 
@@ -29,46 +23,6 @@ def leak_specs(unit: str) -> LeakSpecs:
             "Check which labels are correct.",
         ),
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SizedReport(ClassReport):
-    """Also how large samples are."""
-
-    measurements: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """sizes of all of them, by what they are called"""
-    size_title: str = ""
-    """what stands above them"""
-
-    def size_quantiles(self) -> dict[str, dict[str, float]]:
-        shares = list(QUANTILES.values())
-        return {
-            name: dict(zip(QUANTILES, np.quantile(row, shares, method="nearest").tolist(), strict=True))
-            for name, row in self.measurements.items()
-            if len(row)
-        }
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**super().as_dict(), "sizes": self.size_quantiles()}
-
-    def __str__(self) -> str:
-        text, rows = super().__str__(), self.size_quantiles()
-        if not rows:
-            return text
-        shown = "".join(f"{quantile_title(name):>11}" for name in QUANTILES)
-        table = [
-            f"{self.size_title:26}{shown}",
-            *(
-                f"{display_name(name):26}" + "".join(f"{_format_number(n):>11}" for n in row.values())
-                for name, row in rows.items()
-            ),
-        ]
-        head, cut, rest = text.rpartition("\n\n")  # the verdict is read last
-        return "\n".join([head, "", *table, "", rest]) if cut else "\n".join([text, "", *table])
-
-
-def _format_number(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
 
 
 def part_class_findings(

@@ -46,9 +46,7 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.check.class_counts import ClassCounts
-from regard.data.check.files import SizedReport, class_summary, leak_specs, part_class_findings, void_finding
-from regard.data.check.findings import Finding, Lengths
+from regard.data.check.files import class_summary, leak_specs, part_class_findings, void_finding
 from regard.data.check.image_survey import DepthSurvey, ImageSurvey, MaskSurvey
 from regard.data.check.labeled import duplicate_findings, format_counts, sample_count_findings
 from regard.data.check.pair_survey import ProgressCallback, no_progress
@@ -60,6 +58,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import ClassCounts, Finding, Lengths, Report
 from regard.data.images.labeled import read_depth_images, read_images, read_segmented, read_unlabeled
 from regard.data.images.masks import VOID, ClassMap, find_classes, infer_classes
 from regard.data.settings import DataSettings
@@ -111,7 +110,7 @@ def check_images(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at pictures and their classes, and at those of validation against them."""
     train, held = (ImageSurvey(expand_patterns(entries), columns, read_images) for entries in (data, valid))
     findings = _common_findings(train, held, progress)
@@ -125,7 +124,7 @@ def check_unlabeled_images(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at pictures that nothing belongs to."""
     train, held = (ImageSurvey(expand_patterns(entries), columns, read_unlabeled) for entries in (data, valid))
     return _report("draw", train, held, _common_findings(train, held, progress))
@@ -137,7 +136,7 @@ def check_segmentation(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at pictures and their masks."""
     known = find_classes(expand_patterns(data)) or find_classes(expand_patterns(valid))
     train, held = (MaskSurvey(expand_patterns(entries), columns, read_segmented, known) for entries in (data, valid))
@@ -165,7 +164,7 @@ def check_depth(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at pictures and their maps of depth."""
     unit = settings.depth_scale or None
     train, held = (DepthSurvey(expand_patterns(entries), columns, read_depth_images, unit) for entries in (data, valid))
@@ -190,14 +189,14 @@ def _common_findings(train: ImageSurvey, held: ImageSurvey, advance: ProgressCal
 def _report(
     task: str, train: ImageSurvey, held: ImageSurvey, findings: Iterable[Finding], spreads: tuple[ClassCounts, ...] = (),
     classes: int = 0,
-) -> SizedReport:  # fmt: skip
+) -> Report:  # fmt: skip
     def count(survey: ImageSurvey) -> dict[str, int]:
         told = {"classes": classes} if classes and survey is train else {}
         return {"images": len(survey), "entries": len(survey.entries), **told}
 
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("image",), "images")
-    return SizedReport(
+    return Report(
         task,
         split_counts(train, held, count),
         tuple(findings),

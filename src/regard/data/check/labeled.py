@@ -38,8 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.check.class_counts import ClassCounts, ClassReport
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Report
 from regard.data.check.labeled_survey import EntryReader, TableSurvey
 from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, no_progress
 from regard.data.check.pairs import (
@@ -58,6 +56,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Report
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.text.labeled import read_labeled, read_questions
@@ -90,7 +89,7 @@ def check_multiple_choice(
 def _check(
     task: str, unit: str, read: EntryReader, data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None,
     settings: DataSettings, advance: ProgressCallback,
-) -> ClassReport:  # fmt: skip
+) -> Report:  # fmt: skip
     train, held = TableSurvey(expand_patterns(data), columns, read), TableSurvey(expand_patterns(valid), columns, read)
     train.read(advance, "training data")
     held.read(advance, "validation data")
@@ -113,7 +112,7 @@ def _check(
     lengths = Lengths(words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), names, unit)
     name = "correct_choice_positions" if task == "choose" else "classes"
     spreads = (ClassCounts(name, train.classes, held.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
-    return ClassReport(task, split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
+    return Report(task, split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
 
 
 _FINDINGS: FindingSpecs = {

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import excerpt
 from regard.data.check.pair_survey import DatasetSurvey, LocatedSample, ProgressCallback, hash_text, text_sizes
+from regard.data.check.report import excerpt
 from regard.data.check.text_quality import normalize_text
 from regard.data.text.files import ErrorHandler
 from regard.data.text.labeled import ChoiceSample, LabeledText

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Finding, Location
 from regard.data.check.pair_survey import PairSurvey, ProgressCallback
+from regard.data.check.report import Finding, Location
 
 MIN_PAIRS = 50
 """pairs from which a profile of letters can be learnt"""

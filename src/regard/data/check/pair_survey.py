@@ -15,8 +15,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import MAX_LOCATIONS, Location, excerpt
 from regard.data.check.language_id import TrigramProfile
+from regard.data.check.report import MAX_LOCATIONS, Location, excerpt
 from regard.data.check.text_quality import find_quality_issues, normalize_text
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, chunked

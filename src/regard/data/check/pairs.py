@@ -38,9 +38,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Report, Severity
 from regard.data.check.pair_languages import language_findings
 from regard.data.check.pair_survey import DatasetSurvey, PairSurvey, ProgressCallback, Tally, no_progress
+from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Report, Severity
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns, split_parallel
 

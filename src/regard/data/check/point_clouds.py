@@ -41,9 +41,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.check.class_counts import ClassCounts
-from regard.data.check.files import SizedReport, class_summary, leak_specs, part_class_findings, void_finding
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths
+from regard.data.check.files import class_summary, leak_specs, part_class_findings, void_finding
 from regard.data.check.labeled import duplicate_findings, format_counts, sample_count_findings
 from regard.data.check.pair_survey import ProgressCallback, no_progress
 from regard.data.check.pairs import (
@@ -56,6 +54,7 @@ from regard.data.check.pairs import (
     tally_findings,
 )
 from regard.data.check.point_cloud_survey import CloudSurvey
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Report
 from regard.data.images.masks import VOID, ClassMap
 from regard.data.points.columns import find_cloud_classes, infer_cloud_classes
 from regard.data.points.labeled import read_clouds, read_labeled_clouds
@@ -111,7 +110,7 @@ def check_clouds(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at clouds and their classes, and at those of validation against them."""
     train, held = (CloudSurvey(entries, columns, read_clouds, False) for entries in _entries(data, valid))
     findings = _common_findings(train, held, progress)
@@ -125,7 +124,7 @@ def check_labeled_clouds(
     columns: Columns,
     settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> SizedReport:
+) -> Report:
     """Look at clouds and the labels of their points."""
     entries, judged = _entries(data, valid)
     known = find_cloud_classes(entries) or find_cloud_classes(judged)
@@ -204,14 +203,14 @@ def _attribute_findings(prefix: str, survey: CloudSurvey) -> Iterable[Finding]:
 def _report(
     task: str, train: CloudSurvey, held: CloudSurvey, findings: Iterable[Finding], spreads: tuple[ClassCounts, ...],
     many: int,
-) -> SizedReport:  # fmt: skip
+) -> Report:  # fmt: skip
     def count(survey: CloudSurvey) -> dict[str, int]:
         said = {"classes": many} if many and survey is train else {}
         return {"point_clouds": len(survey), "entries": len(survey.entries), **said}
 
     none = np.zeros((0, 1), dtype=np.int64)
     lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("point cloud",), "point clouds")
-    return SizedReport(
+    return Report(
         task, split_counts(train, held, count), tuple(findings), lengths, class_counts=spreads,
         measurements={"points": train.point_totals, "longest_side": train.extents}, size_title="point clouds",
     )  # fmt: skip

@@ -37,8 +37,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.class_counts import ClassCounts, ClassReport
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Severity, excerpt
 from regard.data.check.labeled import MAX_CLASS_FRACTION, duplicate_findings, sample_count_findings
 from regard.data.check.labeled_survey import SIZE_MEASURES, RowSurvey
 from regard.data.check.pair_survey import ProgressCallback, hash_text, no_progress, text_sizes
@@ -55,6 +53,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file
@@ -165,7 +164,7 @@ class QASurvey(RowSurvey[QASample]):
 def check_qa(
     data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> ClassReport:  # fmt: skip
+) -> Report:  # fmt: skip
     """Look at training questions, and at those of validation against them."""
     train, held = QASurvey(expand_patterns(data), columns), QASurvey(expand_patterns(valid), columns)
     train.read(progress, "training data")
@@ -193,7 +192,7 @@ def check_qa(
     lengths = Lengths(words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), SIDES, "questions")
     some = len(train.unanswerable()) or len(held.unanswerable())
     spreads = (ClassCounts("questions", train.classes, held.classes if held.entries else {}),) if some else ()
-    return ClassReport("qa", split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
+    return Report("qa", split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
 
 
 def relocation_findings(prefix: str, survey: QASurvey) -> Iterable[Finding]:

@@ -42,8 +42,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.class_counts import ClassCounts, ClassReport
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Severity, excerpt
 from regard.data.check.labeled import (
     MAX_CLASS_FRACTION,
     MIN_CLASS_SAMPLES,
@@ -66,6 +64,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Report, Severity, excerpt
 from regard.data.check.text_quality import normalize_text
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
@@ -173,7 +172,7 @@ def _first_invalid_tag(sample: TaggedSentence, scheme: TagScheme) -> str:
 def check_tags(
     data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
     progress: ProgressCallback = no_progress,
-) -> ClassReport:  # fmt: skip
+) -> Report:  # fmt: skip
     """Look at training sentences and their tags, and at those of validation against them."""
     train, held = TagSurvey(expand_patterns(data), columns), TagSurvey(expand_patterns(valid), columns)
     train.read(progress, "training data")
@@ -204,7 +203,7 @@ def check_tags(
     lengths = Lengths(
         words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), ("sentence",), "sentences"
     )
-    return ClassReport(
+    return Report(
         "tag", split_counts(train, held, counts), tuple(findings), lengths, class_counts=tuple(tag_counts(train, held))
     )
 

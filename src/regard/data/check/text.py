@@ -30,7 +30,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regard.data.check.findings import MAX_LOCATIONS, Finding, Lengths, Location, Report
 from regard.data.check.pair_survey import ProgressCallback, no_progress
 from regard.data.check.pairs import (
     COMMON_FINDINGS,
@@ -44,6 +43,7 @@ from regard.data.check.pairs import (
     split_counts,
     tally_findings,
 )
+from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report
 from regard.data.check.text_survey import MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, TextSurvey
 from regard.data.settings import DataSettings
 from regard.data.text.documents import check_columns, text_files

@@ -9,8 +9,8 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.findings import Location, excerpt
 from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, estimate_tokens, hash_text
+from regard.data.check.report import Location, excerpt
 from regard.data.check.text_quality import find_quality_issues, normalize_text
 from regard.data.text.documents import Passage, iterate_passages, passage_size
 from regard.data.text.files import ErrorHandler
