@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.check.captions import check_captions
+from regard.data.check.images import CaptionSurvey
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.runs.check import check
@@ -50,7 +50,7 @@ def found(report: Report) -> dict[str, tuple[str, int]]:
 
 
 def looked(data: str, valid: str | None = None) -> Report:
-    return check_captions([data], [valid] if valid else [], None, DataSettings())
+    return CaptionSurvey.check([data], [valid] if valid else [], None, DataSettings())
 
 
 def test_clean_captions_have_only_their_numbers_told(tmp_path: Path) -> None:

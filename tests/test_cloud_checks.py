@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.check.point_cloud_survey import count_outliers, degenerate_shape
-from regard.data.check.point_clouds import check_clouds, check_labeled_clouds
+from regard.data.check.point_clouds import CloudSurvey, LabeledCloudSurvey, count_outliers, degenerate_shape
 from regard.data.check.report import Report
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import write_ply
@@ -46,11 +45,11 @@ def found(report: Report) -> dict[str, tuple[str, int]]:
 
 
 def classify(folder: Path, valid: Path | None = None) -> Report:
-    return check_clouds([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
+    return CloudSurvey.check([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
 def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> Report:
-    return check_labeled_clouds([str(folder)], [] if valid is None else [str(valid)], columns, DataSettings())
+    return LabeledCloudSurvey.check([str(folder)], [] if valid is None else [str(valid)], columns, DataSettings())
 
 
 def test_clean_clouds_have_only_their_classes_told(tmp_path: Path) -> None:
@@ -141,9 +140,9 @@ def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
 
 
 def test_a_set_that_is_made_is_clean_and_brings_its_validation() -> None:
-    report = check_clouds(["solids#samples=120,points=100"], [], None, DataSettings())
+    report = CloudSurvey.check(["solids#samples=120,points=100"], [], None, DataSettings())
     assert found(report) == {} and report.counts["validation_point_clouds"] == 500
-    rooms = check_labeled_clouds(
+    rooms = LabeledCloudSurvey.check(
         ["rooms#samples=101,points=400"], ["rooms#part=test,samples=9,points=400"], None, DataSettings()
     )
     assert found(rooms) == {} and rooms.counts == {

@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.check.image_survey import ImageSurvey
-from regard.data.check.images import check_depth, check_images, check_segmentation, check_unlabeled_images
-from regard.data.check.pair_survey import no_progress
+from regard.data.check.images import DepthSurvey, ImageSurvey, MaskSurvey, UnlabeledImageSurvey
 from regard.data.check.report import Report
-from regard.data.images.labeled import read_images
 from regard.data.settings import DataSettings
 
 
@@ -35,7 +32,7 @@ def found(report: Report) -> dict[str, tuple[str, int]]:
 
 
 def classify(folder: Path, valid: Path | None = None) -> Report:
-    return check_images([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
+    return ImageSurvey.check([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
 def test_clean_pictures_have_only_their_classes_told(tmp_path: Path) -> None:
@@ -127,8 +124,8 @@ def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
 
 def test_reading_again_for_places_counts_nothing_twice(tmp_path: Path) -> None:
     (clean(tmp_path, 4) / "cat/notes.txt").write_text("x")
-    survey = ImageSurvey([str(tmp_path)], None, read_images)
-    survey.read(no_progress, "pictures")
+    survey = ImageSurvey([str(tmp_path)])
+    survey.read()
     assert len(survey.locations([0, 3])) == 2 and survey.location_name(3).endswith("002.png")
     assert survey.tallies["skipped"].count == 1
 
@@ -151,16 +148,16 @@ def test_rows_without_their_files_are_found(tmp_path: Path) -> None:
     clean(tmp_path / "p")
     rows = [f"p/{'cat' if n % 2 else 'dog'}/{n:03}.png,{n % 3}" for n in range(104)]
     (tmp_path / "t.csv").write_text("\n".join(["image,label", *rows, "p/gone.png,1", ",2"]) + "\n")
-    report = check_images([str(tmp_path / "t.csv")], [], None, DataSettings())
+    report = ImageSurvey.check([str(tmp_path / "t.csv")], [], None, DataSettings())
     assert found(report) == {"missing": ("error", 1), "empty": ("warning", 1)}
     places = {finding.id: finding.locations[0] for finding in report.findings if finding.locations}
     assert places["missing"].line == 106 and places["empty"].line == 107 and report.counts["classes"] == 3
 
 
 def test_pictures_alone_need_no_class(tmp_path: Path) -> None:
-    report = check_unlabeled_images([str(clean(tmp_path))], [], None, DataSettings())
+    report = UnlabeledImageSurvey.check([str(clean(tmp_path))], [], None, DataSettings())
     assert found(report) == {} and report.task == "draw" and not report.class_counts
-    assert found(check_unlabeled_images([str(clean(tmp_path / "few", 1))], [], None, DataSettings())) == {
+    assert found(UnlabeledImageSurvey.check([str(clean(tmp_path / "few", 1))], [], None, DataSettings())) == {
         "few": ("error", 1)
     }
 
@@ -183,7 +180,7 @@ def mask(folder: Path, number: int, values: tuple[int, ...], height: int = 12, w
 
 
 def segment(folder: Path, valid: Path | None = None) -> Report:
-    return check_segmentation([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
+    return MaskSurvey.check([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
 def test_clean_masks_have_their_classes_and_void_told(tmp_path: Path) -> None:
@@ -253,12 +250,14 @@ def deep(folder: Path, scale: int = 3000, known: float = 0.9) -> Path:
 
 
 def test_depth_is_told_with_its_range_and_what_is_unknown(tmp_path: Path) -> None:
-    report = check_depth([str(deep(tmp_path / "a"))], [], None, DataSettings())
+    report = DepthSurvey.check([str(deep(tmp_path / "a"))], [], None, DataSettings())
     assert found(report) == {"known_depth": ("note", 0), "depth_range": ("note", 0)}
     assert "pixels with known depth: 89.9 %" in str(report) and "meters" in str(report)
-    odd = check_depth([str(tmp_path / "a")], [], None, DataSettings(depth_scale=1.0))
+    odd = DepthSurvey.check([str(tmp_path / "a")], [], None, DataSettings(depth_scale=1.0))
     assert found(odd)["depth_range"] == ("warning", 0) and "Is the unit correct?" in str(odd)
-    assert found(check_depth([str(deep(tmp_path / "b", known=0.3))], [], None, DataSettings()))["known_depth"] == (
+    assert found(DepthSurvey.check([str(deep(tmp_path / "b", known=0.3))], [], None, DataSettings()))[
+        "known_depth"
+    ] == (
         "warning",
         0,
     )
@@ -270,7 +269,7 @@ def test_depth_maps_that_do_not_fit_are_found(tmp_path: Path) -> None:
         Image.fromarray(np.full((height, width), 900, np.uint16)).save(folder / f"depth/{number:03}.png")
     Image.fromarray(np.zeros((12, 16), np.uint16)).save(folder / "depth/003.png")
     picture(1).convert("L").save(folder / "depth/004.png")
-    report = check_depth([str(folder)], [], None, DataSettings())
+    report = DepthSurvey.check([str(folder)], [], None, DataSettings())
     assert found(report) == {
         "depth_size_mismatch": ("note", 1), "depth_aspect_ratio_mismatch": ("error", 1),
         "empty_depth_map": ("warning", 1), "decode_error": ("error", 1),

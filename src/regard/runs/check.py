@@ -35,17 +35,17 @@ TEXT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
 """Data checks of text tasks."""
 
 IMAGE_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
-    "classify": "regard.data.check.images:check_images",
-    "segment": "regard.data.check.images:check_segmentation",
-    "depth": "regard.data.check.images:check_depth",
-    "draw": "regard.data.check.images:check_unlabeled_images",
-    "caption": "regard.data.check.captions:check_captions",
+    "classify": "regard.data.check.images:ImageSurvey",
+    "segment": "regard.data.check.images:MaskSurvey",
+    "depth": "regard.data.check.images:DepthSurvey",
+    "draw": "regard.data.check.images:UnlabeledImageSurvey",
+    "caption": "regard.data.check.images:CaptionSurvey",
 })  # fmt: skip
 """Data checks of image tasks."""
 
 POINT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
-    "classify": "regard.data.check.point_clouds:check_clouds",
-    "segment": "regard.data.check.point_clouds:check_labeled_clouds",
+    "classify": "regard.data.check.point_clouds:CloudSurvey",
+    "segment": "regard.data.check.point_clouds:LabeledCloudSurvey",
 })  # fmt: skip
 """Data checks of point cloud tasks."""
 
@@ -74,7 +74,7 @@ def check(
     with _progress() as advance:
         paths = [data] if isinstance(data, str | os.PathLike) else data
         form = CHECKS_BY_MODALITY[resolve_task(task, None, [os.fspath(path) for path in paths], columns).modality]
-        report = form[task](data, valid, columns or None, made, advance)
+        report = getattr(form[task], "check", form[task])(data, valid, columns or None, made, advance)
     if picture is None:
         return report
     drawn = []

@@ -1,237 +1,278 @@
-"""What is wrong with point clouds and what belongs to them, before an hour is lost on them. Every file is read.
-
-What must be put right is an error: training would stop at it, or learn from it what nobody wants. "Much" is more than a tenth
-of the clouds.
-
-| finding                   | what it is                                                    | error   | warning | note   |
-|---------------------------|---------------------------------------------------------------|---------|---------|--------|
-| unreadable                | a table or a folder that cannot be read to its end            | always  |         |        |
-| encoding, format, header  | as in any table                                               | always  |         |        |
-| missing                   | rows that name a file that is not there                       | always  |         |        |
-| decode_error              | files that cannot be read: cut off, no clouds, without points | always  |         |        |
-| empty                     | rows without a cloud or a class, clouds outside the folders   | if much | else    |        |
-| skipped                   | hidden files, and those that are no clouds by their names     |         |         | always |
-| few_points                | fewer than 64 points                                          | if much | else    |        |
-| many_points               | more than five million points                                 |         | always  |        |
-| non_finite                | clouds with points that are NaN or infinite                   |         | always  |        |
-| outliers                  | point clouds with points ten times as far off as the others   |         | always  |        |
-| single_location           | all points at one position                                    | if much | else    |        |
-| collinear                 | all points on one line                                        | if much | else    |        |
-| coplanar                  | all points in one plane                                       |         | always  |        |
-| scale_outliers            | clouds thirty times as large or as small as usual             |         | always  |        |
-| partial_colors            | only some point clouds have colors                            |         | always  |        |
-| partial_normals           | only some point clouds have normals                           |         | always  |        |
-| few                       | clouds                                                        | < 2     | < 100   |        |
-| classes, single_class     | as of texts                                                   | so      | so      | so     |
-| too_many_classes, rare    | as of texts                                                   | so      | so      | so     |
-| imbalance, unseen_classes | as of texts                                                   | so      | so      | so     |
-| duplicates                | the same points, in whatever order and file                   |         | always  |        |
-| conflicting_labels        | the same points with another class, or other labels           | if much | else    |        |
-| leak                      | the same in the validation set                                | always  |         |        |
-| leak_conflicting_labels   | the same points there with another answer                     |         | always  |        |
-| unlabeled                 | clouds whose points have no labels, or none that is a class   | always  |         |        |
-| unknown_values            | labels that no class has                                      | always  |         |        |
-| void                      | share of the points that is not learnt                        |         | > half  | else   |
-| classes_without_samples   | classes that no cloud has                                     |         | always  |        |
-"""
+"""Checks of point clouds with classes or with a label for each point. Every file is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from regard.data.check.files import class_summary, leak_specs, part_class_findings, void_finding
-from regard.data.check.labeled import duplicate_findings, format_counts, sample_count_findings
-from regard.data.check.pair_survey import ProgressCallback, no_progress
-from regard.data.check.pairs import (
-    COMMON_FINDINGS,
-    FindingSpecs,
-    leak_findings,
-    named_splits,
-    sample_finding,
-    split_counts,
-    tally_findings,
-)
-from regard.data.check.point_cloud_survey import CloudSurvey
-from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Report
-from regard.data.images.masks import VOID, ClassMap
-from regard.data.points.columns import find_cloud_classes, infer_cloud_classes
-from regard.data.points.labeled import read_clouds, read_labeled_clouds
-from regard.data.settings import DataSettings
+from regard.data.check.engine import Columns, FindingTable, Paths, Spec
+from regard.data.check.files import PART_FINDINGS, SAMPLE_FINDINGS, FileSurvey, PartSurvey
+from regard.data.check.report import Finding
+from regard.data.images.masks import ClassMap
+from regard.data.points.cloud import PointCloud
+from regard.data.points.columns import classes_from_cloud, count_labels, find_cloud_classes
+from regard.data.points.labeled import CloudSample, read_clouds, read_labeled_clouds
 from regard.data.sources import expand_patterns
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 
-Columns = Mapping[str, str] | None
-
+MIN_POINTS = 64
+MAX_POINTS = 5_000_000
+"""points above which reading takes seconds"""
 MAX_SCALE_RATIO = 30.0
-"""times larger or smaller than usual, from which on a cloud has another unit"""
+"""ratio to the median size above which a point cloud probably has another unit"""
+MIN_THICKNESS = 1e-4
+"""fraction of the length below which a point cloud counts as flat or as a line"""
+MAX_SHAPE_POINTS = 20_000
+"""maximum number of points for the shape"""
+OUTLIER_RATIO = 10.0
+"""distance of an outlier from the median, relative to the 95th percentile of the distances"""
 
-CLOUD_FINDINGS: FindingSpecs = {
-    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "missing": ("rows with a missing file", "Fix the paths: training rejects the table.", "error", False),
-    "decode_error": ("unreadable files", "Repair or remove the files: training would stop there.", "error", False),
-    "unlabeled": (
-        "point clouds without point labels", "Select the label column with --columns label=NAME, or remove the files.",
-        "error", False,
+CLOUD_FINDINGS: FindingTable = {
+    **SAMPLE_FINDINGS,
+    "decode_error": Spec(
+        "error", "unreadable files", "Repair or remove the files: training would stop there.", drops=True,
     ),
-    "unknown_values": (
-        "point clouds with labels not assigned to a class",
-        "Add the labels to classes.txt next to the point clouds, for example as void.", "error", False,
+    "unlabeled": Spec(
+        "error", "point clouds without point labels",
+        "Select the label column with --columns label=NAME, or remove the files.",
     ),
-    "empty": ("point clouds or rows with missing data", "Training skips these files and rows.", "warning", True),
-    "skipped": (
-        "hidden files, and files without a point cloud extension", "Training ignores these files.", "note", False,
+    "unknown_values": Spec(
+        "error", "point clouds with labels not assigned to a class",
+        "Add the labels to classes.txt next to the point clouds, for example as void.",
     ),
-    "few_points": (
-        "point clouds with fewer than 64 points", "Remove the files: few points do not show a shape.", "warning", True,
+    "empty": Spec(
+        "warning", "point clouds or rows with missing data", "Training skips these files and rows.", "error",
+        drops=True,
     ),
-    "many_points": (
-        "point clouds with more than 5 million points",
-        "Reading takes seconds per file in every epoch: downsample the files once.", "warning", False,
+    "skipped": Spec("note", "hidden files, and files without a point cloud extension", "Training ignores these files."),
+    "few_points": Spec(
+        "warning", "point clouds with fewer than 64 points", "Remove the files: few points do not show a shape.",
+        "error",
     ),
-    "non_finite": ("point clouds with NaN or infinite coordinates", "Training ignores these points.", "warning", False),
-    "outliers": (
-        "point clouds with outliers",
+    "many_points": Spec(
+        "warning", "point clouds with more than 5 million points",
+        "Reading takes seconds per file in every epoch: downsample the files once.",
+    ),
+    "non_finite": Spec("warning", "point clouds with NaN or infinite coordinates", "Training ignores these points."),
+    "outliers": Spec(
+        "warning", "point clouds with outliers",
         "Check whether the outliers are intended: with data.point_norm=unit_sphere, outliers shrink all other points.",
-        "warning", False,
     ),
-    "single_location": (
-        "point clouds with all points at one position", "Remove the files: a position has no shape.", "warning", True,
+    "single_location": Spec(
+        "warning", "point clouds with all points at one position", "Remove the files: a position has no shape.",
+        "error",
     ),
-    "collinear": ("point clouds with all points on one line", "Are the coordinate columns correct?", "warning", True),
-    "coplanar": ("point clouds with all points in one plane", "Are the coordinate columns correct?", "warning", False),
+    "collinear": Spec(
+        "warning", "point clouds with all points on one line", "Are the coordinate columns correct?", "error",
+    ),
+    "coplanar": Spec("warning", "point clouds with all points in one plane", "Are the coordinate columns correct?"),
+    "scale_outliers": Spec(
+        "warning", f"point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {{median:.4g}}",
+        "Do all files use the same unit, such as meters or millimeters? "
+        "data.point_norm=unit_sphere scales all point clouds to one size.",
+    ),
+    "partial_colors": Spec(
+        "warning", "only some point clouds have colors",
+        "For a model with colors as input, the colors of all other point clouds are zero (black).",
+    ),
+    "partial_normals": Spec(
+        "warning", "only some point clouds have normals",
+        "For a model with normals as input, the normals of all other point clouds are zero.",
+    ),
+}  # fmt: skip
+POINT_LABEL_FINDINGS: FindingTable = {
+    **CLOUD_FINDINGS,
+    **PART_FINDINGS,
+    "too_many_classes": Spec(
+        "error", "different label values, too many for classes",
+        "Is the label column correct? Select the label column with --columns label=NAME.",
+    ),
+    "unseen_classes": Spec(
+        "error", "labels absent from the training data (points: {classes})",
+        "Add point clouds with these labels to the training data, or name the classes in classes.txt.",
+    ),
 }  # fmt: skip
 
 
-def check_clouds(
-    data: Sequence[str],
-    valid: Sequence[str],
-    columns: Columns,
-    settings: DataSettings,
-    progress: ProgressCallback = no_progress,
-) -> Report:
-    """Look at clouds and their classes, and at those of validation against them."""
-    train, held = (CloudSurvey(entries, columns, read_clouds, False) for entries in _entries(data, valid))
-    findings = _common_findings(train, held, progress)
-    more, spreads = class_summary(train, held)
-    return _report("classify", train, held, [*findings, *more], spreads, len(train.classes))
+@dataclass(frozen=True)
+class CloudStats:
+    """Numbers and hashes of one point cloud."""
+
+    num_points: int
+    num_dropped: int
+    extent: float
+    """longest side of the bounding box"""
+    degenerate_shape: str
+    """finding id (single_location, collinear or coplanar), or an empty string"""
+    num_outliers: int
+    attributes: tuple[str, ...]
+    """of colors and normals, the available ones"""
+    content_hash: bytes
+    target_hash: bytes
+    label_counts: dict[int, int] | None
+    classes: ClassMap | None
 
 
-def check_labeled_clouds(
-    data: Sequence[str],
-    valid: Sequence[str],
-    columns: Columns,
-    settings: DataSettings,
-    progress: ProgressCallback = no_progress,
-) -> Report:
-    """Look at clouds and the labels of their points."""
-    entries, judged = _entries(data, valid)
-    known = find_cloud_classes(entries) or find_cloud_classes(judged)
-    train, held = (CloudSurvey(some, columns, read_labeled_clouds, True, known) for some in (entries, judged))
-    findings = _common_findings(train, held, progress)
-    said = known or train.file_classes or held.file_classes
-    there = said or _infer_classes(train, findings)
-    for name, survey in named_splits(train, held):
-        findings += _label_findings(name, survey, there)
-    if said is None and there.names and held.entries:
-        strange = {
-            str(value): held.label_counts[value]
-            for value in there.unknown_values(v for v in held.label_counts if v >= 0)
-        }
-        if strange:
-            what = f"validation: labels absent from the training data (points: {format_counts(strange)})"
-            advice = "Add point clouds with these labels to the training data, or name the classes in classes.txt."
-            findings.append(Finding("error", "unseen_classes", what, len(strange), 0.0, (), advice))
-    counts = [
-        {name: survey.label_counts[value] for name, value in zip(there.names, there.values, strict=True)}
-        for survey in (train, held)
-    ]
-    spreads = (ClassCounts("points_by_class", counts[0], counts[1] if held.entries else {}),) if there.names else ()
-    return _report("segment", train, held, findings, spreads, len(there.names))
+class CloudSurvey(FileSurvey[CloudSample]):
+    """Survey of point clouds: also their sizes, and how many have colors and normals."""
 
+    task, unit, sides = "classify", "point clouds", ("point cloud",)
+    findings = CLOUD_FINDINGS
+    stage = ("decoding", "point clouds")
+    reader = read_clouds
+    skip_prefixes = ("hidden: ", "not a point cloud: ")
 
-def _entries(data: Sequence[str], valid: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is looked at; sets that are made bring their own validation."""
-    entries, judged = expand_patterns(data), expand_patterns(valid)
-    recipes = [parse_cloud_recipe(entry) for entry in entries]
-    if not judged and entries and all(recipes):
-        judged = [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
-    return entries, judged
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.attribute_counts: Counter[str] = Counter()
+        """number of point clouds with colors, and with normals"""
+        self._num_points, self._extents = array("Q"), array("d")
 
+    @classmethod
+    def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
+        """Entries of both splits; generated datasets define a validation split."""
+        train_entries, valid_entries = expand_patterns(data), expand_patterns(valid)
+        recipes = [parse_cloud_recipe(entry) for entry in train_entries]
+        if not valid_entries and train_entries and all(recipes):
+            valid_entries = [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
+        return train_entries, valid_entries
 
-def _common_findings(train: CloudSurvey, held: CloudSurvey, advance: ProgressCallback) -> list[Finding]:
-    """What is said of clouds whatever belongs to them."""
-    train.read(advance, "training point clouds")
-    held.read(advance, "validation point clouds")
-    findings: list[Finding] = []
-    for name, survey in named_splits(train, held):
-        findings += tally_findings(name, survey.tallies, survey.rows, CLOUD_FINDINGS)
-        findings += [*_scale_findings(name, survey, train), *_attribute_findings(name, survey)]
-        findings += sample_count_findings(name, "point clouds", survey, bool(held.entries))
-        findings += duplicate_findings(name, "point clouds", survey)
-    return [*findings, *leak_findings(train, held, leak_specs("point clouds"))]
+    @property
+    def extents(self) -> NDArray[np.float64]:
+        """(N,) longest sides in the unit of the file."""
+        return np.array(self._extents, dtype=np.float64)
 
-
-def _scale_findings(prefix: str, survey: CloudSurvey, train: CloudSurvey) -> Iterable[Finding]:
-    """Clouds whose size is in another unit, it seems, than most that are trained on."""
-    usual = train.extents[train.extents > 0]
-    if not len(usual) or not len(survey):
-        return
-    middle = float(np.median(usual))
-    sizes = survey.extents
-    odd = np.flatnonzero((sizes > MAX_SCALE_RATIO * middle) | ((sizes < middle / MAX_SCALE_RATIO) & (sizes > 0)))
-    if len(odd):
-        said = {int(n): f"longest side {sizes[n]:.4g}" for n in odd[:MAX_LOCATIONS]}
-        what = f"{prefix}point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {middle:.4g}"
-        advice = (
-            "Do all files use the same unit, such as meters or millimeters? "
-            "data.point_norm=unit_sphere scales all point clouds to one size."
+    def _inspect(self, sample: CloudSample) -> CloudStats:
+        cloud = sample.read()
+        available = {"colors": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
+        return CloudStats(
+            len(cloud),
+            cloud.num_dropped,
+            float(np.ptp(cloud.coordinates, axis=0).max()),
+            degenerate_shape(cloud.coordinates),
+            count_outliers(cloud.coordinates),
+            tuple(name for name, is_available in available.items() if is_available),
+            _point_set_hash(cloud),
+            *self._inspect_labels(sample, cloud),
+            classes_from_cloud(cloud),
         )
-        yield sample_finding(survey, odd, said, "warning", "scale_outliers", what, advice)
+
+    def _inspect_labels(self, sample: CloudSample, cloud: PointCloud) -> tuple[bytes, dict[int, int] | None]:
+        """Hash of the target, and the number of points with each label."""
+        return sample.label.encode("utf-8", "surrogatepass"), None
+
+    def _add_sample(self, sample: CloudSample, stats: Any = None) -> None:
+        size = f"{stats.num_points:,} points"
+        properties = {
+            "few_points": stats.num_points < MIN_POINTS,
+            "many_points": stats.num_points > MAX_POINTS,
+            stats.degenerate_shape: bool(stats.degenerate_shape) and stats.num_points > 3,
+        }
+        for key in (key for key, holds in properties.items() if holds):
+            self._tally_sample(key, sample, size)
+        if stats.num_dropped:
+            total = stats.num_points + stats.num_dropped
+            self._tally_sample("non_finite", sample, f"{stats.num_dropped:,} of {total:,} points")
+        if stats.num_outliers:
+            self._tally_sample("outliers", sample, f"{stats.num_outliers:,} of {size}")
+        self.attribute_counts.update(stats.attributes)
+        self._num_points.append(stats.num_points)
+        self._extents.append(stats.extent)
+        self._append_file(sample, stats.content_hash, stats.target_hash)
+
+    def split_findings(self) -> Iterable[Finding]:
+        yield from self._scale_findings()
+        for name in ("colors", "normals"):
+            count = self.attribute_counts[name]
+            if 0 < count < len(self):
+                yield self.finding(f"partial_{name}", count, count / max(self.rows, 1))
+        yield from self.count_findings()
+        yield from self.duplicate_findings()
+
+    def _scale_findings(self) -> Iterable[Finding]:
+        """Point clouds with a size far from the median of the training data, probably in another unit."""
+        extents, train_extents = self.extents, (self if self.train is None else self.train).extents
+        train_extents = train_extents[train_extents > 0]
+        if len(train_extents):
+            median = float(np.median(train_extents))
+            is_small = (extents < median / MAX_SCALE_RATIO) & (extents > 0)
+            outliers = np.flatnonzero((extents > MAX_SCALE_RATIO * median) | is_small)
+            yield from self.sample_findings(
+                "scale_outliers", outliers, lambda n: f"longest side {extents[n]:.4g}", median=median
+            )
+
+    def size_fields(self) -> dict[str, Any]:
+        num_points = np.array(self._num_points, dtype=np.int64)
+        return {"measurements": {"points": num_points, "longest_side": self.extents}, "size_title": "point clouds"}
 
 
-def _attribute_findings(prefix: str, survey: CloudSurvey) -> Iterable[Finding]:
-    for name, value in (("colors", "zero (black)"), ("normals", "zero")):
-        some = survey.attribute_counts[name]
-        if 0 < some < len(survey):
-            what = f"{prefix}only some point clouds have {name}"
-            advice = f"For a model with {name} as input, the {name} of all other point clouds are {value}."
-            yield Finding("warning", f"partial_{name}", what, some, some / max(survey.rows, 1), (), advice)
+class LabeledCloudSurvey(PartSurvey[CloudSample], CloudSurvey):
+    """Survey of point clouds with a label for each point: also the number of points with each label."""
+
+    task, reader = "segment", read_labeled_clouds
+    findings = POINT_LABEL_FINDINGS
+    parts, counted = ("points", "point cloud"), "points_by_class"
+
+    def find_class_file(self) -> ClassMap | None:
+        return find_cloud_classes(self.entries)
+
+    def _inspect_labels(self, sample: CloudSample, cloud: PointCloud) -> tuple[bytes, dict[int, int] | None]:
+        if cloud.labels is None:
+            return super()._inspect_labels(sample, cloud)
+        return _point_set_hash(cloud, cloud.labels), count_labels(cloud.labels)
+
+    def _add_sample(self, sample: CloudSample, stats: Any = None) -> None:
+        super()._add_sample(sample, stats)
+        if stats.label_counts is None:
+            self._tally_sample("unlabeled", sample, f"{stats.num_points:,} points")
+            return
+        self.file_classes = self.file_classes or stats.classes
+        self.part_counts.update(stats.label_counts)
+        values = [value for value in stats.label_counts if value >= 0]
+        self._tally_unknown_values(sample, self.known_classes or self.file_classes, values)
+        if not values:
+            self._tally_sample("unlabeled", sample, "all labels are negative")
+
+    def void_findings(self, classes: ClassMap, total: int) -> Iterable[Finding]:
+        num_void = sum(count for value, count in self.part_counts.items() if value < 0 or value in classes.void)
+        if num_void:
+            yield self._void_finding("points without a class", num_void / total)
 
 
-def _report(
-    task: str, train: CloudSurvey, held: CloudSurvey, findings: Iterable[Finding], spreads: tuple[ClassCounts, ...],
-    many: int,
-) -> Report:  # fmt: skip
-    def count(survey: CloudSurvey) -> dict[str, int]:
-        said = {"classes": many} if many and survey is train else {}
-        return {"point_clouds": len(survey), "entries": len(survey.entries), **said}
-
-    none = np.zeros((0, 1), dtype=np.int64)
-    lengths = Lengths(none, none, none, 0, np.zeros(0, dtype=np.int64), ("point cloud",), "point clouds")
-    return Report(
-        task, split_counts(train, held, count), tuple(findings), lengths, class_counts=spreads,
-        measurements={"points": train.point_totals, "longest_side": train.extents}, size_title="point clouds",
-    )  # fmt: skip
+def degenerate_shape(coordinates: NDArray[np.float32]) -> str:
+    """Finding id of a point cloud without volume: single_location, collinear or coplanar; else an empty string."""
+    points = coordinates[:: max(len(coordinates) // MAX_SHAPE_POINTS, 1)].astype(np.float64)
+    points = points - points.mean(axis=0)
+    spread = np.sqrt(np.maximum(np.linalg.eigvalsh(points.T @ points / len(points)), 0))[::-1]
+    # rounding to float32 gives every direction a small extent
+    if spread[0] <= 1e-7 * float(np.abs(coordinates).max(initial=0)):
+        return "single_location"
+    is_thin = spread < MIN_THICKNESS * spread[0]
+    return "collinear" if is_thin[1] else "coplanar" if is_thin[2] else ""
 
 
-def _infer_classes(survey: CloudSurvey, findings: list[Finding]) -> ClassMap:
-    """The classes that labels show by themselves."""
-    there = [value for value in survey.label_counts if value >= 0]
-    if len(there) <= VOID:
-        return infer_cloud_classes(there)
-    what, advice = (
-        "different label values, too many for classes",
-        "Is the label column correct? Select the label column with --columns label=NAME.",
-    )
-    findings.append(Finding("error", "too_many_classes", what, len(there), 0.0, (), advice))
-    return ClassMap((), ())
+def count_outliers(coordinates: NDArray[np.float32]) -> int:
+    """Number of points far from all others."""
+    with np.errstate(over="ignore"):
+        distances = np.sqrt(((coordinates.astype(np.float64) - np.median(coordinates, axis=0)) ** 2).sum(axis=1))
+    usual = float(np.quantile(distances, 0.95)) if len(distances) else 0.0
+    return int((distances > OUTLIER_RATIO * usual).sum()) if usual > 0 else 0
 
 
-def _label_findings(prefix: str, survey: CloudSurvey, there: ClassMap) -> Iterable[Finding]:
-    yield from part_class_findings(prefix, "points", "point cloud", survey.label_counts, there)
-    total = sum(survey.label_counts.values())
-    unknown = sum(many for value, many in survey.label_counts.items() if value < 0 or value in there.void)
-    if there.names and unknown:
-        yield void_finding(f"{prefix}points without a class", unknown / total)
+def _point_set_hash(cloud: PointCloud, labels: NDArray[np.int64] | None = None) -> bytes:
+    """Hash of the points and, if given, the labels: a sum of one hash per point, so the order has no effect."""
+    columns = [*cloud.coordinates.view(np.uint32).astype(np.uint64).T]
+    if labels is not None:
+        columns.append(labels.view(np.uint64))
+    hashes = np.full(len(cloud), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for column in columns:
+        hashes = (hashes ^ column) * np.uint64(0xFF51AFD7ED558CCD)
+        hashes ^= hashes >> np.uint64(33)
+    total = int(hashes.sum(dtype=np.uint64))
+    return total.to_bytes(8, "little") + len(cloud).to_bytes(8, "little") + cloud.origin.tobytes()

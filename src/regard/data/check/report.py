@@ -107,7 +107,7 @@ class Lengths:
 
 def _histogram(values: NDArray[np.int64], largest: int) -> str:
     """Bars for the values up to the 99th percentile: a single long sample would squeeze all others into one bar."""
-    width = largest // 16 + 1  # a whole number of values per bar, so that all bars cover equally many
+    width = largest // 16 + 1  # an integer, so that all bars cover equally many values
     heights = np.bincount(values[values <= largest] // width)
     steps = np.ceil(heights / max(heights.max(), 1) * len(HISTOGRAM_BARS)).astype(int)
     return "".join(HISTOGRAM_BARS[step - 1] if step else " " for step in steps)
