@@ -23,7 +23,7 @@ def noisy(module: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ["additive", "additive with biases", "dot", "general"])
-def test_scores_are_what_the_papers_say_one_by_one(name: str) -> None:
+def test_scores_equal_the_formulas_of_the_papers(name: str) -> None:
     D, C, n = 3, 3 if name == "dot" else 5, 4
     score = AdditiveScore(D, C, n, bias=True) if " " in name else make_score(name, D, C, n)  # type: ignore[arg-type]
     align = noisy(ScoreAttention(score))
@@ -47,7 +47,7 @@ def test_scores_are_what_the_papers_say_one_by_one(name: str) -> None:
     assert not weights[1, :, 4:].any()
 
 
-def test_many_states_ask_at_once_as_one_by_one_and_a_row_of_nothing_receives_0() -> None:
+def test_many_states_align_at_once_as_one_by_one_and_an_empty_row_gives_0() -> None:
     align = noisy(ScoreAttention(AdditiveScore(3, 5, 4)))
     query, context = torch.randn(2, 7, 3, dtype=torch.float64), torch.randn(2, 6, 5, dtype=torch.float64)
     ready = align.prepare(context, torch.tensor([[True] * 6, [False] * 6]))  # type: ignore[operator]
@@ -57,7 +57,7 @@ def test_many_states_ask_at_once_as_one_by_one_and_a_row_of_nothing_receives_0()
     assert not together[1].any() and together[0].any()
 
 
-def test_they_can_be_watched() -> None:
+def test_alignments_can_be_recorded() -> None:
     model = nn.ModuleDict({"align": noisy(ScoreAttention(MultiplicativeScore(3, 5, general=True)))})
     align = model["align"]
     ready = align.prepare(torch.randn(2, 6, 5, dtype=torch.float64))  # type: ignore[operator]

@@ -146,7 +146,7 @@ def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: P
     assert "error" in found[1] and "error" not in found[2] and "error" in found[4]
 
 
-def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> None:
+def test_an_invalid_row_of_a_table_keeps_its_position(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path, ("bad", "good"))
     Path("a.csv").write_text("text,label\nthe cat,x\nthe dog\n\nthe mat,x\n")
     done = cli("predict", folder, "a.csv")
@@ -154,14 +154,14 @@ def test_a_bad_row_of_a_table_stands_in_its_place(cli: Cli, tmp_path: Path) -> N
     assert "a.csv, line 3: expected 2 columns, got 1" in done.err
 
 
-def test_blank_lines_alone_are_no_fault(cli: Cli, tmp_path: Path) -> None:
+def test_empty_lines_alone_are_not_an_error(cli: Cli, tmp_path: Path) -> None:
     for task, labels in (("classify", ("a", "b")), ("tag", ("O", "B-X")), ("embed", ()), ("mlm", ())):
         folder, _ = made(task, tmp_path, labels)
         done = cli("predict", folder, stdin="the [MASK] sat\n\n   \nthe [MASK]\n")
         assert done.code == 0 and "\n\n" in done.out, task
 
 
-def test_what_holds_for_every_line_is_said_once(cli: Cli, tmp_path: Path) -> None:
+def test_remarks_about_every_line_are_printed_once(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path)
     done = cli("predict", folder, stdin="a\nb\nc\n")
     assert done.code == 2 and done.err.count("has no head for task 'classify'") == 1
@@ -179,7 +179,7 @@ def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
     )
 
 
-def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_a_mask_token_for_a_model_without_masking_is_reported(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("embed", tmp_path)
     assert (
         "mask" in cli("predict", folder, "the [MASK] sat", "a [MASK]").err
@@ -188,7 +188,7 @@ def test_a_gap_given_to_a_model_that_fills_none_is_told(cli: Cli, tmp_path: Path
     assert cli("predict", made("mlm", tmp_path)[0], "the [MASK] sat").err == ""
 
 
-def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: Path) -> None:
+def test_beam_settings_of_a_classifier_are_reported(cli: Cli, tmp_path: Path) -> None:
     Path("a.txt").write_text("the cat\n")
     folder, _ = made("classify", tmp_path, ("bad", "good"))
     assert "has the task 'classify'" in cli("predict", folder, "x", "--search", "a.txt").err
@@ -198,7 +198,7 @@ def test_searching_with_a_classifier_is_told_to_mean_little(cli: Cli, tmp_path: 
 # -- images
 
 
-def test_pictures_are_paths_and_folders_give_theirs_in_order(tmp_path: Path) -> None:
+def test_images_are_paths_and_folders_give_images_in_order(tmp_path: Path) -> None:
     for name in ("b.png", "a.JPG", "notes.txt", "in/c.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -234,7 +234,7 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
 
 
 @pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])
-def test_a_cloud_that_is_piped_in_is_told_of_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_piped_point_cloud_is_reported_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard input contains paths, one per line."""
     monkeypatch.setattr("sys.stdin", io.StringIO(begins))
     with pytest.raises(RegardError, match="file"):
@@ -249,7 +249,7 @@ def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "image")])
-def test_a_model_of_text_is_not_asked_a_file_of_another_kind(name: str, kind: str, tmp_path: Path) -> None:
+def test_a_text_model_refuses_files_of_other_modalities(name: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"ply\n")
     with pytest.raises(RegardError, match=kind):
         list(read_inputs(find_task("algorithmic"), [str(tmp_path / name)]))

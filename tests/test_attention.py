@@ -87,7 +87,7 @@ def leaves(queries: int = L, keys: int = L, rows: int = B) -> list[Tensor]:
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
 @pytest.mark.parametrize("name", RULES)
-def test_a_kernel_mixes_exactly_the_values_that_may_be_seen(name: str, kernel: str) -> None:
+def test_a_kernel_mixes_exactly_the_unmasked_values(name: str, kernel: str) -> None:
     rule, may = RULES[name]
     q, k, v = leaves()
     if kernel == "plain":
@@ -100,7 +100,7 @@ def test_a_kernel_mixes_exactly_the_values_that_may_be_seen(name: str, kernel: s
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
 @pytest.mark.parametrize("at", [[3, 4], [[3, 4], [0, 2]], [[1, 1], [4, 3]], [4, 0, 2, 1, 3]])
-def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], kernel: str) -> None:
+def test_queries_at_other_positions_attend_from_their_positions(at: list[Any], kernel: str) -> None:
     places = torch.tensor(at)
     q, k, v = leaves(queries=places.shape[-1])
     row = [at, at] if places.ndim == 1 else at
@@ -113,7 +113,7 @@ def test_queries_that_stand_elsewhere_see_from_where_they_stand(at: list[Any], k
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
-def test_fewer_queries_than_keys_still_stand_at_the_beginning(kernel: str) -> None:
+def test_fewer_queries_than_keys_start_at_position_0(kernel: str) -> None:
     q, k, v = leaves(queries=3)
     mask = dispatch.bool_mask(q, k, Causal(), None)
     ours = (
@@ -175,7 +175,7 @@ def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, mon
     same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
 
 
-def test_the_packed_kernel_refuses_what_it_cannot_say() -> None:
+def test_the_packed_kernel_refuses_unsupported_masks() -> None:
     q, k, v = leaves(rows=1)
     for rule in (
         None,
@@ -233,9 +233,7 @@ def recent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("recent", "cuda_capabilities")
 @pytest.mark.parametrize("case", ROWS)
-def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
-    case: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_under_a_band_use_the_packed_kernel_if_supported(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, dtype, rows, queries, keys, rule, dropout = case
     q, k = stand_in(rows, queries, dtype), stand_in(rows, keys, dtype)
     assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == kernel
@@ -244,7 +242,7 @@ def test_rows_under_a_band_are_given_to_the_packed_kernel_where_it_knows_them(
     assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == "sdpa", "supported since Ampere"
 
 
-def test_a_rule_that_is_shared_is_written_out_once_for_each_place_that_is_asked_from(
+def test_a_shared_mask_is_materialized_once_per_query_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[Any] = []
@@ -472,7 +470,7 @@ def test_a_packed_row_is_its_documents_apart() -> None:
     same_with_gradients(kept, torch.cat([cross(*pair) for pair in pairs], 1), [x, context, *cross.parameters()])
 
 
-def test_dropout_takes_a_share_of_the_weights_and_raises_the_others() -> None:
+def test_dropout_removes_a_fraction_of_the_weights_and_scales_the_others() -> None:
     torch.manual_seed(0)
     q, k = noise(1, 1, 400, 4), noise(1, 1, 50, 4, seed=1)
     dropped, weights = dispatch.eager_attention(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
@@ -510,7 +508,7 @@ def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
     assert len(homes) == (1 if isinstance(memory, StaticCache) else 4), "the buffers of a static cache do not move"
 
 
-def test_rows_of_a_fixed_memory_may_be_at_different_places() -> None:
+def test_rows_of_a_static_cache_may_have_different_lengths() -> None:
     attention, first, second = noisy(Attention(6, 2)), noise(1, 5, 6), noise(1, 7, 6, seed=1)
     memory, rule = StaticCache(8), Causal()
     with torch.no_grad():
@@ -541,7 +539,7 @@ def test_what_is_frozen_is_computed_once() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_few_queries_of_a_step_are_mixed_as_the_plain_rule_says(rows: int, masked: bool) -> None:
+def test_few_queries_of_a_step_equal_plain_attention(rows: int, masked: bool) -> None:
     q, k, v = noise(rows, H, 4, 8), noise(rows, H, 9, 8, seed=1), noise(rows, H, 9, 5, seed=2)
     table = noise(rows, 4, 9, seed=3) > 0
     table[..., 0] = True

@@ -50,7 +50,7 @@ def pixels(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
 
 
-def test_without_changes_pictures_are_exactly_their_bytes_by_255() -> None:
+def test_without_augmentation_images_are_their_bytes_over_255() -> None:
     x = photographs(4)
     for how in (None, NO_AUGMENT):
         changes = torch.from_numpy(sample_params(np.random.default_rng(1), 4, NO_AUGMENT))
@@ -62,7 +62,7 @@ def test_without_changes_pictures_are_exactly_their_bytes_by_255() -> None:
 
 @pytest.mark.parametrize("size", [(24, 24), (40, 56), (90, 70), (7, 9)])
 @pytest.mark.parametrize("box", [(0.0, 0.0, 1.0, 1.0), (0.25, 0.5, 0.5, 0.25), (0.113, 0.21, 0.71, 0.437)])
-def test_a_cut_out_is_what_pillow_makes_of_it(size: tuple[int, int], box: tuple[float, ...]) -> None:
+def test_a_random_crop_equals_pillow(size: tuple[int, int], box: tuple[float, ...]) -> None:
     x = photographs()
     left, top, width, height = box
     found = augment_images(x, table(left=left, top=top, width=width, height=height), size)
@@ -73,14 +73,14 @@ def test_a_cut_out_is_what_pillow_makes_of_it(size: tuple[int, int], box: tuple[
         assert (found[number] - pixels(wanted)).abs().max() <= 1.01 / 255
 
 
-def test_mirroring_comes_after_the_cut_out() -> None:
+def test_flipping_comes_after_the_crop() -> None:
     x = photographs()
     box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
     assert torch.equal(augment_images(x, table(**box, mirrored=1.0), 20), augment_images(x, table(**box), 20).flip(3))
     assert torch.equal(augment_images(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
-def test_moved_pictures_are_their_own_pixels_and_repeat_the_edge_that_was() -> None:
+def test_translated_images_keep_their_pixels_and_repeat_the_edge() -> None:
     x = photographs(height=40, width=56)
     moved = augment_images(x, table(right=3 / 56, down=-2.4 / 40), (40, 56))
     plain = x.float() / 255
@@ -98,7 +98,7 @@ def test_moved_pictures_are_their_own_pixels_and_repeat_the_edge_that_was() -> N
     )
 
 
-def test_a_grey_rectangle_covers_a_part_and_nothing_else() -> None:
+def test_a_gray_rectangle_covers_a_part_and_nothing_else() -> None:
     x = photographs(height=40, width=56)
     plain = x.float() / 255
     found = augment_images(x, table(across=0.25, along=0.5, wide=10 / 56, high=0.2, grey=0.3), (40, 56))
@@ -118,7 +118,7 @@ def test_a_grey_rectangle_covers_a_part_and_nothing_else() -> None:
     [("brightness", ImageEnhance.Brightness), ("contrast", ImageEnhance.Contrast), ("saturation", ImageEnhance.Color)],
 )
 @pytest.mark.parametrize("factor", [0.6, 1.3])
-def test_colours_change_as_pillow_changes_them(name: str, enhance: type, factor: float) -> None:
+def test_color_changes_equal_pillow(name: str, enhance: type, factor: float) -> None:
     x = photographs()
     found = augment_images(x, table(**{name: factor}), (40, 56))
     for number in range(3):
@@ -126,7 +126,7 @@ def test_colours_change_as_pillow_changes_them(name: str, enhance: type, factor:
     assert found.min() >= 0 and found.max() <= 1
 
 
-def test_mixed_pictures_have_their_parts_of_both() -> None:
+def test_mixed_images_have_parts_of_both() -> None:
     x = photographs()
     changes = table(weight=0.25)
     changes[:, PARTNER] = torch.tensor([2.0, 0.0, 1.0])
@@ -160,7 +160,7 @@ def test_drawn_numbers_keep_to_their_bounds_and_fill_them() -> None:
     assert sorted(drawn["partner"]) == list(range(20_000))
 
 
-def test_masks_and_depths_stay_with_their_pictures() -> None:
+def test_masks_and_depth_maps_follow_their_images() -> None:
     """The mask labels the quarters of an image by color, before and after augmentation."""
     colours = torch.tensor([[20, 20, 20], [240, 20, 20], [20, 240, 20], [20, 20, 240]], dtype=torch.uint8)
     masks = torch.zeros(8, 60, 80, dtype=torch.long)

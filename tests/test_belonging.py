@@ -15,7 +15,7 @@ from regard.errors import DataError
 
 
 @pytest.mark.parametrize("names", ["source target", "anchor positive", "Question Answer", "text pair", "a b", "b a"])
-def test_columns_are_known_by_many_names(names: str, tmp_path: Path) -> None:
+def test_columns_have_many_accepted_names(names: str, tmp_path: Path) -> None:
     first, second = names.split()
     rows = [("1", "one text", "its partner"), ("2", "another text", "another partner")]
     turned = {"b": 2, "a": 1}.get(first, 1) == 2
@@ -29,7 +29,7 @@ def test_columns_are_known_by_many_names(names: str, tmp_path: Path) -> None:
     assert [(p.source, p.target) for p in again] == [(p.source, p.target) for p in found]
 
 
-def test_two_columns_need_no_names_and_others_can_be_said(tmp_path: Path) -> None:
+def test_two_columns_need_no_names_and_others_can_be_chosen(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("one text\tits partner\nanother text\tanother partner\n")
     (tmp_path / "b.tsv").write_text("x\ty\tz\none text\tno\tits partner\n")
     assert [p.target for p in iterate_positive_pairs([str(tmp_path / "a.tsv")])] == ["its partner", "another partner"]

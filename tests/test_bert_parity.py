@@ -203,7 +203,7 @@ def hidden_words() -> Tensor:
     return torch.where(asked & mask, (x + 7) % 37, IGNORE)
 
 
-def test_hidden_words_are_those_of_the_masked_language_model(tmp_path: Path) -> None:
+def test_masked_token_logits_equal_the_masked_language_model(tmp_path: Path) -> None:
     peer = theirs("BertForMaskedLM")
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
@@ -216,7 +216,7 @@ def test_hidden_words_are_those_of_the_masked_language_model(tmp_path: Path) -> 
     gradients_agree(model, peer, total / count, right.loss)
 
 
-def test_the_loss_of_pre_training_is_that_of_hidden_words_and_of_pairs(tmp_path: Path) -> None:
+def test_the_pretraining_loss_is_mlm_plus_nsp(tmp_path: Path) -> None:
     peer = theirs("BertForPreTraining")
     model = loaded(peer, tmp_path)
     x, mask, types = inputs()
@@ -242,7 +242,7 @@ def test_folders_of_pre_training_are_written_as_they_were_read(name: str, tmp_pa
     assert again.task.name == "mlm" and again.config.nsp is (name == "BertForPreTraining")
 
 
-def test_a_bare_body_gets_a_new_head_for_hidden_words_and_pairs(tmp_path: Path) -> None:
+def test_a_bare_body_gets_a_new_head_for_mlm_and_nsp(tmp_path: Path) -> None:
     model = loaded(theirs("BertModel"), tmp_path, task="mlm")
     assert model.has_new_head and model.config.nsp and model.head.follows.weight.shape == (2, 12)
     with_words = loaded(theirs("BertForPreTraining"), tmp_path / "more", task="classify")

@@ -52,7 +52,7 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
+def test_blocks_of_queries_attend_as_masked(name: str) -> None:
     rows, rule = CASES[name]
     q, k, v = leaves(rows)
     ours = attend_local_global(q, k, v, band_of(rule), 0.7)
@@ -61,7 +61,7 @@ def test_blocks_of_queries_see_what_the_rule_says(name: str) -> None:
 
 @pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", CASES)
-def test_marked_tokens_are_in_everyones_softmax_once(name: str) -> None:
+def test_global_tokens_are_in_every_softmax_once(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
     same_with_gradients(
@@ -102,7 +102,7 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
         near(one.double(), other, tolerance)
 
 
-def test_what_everyone_tells_a_marked_token_is_summed_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """16-bit sums stop growing when the summands become relatively small."""
     monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(4, 2**20))
     length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
@@ -171,7 +171,7 @@ def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
 # -- kernel selection
 
 
-def test_rules_of_windows_are_known_by_their_form() -> None:
+def test_window_masks_are_recognized_by_their_form() -> None:
     window, marks, real = SlidingWindow(2, 3), GlobalTokens(SOME), Padding(LENGTHS)
     for rule in (None, Causal(), real, marks, PACKED, window & window, window | window, window | real):
         assert parse_pattern(rule) is None, rule
@@ -201,7 +201,7 @@ def test_a_window_covers_rows_that_are_no_longer_than_each_of_its_sides() -> Non
     )
 
 
-def test_marks_are_found_once_from_left_to_right() -> None:
+def test_global_tokens_are_found_once_from_left_to_right() -> None:
     marks = GlobalTokens(SOME)
     places, there = marks.positions()
     assert places[there].tolist() == [0, 20, 36, 3] and there.sum(1).tolist() == [3, 1]

@@ -64,7 +64,7 @@ def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- predictions
 
 
-def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) -> None:
+def test_images_are_captioned_in_every_input_form(run: Path, album: Path) -> None:
     made = regard.load(run)
     path = album / "images" / "n 0.png"
     picture = Image.fromarray(np.asarray(Image.new("RGB", (20, 18), "red")))
@@ -82,7 +82,7 @@ def test_pictures_are_answered_however_they_are_given(run: Path, album: Path) ->
     "settings",
     [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "seed": 4, "num_return_sequences": 2}],
 )
-def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: Path) -> None:
+def test_the_caption_of_an_image_does_not_depend_on_its_batch(settings: dict[str, Any], album: Path) -> None:
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]
     decode = DecodeSettings(**settings)
@@ -93,7 +93,7 @@ def test_a_picture_is_answered_as_it_is_alone(settings: dict[str, Any], album: P
     assert len(whole[0].extra["alternatives"]) == settings.get("num_return_sequences", 1)
 
 
-def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
+def test_captions_end_at_the_end_token_or_a_given_limit(album: Path) -> None:
     made = model(album, max_length=7)
     path = str(album / "images" / "n 1.png")
     made.body.out.bias.data[made.config.eos_id] = -99
@@ -109,7 +109,7 @@ def test_answers_end_where_the_model_or_a_person_says(album: Path) -> None:
     assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["token_ids"]), "never generated"
 
 
-def test_cached_steps_say_what_one_pass_says(album: Path) -> None:
+def test_cached_steps_equal_one_pass(album: Path) -> None:
     """Validates the substitute captioner itself."""
     made = model(album)
     x = torch.randint(0, 256, (2, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
@@ -150,7 +150,7 @@ def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
     assert "    → " in told and "    = " in told
 
 
-def test_pictures_are_divided_not_captions(run: Path, album: Path) -> None:
+def test_images_are_split_not_captions(run: Path, album: Path) -> None:
     assert len({TASK.split_key(sample) for sample in samples(album)}) == 30
     held = {row["image"] for row in evaluate(run).rows}
     assert len(held) == facts(run)["data_stats"]["valid"]
@@ -220,7 +220,7 @@ def test_a_caption_that_was_changed_is_noticed(album: Path, tmp_path: Path) -> N
         regard.train("caption", out=tmp_path / "run", resume=True)
 
 
-def test_one_bad_picture_ends_no_training(album: Path, tmp_path: Path, capfd: Any) -> None:
+def test_one_invalid_image_does_not_stop_training(album: Path, tmp_path: Path, capfd: Any) -> None:
     import shutil
 
     mine = Path(shutil.copytree(album, tmp_path / "mine"))
@@ -252,7 +252,7 @@ def regard_says(*words: str) -> int:
     return int(stop.value.code or 0)
 
 
-def test_pictures_folders_and_tables_are_run(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
+def test_images_folders_and_tables_are_predicted(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
     picture = str(album / "images" / "n 2.png")
     assert regard_says("predict", str(run), picture) == 0
     assert capsys.readouterr().out == f"{picture}\t{regard.load(run).predict(picture).value}\n"
@@ -276,7 +276,7 @@ def test_pictures_folders_and_tables_are_run(run: Path, album: Path, tmp_path: P
     assert "file not found" in capsys.readouterr().err
 
 
-def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
+def test_commands_report_errors_in_one_sentence(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
     wrong: list[tuple[list[str], str]] = [
         (["train", "captoin", "--data", str(album)], "Unknown task 'captoin'. Did you mean 'caption'"),
         (["train", "caption", "--data", str(album / "nothing.jsonl"), "--model", "speaker-tiny"], "file not found"),
@@ -298,7 +298,7 @@ def test_commands_say_what_is_wrong_in_a_sentence(run: Path, album: Path, tmp_pa
     assert not (tmp_path / "no").exists()
 
 
-def test_a_preset_is_told_of(run: Path, capsys: Any) -> None:
+def test_a_preset_is_described(run: Path, capsys: Any) -> None:
     assert regard_says("info", "speaker-tiny") == 0
     assert "image of 16 × 16 pixels and 16 tokens" in capsys.readouterr().out
     assert regard_says("list", "tasks") == 0 and "caption" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_it_is_listed_and_checked() -> None:
     assert TASK is IMAGE_TASKS["caption"] and "caption" in IMAGE_CHECKS and isinstance(TASK, Caption)
 
 
-def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
+def test_a_row_is_an_image_with_one_of_its_captions(album: Path) -> None:
     made, some = model(album), samples(album)
     found = encoded(album, made)
     assert (
@@ -72,7 +72,7 @@ def test_a_row_is_a_picture_with_one_of_its_captions(album: Path) -> None:
     assert all(x == pytest.approx(mean[c], abs=0.1) for x, text in told for c in mean if c in text)
 
 
-def test_captions_that_are_too_long_are_left_out_and_their_pictures_stay(album: Path) -> None:
+def test_captions_that_are_too_long_are_skipped_and_their_images_stay(album: Path) -> None:
     made = model(album)
     whole, short = encoded(album, made), encoded(album, made, longest=4)
     assert TASK.num_rows(short) < TASK.num_rows(whole) and len(short) == 30 and short.too_long
@@ -84,7 +84,7 @@ def test_captions_that_are_too_long_are_left_out_and_their_pictures_stay(album: 
     assert TASK.num_rows(none) == 0 and len(none) == 30
 
 
-def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
+def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
     made = model(album)
     found = encoded(album, made)
     plan, steady = (TASK.sampler(found, made.config, 8, 5, packed) for packed in (False, True))
@@ -108,7 +108,7 @@ def test_grains_have_like_lengths_or_one_shape(album: Path) -> None:
         assert float(TASK.loss(made, plain)[0]) == pytest.approx(float(TASK.loss(made, padded)[0]), rel=1e-12)
 
 
-def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import regard.tasks.image_task as pictured
 
     seen: list[Any] = []
@@ -124,7 +124,7 @@ def test_a_picture_is_decoded_once_for_all_its_captions(album: Path, monkeypatch
     assert len(seen) == len(set(seen)) == 30
 
 
-def test_pictures_are_changed_while_learning_and_captions_are_not(album: Path) -> None:
+def test_images_are_augmented_in_training_and_captions_are_not(album: Path) -> None:
     made = model(album)
     found = encoded(album, made, data=DataSettings(flip=True, color_jitter=0.3))
     grain = TASK.sampler(found, made.config, 8, 5, False).epoch(0)[0]
@@ -186,7 +186,7 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     assert (tmp_path / "half/tokenizer.json").exists() and not (tmp_path / "half/preprocessor_config.json").exists()
 
 
-def test_pictures_are_made_ready_as_what_a_captioner_sees_through_wants_them(album: Path) -> None:
+def test_images_are_preprocessed_for_the_image_encoder(album: Path) -> None:
     @dataclass(frozen=True)
     class Through(speaker.Config):
         said: ImageProcessor | None = None

@@ -53,7 +53,7 @@ def looked(data: str, valid: str | None = None) -> Report:
     return CaptionSurvey.check([data], [valid] if valid else [], None, DataSettings())
 
 
-def test_clean_captions_have_only_their_numbers_told(tmp_path: Path) -> None:
+def test_clean_captions_have_only_statistics(tmp_path: Path) -> None:
     report = looked(write(tmp_path, clean(tmp_path)))
     assert found(report) == {} and report.counts == {"images": 104, "captions": 208, "files": 1}
     said = str(report)
@@ -103,7 +103,7 @@ def test_what_was_spoilt_is_found_and_nothing_else(name: str, spoil: Any, right:
     assert found(looked(write(tmp_path, rows))) == right
 
 
-def test_what_is_shared_is_shown_with_its_place(tmp_path: Path) -> None:
+def test_leaked_images_are_reported_with_their_line(tmp_path: Path) -> None:
     rows = clean(tmp_path)
     rows[3]["captions"].append("A thing called one, of one in 0!")
     said = str(looked(write(tmp_path, rows)))
@@ -127,7 +127,7 @@ def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
     assert (known.severity, known.count) == ("warning", 3) and report.counts["validation_images"] == 12
 
 
-def test_documents_count_captions_and_parts_are_looked_at_by_themselves(tmp_path: Path) -> None:
+def test_documents_count_captions_and_splits_are_checked_separately(tmp_path: Path) -> None:
     rows = clean(tmp_path, 12)
     images = [{"id": n, "file_name": one["image"]} for n, one in enumerate(rows)]
     told = [{"image_id": n, "caption": text} for n, one in enumerate(rows) for text in one["captions"]]

@@ -67,7 +67,7 @@ def answered(done: Done) -> list[str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_picture_of_a_file_is_answered_once(form: str, place: Path, model: str, cli: Cli) -> None:
+def test_every_image_of_a_file_is_captioned_once(form: str, place: Path, model: str, cli: Cli) -> None:
     FORMS[form](place / form)
     assert sorted(named(place / form)) == sorted(SAID)
     assert sorted(answered(cli("predict", model, str(place / form), "--json"))) == sorted(SAID)
@@ -88,7 +88,7 @@ def test_a_part_is_answered_and_without_one_all_are(place: Path, model: str, cli
     assert done.code == 2 and "none.json: file not found" in done.err
 
 
-def test_what_is_said_of_a_picture_need_not_be_there(place: Path, model: str, cli: Cli) -> None:
+def test_captions_are_optional_for_prediction(place: Path, model: str, cli: Cli) -> None:
     asked = {**coco(), "annotations": [{"image_id": 10, "bbox": [1, 2, 3, 4]}]}
     (place / "info.json").write_text(json.dumps(asked))
     assert named(place / "info.json") == list(SAID), "in the order of the images"
@@ -109,7 +109,7 @@ def test_what_is_said_of_a_picture_need_not_be_there(place: Path, model: str, cl
     assert done.code == 2 and "requires an input file" in done.err
 
 
-def test_a_bad_row_stands_in_its_place_and_ends_nothing(place: Path, model: str, cli: Cli) -> None:
+def test_an_invalid_row_keeps_its_position_and_stops_nothing(place: Path, model: str, cli: Cli) -> None:
     lines(place / "x.jsonl", {"image": "gone.png", "caption": "x"}, *each(), {"image": "broken.jpg", "caption": "x"})
     (place / "images" / "broken.jpg").write_bytes(b"\xff\xd8 not much")
     done = cli("predict", model, str(place / "x.jsonl"), "--json")
@@ -144,7 +144,7 @@ def trained(data: Path, out: Path) -> list[str]:
     return [*words, "--set", "train.steps=4", "train.eval_every=2", "data.valid_fraction=0.3"]
 
 
-def test_odd_pictures_are_learnt_from_answered_scored_and_explained(odd: Path, tmp_path: Path, cli: Cli) -> None:
+def test_unusual_images_are_trained_on_predicted_scored_and_explained(odd: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "a run"
     assert "Found no errors" in cli("check", "caption", "--data", str(odd)).out
     done = cli(*trained(odd, out))
@@ -174,7 +174,7 @@ def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli)
         assert done.code == 2 and right in done.err and not (tmp_path / "no").exists()
 
 
-def test_pictures_of_one_name_from_two_folders_are_two(odd: Path) -> None:
+def test_images_of_one_name_from_two_folders_are_two(odd: Path) -> None:
     for folder in ("a", "b"):
         (odd / folder).mkdir()
         Image.new("RGB", (9, 9), (folder == "a" and "red") or "blue").save(odd / folder / "same.png")
@@ -184,7 +184,7 @@ def test_pictures_of_one_name_from_two_folders_are_two(odd: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_captioner_that_was_interrupted_goes_on_as_if_it_was_not(odd: Path, tmp_path: Path, cli: Cli) -> None:
+def test_an_interrupted_captioner_resumes_exactly(odd: Path, tmp_path: Path, cli: Cli) -> None:
     small = [
         "model.encoder=resnet-tiny",
         "model.image_size=32",

@@ -21,7 +21,7 @@ from tiny import gradients, near, noise
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -> None:
+def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) -> None:
     body, batch = made("caption-fixed", depth=depth), batch_of()
     assert batch.decoder_inputs is not None
     cells = []
@@ -52,7 +52,7 @@ def test_show_and_tell_is_torchs_cells_that_read_the_picture_first(depth: int) -
     assert {"tokens.weight", "project.weight", "words.bias", "eyes.body.stem.conv.weight"} <= set(found)
 
 
-def test_the_picture_is_the_mean_of_its_last_map() -> None:
+def test_the_image_vector_is_the_mean_of_the_last_feature_map() -> None:
     body, batch = made("caption-fixed"), batch_of()
     near(body.eyes.pooled(batch.inputs), body.eyes.body.feature_maps(batch.inputs)[-1].mean((2, 3)))
 
@@ -119,7 +119,7 @@ def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tens
 
 
 @pytest.mark.parametrize(("inner", "deeper"), [(9, True), (0, True), (5, False)])
-def test_show_attend_and_tell_is_what_its_equations_say_number_by_number(inner: int, deeper: bool) -> None:
+def test_show_attend_and_tell_equals_loops_of_its_equations(inner: int, deeper: bool) -> None:
     body = made("caption-attend", width=3, embedding_dim=4, attention_dim=inner, project_features=deeper, vocab_size=8)
     target = torch.tensor([[1, 5, 7], [1, 3, 3]])
     batch = Batch(batch_of((3, 3)).inputs, decoder_inputs=target)
@@ -163,7 +163,7 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
     assert not torch.allclose(mixed[0][0], mixed[1][0])
 
 
-def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
+def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     """The penalty excludes positions after the end of a caption, given by labels, lengths or a mask."""
     body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
     assert batch.decoder_inputs is not None and batch.labels is not None
@@ -187,7 +187,7 @@ def test_captions_of_all_lengths_are_asked_to_look_everywhere_once() -> None:
     )
 
 
-def test_no_token_stands_before_the_first_word() -> None:
+def test_no_token_precedes_the_first_word() -> None:
     body, (target, _) = made("caption-attend"), captions()
     other = target.clone()
     other[:, 0] = 9
@@ -232,7 +232,7 @@ def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -
                 assert 0.008 < block.std().item() < 0.012, name
 
 
-def test_show_and_tells_counts_add_up() -> None:
+def test_parameter_counts_of_show_and_tell_add_up() -> None:
     config = show_and_tell.PRESETS["caption-fixed-base"].config
     V, m, n, D = config.vocab_size, config.embedding_dim, config.width, 2048
     decoder = V * m + (D * m + m) + 4 * n * (m + n) + 2 * 4 * n + (n * V + V)
@@ -293,7 +293,7 @@ RIGHT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_step_on_a_grid_of_nine_places_is_the_one_of_the_lectures() -> None:
+def test_a_step_on_a_grid_of_nine_positions_equals_the_lectures() -> None:
     """v · tanh(h W_h + z W_z) over the positions, and [i f o g] = T [E y; h; c] + b. The lectures have no gate."""
     given = {name: torch.tensor(value, dtype=torch.float64) for name, value in STEP.items()}
     body = made("caption-attend", width=3, embedding_dim=2, attention_dim=4, project_features=False)

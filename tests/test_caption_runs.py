@@ -60,7 +60,7 @@ def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_is_trained_saved_and_asked(name: str, album: Path, tmp_path: Path) -> None:
+def test_a_run_is_trained_saved_and_queried(name: str, album: Path, tmp_path: Path) -> None:
     model = train(name, album, tmp_path / "run")
     picture = str(album / "images" / "3.png")
     said = model.predict(picture)
@@ -75,7 +75,7 @@ def test_a_run_is_trained_saved_and_asked(name: str, album: Path, tmp_path: Path
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("frozen", ["true", "false"])
-def test_a_folder_is_seen_through_and_then_no_longer_needed(
+def test_an_encoder_checkpoint_is_used_and_then_no_longer_needed(
     name: str, frozen: str, album: Path, tmp_path: Path
 ) -> None:
     theirs = learnt("vit" if name == "caption-vit" else "resnet", tmp_path / "eyes")
@@ -98,7 +98,7 @@ def test_a_folder_is_seen_through_and_then_no_longer_needed(
     assert again.config.encoder_config == model.config.encoder_config
 
 
-def test_a_built_one_has_the_eyes_of_the_folder(tmp_path: Path) -> None:
+def test_a_built_captioner_has_the_encoder_of_the_checkpoint(tmp_path: Path) -> None:
     theirs = learnt("resnet", tmp_path)
     model = regard.build("caption-attend-tiny", encoder=str(tmp_path), freeze_encoder=True)
     for key, part in model.body.eyes.body.state_dict().items():
@@ -107,7 +107,7 @@ def test_a_built_one_has_the_eyes_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_with_the_same_arguments(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learnt("resnet", tmp_path / "eyes")
     monkeypatch.chdir(tmp_path)
     for resume in (False, True):  # a name without a slash may be a local folder
@@ -116,7 +116,7 @@ def test_a_run_goes_on_by_the_same_words(album: Path, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-def test_eyes_that_have_learnt_nothing_are_not_frozen(album: Path, tmp_path: Path) -> None:
+def test_untrained_encoders_are_not_frozen(album: Path, tmp_path: Path) -> None:
     assert find_preset("caption-attend-base")[1].config.freeze_encoder
     with pytest.raises(SettingError, match="50"):
         regard.train("caption", str(album), model="caption-attend-base", out=tmp_path / "run")

@@ -65,7 +65,7 @@ def torchs(body: Any, norm: str) -> tuple[nn.Module, nn.Module]:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize(("places", "height", "width"), [("learned", 32, 32), ("sines", 32, 48), ("none", 48, 32)])
-def test_a_captioner_is_torchs_encoder_and_decoder_on_the_places_of_a_map(
+def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
     norm: str, places: str, height: int, width: int
 ) -> None:
     body, batch = (
@@ -247,7 +247,7 @@ def test_what_would_be_computed_otherwise_is_refused_by_its_name(tmp_path: Path)
     assert (fields["bos_id"], fields["eos_id"], fields["pad_id"]) == (1, 2, 2)
 
 
-def test_the_published_count_has_vits_pooler_beside_ours() -> None:
+def test_the_published_count_includes_the_pooler_of_vit() -> None:
     with torch.device("meta"):
         theirs = transformers.VisionEncoderDecoderModel(
             encoder=transformers.ViTModel(transformers.ViTConfig()),

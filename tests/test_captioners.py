@@ -39,7 +39,7 @@ def logits_of(body: Any, batch: Batch) -> torch.Tensor:
 @pytest.mark.every(4)
 @kinds
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48)])
-def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, width: int) -> None:
+def test_cached_steps_equal_a_whole_pass(name: str, eyes: str, height: int, width: int) -> None:
     body, batch = made(name, eyes), batch_of((6, 6, 6), height, width)
     assert batch.decoder_inputs is not None
     right = logits_of(body, batch)
@@ -53,7 +53,7 @@ def test_steps_say_what_a_whole_pass_says(name: str, eyes: str, height: int, wid
 
 @pytest.mark.every(4)
 @kinds
-def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
+def test_neighbors_and_padding_change_nothing(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
     assert batch.decoder_inputs is not None
     together = logits_of(body, batch)
@@ -65,7 +65,7 @@ def test_neighbours_and_padding_change_nothing(name: str, eyes: str) -> None:
 
 
 @kinds
-def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str) -> None:
+def test_an_image_with_several_captions_is_encoded_once(name: str, eyes: str) -> None:
     body, batch, owners = made(name, eyes), batch_of((6, 3, 5, 4)), torch.tensor([0, 0, 0, 1])
     looked: list[int] = []
     body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].inputs)))
@@ -78,7 +78,7 @@ def test_a_picture_with_several_captions_is_looked_at_once(name: str, eyes: str)
 
 
 @kinds
-def test_another_picture_says_something_else(name: str, eyes: str) -> None:
+def test_another_image_gives_another_output(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
     other = replace(batch, inputs=pictures(3, seed=9))
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_another_picture_says_something_else(name: str, eyes: str) -> None:
 
 
 @usual
-def test_rows_come_and_go_wherever_they_stand(name: str, eyes: str) -> None:
+def test_rows_join_and_end_at_different_lengths(name: str, eyes: str) -> None:
     """A row at its fifth word with another image size joins two rows at their second word; then the first row ends."""
     body, batch, wide = made(name, eyes), batch_of((6, 6)), batch_of((6,), 32, 48)
     assert batch.decoder_inputs is not None and wide.decoder_inputs is not None
@@ -142,7 +142,7 @@ SETTINGS = [
 
 
 @usual
-def test_greedy_search_says_the_likeliest_word_each_time(name: str, eyes: str) -> None:
+def test_greedy_search_takes_the_most_likely_word_each_time(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of((1, 1, 1))
     assert batch.decoder_inputs is not None
     said = batch.decoder_inputs
@@ -194,7 +194,7 @@ def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
 
 
 @kinds
-def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
+def test_attention_positions_are_on_the_grid(name: str, eyes: str) -> None:
     body = made(name, eyes)
     for height, width in ((32, 32), (32, 48)):
         batch = batch_of((4, 2), height, width)
@@ -222,7 +222,7 @@ def test_what_is_regarded_lies_on_the_grid(name: str, eyes: str) -> None:
 @pytest.mark.parametrize(
     ("eyes", "tap", "places"), [("resnet", 1, 64), ("resnet", 2, 16), ("bit", 0, 64), ("vit", 0, 16), ("swin", 1, 64)]
 )
-def test_a_lower_map_is_looked_at_and_nothing_behind_it_is_kept(name: str, eyes: str, tap: int, places: int) -> None:
+def test_a_lower_feature_map_is_used_and_later_layers_are_dropped(name: str, eyes: str, tap: int, places: int) -> None:
     body, whole, batch = made(name, eyes, feature_level=tap), made(name, eyes), batch_of()
     states = body(batch)
     assert states.cross_states.shape[1] == places == body.grid(batch)[0] * body.grid(batch)[1]
@@ -256,7 +256,7 @@ def test_the_loss_reaches_every_parameter(name: str, eyes: str) -> None:
 
 
 @kinds
-def test_frozen_eyes_learn_nothing_and_gather_nothing(name: str, eyes: str) -> None:
+def test_frozen_encoders_keep_weights_and_statistics(name: str, eyes: str) -> None:
     body = made(name, eyes, freeze_encoder=True).train()
     before = {key: tensor.clone() for key, tensor in body.eyes.state_dict().items()}
     assert body.training and body.eyes.training and not any(part.training for part in body.eyes.body.modules())
@@ -270,7 +270,7 @@ def test_frozen_eyes_learn_nothing_and_gather_nothing(name: str, eyes: str) -> N
 
 
 @pytest.mark.parametrize("name", ["caption-fixed", "caption-attend", "caption-transformer"])
-def test_batch_norms_of_eyes_that_learn_gather_in_training_alone(name: str) -> None:
+def test_batch_norms_of_trained_encoders_update_in_training_only(name: str) -> None:
     body, batch = made(name), batch_of()
     norm = body.eyes.body.stem.norm
     before = norm.running_mean.clone()
@@ -311,7 +311,7 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
 
 @pytest.mark.slow
 @usual
-def test_a_few_pictures_are_learnt_by_heart(name: str, eyes: str) -> None:
+def test_a_few_images_are_memorized(name: str, eyes: str) -> None:
     torch.manual_seed(1)
     body, batch = fresh(name, eyes, dropout=0.0), batch_of()
     batch = replace(batch, inputs=batch.inputs.float())
@@ -331,7 +331,7 @@ def test_a_few_pictures_are_learnt_by_heart(name: str, eyes: str) -> None:
 
 
 @kinds
-def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
+def test_a_config_stores_its_encoder(name: str, eyes: str) -> None:
     config = config_of(name, eyes)
     kept = json.loads(json.dumps(as_dict(config)))
     back = from_dict(type(config), kept, "model.")
@@ -345,7 +345,7 @@ def test_a_config_remembers_what_it_sees_through(name: str, eyes: str) -> None:
         replace(config, encoder_config={"name": config.encoder, "system": eyes})
 
 
-def test_another_encoder_is_said_by_its_name() -> None:
+def test_another_encoder_is_chosen_by_name() -> None:
     config = config_of("caption-attend")
     other = override(config, {"encoder": "resnet-18", "image_size": "64"}, "model.")
     assert (
@@ -379,7 +379,7 @@ def test_another_encoder_is_said_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("preset", [key for name, _ in USUAL for key in SYSTEMS[name].presets])
-def test_a_preset_has_exactly_the_parameters_it_says(preset: str) -> None:
+def test_a_preset_has_exactly_the_stated_parameters(preset: str) -> None:
     system = next(SYSTEMS[name] for name, _ in USUAL if preset in SYSTEMS[name].presets)
     with torch.device("meta"):
         body = system.build(system.presets[preset].config)

@@ -81,7 +81,7 @@ def test_every_form_gives_the_same_samples(form: str, place: Path) -> None:
     assert {name: sorted(texts) for name, texts in found.items()} == {n: sorted(texts) for n, texts in SAID.items()}
 
 
-def test_parquet_may_hold_the_pictures_themselves(place: Path) -> None:
+def test_parquet_may_contain_the_images_themselves(place: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -98,7 +98,7 @@ def test_parquet_may_hold_the_pictures_themselves(place: Path) -> None:
     assert samples(place / "paths.parquet") == SAID
 
 
-def test_coco_has_its_pictures_elsewhere(place: Path) -> None:
+def test_coco_has_its_images_elsewhere(place: Path) -> None:
     (place / "annotations").mkdir()
     (place / "images").rename(place / "val2017")
     (place / "annotations/captions_val2017.json").write_text(json.dumps(coco()))
@@ -124,7 +124,7 @@ def test_columns_may_have_other_names(place: Path) -> None:
     assert samples(place / "x.csv", image="1", captions="0").keys() == SAID.keys()
 
 
-def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> None:
+def test_a_folder_is_recognized_by_its_file_and_a_split_by_its_name(place: Path) -> None:
     parts = dict(zip(SAID, ("train", "train", "test"), strict=True))
     rows = [{"image": name, "captions": texts, "split": parts[name]} for name, texts in SAID.items()]
     lines(place / "captions.jsonl", *rows)
@@ -147,7 +147,7 @@ def test_a_folder_is_known_by_its_file_and_a_part_by_its_name(place: Path) -> No
         samples(place / "bare")
 
 
-def test_blanks_are_left_out_and_named(place: Path) -> None:
+def test_empty_captions_are_skipped_and_named(place: Path) -> None:
     path = lines(
         place / "x.jsonl", {"image": "a.png", "captions": ["  one\n two ", " "]}, {"image": "b c.png", "caption": ""}, "\n",
         {"image": "", "caption": "of nothing"}, {"image": "d.png", "caption": None}, {"image": "d.png", "caption": "sky"}, "\n",
@@ -195,12 +195,12 @@ WRONG: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "rows", "right"), WRONG)
-def test_what_is_wrong_is_said_with_its_place(name: str, rows: list[Any], right: str, place: Path) -> None:
+def test_errors_are_reported_with_file_and_line(name: str, rows: list[Any], right: str, place: Path) -> None:
     with pytest.raises(RegardError, match=right):
         list(iterate_captions([str(lines(place / name, *rows))]))
 
 
-def test_a_misspelt_file_is_told_on_the_command_line(place: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_misspelt_file_is_reported_on_the_command_line(place: Path, monkeypatch: Any, capsys: Any) -> None:
     lines(place / "captions.jsonl", *each())
     words = ["regard", "check", "caption", "--data", str(place / "caption.jsonl")]
     monkeypatch.setattr("sys.argv", words)

@@ -86,7 +86,7 @@ def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[st
     return found
 
 
-def test_every_task_is_asked_here() -> None:
+def test_every_task_is_covered_here() -> None:
     tasks = {(made.task.modality, made.task.name) for made in (make() for make in MADE.values())}
     known = {(task.modality, task.name) for task in all_tasks()}
     assert known - tasks == {("text", "translate")}, "the run is queried below"
@@ -108,7 +108,7 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
     assert Path("explanation.html").exists()
 
 
-def test_what_nobody_can_explain_is_not_named() -> None:
+def test_unavailable_explanations_are_not_mentioned() -> None:
     class Unknown(Task):
         name = "guess"
 

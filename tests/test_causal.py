@@ -132,7 +132,7 @@ def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
 
 
 @bands
-def test_padding_and_neighbours_change_nothing(bands: str) -> None:
+def test_padding_and_neighbors_change_nothing(bands: str) -> None:
     model, batch = body(bands), ragged(PROMPTS, more=3)
     for mask in (batch.mask, torch.arange(batch.inputs.shape[1]) < batch.mask[:, None]):  # type: ignore[index]
         out = model.to_logits(model(replace(batch, mask=mask)).sequence)
@@ -140,7 +140,7 @@ def test_padding_and_neighbours_change_nothing(bands: str) -> None:
             near(out[number : number + 1, : len(row)], said(model, torch.tensor([row])))
 
 
-def test_a_hole_in_the_marks_hides_what_stands_there() -> None:
+def test_a_hole_in_the_attention_mask_removes_its_token() -> None:
     model, x = body(), ids(1, 6)
     marks = torch.ones(1, 6, dtype=torch.bool)
     marks[0, 2] = False
@@ -162,14 +162,14 @@ def test_documents_of_a_row_are_as_if_alone(bands: str) -> None:
         near(out[:, first : first + len(prompt)], said(model, torch.tensor([prompt])))
 
 
-def test_what_fills_up_a_packed_row_may_be_longer_than_the_context() -> None:
+def test_padding_of_a_packed_row_may_be_longer_than_the_context() -> None:
     model = body()
     row = ids(1, LENGTH + 9)
     offsets = Offsets(torch.tensor([0, 4, LENGTH + 9]), LENGTH + 5)
     near(model.to_logits(model(Batch(row, offsets=offsets)).sequence)[:, :4], said(model, row[:, :4]))
 
 
-def test_more_positions_than_there_are_is_an_error_that_says_so() -> None:
+def test_exceeding_the_number_of_positions_is_a_clear_error() -> None:
     model = body()
     said(model, ids(1, LENGTH))
     with pytest.raises(RegardError, match=f"{LENGTH}"):
@@ -219,7 +219,7 @@ def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, 
 @bands
 @rooms
 @pytest.mark.parametrize("more", [0, 2, 20])
-def test_rows_of_different_lengths_say_what_each_says_alone(bands: str, room: int | None, more: int) -> None:
+def test_rows_of_different_lengths_equal_each_row_alone(bands: str, room: int | None, more: int) -> None:
     model, rows = body(bands), copied(PROMPTS)
     state = model.start(ragged(rows, more), room)
     assert state.positions.tolist() == [len(row) - 1 for row in rows]
@@ -373,7 +373,7 @@ def test_fixed_beams_stay_where_they_are(bands: str) -> None:
     assert [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] == homes
 
 
-def test_beams_have_room_for_as_many_steps_as_were_asked_for_whatever_the_context() -> None:
+def test_beams_have_memory_for_all_requested_steps_whatever_the_context() -> None:
     """A finished long prompt is stepped together with an unfinished short one: both add columns."""
     model = body("banded")
     rows = [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
@@ -392,7 +392,7 @@ def test_beams_have_room_for_as_many_steps_as_were_asked_for_whatever_the_contex
 
 @bands
 @rooms
-def test_nine_rows_say_what_one_says(bands: str, room: int | None) -> None:
+def test_nine_rows_equal_one_row(bands: str, room: int | None) -> None:
     model, rows = body(bands), [ids(1, 1 + n % 4, seed=n)[0].tolist() for n in range(9)]
     state = model.start(ragged(rows), room)
     go_on(model, state, rows, 4)
@@ -401,7 +401,7 @@ def test_nine_rows_say_what_one_says(bands: str, room: int | None) -> None:
 # -- recording attention
 
 
-def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
+def test_recorded_attention_is_causal_layer_by_layer() -> None:
     model, x = body("banded"), ids(1, 6)
     with record_attention(model) as seen:
         whole = said(model, x)
@@ -417,7 +417,7 @@ def test_what_is_watched_is_the_causal_rule_layer_by_layer() -> None:
     near(steps.weights("decoder.blocks.1.attend"), seen.weights("decoder.blocks.1.attend"))
 
 
-def test_noise_in_the_rows_that_are_hidden_never_becomes_a_number_that_is_none() -> None:
+def test_noise_in_masked_rows_never_becomes_nan() -> None:
     """Unwritten cache columns contain arbitrary memory: the product with weight 0 must be 0."""
     model = body()
     state = model.start(ragged([[1, 2, 3, 4], [5]]))

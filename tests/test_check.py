@@ -58,7 +58,7 @@ def only(report: Report, *kinds: str) -> Finding:
 # -- no findings
 
 
-def test_every_task_says_how_its_data_is_checked() -> None:
+def test_every_task_defines_its_data_check() -> None:
     assert TEXT_CHECKS.keys() == TEXT_TASKS.keys()
 
 
@@ -73,7 +73,7 @@ def test_clean_data_has_no_finding(folder: Path, many: Pairs) -> None:
 # -- unusable rows
 
 
-def test_bad_bytes_are_counted_and_reading_goes_on(folder: Path, many: Pairs) -> None:
+def test_invalid_bytes_are_counted_and_reading_continues(folder: Path, many: Pairs) -> None:
     lines = [f"{a}\t{b}".encode() for a, b in many]
     lines[4] = b"girls\tM\xe4dchen"
     lines[9] = b"zero\tn\0ull"
@@ -126,7 +126,7 @@ def test_broken_rows_of_every_format_are_counted(folder: Path, many: Pairs) -> N
         assert report.counts["pairs"] == 1500 - len(lines)
 
 
-def test_blank_sides_are_a_warning_and_many_an_error(folder: Path, many: Pairs) -> None:
+def test_empty_sides_are_a_warning_and_many_an_error(folder: Path, many: Pairs) -> None:
     some = [*many, ("no target", "")]
     blank = only(check("translate", tsv("a.tsv", some)), "empty")
     assert blank.severity == "warning" and (blank.locations[0].path, blank.locations[0].line) == ("a.tsv", 1501)
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_read(folder:
     assert "damaged gzip" in bad.locations[0].text and bad.locations[1].text == "the file is empty."
 
 
-def test_a_header_is_seen(folder: Path, many: Pairs) -> None:
+def test_a_header_is_detected(folder: Path, many: Pairs) -> None:
     head = only(check("translate", tsv("a.tsv", [("english", "german"), *many])), "header")
     assert head.severity == "error" and "looks like a header" in head.locations[0].text
 
@@ -240,7 +240,7 @@ def test_many_exchanged_rows_are_an_error(folder: Path, many: Pairs) -> None:
 
 
 @pytest.mark.parametrize("order", ["abc", "bac", "acb"])
-def test_a_file_with_its_sides_exchanged_is_named_wherever_it_stands(folder: Path, many: Pairs, order: str) -> None:
+def test_a_file_with_swapped_sides_is_named_wherever_it_is(folder: Path, many: Pairs, order: str) -> None:
     tsv("a.tsv", many[:500]), tsv("c.tsv", many[1000:])
     tsv("b.tsv", [(b, a) for a, b in many[500:1000]])
     turned = only(check("translate", [f"{name}.tsv" for name in order]), "swapped_file")
@@ -255,7 +255,7 @@ def test_validation_data_the_other_way_round_is_an_error(folder: Path, many: Pai
     assert only(check("translate", data, valid=tsv("v.tsv", straight)), "validation swapped").locations[0].line == 8
 
 
-def test_rows_that_were_not_translated_are_seen(folder: Path, many: Pairs) -> None:
+def test_untranslated_rows_are_detected(folder: Path, many: Pairs) -> None:
     some = [*many[:-1], (many[-1][0], many[-2][0])]
     assert only(check("translate", tsv("a.tsv", some)), "same_language").locations[0].line == 1500
 
@@ -278,7 +278,7 @@ def test_two_sides_of_one_language_are_not_judged(folder: Path, many: Pairs) -> 
 # -- leaks
 
 
-def test_leaks_are_told_apart_by_how_much_is_known(folder: Path, many: Pairs) -> None:
+def test_leaks_are_distinguished_by_overlap(folder: Path, many: Pairs) -> None:
     data = tsv("a.tsv", many[:1200])
     valid = [*many[1200:], many[0], (many[1][0], many[2][1]), (many[2][0].upper() + "!!", many[2][1])]
     report = check("translate", data, valid=tsv("v.tsv", valid))
@@ -335,7 +335,7 @@ def cli(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return call
 
 
-def test_the_exit_code_says_whether_something_must_be_fixed(cli: Callable[..., Any], many: Pairs) -> None:
+def test_the_exit_code_reports_errors(cli: Callable[..., Any], many: Pairs) -> None:
     tsv("a 1.tsv", many[:750]), tsv("a 2.tsv", [*many[750:], many[750]])
     code, out, err = cli("translate", "--data", "a *.tsv")
     assert code == 0 and err == "" and "warning  duplicate pairs: 1" in out

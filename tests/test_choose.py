@@ -35,7 +35,7 @@ def encode(model: Any, samples: Any) -> Any:
     return model.task.encode(samples, model.tokenizer, model.config, 99)
 
 
-def test_a_way_for_each_choice_stands_between_the_marks() -> None:
+def test_each_choice_has_a_row_between_special_tokens() -> None:
     text, model = letters(), headed("choose")
     start, delimiter, extract = (text.token_to_id(mark) for mark in SPECIAL_TOKENS)
     found = encode(model, SAMPLES)
@@ -59,7 +59,7 @@ def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("terms", [LossWeights(), LossWeights(0.2, 0.5)])
-def test_the_loss_is_what_the_paper_says(terms: LossWeights, packed: bool) -> None:
+def test_the_loss_equals_the_paper(terms: LossWeights, packed: bool) -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES)
     plan = model.task.sampler(encoded, model.config, 128, 0, packed)
@@ -74,7 +74,7 @@ def test_the_loss_is_what_the_paper_says(terms: LossWeights, packed: bool) -> No
         near(ours[name], theirs[name], 1e-11)
 
 
-def test_packed_grains_have_one_shape() -> None:
+def test_packed_micro_batches_have_one_shape() -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES * 8)
     plan = model.task.sampler(encoded, model.config, 100, 0, True)
@@ -198,14 +198,14 @@ def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
     assert "| reference |" in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_a_question_that_fills_a_grain_alone_still_fits(tmp_path: Path) -> None:
+def test_a_question_that_fills_a_micro_batch_alone_still_fits(tmp_path: Path) -> None:
     data = questions(tmp_path / "a.jsonl", 20)
     settings = (*SMALL, *QUICK, "train.steps=2", "train.epochs=0", "train.batch_tokens=8")
     train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
     assert (tmp_path / "run" / "README.md").exists()
 
 
-def test_many_places_are_told_one_by_one(tmp_path: Path) -> None:
+def test_many_positions_are_reported_one_by_one(tmp_path: Path) -> None:
     model = headed("choose")
     samples = [
         ChoiceSample("abc", "", tuple(f"{'ab' * (number % 5)}c{'d' * number}" for number in range(26)), right)

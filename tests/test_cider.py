@@ -32,7 +32,7 @@ def of(said: list[str], meant: list[list[str]]) -> list[float]:
     return cider([text.split() for text in said], [[text.split() for text in texts] for texts in meant]).tolist()
 
 
-def test_it_is_what_cocos_program_says() -> None:
+def test_scores_equal_pycocoevalcap() -> None:
     assert of(SAID, MEANT) == pytest.approx(RIGHT, rel=1e-12)
     scores = caption_scores(SAID, MEANT, DataSettings(pretokenized=True))
     assert scores["cider"] == round(100 * float(np.mean(RIGHT)), 2)
@@ -53,11 +53,11 @@ def test_sums_by_hand(said: str, right: float) -> None:
     assert of([said, "c d"], [["a b"], ["c d"]])[0] == pytest.approx(right, rel=1e-12)
 
 
-def test_what_all_pictures_say_counts_nothing() -> None:
+def test_words_of_all_images_have_weight_0() -> None:
     assert of(["a b", "a b"], [["a b"], ["a b"]]) == [0.0, 0.0] and of(["a b"], [["a b"]]) == [0.0]
 
 
-def test_pictures_may_have_different_numbers_of_references_and_no_order() -> None:
+def test_images_may_have_different_numbers_of_references_and_no_order() -> None:
     turned = of(SAID[::-1], [texts[::-1] for texts in MEANT[::-1]])
     assert turned[::-1] == pytest.approx(RIGHT, rel=1e-12)
     with pytest.raises(ValueError, match="reference"):
@@ -65,7 +65,7 @@ def test_pictures_may_have_different_numbers_of_references_and_no_order() -> Non
 
 
 @pytest.mark.slow
-def test_five_thousand_pictures_take_seconds() -> None:
+def test_five_thousand_images_take_seconds() -> None:
     random = np.random.default_rng(0)
 
     def text() -> list[str]:

@@ -61,7 +61,7 @@ def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -
 # -- input format
 
 
-def test_texts_and_pairs_are_put_between_the_marks() -> None:
+def test_texts_and_pairs_are_put_between_special_tokens() -> None:
     model = headed("classify", labels=LABELS)
     one, ordered = encode(model, SAMPLES), encode(model, PAIRS)
     assert one.fields["text"][0].tolist() == ids("SabcE") and ordered.fields["text"][0].tolist() == ids("SabcDdeE")
@@ -70,7 +70,7 @@ def test_texts_and_pairs_are_put_between_the_marks() -> None:
     assert both.fields["ways"][0].tolist() == [8, 8] and [int(x[0]) for x in both.fields["label"]] == [0, 2, 1]
 
 
-def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
+def test_long_texts_lose_their_middle_and_never_a_special_token() -> None:
     assert truncate_middle([list(range(9))], 5) == [[0, 1, 2, 7, 8]]
     assert truncate_middle([list(range(9)), [7, 7]], 6) == [[0, 1, 7, 8], [7, 7]]
     assert truncate_middle([[7, 7], list(range(9))], 6) == [[7, 7], [0, 1, 7, 8]]
@@ -85,7 +85,7 @@ def test_what_is_too_long_loses_its_middle_and_never_a_mark() -> None:
     assert len(encode(model, [LabeledText("a" * 80, "b" * 80, "good")], longest=500).fields["text"][0]) == 24
 
 
-def test_marks_in_a_text_are_text() -> None:
+def test_special_tokens_in_a_text_are_text() -> None:
     text = Classify().add_special_tokens(
         TextTokenizer.train_lm_bpe(["_start_ is a word _classify_"], 300), gpt2.Config()
     )
@@ -124,7 +124,7 @@ def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("pair", ["", "ordered", "symmetric"])
-def test_the_loss_is_what_the_paper_says(pair: str, packed: bool) -> None:
+def test_the_loss_equals_the_paper(pair: str, packed: bool) -> None:
     model, terms = headed("classify", labels=LABELS, pair=pair), LossWeights(0.1, 0.5)
     encoded = encode(model, PAIRS if pair else SAMPLES, pair or "ordered")
     plan = model.task.sampler(encoded, model.config, 96, 0, packed)
@@ -147,7 +147,7 @@ def test_without_the_auxiliary_loss_only_the_class_counts() -> None:
     near(model.task.loss(model, batch)[0], oracle(model, encoded, LossWeights()))
 
 
-def test_padding_and_neighbours_change_no_answer() -> None:
+def test_padding_and_neighbors_change_no_prediction() -> None:
     model = headed("classify", labels=LABELS)
     texts = ["abc", "h", "deaf bed", "", "cab"]
     together = [answer.score for answer in model.predict(texts)]
@@ -187,7 +187,7 @@ def test_measures_are_those_that_are_taught() -> None:
     assert confusion_scores(np.array([[3, 0], [2, 0]]))["mcc"] == 0
 
 
-def test_a_warm_up_below_one_is_a_share_of_all_steps() -> None:
+def test_a_warmup_below_one_is_a_fraction_of_all_steps() -> None:
     share, steps = (TrainSettings(steps=1000, lr=1.0, lr_schedule="linear", warmup_steps=warm) for warm in (0.1, 100))
     assert [lr_at(step, share) for step in (1, 50, 100, 500)] == [lr_at(step, steps) for step in (1, 50, 100, 500)]
     assert lr_at(1, TrainSettings(steps=100, lr=1.0, lr_schedule="linear", warmup_steps=0.002)) == 1.0
@@ -255,7 +255,7 @@ def test_classes_without_names_have_those_that_are_meant(tmp_path: Path) -> None
     assert load(tmp_path).spec.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
-def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tmp_path: Path) -> None:
+def test_a_classifier_loaded_for_another_task_drops_its_head_and_reports_it(tmp_path: Path) -> None:
     model = headed("classify", labels=LABELS)
     model.save(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == [
@@ -276,7 +276,7 @@ def test_a_classifier_loaded_for_another_task_leaves_its_head_out_and_says_so(tm
         bare.predict("abc")
 
 
-def test_both_orders_cannot_be_said_in_the_published_layout(tmp_path: Path) -> None:
+def test_both_orders_are_not_supported_in_hugging_face_format(tmp_path: Path) -> None:
     model = headed("classify", labels=LABELS, pair="symmetric")
     with pytest.raises(WeightsError, match="order"):
         regard.save(model, tmp_path / "no")
@@ -340,7 +340,7 @@ def tuned(place: Path) -> str:
     return train("classify", place / "labels.tsv", place / "run", *QUICK, "train.epochs=12", model=str(place / "lm"))
 
 
-def test_fine_tuning_says_what_is_new_and_learns(place: Path, tuned: str) -> None:
+def test_fine_tuning_reports_new_weights_and_improves(place: Path, tuned: str) -> None:
     assert (
         "Newly initialized: 3 new tokens, new head for 2 classes (32 parameters)." in tuned
         and "64 training texts, 16 validation texts" in tuned
@@ -402,7 +402,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(place: Path, tmp_path: 
     assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
 
 
-def test_pairs_are_learnt_in_either_way_from_nothing(tmp_path: Path) -> None:
+def test_pairs_are_trained_in_both_formats_from_scratch(tmp_path: Path) -> None:
     words = [*GOOD, *BAD]
     pairs = [(a, b, "same" if (a in GOOD) == (b in GOOD) else "other") for a in words for b in words]
     path = write(tmp_path / "pairs.tsv", pairs, "text\tpair\tlabel")
@@ -438,7 +438,7 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
     assert "31 training texts" in said
 
 
-def test_others_find_the_marks_around_a_text_by_themselves(tmp_path: Path) -> None:
+def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     text = Classify().add_special_tokens(
@@ -503,7 +503,7 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
     assert not seen[1:, 1:][far[1:, 1:]].any() and (np.diag(seen) > 0).all()  # other tokens attend within their window
 
 
-def test_many_classes_are_told_one_by_one(tmp_path: Path) -> None:
+def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
     """A confusion matrix is too large above 24 classes."""
     labels = tuple(f"c{number:02}" for number in range(30))
     model = headed("classify", labels=labels)

@@ -155,7 +155,7 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
     assert known["settings"]["train"]["steps"] == 2 and known["settings"]["train"]["log_every"] == 1
 
 
-def test_the_demo_runs_from_corpus_to_pictures_and_replaces_only_its_own(
+def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.demos.grammar import generate_corpus
@@ -198,7 +198,7 @@ def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
     return texts, answers
 
 
-def test_arguments_files_and_pipes_are_answered_in_order_with_blank_lines_kept(
+def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
     cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]
 ) -> None:
     texts, answers = asked
@@ -219,13 +219,13 @@ def test_more_lines_than_fit_into_a_chunk_stay_in_order(
     assert cli("predict", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
 
 
-def test_blanks_around_a_text_are_no_part_of_it_as_in_training(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+def test_spaces_around_a_text_are_stripped_as_in_training(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     text = pairs[0][0]
     assert cli("predict", trained.path, stdin=f"  {text} \n").out == cli("predict", trained.path, text).out
     assert cli("predict", trained.path, stdin="   \n").out == "\n"
 
 
-def test_a_pipe_that_is_not_utf8_is_told_by_its_line(cli: Cli, trained: Trained) -> None:
+def test_a_pipe_that_is_not_utf8_is_reported_by_line(cli: Cli, trained: Trained) -> None:
     done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
     assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
 
@@ -241,7 +241,7 @@ def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list
     assert len(full["logprobs"]) == len(full["tokens"]) + (full["finish_reason"] == "eos")
 
 
-def test_json_of_a_blank_line_has_the_same_keys(cli: Cli, trained: Trained) -> None:
+def test_json_of_an_empty_line_has_the_same_keys(cli: Cli, trained: Trained) -> None:
     rows = [
         json.loads(line) for line in cli("predict", trained.path, "--json", stdin="a horse ran\n\n").out.splitlines()
     ]
@@ -273,7 +273,7 @@ def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Tr
 # -- evaluate, info, list, explain, export
 
 
-def test_a_run_is_scored_on_what_it_remembers_as_its_card_says(cli: Cli, trained: Trained) -> None:
+def test_a_run_is_scored_on_its_stored_data_as_on_its_card(cli: Cli, trained: Trained) -> None:
     done = cli("evaluate", trained.path, "--json")
     scores = json.loads(done.out)
     assert done.code == 0 and scores["loss"] == pytest.approx(facts(trained.path)["best"]["loss"], abs=1e-4)
@@ -308,7 +308,7 @@ def test_info_counts_what_there_is(cli: Cli, trained: Trained) -> None:
     assert sum(int(number.replace(",", "")) for number in layers) == count
 
 
-def test_lists_name_all_that_can_be_asked_for(cli: Cli) -> None:
+def test_lists_contain_all_choices(cli: Cli) -> None:
     assert "transformer-big" in cli("list").out and "translate" in cli("list", "tasks").out
     assert cli("list", "models").out.splitlines()[1].startswith("transformer ")
     settings = cli("list", "settings").out
@@ -318,7 +318,7 @@ def test_lists_name_all_that_can_be_asked_for(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a b.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("new/a.html", b"<!")])
-def test_an_explanation_is_a_picture_or_a_page(cli: Cli, trained: Trained, name: str, begins: bytes) -> None:
+def test_an_explanation_is_an_image_or_a_page(cli: Cli, trained: Trained, name: str, begins: bytes) -> None:
     done = cli("explain", trained.path, "a horse ran", "ein Pferd lief", "--out", name)
     assert done == (0, f"a horse ran → ein Pferd lief\n{name}\n", "")
     assert Path(name).read_bytes().lower().startswith(begins.lower())
@@ -409,7 +409,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_input_is_told_in_one_paragraph(what: str, cli: Cli, trained: Trained, pairs: Pairs) -> None:
+def test_invalid_input_is_reported_in_one_paragraph(what: str, cli: Cli, trained: Trained, pairs: Pairs) -> None:
     line, *wanted = WRONG[what]
     write_pairs(Path("good.tsv"), pairs[:20])
     for name, content in {
@@ -427,7 +427,7 @@ def test_wrong_input_is_told_in_one_paragraph(what: str, cli: Cli, trained: Trai
     assert sorted(Path().rglob("*")) == before
 
 
-def test_answers_have_a_place_or_are_refused_before_the_work(cli: Cli, trained: Trained) -> None:
+def test_output_paths_are_checked_before_the_work(cli: Cli, trained: Trained) -> None:
     done = cli("evaluate", trained.path, "--predictions", "no/where.jsonl")
     assert (
         Path("no/where.jsonl").exists() if done.code == 0 else "no/where.jsonl" in done.err and "bleu" not in done.out
@@ -442,7 +442,7 @@ def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("words", [("--debug", "predict", "norun", "x"), ("predict", "norun", "x", "--debug")])
-def test_debug_shows_the_traceback_wherever_it_stands(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_debug_shows_the_traceback_at_every_position(words: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "regard", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "Traceback" in done.stderr and "UnknownFolder" in done.stderr

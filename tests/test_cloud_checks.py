@@ -52,7 +52,7 @@ def segment(folder: Path, valid: Path | None = None, columns: Any = None) -> Rep
     return LabeledCloudSurvey.check([str(folder)], [] if valid is None else [str(valid)], columns, DataSettings())
 
 
-def test_clean_clouds_have_only_their_classes_told(tmp_path: Path) -> None:
+def test_clean_point_clouds_have_only_class_statistics(tmp_path: Path) -> None:
     report = classify(clean(tmp_path))
     assert found(report) == {} and report.counts == {"point_clouds": MANY, "entries": 1, "classes": 2}
     assert report.class_counts[0].train == {"ball": 52, "cube": 52}
@@ -153,7 +153,7 @@ def test_a_set_that_is_made_is_clean_and_brings_its_validation() -> None:
 # -- points with labels
 
 
-def test_clean_labels_have_only_their_classes_told(tmp_path: Path) -> None:
+def test_clean_labels_have_only_class_statistics(tmp_path: Path) -> None:
     report = segment(labelled(tmp_path))
     assert found(report) == {} and report.counts["classes"] == 3
     assert report.class_counts[0].train == {"0": 27 * MANY, "1": 27 * MANY, "2": 26 * MANY}
@@ -195,7 +195,7 @@ def test_the_same_points_with_other_labels_are_a_contradiction(tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_a_column_that_a_person_names_is_checked(tmp_path: Path) -> None:
+def test_a_column_named_by_the_user_is_checked(tmp_path: Path) -> None:
     for number in range(3):
         rows = np.concatenate([points(number), np.full((80, 6), 0.5), np.arange(80)[:, None] % 2], axis=1)
         np.savetxt(tmp_path / f"{number}.txt", rows, fmt="%.5f")
@@ -206,7 +206,7 @@ def test_a_column_that_a_person_names_is_checked(tmp_path: Path) -> None:
 # -- file formats
 
 
-def test_forms_are_told_whatever_their_size_and_place() -> None:
+def test_statistics_do_not_depend_on_size_and_position() -> None:
     for factor, shift in ((1, 0), (1e-3, 0), (1e4, 0), (1, 30)):
         cube = factor * points(1, 500) + np.float32(shift)
         assert degenerate_shape(cube) == ""
@@ -217,7 +217,7 @@ def test_forms_are_told_whatever_their_size_and_place() -> None:
         assert degenerate_shape(np.full((10, 3), shift + factor, np.float32)) == "single_location"
 
 
-def test_long_clouds_have_nothing_outside() -> None:
+def test_elongated_point_clouds_have_no_outliers() -> None:
     assert count_outliers(points(1, 1000) * np.float32([50, 1, 1])) == 0
     assert count_outliers(np.concatenate([points(1, 1000), [[20, 0, 0], [0, 30, 0]]]).astype(np.float32)) == 2
     assert count_outliers(np.zeros((5, 3), np.float32)) == 0

@@ -36,7 +36,7 @@ def explained(model: Any, item: Any, at: Any = None) -> CloudExplanation:
 
 
 @both
-def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: str) -> None:
+def test_fractions_are_attention_weights_averaged_over_channels(task: str) -> None:
     model, whole = made(task), cloud(70)
     found = explained(model, whole, at=11)
     assert found.attention is not None and is_explainable(model.task)
@@ -55,7 +55,7 @@ def test_shares_are_the_weights_of_the_attention_averaged_over_channels(task: st
         assert np.allclose(found.attention.point_weights(layer), right, atol=1e-6) and abs(right.sum() - 1) < 1e-5
 
 
-def test_a_point_is_asked_by_its_number_or_by_where_it_is() -> None:
+def test_a_point_is_chosen_by_number_or_by_position() -> None:
     whole = PointCloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
     assert query_index(whole, 2) == query_index(whole, np.int64(2)) == 2 and query_index(whole, (101.2, 0.1, 0)) == 1
     assert query_index(whole, None) == 0, "the point in the center"
@@ -79,7 +79,7 @@ def test_layers_are_named_by_their_level_and_the_way() -> None:
     )
 
 
-def test_of_a_large_level_only_what_is_asked_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_requested_rows_of_a_large_level_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("regard.explain.points.MAX_STORED_QUERIES", 30)
     model, whole = made("segment"), cloud(90)
     found = explained(model, whole, at=5)
@@ -90,7 +90,7 @@ def test_of_a_large_level_only_what_is_asked_is_kept(monkeypatch: pytest.MonkeyP
     assert found.save(tmp_path / "it.html").exists()
 
 
-def test_an_explanation_is_saved_as_page_picture_or_numbers(tmp_path: Path) -> None:
+def test_an_explanation_is_saved_as_page_image_or_numbers(tmp_path: Path) -> None:
     found = explained(made("classify", PointProcessor(40, "unit_sphere")), cloud(80), at=3)
     assert found.attention is not None and len(found.attention.coordinates) == 40
     for ending in ("html", "png", "svg"):
@@ -118,7 +118,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli) -> None:
+def test_point_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli) -> None:
     done = cli("predict", folders / "classify", folders / "scans")
     lines = done.out.splitlines()
     assert done.code == 0 and [Path(line.split("\t")[0]).name for line in lines] == ["room0.ply", "room1.ply"]
@@ -131,7 +131,7 @@ def test_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli) -> N
     assert cli("predict", folders / "classify", folders / "table.csv").out.split("\t")[1] == lines[1].split("\t")[1]
 
 
-def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
+def test_point_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
     done = cli("predict", folders / "segment", folders / "scans", "--out", "seen")
     assert done.code == 0 and len(done.out.splitlines()) == 2 and " %" in done.out
     assert sorted(path.name for path in Path("seen").iterdir()) == [
@@ -148,7 +148,7 @@ def test_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
     )
 
 
-def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> None:
+def test_point_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> None:
     for task, at in (("segment", "0.5,0.2,0.1"), ("classify", "7")):
         done = cli("explain", folders / task, folders / "scans/room0.ply", "--at", at, "--out", "why.html")
         assert done.code == 0 and done.out.splitlines()[-1] == "why.html", done.err
@@ -181,7 +181,7 @@ def test_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> No
         (("train", "classify", "--data", "solids", "--model", "vit-tiny", "--out", "r"), "solids"),
     ],
 )
-def test_wrong_uses_are_told_in_one_paragraph(
+def test_invalid_uses_are_reported_in_one_paragraph(
     words: tuple[str, ...], said: str, folders: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folders)
@@ -190,7 +190,7 @@ def test_wrong_uses_are_told_in_one_paragraph(
     assert done.code == 2 and said in done.err and "Traceback" not in done.err, done.err
 
 
-def test_a_model_of_texts_or_pictures_given_a_cloud_says_what_it_wants(folders: Path, cli: Cli) -> None:
+def test_text_and_image_models_report_the_expected_input_for_a_point_cloud(folders: Path, cli: Cli) -> None:
     regard.build("vit-tiny", task="classify", image_size=8, width=12, depth=1, heads=2, ffn_dim=12).save(
         folders / "vit"
     )
@@ -198,7 +198,7 @@ def test_a_model_of_texts_or_pictures_given_a_cloud_says_what_it_wants(folders: 
     assert done.code == 2 and "room0.ply" in done.err and "Traceback" not in done.err
 
 
-def test_presets_and_runs_are_told_about(folders: Path, cli: Cli) -> None:
+def test_presets_and_runs_are_described(folders: Path, cli: Cli) -> None:
     told = cli("info", "point-tiny")
     assert told.code == 0 and "point cloud of 1,024 points" in told.out and "\n0.00 GFLOP" not in told.out
     assert "GFLOP" in cli("info", str(folders / "segment") + "/").out
@@ -211,7 +211,7 @@ def test_presets_and_runs_are_told_about(folders: Path, cli: Cli) -> None:
     )
 
 
-def test_clouds_are_checked(folders: Path) -> None:
+def test_point_clouds_are_checked(folders: Path) -> None:
     report = check("segment", str(folders / "scans"))
     assert "clouds" in str(report).lower() and not report.errors
     (folders / "scans" / "bad.ply").write_bytes(b"ply\nnonsense")

@@ -76,7 +76,7 @@ def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> Non
     assert cloud.from_mesh and counts.min() > 850  # about 1,000 points per side
 
 
-def test_an_off_file_may_have_colours_and_normals(tmp_path: Path) -> None:
+def test_an_off_file_may_have_colors_and_normals(tmp_path: Path) -> None:
     rows = ["0 0 0 0 0 1 255 0 0 255", "1 0 0 0 0 1 255 0 0 255", "0 1 0 0 0 1 0 0 255 255"]
     cloud = at("\n".join(["CNOFF", "3 1 0", *rows, "3 0 1 2"]), ".off", tmp_path, num_points=2000)
     assert cloud.colors is not None and cloud.normals is not None
@@ -137,12 +137,12 @@ l 1 2
 """
 
 
-def test_an_obj_file_has_slashes_negative_corners_and_what_is_not_asked_for(tmp_path: Path) -> None:
+def test_an_obj_file_has_slashes_negative_corners_and_ignored_lines(tmp_path: Path) -> None:
     cloud = at(OBJ, ".obj", tmp_path, num_points=6000)
     assert np.bincount(on_cube(cloud.coordinates), minlength=6).min() > 850
 
 
-def test_vertices_of_an_obj_may_have_colours_or_a_weight(tmp_path: Path) -> None:
+def test_vertices_of_an_obj_may_have_colors_or_a_weight(tmp_path: Path) -> None:
     text = "v 0 0 0 1 0 0\nv 1 0 0 1 0 0\nv 0 1 0 0 0 1\nf 1 2 3\n"
     cloud = at(text, ".obj", tmp_path, num_points=1000)
     np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
@@ -241,7 +241,7 @@ def test_a_wrong_stl_file_is_refused(content: bytes, ending: str, said: str, tmp
     refused(content, ending, said, tmp_path)
 
 
-def test_a_wrong_glb_file_is_refused_and_trimesh_says_nothing_itself(tmp_path: Path, capfd: Any) -> None:
+def test_an_invalid_glb_file_is_refused_and_trimesh_prints_nothing(tmp_path: Path, capfd: Any) -> None:
     trimesh = pytest.importorskip("trimesh")
     good = trimesh.creation.box().export(file_type="glb")
     for content in (b"glTF\2\0\0\0\xff\xff\xff\xff", good[:-60], good[:200] + b"\xff" * 40 + good[240:]):
@@ -275,7 +275,7 @@ def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any
         "//X Y Z\n1 2 3\n4 5 6\n",
     ],
 )
-def test_points_stand_between_any_signs(text: str, tmp_path: Path) -> None:
+def test_points_are_separated_by_any_separator(text: str, tmp_path: Path) -> None:
     for ending in (".xyz", ".txt", ".pts", ".csv", ".asc"):
         cloud = at(text, ending, tmp_path)
         np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
@@ -312,7 +312,7 @@ COLOURS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
         ((X, Y, Z, *UP, *COLOURS, LABEL), "cnl"),
     ],
 )
-def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
+def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
     text = lines(*columns)
     array = np.stack(np.broadcast_arrays(*columns), axis=1)
     np.save(tmp_path / "good.npy", array)
@@ -331,13 +331,13 @@ def test_columns_are_told_by_their_number_and_values(columns: Any, has: str, tmp
             np.testing.assert_array_equal(cloud.labels, LABEL)
 
 
-def test_scanners_write_what_they_measure_before_colours(tmp_path: Path) -> None:
+def test_scanners_write_intensity_before_colors(tmp_path: Path) -> None:
     text = "9\n" + lines(X, Y, Z, RED, *COLOURS)
     np.testing.assert_array_equal(at(text, ".pts", tmp_path).colors[:, 0], RED)
     assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven columns is a label
 
 
-def test_a_heading_or_a_person_says_what_columns_are(tmp_path: Path) -> None:
+def test_a_header_or_the_user_names_the_columns(tmp_path: Path) -> None:
     text = lines(LABEL, *UP, Z, Y, X, *COLOURS)
     named = at(f"class nx ny nz z y x r g b\n{text}", ".txt", tmp_path)
     said = {"x": "6", "y": "5", "z": "4", "label": "0", "red": "7", "green": "8", "blue": "9"}
@@ -397,7 +397,7 @@ def test_points_that_are_nowhere_are_dropped_with_what_belongs_to_them(tmp_path:
     assert cloud.num_dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colors[:, 0].tolist() == [9, 6]
 
 
-def test_one_point_is_a_cloud(tmp_path: Path) -> None:
+def test_one_point_is_a_point_cloud(tmp_path: Path) -> None:
     assert at("5e5 5e6 7", ".xyz", tmp_path).world_coordinates.tolist() == [[5e5, 5e6, 7]]
 
 
@@ -445,7 +445,7 @@ def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> No
     assert cloud.normals is not None and np.allclose(np.linalg.norm(cloud.normals, axis=1), 1)
 
 
-def test_an_archive_may_hold_one_table_and_labels_beside_it(tmp_path: Path) -> None:
+def test_an_archive_may_contain_one_table_and_labels(tmp_path: Path) -> None:
     table = np.concatenate([np.random.default_rng(0).normal(size=(7, 3)), np.arange(21).reshape(7, 3)], axis=1)
     cloud = read_cloud(packed(tmp_path / "a.npz", data=table, thing=np.arange(7)), columns={"label": "thing"})
     assert cloud.colors is not None and cloud.labels is not None and cloud.labels.tolist() == list(range(7))
@@ -505,7 +505,7 @@ def test_damaged_arrays_are_refused_and_never_unpickled(content: bytes, ending: 
 # -- all formats
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "none.ply", "file"),
         (tmp_path, "folder"),
@@ -515,7 +515,7 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
     refused("1 2 3", ".cld", r"unsupported file type '\.cld'. Supported: \.ply", tmp_path)
 
 
-def test_bytes_are_told_by_what_they_begin_with() -> None:
+def test_formats_are_recognized_by_their_first_bytes() -> None:
     for content, many in (
         (GOOD, 4),
         (zipped(points=GOOD), 4),

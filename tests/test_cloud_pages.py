@@ -51,7 +51,7 @@ def numbers(text: str, kind: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype=kind)
 
 
-def test_a_page_holds_the_cloud_to_a_step_of_its_longest_side(tmp_path: Path) -> None:
+def test_a_page_contains_the_point_cloud_quantized_by_its_longest_side(tmp_path: Path) -> None:
     right = RANDOM.integers(0, 3, 300)
     right[::7] = IGNORE
     cloud = classed(
@@ -71,12 +71,12 @@ def test_a_page_holds_the_cloud_to_a_step_of_its_longest_side(tmp_path: Path) ->
     assert data["overlap"] == [0.5, None, 1.0] and abs(sum(share for _, share in data["shares"]) - 1) < 1e-5
 
 
-def test_what_is_not_known_is_not_offered(tmp_path: Path) -> None:
+def test_unknown_fields_are_not_offered(tmp_path: Path) -> None:
     data = data_of(write_cloud_page(classed(), tmp_path / "it.html", "it"))
     assert data["ways"] == ["class", "height"] and data["sure"] is data["right"] is data["colours"] is None
 
 
-def test_a_page_is_whole_and_asks_nobody_for_anything(tmp_path: Path) -> None:
+def test_a_page_is_complete_and_has_no_external_requests(tmp_path: Path) -> None:
     wild = '<script>alert("x")</script> & "quotes"'
     cloud = PredictedCloud(classed(4).coordinates, np.array([0, 1, 0, 1]), (wild, "b"))
     text = write_cloud_page(cloud, tmp_path / "it.html", wild, wild, {wild: wild}).read_text()
@@ -102,7 +102,7 @@ def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp
 
 
 @pytest.mark.parametrize("many", [0, 1, 2])
-def test_the_smallest_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
+def test_the_smallest_point_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
     places = np.zeros((many, 3), np.float32)
     assert pack_coordinates(places)["step"] > 0 and (not many or point_spacing(places, 1.0) > 0)
     if many:
@@ -148,7 +148,7 @@ def test_frames_of_panels_are_whole_on_all_sides(tmp_path: Path) -> None:
     assert max(ink) <= 1.5 * min(ink), ink
 
 
-def test_in_a_still_picture_the_nearer_point_covers_the_farther() -> None:
+def test_in_an_image_the_nearer_point_covers_the_farther() -> None:
     """From above: the camera is on the upward axis."""
     for up, axis in (("z", 2), ("y", 1), ("x", 0)):
         places = np.zeros((2, 3))
@@ -161,7 +161,7 @@ def test_in_a_still_picture_the_nearer_point_covers_the_farther() -> None:
     assert default_tilt(np.array([4.0, 5.0, 2.5]), "z") > default_tilt(np.array([1.0, 1.0, 1.0]), "z")
 
 
-def test_colours_of_a_still_picture_are_those_of_the_points() -> None:
+def test_colors_of_an_image_are_those_of_the_points() -> None:
     places = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0), [0.0]), -1).reshape(-1, 3)
     colours = np.tile(np.array([[10, 200, 30]], np.uint8), (len(places), 1))
     seen = render_points(places, colours, tilt=np.pi / 2, size=120)
@@ -175,7 +175,7 @@ def test_colours_of_a_still_picture_are_those_of_the_points() -> None:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_clouds_are_drawn_beside_the_truth_over_the_names_of_their_classes(ending: str, tmp_path: Path) -> None:
+def test_point_clouds_are_drawn_next_to_the_reference_with_class_names(ending: str, tmp_path: Path) -> None:
     cloud = classed(targets=RANDOM.integers(0, 3, 300), name="one")
     path = draw_clouds(
         [cloud, classed(name="two", colors=np.zeros((300, 3), np.uint8))], tmp_path / f"it.{ending}", "t"
@@ -204,7 +204,7 @@ def gazing(**more: Any) -> CloudAttention:
     return CloudAttention(places, (fine, coarse), layers, 9, **more)
 
 
-def test_shares_are_of_points_of_the_input_and_add_up() -> None:
+def test_fractions_are_of_input_points_and_add_up() -> None:
     found = gazing()
     own = found.point_weights(found.layers[0])
     right = np.zeros(60)
@@ -219,7 +219,7 @@ def test_shares_are_of_points_of_the_input_and_add_up() -> None:
     )
 
 
-def test_a_page_of_neighbours_holds_every_row_that_is_known(tmp_path: Path) -> None:
+def test_a_page_of_neighbors_contains_every_known_row(tmp_path: Path) -> None:
     found = gazing(file_index=np.arange(100, 160), predictions=RANDOM.integers(0, 3, 60), labels=LABELS)
     data = data_of(write_neighbors_page(found, tmp_path / "it.html", "it"))
     first, second = data["layers"]
@@ -234,7 +234,7 @@ def test_a_page_of_neighbours_holds_every_row_that_is_known(tmp_path: Path) -> N
     assert numbers(data["levels"][1], "<u4").tolist() == list(range(0, 60, 4))
 
 
-def test_what_was_looked_at_is_drawn_layer_by_layer(tmp_path: Path) -> None:
+def test_attention_is_drawn_layer_by_layer(tmp_path: Path) -> None:
     sizes = []
     for layer in (None, 2):
         with Image.open(draw_neighbors(gazing(), tmp_path / "it.png", "t", layer=layer)) as picture:
@@ -242,7 +242,7 @@ def test_what_was_looked_at_is_drawn_layer_by_layer(tmp_path: Path) -> None:
     assert sizes[0] > sizes[1], "the point, and two layers or one"
 
 
-def test_colours_of_each_panel_end_at_its_own_largest_share(tmp_path: Path) -> None:
+def test_colors_of_each_panel_end_at_its_largest_fraction(tmp_path: Path) -> None:
     text = draw_neighbors(gazing(), tmp_path / "it.svg").read_text()
     assert "level 2, block 1 · max 80 %" in text and "given above each image" in text
     alone = NeighborAttention("level 1, block 1", "block 1", 0, np.zeros((1, 1), np.int64), np.ones((1, 1)))

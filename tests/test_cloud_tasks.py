@@ -89,7 +89,7 @@ def scans(tmp_path: Path) -> Path:
 # -- modality of the data
 
 
-def test_clouds_are_known_by_the_model_by_names_and_by_their_files(scans: Path, tmp_path: Path) -> None:
+def test_point_clouds_are_recognized_by_model_name_and_files(scans: Path, tmp_path: Path) -> None:
     assert resolve_task("classify", "point-tiny", ["x.tsv"], None).modality == "points"
     assert resolve_task("classify", "vit-tiny", ["solids"], None).modality == "image"
     for name, data in (("classify", "solids"), ("segment", "rooms#samples=3"), ("classify", str(scans))):
@@ -103,7 +103,7 @@ def test_clouds_are_known_by_the_model_by_names_and_by_their_files(scans: Path, 
         assert resolve_task("classify", None, [str(tmp_path / name)], None).modality == "text"
 
 
-def test_settings_of_clouds_mean_something_to_clouds_alone() -> None:
+def test_point_cloud_settings_apply_to_point_clouds_only() -> None:
     for task in POINT_TASKS.values():
         for name in ("data.num_points", "data.voxel_size", "data.rotate", "data.point_dropout"):
             assert uses_setting(task, name) and not uses_setting(find_task(task.name, "image"), name), name
@@ -126,7 +126,7 @@ def test_settings_of_clouds_mean_something_to_clouds_alone() -> None:
         ("train.batch_size=0", r"train\.batch_size"),
     ],
 )
-def test_settings_that_cannot_be_are_told_before_anything_is_read(setting: str, said: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_reported_before_reading(setting: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=said):
         train("classify", "solids#samples=4", tmp_path / "run", setting)
     assert not (tmp_path / "run" / "regard.json").exists()
@@ -163,7 +163,7 @@ def test_a_batch_is_a_pure_function_of_its_rows(task: str) -> None:
         assert one.labels.shape == (one.inputs.shape[1],)
 
 
-def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
+def test_micro_batches_have_one_shape_if_every_point_cloud_has_enough_points() -> None:
     for many, steady in ((80, True), (81, False)):
         chosen, some, config = encoded("classify", "solids#samples=6,points=80", PointProcessor(many))
         plan = chosen.sampler(some, config, 3, 1, False)
@@ -172,7 +172,7 @@ def test_grains_have_one_shape_where_every_cloud_has_enough_points() -> None:
         assert batch.inputs.shape == (1, 240, 3) and batch.offsets.max_length == 80
 
 
-def test_labels_go_with_their_points_through_all_that_is_done_to_a_cloud() -> None:
+def test_labels_follow_their_points_through_all_transforms() -> None:
     """Every row keeps the coordinates and the label of its point."""
     chosen, some, config = encoded(
         "segment", "rooms#samples=2,points=200", PointProcessor(60, "center", voxel=0.1), point_dropout=0.5
@@ -187,7 +187,7 @@ def test_labels_go_with_their_points_through_all_that_is_done_to_a_cloud() -> No
     assert torch.equal(batch.labels, torch.from_numpy(np.concatenate(right)))
 
 
-def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt_from(tmp_path: Path) -> None:
+def test_a_mesh_has_more_points_than_are_sampled_in_training_and_prediction(tmp_path: Path) -> None:
     (tmp_path / "it.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 2 3 4\n")
     points = PointProcessor(2000)
     chosen: Any = find_task("classify", "points")
@@ -201,7 +201,7 @@ def test_a_mesh_has_more_points_than_are_looked_at_and_is_asked_as_it_was_learnt
     )
 
 
-def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> None:
+def test_point_clouds_are_rotated_about_the_up_axis_of_the_processor() -> None:
     chosen, some, config = encoded(
         "classify", "solids#samples=2,points=40", PointProcessor(0, "center", up="y"), rotate="up"
     )
@@ -213,7 +213,7 @@ def test_clouds_are_turned_about_the_axis_that_their_reader_calls_upwards() -> N
         )
 
 
-def test_normals_turn_with_their_points(tmp_path: Path) -> None:
+def test_normals_rotate_with_their_points(tmp_path: Path) -> None:
     """The normals of a sphere equal the coordinates."""
     places = RANDOM.normal(size=(50, 3))
     places /= np.linalg.norm(places, axis=1, keepdims=True)
@@ -228,7 +228,7 @@ def test_normals_turn_with_their_points(tmp_path: Path) -> None:
     assert np.allclose(x[:, :3], x[:, 3:], atol=1e-5) and not np.allclose(x[:, :3], places, atol=0.1)
 
 
-def test_scans_of_one_name_and_size_are_told_apart(tmp_path: Path) -> None:
+def test_scans_of_one_name_and_size_are_distinguished(tmp_path: Path) -> None:
     chosen, places = find_task("segment", "points"), RANDOM.normal(size=(2, 20, 3)).astype(np.float32)
     for number, folder in enumerate(("one", "two", "copy")):
         (tmp_path / folder).mkdir()
@@ -239,7 +239,7 @@ def test_scans_of_one_name_and_size_are_told_apart(tmp_path: Path) -> None:
     assert one == copy != two
 
 
-def test_clouds_that_fit_are_read_once() -> None:
+def test_point_clouds_that_fit_are_read_once() -> None:
     read: list[int] = []
     small = cloud(10)
     shelf = CloudCache(2 * cloud_bytes(small))
@@ -253,7 +253,7 @@ def test_clouds_that_fit_are_read_once() -> None:
     assert read == [1, 2, 3, 3], "the third does not fit"
 
 
-def test_workers_share_the_room_that_clouds_may_take() -> None:
+def test_workers_divide_the_memory_for_point_clouds() -> None:
     small = cloud(10)
     shelf = CloudCache(4 * cloud_bytes(small), num_workers=2)
     shelf.owner_pid = -1  # as in a forked process
@@ -263,21 +263,21 @@ def test_workers_share_the_room_that_clouds_may_take() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
-def test_tensors_are_asked_whatever_they_are_made_of(kind: torch.dtype) -> None:
+def test_tensors_are_predicted_whatever_their_type(kind: torch.dtype) -> None:
     model = made("classify")
     x = (8 * torch.rand(60, 3)).to(kind)
     asked = x.clone().requires_grad_() if kind.is_floating_point else x
     assert model.predict(asked).score == model.predict(x.double().numpy()).score
 
 
-def test_points_that_are_nowhere_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_points_at_nan_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).random((60, 3))
     x[[3, 7]] = np.nan
     assert len(made("segment").predict(x).extra["classes"]) == 58
     assert "point cloud: ignored 2 points with NaN" in capsys.readouterr().err
 
 
-def test_where_a_cloud_lies_is_kept_with_what_is_called_how_in_it() -> None:
+def test_source_paths_and_column_names_are_kept() -> None:
     for sample in (
         CloudSample("a/b ü.ply"), CloudSample("x.npz", columns=(("label", "scalar_Kind"),)),
         CloudSample("", content=b"ply\xff\x00", columns=(("label", "c"),)),
@@ -286,7 +286,7 @@ def test_where_a_cloud_lies_is_kept_with_what_is_called_how_in_it() -> None:
         assert (found.source, found.content, found.columns) == (sample.source, sample.content, sample.columns)
 
 
-def test_clouds_are_looked_at_together_as_far_as_there_is_room() -> None:
+def test_point_clouds_are_batched_within_the_memory_limit() -> None:
     assert [(some.start, some.stop) for some in pack_slices([4, 4, 9, 1, 1], 8)] == [(0, 2), (2, 3), (3, 5)]
     assert not list(pack_slices([]))
 
@@ -336,7 +336,7 @@ def test_permuted_points_permute_the_answer(task: str) -> None:
         )
 
 
-def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(tmp_path: Path) -> None:
+def test_a_large_point_cloud_is_sampled_until_each_point_was_used(tmp_path: Path) -> None:
     """The prediction is the average over the draws, in prediction and in evaluation."""
     torch.manual_seed(0)  # weights whose predictions differ between draws
     model, points = made("classify", PointProcessor(32, "unit_sphere")), PointProcessor(32, "unit_sphere")
@@ -360,7 +360,7 @@ def test_a_cloud_of_more_points_than_are_drawn_is_looked_at_until_each_was_seen(
 
 
 @both
-def test_logits_are_of_rows_of_clouds_or_of_packed_ones(task: str) -> None:
+def test_logits_are_of_padded_or_packed_point_clouds(task: str) -> None:
     model = made(task)
     x = torch.from_numpy(RANDOM.normal(size=(3, 40, 3)))
     whole = model.logits(x)
@@ -369,7 +369,7 @@ def test_logits_are_of_rows_of_clouds_or_of_packed_ones(task: str) -> None:
     near(model.task.logits(model, Batch(line, offsets=offsets)).reshape(whole.shape), whole, 1e-10)
 
 
-def test_arrays_files_and_clouds_are_answered_alike(tmp_path: Path) -> None:
+def test_arrays_files_and_point_clouds_give_equal_predictions(tmp_path: Path) -> None:
     points = PointProcessor(0, "unit_sphere", features=("colors",))
     model, whole = made("classify", points), cloud(50, colours=True)
     assert whole.colors is not None
@@ -387,7 +387,7 @@ def test_arrays_files_and_clouds_are_answered_alike(tmp_path: Path) -> None:
     assert len(model.predict([whole, whole])) == 2
 
 
-def test_colours_that_a_cloud_does_not_have_are_zeros_and_that_is_told_once(capsys: Any) -> None:
+def test_missing_colors_are_zeros_and_reported_once(capsys: Any) -> None:
     model, plain = made("classify", PointProcessor(0, "unit_sphere", features=("colors",))), cloud(30)
     black = replace(plain, colors=np.zeros((30, 3), np.uint8))
     assert model.predict(plain).score == model.predict(plain).score == model.predict(black).score
@@ -404,7 +404,7 @@ def test_colours_that_a_cloud_does_not_have_are_zeros_and_that_is_told_once(caps
         ("solids#part=test", "one point cloud"),
     ],
 )
-def test_what_is_no_cloud_is_told(item: Any, said: str) -> None:
+def test_invalid_point_clouds_are_reported(item: Any, said: str) -> None:
     with pytest.raises(RegardError, match=said):
         made("classify").predict(item)
 
@@ -423,7 +423,7 @@ def test_every_point_of_a_scene_has_a_class_however_it_is_cut_up() -> None:
         assert abs(sum(answer.value.values()) - 1) < 1e-3 and float(sure.min()) >= 0.2 - 1e-6
 
 
-def test_a_scene_in_one_piece_is_what_the_model_says_of_it() -> None:
+def test_a_scene_in_one_piece_equals_the_model_output() -> None:
     scene, points = read_cloud(ROOM), PointProcessor(0, "floor")
     model = made("segment", points)
     x = torch.from_numpy(points.prepare(scene)[0])[None]
@@ -433,7 +433,7 @@ def test_a_scene_in_one_piece_is_what_the_model_says_of_it() -> None:
     assert (found["classes"] == right.argmax(-1)).all()
 
 
-def test_without_a_reader_or_a_head_it_is_said_what_is_missing() -> None:
+def test_without_a_processor_or_a_head_the_missing_part_is_reported() -> None:
     model = regard.build("point-tiny", task="segment")
     with pytest.raises(RegardError, match="segment"):
         model.logits(torch.rand(1, 64, 3))
@@ -460,7 +460,7 @@ def test_labels_are_numbers_of_classes_by_their_names() -> None:
         point_label_ids(cloud(), "a.ply", labels)
 
 
-def test_a_file_beside_the_clouds_names_their_classes(scans: Path, tmp_path: Path) -> None:
+def test_a_file_next_to_the_point_clouds_names_their_classes(scans: Path, tmp_path: Path) -> None:
     (scans / "classes.txt").write_text("0 left\n1 right\n")
     model = train("segment", str(scans), tmp_path / "run", "data.valid_fraction=0.2")
     assert model.spec.labels == ("left", "right") and model.processor.features == ()
@@ -473,7 +473,7 @@ def test_a_file_beside_the_clouds_names_their_classes(scans: Path, tmp_path: Pat
 
 @pytest.mark.every(2)
 @both
-def test_a_run_learns_from_clouds_that_are_made(task: str, runs: dict[str, Path]) -> None:
+def test_a_run_trains_on_generated_point_clouds(task: str, runs: dict[str, Path]) -> None:
     run = runs[task]
     scores, model = facts(run)["scores"], regard.load(run)
     assert scores["samples"] == {"classify": 20, "segment": 3}[task] and model.task is POINT_TASKS[task]
@@ -519,7 +519,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> N
     assert logs[0] == logs[1]
 
 
-def test_training_goes_on_from_a_run_with_its_own_points(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_training_continues_from_a_run_with_its_own_points(runs: dict[str, Path], tmp_path: Path) -> None:
     more = {"valid": "solids#part=valid,samples=10,points=96", "model": str(runs["classify"])}
     model = train(
         "classify", "solids#samples=10,points=96", tmp_path / "on", "train.steps=1", "data.num_points=32", **more
@@ -529,7 +529,7 @@ def test_training_goes_on_from_a_run_with_its_own_points(runs: dict[str, Path], 
         train("classify", "solids#samples=10,points=96", tmp_path / "no", "data.point_features=none", **more)
 
 
-def test_one_bad_cloud_ends_no_training_and_is_named(scans: Path, tmp_path: Path, capfd: Any) -> None:
+def test_one_invalid_point_cloud_does_not_stop_training_and_is_named(scans: Path, tmp_path: Path, capfd: Any) -> None:
     valid = shutil.copytree(scans, tmp_path / "valid")
     clouds = sorted(scans.glob("*/*.ply"))
     clouds[0].write_bytes(b"ply\nnonsense")
@@ -541,7 +541,9 @@ def test_one_bad_cloud_ends_no_training_and_is_named(scans: Path, tmp_path: Path
         train("classify", str(scans), tmp_path / "second", "data.num_points=20", valid=str(valid))
 
 
-def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_predictions_for_files_are_saved_as_labeled_point_clouds_and_pages(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
     model = regard.load(runs["segment"])
     scene = read_cloud(ROOM)
     answer = model.predict(ROOM)
@@ -561,7 +563,7 @@ def test_answers_to_files_are_left_as_labelled_clouds_and_pages(runs: dict[str, 
     json.dumps(answer.value)
 
 
-def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
+def test_settings_of_a_checkpoint_stay_until_overridden() -> None:
     """Includes a return to the defaults: all points, whole point clouds, z upwards."""
     task, brought = find_task("segment", "points"), PointProcessor(2048, "floor", voxel=0.04, block=4.0, up="y")
     assert isinstance(task, PointCloudTask)
@@ -576,7 +578,7 @@ def test_what_a_folder_brings_stays_until_something_else_is_said() -> None:
     assert said == PointProcessor(0, "center")
 
 
-def test_cells_that_leave_nothing_are_told_of(tmp_path: Path) -> None:
+def test_voxels_that_leave_no_points_are_reported(tmp_path: Path) -> None:
     """The voxel size is in the unit of the files, and the unit is easily mistaken."""
     said = io.StringIO()
     for edge in (0.2, 50.0):

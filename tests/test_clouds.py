@@ -92,7 +92,7 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
         list(iterate_clouds([str(tmp_path / "none")]))
 
 
-def test_clouds_whose_points_have_labels_lie_however_deep(tmp_path: Path) -> None:
+def test_point_clouds_with_labeled_points_may_be_nested_deeply(tmp_path: Path) -> None:
     for name in ("a.ply", "one/b.ply", "one/two/c.ply"):
         save(tmp_path / name, labels=True)
     items = list(iterate_labeled_clouds([str(tmp_path)], {"label": "thing"}))
@@ -109,7 +109,7 @@ def test_clouds_whose_points_have_labels_lie_however_deep(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.jsonl", "t.txt"])
-def test_a_table_names_clouds_and_classes(name: str, classed: Path) -> None:
+def test_a_table_names_point_clouds_and_classes(name: str, classed: Path) -> None:
     rows = [("chair/a.ply", "seat"), ("table/c.ply", "board")]
     table = classed / name
     if name.endswith("jsonl"):
@@ -127,7 +127,7 @@ def test_a_table_names_clouds_and_classes(name: str, classed: Path) -> None:
     )
 
 
-def test_columns_of_a_table_are_chosen_and_clouds_may_lie_beside(tmp_path: Path) -> None:
+def test_columns_of_a_table_are_chosen_and_point_clouds_may_be_next_to_it(tmp_path: Path) -> None:
     save(tmp_path / "clouds/a.ply")
     (tmp_path / "t.csv").write_text("art,was\nx,a.ply\n")
     (item,) = iterate_clouds([str(tmp_path / "t.csv")], {"cloud": "was", "label": "art"})
@@ -136,7 +136,7 @@ def test_columns_of_a_table_are_chosen_and_clouds_may_lie_beside(tmp_path: Path)
         list(iterate_clouds([str(tmp_path / "t.csv")], {"colud": "was"}))
 
 
-def test_rows_that_lack_something_are_told(classed: Path) -> None:
+def test_incomplete_rows_are_reported(classed: Path) -> None:
     table = classed / "t.csv"
     table.write_text("cloud,label\nchair/a.ply,\n,seat\nchair/a.ply,seat\n")
     items = list(iterate_clouds([str(table)]))
@@ -152,7 +152,7 @@ def test_rows_that_lack_something_are_told(classed: Path) -> None:
         list(iterate_clouds([str(table)]))
 
 
-def test_clouds_may_lie_in_a_table_of_parquet(tmp_path: Path) -> None:
+def test_point_clouds_may_be_in_a_parquet_table(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     content = save(tmp_path / "a.npy").read_bytes()
     named = [{"bytes": content, "path": "a.npy"}, {"bytes": b"solid", "path": "b.stl"}]
@@ -193,7 +193,7 @@ def test_a_sample_comes_back_from_json() -> None:
     assert CloudSample(**said) == sample and hash(sample)
 
 
-def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: Path) -> None:
+def test_point_cloud_data_is_recognized_before_reading(classed: Path, tmp_path: Path) -> None:
     from PIL import Image
 
     (tmp_path / "pictures/cat").mkdir(parents=True)
@@ -236,7 +236,7 @@ def test_what_is_of_clouds_is_known_before_it_is_read(classed: Path, tmp_path: P
 # -- classes of points
 
 
-def test_classes_are_named_by_a_file_beside_the_clouds_or_above_them(tmp_path: Path) -> None:
+def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds(tmp_path: Path) -> None:
     path = save(tmp_path / "scans/one/a.ply", labels=True)
     assert find_cloud_classes([str(tmp_path / "scans")]) is None
     (tmp_path / "classes.txt").write_text("floor\nwall\nvoid\n")
@@ -261,7 +261,7 @@ def test_a_file_may_name_its_classes_itself(tmp_path: Path) -> None:
     assert classes_from_cloud(PointCloud(np.eye(3, dtype=np.float32))) is None
 
 
-def test_labels_become_places_of_classes() -> None:
+def test_labels_become_class_indices() -> None:
     classes = ClassMap(("floor", "wall"), (3, 70), (2, 255))
     labels = np.array([3, 70, 2, 255, -1, -100, 3])
     assert labels_to_indices(labels, classes).tolist() == [

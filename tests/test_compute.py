@@ -59,7 +59,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     return chosen, said, chooser
 
 
-def test_a_short_run_is_recorded_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_run_is_captured_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, said, chooser = choose(monkeypatch, {"graph": 0.005}, 1000)
     assert chosen == ["graph"] and not said and not chooser.tuning
 
@@ -76,7 +76,7 @@ def test_a_long_run_times_both_ways_and_keeps_the_faster(
     ] == pytest.approx(compiled)
 
 
-def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recompilation_for_every_micro_batch_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Point clouds of varying sizes once caused a recompilation per micro-batch: a run of minutes took a day."""
     seconds = {"plain": 0.1, "compiled": 20.0}
     chosen, said, chooser = choose(monkeypatch, seconds, 4000, recordable=False)
@@ -90,7 +90,7 @@ def test_code_that_is_made_anew_for_every_grain_is_given_up(monkeypatch: pytest.
     assert choose(monkeypatch, slow, 4000, recordable=False)[2].forward_backward.mode == "compiled"
 
 
-def test_shapes_that_change_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_shapes_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(monkeypatch, {"plain": 0.001}, 50, recordable=False)[0] == ["plain"]
 
 
@@ -122,12 +122,12 @@ def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: p
 
 
 @pytest.mark.parametrize(("asked", "way"), [("off", "plain"), ("graph", "graph"), ("on", "compiled")])
-def test_what_a_person_asks_for_is_taken(monkeypatch: pytest.MonkeyPatch, asked: str, way: str) -> None:
+def test_the_requested_mode_is_used(monkeypatch: pytest.MonkeyPatch, asked: str, way: str) -> None:
     chosen, _, chooser = choose(monkeypatch, {way: 1.0}, WARMUP_STEPS + TIMED_STEPS + 5, compile=asked)
     assert chosen == [way] and not chooser.tuning
 
 
-def test_a_way_that_fails_is_said_and_the_step_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_that_fails_is_reported_and_the_step_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("transformer")
     model.train()
     batch = collate(model, TINY["transformer"].samples)
@@ -171,7 +171,7 @@ def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.Monk
     assert not chooser.seconds_per_step and chooser.tuning
 
 
-def test_steps_in_which_shapes_are_recorded_are_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_with_a_capture_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": 2.0}, 400, shapes=10)
     assert chooser.forward_backward.mode == "graph" and chooser.seconds_per_step == {
         "graph": pytest.approx(1),
@@ -206,7 +206,7 @@ def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     compute.zero_grad()
 
 
-def test_a_recording_that_fails_leaves_no_gradients_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warmup of a capture computes real gradients; the plain fallback must not add to these gradients."""
     model = tiny("transformer")
     compute = ForwardBackward(
@@ -250,7 +250,7 @@ class Repeated:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_shapes_that_come_again_are_recorded_one_by_one(monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
+def test_repeated_shapes_are_captured_one_by_one(monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
     model = tiny("rnnsearch")
     samples = TINY["rnnsearch"].samples
     grains = [collate(model, samples[:many]) for many in (1, 2, 1, 2, 3, 1, 2, 1)]
@@ -320,7 +320,7 @@ def added(compute: ForwardBackward, batches: list[Any]) -> list[torch.Tensor]:
     return [p.grad.clone() for p in compute.parameters if p.grad is not None]
 
 
-def test_a_recording_that_fails_within_a_step_keeps_what_the_grains_before_it_left(
+def test_a_capture_that_fails_within_a_step_keeps_earlier_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A shape is captured at its second occurrence, possibly in the middle of an optimizer step."""
@@ -339,7 +339,7 @@ def test_a_recording_that_fails_within_a_step_keeps_what_the_grains_before_it_le
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
 
 
-def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
+def test_a_micro_batch_that_fails_half_way_leaves_no_gradients() -> None:
     compute, (one, two), _ = several()
     right = added(compute, [one, two])
     compute.zero_grad()
@@ -359,7 +359,7 @@ def test_a_grain_that_fails_half_way_leaves_nothing_behind() -> None:
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
 
 
-def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_further_shape_that_cannot_be_captured_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may suffice for the graphs of some shapes only; captured graphs are still replayed."""
     made: list[Repeated] = []
 
@@ -382,7 +382,7 @@ def test_a_further_shape_that_cannot_be_recorded_is_computed_plainly(monkeypatch
     assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
 
 
-def test_grains_that_were_to_have_one_shape_and_have_two_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_shape_where_one_was_declared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one micro-batch per step, each graph writes its own gradients: gradients of a second graph would be lost."""
     model = tiny("transformer")
     compute = ForwardBackward(
@@ -417,7 +417,7 @@ class Gathering(torch.nn.Module):
 
 
 @pytest.mark.parametrize("fails", [None, 1, 2])
-def test_recording_leaves_statistics_and_chance_as_one_grain_does(
+def test_capture_leaves_statistics_and_random_state_as_one_micro_batch_does(
     monkeypatch: pytest.MonkeyPatch, fails: int | None
 ) -> None:
     made: list[int] = []
@@ -453,7 +453,7 @@ def test_recording_leaves_statistics_and_chance_as_one_grain_does(
     assert all(torch.equal(batch.inputs, x) for batch, x in zip(grains, given, strict=True))
 
 
-def test_batches_whose_longest_document_differs_are_recorded_apart() -> None:
+def test_batches_with_different_longest_documents_are_captured_separately() -> None:
     starts = torch.tensor([0, 2, 4])
     few, many = (Batch(torch.zeros(1, 4), offsets=Offsets(starts, longest)) for longest in (2, 4))
     assert ways._shape_key(few) != ways._shape_key(many) and ways._shape_key(few) == ways._shape_key(replace(few))

@@ -89,7 +89,7 @@ def test_a_value_without_meaning_is_refused_by_the_name_of_its_setting(field: st
         override(Child(), {field: value}, "thing.")
 
 
-def test_a_refusal_says_what_would_have_been_right() -> None:
+def test_an_error_names_valid_values() -> None:
     with pytest.raises(SettingError, match=r"train\.steps"):
         from_dict(TrainSettings, {"steps": "soon"}, "train.")
     with pytest.raises(SettingError, match="false"):

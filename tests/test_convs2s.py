@@ -102,7 +102,7 @@ def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.every(3)
 @every
-def test_a_batch_says_what_the_equations_say_of_each_pair_and_learns_so(label: str) -> None:
+def test_a_batch_equals_the_equations_of_each_pair_with_gradients(label: str) -> None:
     model = tiny("convs2s", label)
     batch = collate(model, TINY["convs2s"].samples)
     logits = model.body.to_logits(model.body(batch).sequence)
@@ -127,7 +127,7 @@ def test_the_gradient_is_slowed_and_nothing_else() -> None:
     near(torch.autograd.grad((y * noise(3, 4, seed=1)).sum(), x)[0], noise(3, 4, seed=1) / 4)
 
 
-def test_a_decoder_sees_nothing_that_comes_and_an_encoder_as_far_as_its_kernels() -> None:
+def test_a_decoder_is_causal_and_an_encoder_reaches_as_far_as_its_kernels() -> None:
     model = tiny("convs2s", encoder_stages=("10x3x2", "14x1"))
     x, target = noise(1, 12).mul(5).abs().long() + 3, noise(1, 9, seed=1).mul(5).abs().long() + 3
     e = model.body.embed(x, torch.arange(12), target=False).detach().requires_grad_()
@@ -145,7 +145,7 @@ def test_a_decoder_sees_nothing_that_comes_and_an_encoder_as_far_as_its_kernels(
 
 @every
 @pytest.mark.parametrize("prompt", [1, 3, 6])
-def test_steps_say_what_one_pass_says(label: str, prompt: int) -> None:
+def test_cached_steps_equal_one_pass(label: str, prompt: int) -> None:
     model = tiny("convs2s", label)
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
     target = noise(len(batch.inputs), 9, seed=2).mul(6).abs().long() + 3
@@ -223,7 +223,7 @@ def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, setting
                 assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-10)
 
 
-def test_a_source_without_a_token_is_looked_at_as_nothing() -> None:
+def test_an_empty_source_has_zero_attention() -> None:
     model = tiny("convs2s")
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
     assert batch.mask is not None
@@ -257,7 +257,7 @@ def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> 
     assert total == find_preset(preset)[1].parameters
 
 
-def test_weights_begin_as_the_paper_says() -> None:
+def test_weights_are_initialized_as_in_the_paper() -> None:
     torch.manual_seed(0)
     config = Config(
         encoder_stages=("64x3x2", "96x3"), embedding_dim=80, output_dim=72, vocab_size=500, dropout=0.2, max_length=400
@@ -298,7 +298,7 @@ def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], said: str)
     assert parse_stages(("5x3x2", "6x1"), "") == [(5, 3), (5, 3), (6, 1)]
 
 
-def test_what_stands_beyond_the_positions_shares_the_last() -> None:
+def test_positions_beyond_the_table_use_the_last() -> None:
     body = noisy(build(replace(TINY["convs2s"].config, max_length=4)))
     ids = torch.arange(3, 10)[None]
     places = torch.arange(7)
@@ -308,7 +308,7 @@ def test_what_stands_beyond_the_positions_shares_the_last() -> None:
 # -- recorded, compiled, trained
 
 
-def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
+def test_one_attention_per_decoder_block_is_recorded() -> None:
     model = tiny("convs2s")
     batch = collate(model, TINY["convs2s"].samples)
     with record_attention(model) as seen, torch.no_grad():
@@ -322,7 +322,7 @@ def test_one_attention_of_each_block_of_the_decoder_is_seen() -> None:
 
 
 @pytest.mark.slow
-def test_it_learns_a_few_lines_by_heart_and_is_asked_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
+def test_a_few_lines_are_memorized_and_the_run_is_queried_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     settings = (
         "model.encoder_stages=32x3x2", "model.embedding_dim=32", "model.output_dim=32", "model.dropout=0",

@@ -69,7 +69,7 @@ def explained() -> Explanation:
     return Explanation("the unbelievable cat ▸ it was sleeping → good", maps, {"tokens": "10"}, decision=decided)
 
 
-def test_the_picture_says_the_answers_the_texts_and_both_legends(explained: Explanation, tmp_path: Path) -> None:
+def test_the_figure_contains_predictions_texts_and_both_legends(explained: Explanation, tmp_path: Path) -> None:
     drawn = explained.save(tmp_path / "a.svg").read_text("utf-8")
     assert explained.decision is not None
     for name, chance in explained.decision.probabilities:
@@ -133,7 +133,7 @@ def test_the_numbers_are_saved_as_json(explained: Explanation, tmp_path: Path) -
         np.testing.assert_allclose(saved["weights"], one.fractions)
 
 
-def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:
+def test_tokens_are_legible_on_every_color() -> None:
     def light(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -145,7 +145,7 @@ def test_tokens_can_be_read_on_every_colour_of_what_reached_them() -> None:
             assert (high + 0.05) / (low + 0.05) > 4.5, stop
 
 
-def test_special_tokens_have_no_colour_and_a_word_has_one() -> None:
+def test_special_tokens_have_no_color_and_a_word_has_one() -> None:
     pieces = ("[CLS]", "␣un", "believ", "␣moon")
     one = TokenAttribution(
         "x", GRADIENT, pieces, np.array([0.83, 0.05, 0.08, 0.04]), (True, False, False, False), (1, 2, 2, 3)
@@ -169,7 +169,7 @@ def test_the_end_of_a_scale_is_a_plain_number(
     assert f"[CLS] {100 * shares[0]:.0f} %" in drawn  # the percentage is printed, because special tokens have no color
 
 
-def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explanation, tmp_path: Path) -> None:
+def test_the_removed_part_of_a_text_is_between_its_halves(explained: Explanation, tmp_path: Path) -> None:
     pieces = ("[CLS]", "␣the", "␣moon", "␣ing", "␣[SEP]")
     special, shares = (True, False, False, False, True), np.full(5, 0.2)
     one = TokenAttribution(
@@ -184,7 +184,7 @@ def test_what_was_left_out_of_a_text_stands_between_its_halves(explained: Explan
 
 
 @pytest.mark.slow
-def test_short_texts_stand_beside_each_other(explained: Explanation, tmp_path: Path) -> None:
+def test_short_texts_are_side_by_side(explained: Explanation, tmp_path: Path) -> None:
     def size(one: Explanation) -> tuple[float, float]:
         drawn = one.save(tmp_path / "a.svg").read_text("utf-8")
         found = {name: float(size) / 72 for name, size in re.findall(r'(width|height)="([\d.]+)pt"', drawn)}

@@ -46,7 +46,7 @@ FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, 
 
 
 @pytest.mark.parametrize(("form", "few"), [*FORMS, ("window", False), ("causal window", False)])
-def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str, few: bool) -> None:
+def test_packed_rows_equal_plain_attention_forward_and_backward(form: str, few: bool) -> None:
     own, other = on_cuda(STARTS), on_cuda(OTHERS)
     keys_length = 80 if form == "cross" else 64
     rule: AttentionMask = PackedDocuments(own, other if form == "cross" else own)
@@ -69,7 +69,7 @@ def test_packed_rows_give_what_the_rule_says_forward_and_backward(form: str, few
 
 @pytest.mark.parametrize("band", [1, 5, 63])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rows_under_a_band_give_what_the_rule_says_forward_and_backward(band: int, dtype: torch.dtype) -> None:
+def test_rows_under_a_band_equal_plain_attention_forward_and_backward(band: int, dtype: torch.dtype) -> None:
     rule = Causal() & SlidingWindow(band - 1, 0)
     q, k, v = (
         torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
@@ -100,7 +100,7 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_query_that_may_look_at_nothing_receives_zero(dtype: torch.dtype) -> None:
+def test_a_query_without_keys_gives_zero(dtype: torch.dtype) -> None:
     q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))
     lengths = torch.tensor([0, 4], device="cuda")
     out = dispatch.sdpa(q, k, v, Padding(lengths), None, 0.2, 0.0)
@@ -116,7 +116,7 @@ def test_sdpa_equals_the_plain_rule_in_float32() -> None:
     assert torch.allclose(dispatch.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
 
 
-def test_packed_rows_drop_their_share_of_the_weights_and_pass_on_the_gradient_of_what_was_kept() -> None:
+def test_packed_dropout_scales_weights_and_passes_on_the_gradient_of_kept_ones() -> None:
     """Values are rows of the identity matrix, so that outputs are the attention weights."""
     own, share = on_cuda(STARTS), 0.25
     q, k = (heads(64, seed, torch.bfloat16) for seed in (1, 2))
@@ -153,7 +153,7 @@ def losses(few: Path, out: Path, *settings: str) -> list[float]:
     return [row["loss"] for row in rows(out, "train")]
 
 
-def test_recorded_steps_learn_what_plain_ones_learn_and_dropout_goes_on(few: Path, tmp_path: Path) -> None:
+def test_captured_steps_equal_plain_steps_and_dropout_continues(few: Path, tmp_path: Path) -> None:
     plain = losses(few, tmp_path / "plain", "train.compile=off")
     recorded = losses(few, tmp_path / "recorded", "train.compile=graph")
     assert recorded == pytest.approx(plain, rel=2e-3)
@@ -161,7 +161,7 @@ def test_recorded_steps_learn_what_plain_ones_learn_and_dropout_goes_on(few: Pat
     assert len(padded) == 12 and padded[-1] < padded[0]
 
 
-def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
+def test_a_deterministic_run_resumes_bit_for_bit(few: Path, tmp_path: Path) -> None:
     # no workers: the signal must reach the main process
     settings = ("train.deterministic=true", "train.ema_decay=0.9", "data.num_workers=0")
     right = losses(few, tmp_path / "whole", *settings)
@@ -180,7 +180,7 @@ def test_a_determined_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None
         DecodeSettings(do_sample=True, num_return_sequences=2),
     ],
 )
-def test_a_recorded_search_finds_what_a_plain_one_finds(settings: DecodeSettings) -> None:
+def test_a_captured_search_equals_a_plain_search(settings: DecodeSettings) -> None:
     model = tiny("transformer").cuda()
     random = torch.Generator().manual_seed(1)
     x = torch.randint(3, model.config.vocab_size, (5, 7), generator=random).cuda()
@@ -195,7 +195,7 @@ def test_a_recorded_search_finds_what_a_plain_one_finds(settings: DecodeSettings
             assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-9)
 
 
-def test_a_recording_follows_weights_that_change_in_place() -> None:
+def test_a_graph_follows_weights_that_change_in_place() -> None:
     model = tiny("transformer").cuda()
     batch = Batch(torch.randint(3, 9, (2, 4)).cuda(), decoder_inputs=torch.full((2, 1), model.config.bos_id).cuda())
     limits = torch.tensor([6, 6])
@@ -284,7 +284,7 @@ def test_the_fused_loss_of_no_rows_is_zero_and_of_a_wrong_label_no_number() -> N
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_the_fused_loss_is_compiled_and_recorded(compiled: bool) -> None:
+def test_the_fused_loss_is_compiled_and_captured(compiled: bool) -> None:
     tokens, x, labels = reading(torch.float32, False)
     leaves = [x, tokens.table.weight]
 
@@ -324,7 +324,7 @@ def random(*shape: int, dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
     ("sizes", "band"),
     [((1, 12, 1024, 64), 0), ((64, 12, 300, 64), 0), ((3, 2, 700, 80), 128), ((9, 4, 65, 128), 7), ((2, 1, 40, 16), 0)],
 )
-def test_a_recorded_step_of_attention_is_the_plain_rule_at_every_place(
+def test_a_captured_attention_step_equals_plain_attention_at_every_position(
     sizes: tuple[int, int, int, int], band: int, dtype: torch.dtype, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.nn.kernels import decode_attention
@@ -429,7 +429,7 @@ def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("rows", [3, 20])
 @pytest.mark.parametrize("name", ["gpt2-mini", "gpt3-mini", "gpt1", "decoder-tiny"])
-def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) -> None:
+def test_steps_of_static_caches_equal_one_pass(name: str, rows: int) -> None:
     """Few rows use fused block kernels, many rows the attention kernel; rows have different lengths."""
     torch.manual_seed(0)
     changes = {"depth": 3, "width": 128, "heads": 2, "ffn_dim": 256, "vocab_size": 501, "eos_id": 500}
@@ -458,7 +458,7 @@ def test_steps_of_fixed_memories_say_what_one_pass_says(name: str, rows: int) ->
         {"repetition_penalty": 1.3, "do_sample": False},
     ],
 )
-def test_recorded_generation_says_what_plain_generation_says(settings: dict[str, Any]) -> None:
+def test_captured_generation_equals_plain_generation(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = regard.build("gpt2-mini", depth=2, vocab_size=60, eos_id=59, max_length=96).eval()
     for parameter in model.parameters():

@@ -40,7 +40,7 @@ def without_chance(body: Any) -> Any:
 
 @cases
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_recorded_grains_of_several_shapes_are_plain_ones(name: str, label: str, precision: str) -> None:
+def test_captured_micro_batches_of_several_shapes_equal_plain_ones(name: str, label: str, precision: str) -> None:
     model = without_chance(tiny(name, label).float()).cuda().train()
     found = TASK.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
     plan = TASK.sampler(found, model.config, 40, 0, packed=True)
@@ -74,7 +74,7 @@ def test_recorded_grains_of_several_shapes_are_plain_ones(name: str, label: str,
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SIZES)
-def test_recorded_steps_of_captioners_are_plain_ones(name: str, precision: str) -> None:
+def test_captured_steps_of_captioners_equal_plain_steps(name: str, precision: str) -> None:
     class Whole(torch.nn.Module):
         def __init__(self, body: Any) -> None:
             super().__init__()
@@ -110,7 +110,7 @@ def test_recorded_steps_of_captioners_are_plain_ones(name: str, precision: str) 
 
 
 @cases
-def test_the_device_says_what_the_cpu_says(name: str, label: str) -> None:
+def test_the_device_equals_the_cpu(name: str, label: str) -> None:
     model = tiny(name, label).float().eval()
     batch = collate(model, TINY[name].samples)
     prompt = Batch(batch.inputs, batch.mask, torch.full((len(batch.inputs), 1), model.config.bos_id))
@@ -124,7 +124,7 @@ def test_the_device_says_what_the_cpu_says(name: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_captioners_say_there_what_they_say_here(name: str) -> None:
+def test_captioners_on_the_device_equal_the_cpu(name: str) -> None:
     torch.manual_seed(2)
     body = fresh(name).eval()
     x = batch_of().inputs.float()

@@ -79,7 +79,7 @@ def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[flo
 
 
 @pytest.mark.parametrize(("task", "name"), CASES)
-def test_a_recorded_step_is_a_plain_one(task: str, name: str) -> None:
+def test_a_captured_step_equals_a_plain_step(task: str, name: str) -> None:
     model = made(task, name)
     batch = batch_for(model)
     plain, wanted = gradients(model, "plain", batch, "float32")
@@ -92,7 +92,7 @@ def test_a_recorded_step_is_a_plain_one(task: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("task", "name"), CASES)
-def test_the_device_sees_what_the_cpu_sees(task: str, name: str) -> None:
+def test_image_features_on_the_device_equal_the_cpu(task: str, name: str) -> None:
     model = made(task, name).eval()
     height, width = model.require_image_processor().size
     pixels = torch.rand(2, 3, height, width)
@@ -114,7 +114,7 @@ def test_fine_patches_learn_in_sixteen_bits_what_they_learn_in_thirty_two() -> N
     assert sum(float((got[key] - wanted[key]).square().sum()) for key in wanted) ** 0.5 <= 5e-2 * whole
 
 
-def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
+def test_images_are_augmented_on_the_device_as_on_the_cpu() -> None:
     how = Augment(crop=0.3, color_jitter=0.3, mixup=0.4)
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.integers(0, 256, (5, 3, 40, 52), dtype=np.uint8))
@@ -125,7 +125,7 @@ def test_pictures_are_changed_on_the_device_as_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("length", [50, 128, 197, 577])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_places_of_a_picture_look_at_each_other_as_the_rule_says(length: int, recorded: bool) -> None:
+def test_attention_between_image_patches_equals_plain_attention(length: int, recorded: bool) -> None:
     """Queries, keys and values are views of one projection."""
     qkv = torch.randn(3, length, 3, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)

@@ -43,7 +43,7 @@ def places_of(counts: tuple[int, ...], kind: str, seed: int = 0) -> Tensor:
 
 @kinds
 @pytest.mark.parametrize("counts", COUNTS)
-def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbors_equal_the_cpu(kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     x, packing = places_of(counts, kind), CloudSizes(counts)
     kept = packing.downsampled(4)
     few = x[:: max(len(x) // kept.total, 1)][: kept.total]
@@ -59,7 +59,7 @@ def test_neighbours_are_those_of_the_cpu(kind: str, counts: tuple[int, ...], mon
                 assert torch.equal(knn(few.cuda(), kept, count, x.cuda(), packing).cpu(), up)
 
 
-def test_a_large_cloud_has_the_neighbours_that_cells_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_point_cloud_has_the_neighbors_of_cell_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(0)
     for x in (torch.rand(40_000, 3, generator=draw), torch.randn(40_000, 3, generator=draw).round()):
         wanted = knn_grid(x, x, 16, 2**21)
@@ -158,7 +158,7 @@ def apart(a: Any, b: Any) -> float:
 @pytest.mark.parametrize("form", ["released", "paper"])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("given", [even, uneven])
-def test_the_device_says_and_learns_what_the_cpu_does(form: Any, training: bool, given: Any) -> None:
+def test_outputs_and_gradients_on_the_device_equal_the_cpu(form: Any, training: bool, given: Any) -> None:
     body, batch = made(variant=form).train(training), given()
     wanted, whole, grads = learnt(body, batch)
     # in training, rounding sometimes decides which neighbor is the maximum, and moves the gradient to another neighbor
@@ -192,7 +192,7 @@ def compiled_learns_in_sixteen_bits() -> None:
 @pytest.mark.parametrize(
     "work", ["compiled_is_plain('even')", "compiled_is_plain('uneven')", "compiled_learns_in_sixteen_bits()"]
 )
-def test_compiled_it_says_and_learns_the_same(work: str) -> None:
+def test_compiled_outputs_and_gradients_are_equal(work: str) -> None:
     """Runs in a subprocess: the shape checks around functions in tests cannot be compiled."""
     words = [sys.executable, "-c", f"import test_cuda_points; test_cuda_points.{work}"]
     where = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -200,7 +200,7 @@ def test_compiled_it_says_and_learns_the_same(work: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_recorded_step_is_a_plain_one() -> None:
+def test_a_captured_step_equals_a_plain_step() -> None:
     """Point clouds of one size need no synchronization; the graph keeps nothing of the captured batch."""
     body, batch, other = made().cuda().train(), even().to("cuda"), even(first=4).to("cuda")
     plain = copy.deepcopy(body)

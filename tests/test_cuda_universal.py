@@ -27,7 +27,7 @@ cases = pytest.mark.parametrize(("name", "label"), universal)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("packed", [False, True])
 @cases
-def test_recorded_steps_are_plain_ones(name: str, label: str, packed: bool, precision: str) -> None:
+def test_captured_steps_equal_plain_steps(name: str, label: str, packed: bool, precision: str) -> None:
     still = {"max_position_offset": 0} if name == "universal" else {}
     model = without_chance(tiny(name, label, **still).float()).cuda().train()
     batch = collate(model, TINY[name].samples, packed=packed)
@@ -53,7 +53,7 @@ def test_recorded_steps_are_plain_ones(name: str, label: str, packed: bool, prec
 
 @pytest.mark.parametrize("packed", [False, True])
 @cases
-def test_the_device_thinks_as_long_as_the_cpu_and_comes_to_the_same(name: str, label: str, packed: bool) -> None:
+def test_ponder_steps_and_states_on_the_device_equal_the_cpu(name: str, label: str, packed: bool) -> None:
     model = tiny(name, label).float().eval()
     batch = collate(model, TINY[name].samples, packed=packed)
     there = copy.deepcopy(model).cuda()
@@ -70,7 +70,7 @@ def pondered(ours: Any, right: Any) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("label", [label for name, label in universal if name == "universal"])
-def test_the_device_says_what_the_cpu_says(label: str) -> None:
+def test_the_device_equals_the_cpu(label: str) -> None:
     model = tiny("universal", label).float().eval()
     batch = collate(model, TINY["universal"].samples)
     prompt = Batch(batch.inputs, batch.mask, torch.full((len(batch.inputs), 1), model.config.bos_id))
@@ -84,7 +84,7 @@ def test_the_device_says_what_the_cpu_says(label: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "universal"])
-def test_positions_begin_elsewhere_each_time_a_recording_is_repeated(name: str) -> None:
+def test_position_offsets_change_in_each_replay_of_a_graph(name: str) -> None:
     """Packed rows in a CUDA graph and in plain steps have equal losses on average."""
     model = without_chance(tiny(name, max_position_offset=40).float()).cuda().train()
     batch = collate(model, TINY[name].samples, packed=True)

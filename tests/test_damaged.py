@@ -94,7 +94,7 @@ def harm(path: Path, chance: random.Random) -> None:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(seed: int, halved: Path, whole: Path) -> None:
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(seed: int, halved: Path, whole: Path) -> None:
     chance = random.Random(seed)
     harm(halved / "checkpoints/step-00000006" / chance.choice(["state.json", "state.safetensors"]), chance)
     said = train_tiny((), halved, *TWELVE, resume=True)
@@ -103,7 +103,7 @@ def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(seed: int, 
     assert rows(halved) == rows(whole)
 
 
-def test_where_all_are_damaged_it_starts_at_0_and_says_so(halved: Path, whole: Path) -> None:
+def test_if_all_checkpoints_are_damaged_the_run_restarts_and_reports_it(halved: Path, whole: Path) -> None:
     chance = random.Random(0)
     for path in sorted((halved / "checkpoints").iterdir()):
         harm(path / "state.safetensors", chance)

@@ -42,7 +42,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         DecodeSettings(do_sample=True, temperature=0, num_return_sequences=2)
 
 
-def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
+def test_sampling_overrides_the_beam_of_a_preset() -> None:
     preset = DecodeSettings(num_beams=4, num_return_sequences=2)
     assert apply_overrides(preset, {"do_sample": "true"}) == DecodeSettings(
         num_beams=1, num_return_sequences=1, do_sample=True
@@ -58,7 +58,7 @@ def test_who_asks_for_samples_does_not_mean_the_beam_of_a_preset() -> None:
 
 
 @pytest.mark.parametrize("word", [{"temperature": "0.5"}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
-def test_who_says_how_to_draw_wants_to_draw(word: dict[str, Any]) -> None:
+def test_sampling_settings_enable_sampling(word: dict[str, Any]) -> None:
     """Otherwise the setting would silently have no effect."""
     for preset in (DecodeSettings(), DecodeSettings(num_beams=4, num_return_sequences=2)):
         made = apply_overrides(preset, word)

@@ -172,7 +172,7 @@ def test_bands_mean_what_gpt_neo_means_by_them() -> None:
         near(model.logits(X), theirs(input_ids=X).logits, 1e-5)
 
 
-def test_the_table_of_the_paper_is_resolved_as_is_said() -> None:
+def test_the_table_of_the_paper_is_resolved_as_documented() -> None:
     sizes = {name: preset.config for name, preset in gpt3.PRESETS.items() if name != "gpt3-mini"}
     assert len(sizes) == 8 and all(config.ffn_dim == 4 * config.width for config in sizes.values())
     heads = {name: config.width // config.heads for name, config in sizes.items()}

@@ -66,7 +66,7 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
     return call
 
 
-def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(show: Shown) -> None:
+def test_the_captioners_demo_runs_from_scenes_to_figures_and_is_shown_again(show: Shown) -> None:
     told = show()
     run, data = Path("runs/demo-caption"), Path("runs/demo-caption-data")
     pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # spread over all scenes
@@ -97,9 +97,7 @@ def test_the_captioners_demo_runs_from_scenes_to_pictures_and_is_shown_again(sho
     assert "step " in show(again=True) and (run / "model.safetensors").read_bytes() == weights
 
 
-def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
-    show: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_demo_resumes_in_a_folder_with_spaces(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     advance = ProgressReporter.advance
 
     def stopped(self: ProgressReporter, *told: Any) -> None:
@@ -120,7 +118,7 @@ def test_a_demo_that_was_broken_off_goes_on_in_a_folder_with_spaces(
     assert "regard demo caption --out 'my runs/one' --overwrite" in show(out="my runs/one")
 
 
-def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_demo_replaces_other_files(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
     with pytest.raises(RunError, match="run"):
@@ -132,7 +130,7 @@ def test_no_demo_replaces_what_another_or_a_person_left(show: Shown, monkeypatch
     assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
 
 
-def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_measured_in_scenes_of_the_whole_set(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     show()
     model, place = load("runs/demo-caption"), Path("runs/demo-caption-data/test/captions.jsonl")
     rows = [json.loads(line) for line in place.read_text().splitlines()]
@@ -145,7 +143,7 @@ def test_what_was_looked_at_is_measured_in_scenes_from_all_over(show: Shown, mon
     assert {tuple(box) for box in found[0].boxes} == {tuple(rows[0]["objects"][0]["box"])}
 
 
-def test_the_demo_of_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.demos.point_clouds.ROOM_COUNTS", {"train": 4, "valid": 2, "test": 3})
     few = (
         "data.num_points=128",

@@ -76,7 +76,7 @@ def ask(body: Body, head: DenseHead, x: Tensor) -> Tensor:
 
 @kinds
 @pytest.mark.parametrize("shape", [(64, 32), (48, 80), (16, 16)])
-def test_every_pixel_of_a_picture_is_answered_on_maps_of_every_kind(kind: str, shape: tuple[int, int]) -> None:
+def test_every_pixel_has_a_prediction_on_feature_maps_of_every_kind(kind: str, shape: tuple[int, int]) -> None:
     body, x = noisy(Body(KINDS[kind])), noise(2, 2, *shape)
     depth, classes = (noisy(head, 0.2) for head in (depth_head(config(kind)), segmentation_head(config(kind), 5)))
     said, logits = ask(body, depth, x), ask(body, classes, x)
@@ -87,7 +87,7 @@ def test_every_pixel_of_a_picture_is_answered_on_maps_of_every_kind(kind: str, s
 
 
 @kinds
-def test_what_is_learnt_reaches_every_map_and_every_parameter(kind: str) -> None:
+def test_gradients_reach_every_feature_map_and_every_parameter(kind: str) -> None:
     body = noisy(Body(KINDS[kind]))
     for head in (depth_head(config(kind)), segmentation_head(config(kind), 5)):
         head = head.double().train()
@@ -103,7 +103,7 @@ def test_what_is_learnt_reaches_every_map_and_every_parameter(kind: str) -> None
         assert all(bool(grad.any()) for grad in grads) and all(p.requires_grad for p in head.parameters())
 
 
-def test_a_place_is_answered_for_where_it_lies() -> None:
+def test_a_position_is_predicted_where_it_is() -> None:
     """A bright square changes the prediction mostly at its own position."""
     torch.manual_seed(0)
     for kind in KINDS:
@@ -117,7 +117,7 @@ def test_a_place_is_answered_for_where_it_lies() -> None:
 
 
 @pytest.mark.parametrize("system", [vit, hybrid, swin, resnet, dpt], ids=lambda system: system.SYSTEM.name)
-def test_every_body_that_reads_pictures_carries_these_heads(system: Any) -> None:
+def test_every_image_body_supports_these_heads(system: Any) -> None:
     small = min(system.PRESETS.values(), key=lambda preset: preset.parameters).config
     body, side = system.build(small).eval(), min(small.image_size, 64)
     pixels = noise(1, small.in_channels, side, side).float()
@@ -127,7 +127,7 @@ def test_every_body_that_reads_pictures_carries_these_heads(system: Any) -> None
         assert said.shape[-2:] == (side, side) and bool(said.isfinite().all())
 
 
-def test_a_neck_suits_the_maps_it_stands_on() -> None:
+def test_a_neck_matches_its_feature_maps() -> None:
     wide = SimpleNamespace(feature_maps=lambda: tuple(FeatureTap(at, 768, 16, True) for at in range(4)))
     assert default_neck(wide) == NeckConfig((192, 384, 768, 768), 256)
     assert [default_neck(config(kind)).width for kind in ("vit", "resnet")] == [32, 48]
@@ -147,7 +147,7 @@ def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:
         DepthHead(KINDS["vit without a token"], NeckConfig((3, 4, 5, 6), 8))
 
 
-def test_metres_are_above_0_and_begin_at_what_is_typical() -> None:
+def test_depths_in_meters_are_positive_and_initialized_to_a_typical_value() -> None:
     body, x = noisy(Body(FLAT)), noise(2, 2, 64, 64)
     head = DepthHead(FLAT, NeckConfig((3, 4, 5, 6), 16), metric=7.0).double()
     assert head.metric and "typical" in head.state_dict()
@@ -172,7 +172,7 @@ def test_a_new_head_for_depth_has_no_dead_pixels() -> None:
 
 @pytest.mark.parametrize("factor", [0.5, 2, 4])
 @pytest.mark.parametrize(("high", "wide"), [(1, 1), (4, 1), (1, 4)])
-def test_maps_of_one_column_are_learnt_from_in_bfloat16_too(factor: float, high: int, wide: int) -> None:
+def test_feature_maps_of_one_column_are_trained_on_in_bfloat16_too(factor: float, high: int, wide: int) -> None:
     """oneDNN leaves the weight gradient of strided convolutions uninitialized there, and computes a wrong input
     gradient of a transposed convolution from one to four positions."""
     torch.manual_seed(2)

@@ -81,13 +81,13 @@ def test_the_relative_loss_is_that_of_plain_loops(alignment: Any) -> None:
 
 
 @pytest.mark.parametrize("alignment", ["robust", "squares"])
-def test_scale_and_shift_of_what_is_said_cost_nothing(alignment: Any) -> None:
+def test_the_loss_ignores_scale_and_shift_of_predictions(alignment: Any) -> None:
     total, _ = relative_loss(SAID, TARGET, KNOWN, alignment)
     near(relative_loss(3.7 * SAID + 11, TARGET, KNOWN, alignment)[0], total, 1e-10)
     assert float(relative_loss(2 * TARGET + 5, TARGET, KNOWN, alignment)[0]) < 1e-10
 
 
-def test_what_is_not_known_changes_nothing_whatever_stands_there() -> None:
+def test_values_at_unknown_pixels_change_nothing() -> None:
     wild = torch.where(
         KNOWN, TARGET, torch.tensor([math.nan, math.inf, -1e300], dtype=torch.float64)[:, None, None][[0, 1, 2, 0]]
     )
@@ -100,7 +100,7 @@ def test_what_is_not_known_changes_nothing_whatever_stands_there() -> None:
 
 
 @pytest.mark.parametrize("loss", [relative_loss, metric_loss])
-def test_pictures_of_which_nothing_is_known_are_not_counted(loss: Any) -> None:
+def test_images_without_known_pixels_are_not_counted(loss: Any) -> None:
     said = SAID.abs().requires_grad_()
     total, count = loss(said, torch.full_like(TARGET, math.nan), torch.zeros_like(KNOWN))
     grad = torch.autograd.grad(total, said)[0]
@@ -108,7 +108,7 @@ def test_pictures_of_which_nothing_is_known_are_not_counted(loss: Any) -> None:
 
 
 @pytest.mark.parametrize("alignment", ["robust", "squares"])
-def test_one_number_said_everywhere_has_a_loss_and_a_finite_slope(alignment: Any) -> None:
+def test_a_constant_prediction_has_a_loss_and_a_finite_gradient(alignment: Any) -> None:
     said = torch.full_like(SAID, 0.3).requires_grad_()
     total, count = relative_loss(said, TARGET, KNOWN, alignment)
     grad = torch.autograd.grad(total, said)[0]
@@ -164,7 +164,7 @@ def test_sixteen_bits_are_summed_in_more() -> None:
     near(relative_loss(said, target, KNOWN)[0], relative_loss(said.float(), target.float(), KNOWN)[0])
 
 
-def test_alignments_do_what_they_say() -> None:
+def test_alignments_match_their_names() -> None:
     found = standardize(SAID, KNOWN)
     for row in (0, 1):
         values = found[row][KNOWN[row]]
@@ -232,7 +232,7 @@ def test_distances_are_those_of_plain_loops() -> None:
     assert DepthMetrics().scores() == {}
 
 
-def test_a_relative_answer_is_brought_to_the_unit_of_the_truth() -> None:
+def test_a_relative_prediction_is_aligned_to_the_unit_of_the_reference() -> None:
     random = np.random.default_rng(7)
     right = random.uniform(1, 8, (6, 5))
     right[2] = 0

@@ -64,7 +64,7 @@ def test_words_are_counted_by_the_rule_of_wikitext() -> None:
 
 
 @pytest.mark.parametrize("name", ["wikitext", "ptb"])
-def test_nothing_is_lost_but_spaces_and_marks(name: str) -> None:
+def test_only_spaces_and_markers_are_removed(name: str) -> None:
     clean, draw = DETOKENIZERS[name], random.Random(4)
     tokens = [*"aT5,.;:()[]\"'$%=#−–—/°C’‘“”…Né\n", "The", "'s", "n't", "@-@", "@,@", "@.@", "<unk>", ""]
     for _ in range(500):
@@ -76,7 +76,7 @@ def test_nothing_is_lost_but_spaces_and_marks(name: str) -> None:
         assert clean(line).count("\n") == line.count("\n")
 
 
-def test_none_changes_nothing_and_settings_know_the_names() -> None:
+def test_none_changes_nothing_and_settings_accept_the_names() -> None:
     text = " as @-@ is \n\n"
     assert DETOKENIZERS["none"](text) == text
     for name in DETOKENIZERS:

@@ -155,7 +155,7 @@ def test_answers_and_gradients_are_those_of_the_peer(task: str, hybrid: bool, tm
 @kinds
 @tasks
 @pytest.mark.parametrize("shape", [(32, 96), (128, 64)])
-def test_pictures_of_other_shapes_are_answered_as_by_the_peer(
+def test_images_of_other_shapes_equal_transformers(
     task: str, hybrid: bool, shape: tuple[int, int], tmp_path: Path
 ) -> None:
     peer = theirs(task, hybrid)
@@ -217,7 +217,7 @@ def test_without_an_auxiliary_head_there_is_none(tmp_path: Path) -> None:
 
 
 @kinds
-def test_what_no_picture_reaches_is_frozen_and_counted(hybrid: bool, tmp_path: Path) -> None:
+def test_unused_parameters_are_frozen_and_counted(hybrid: bool, tmp_path: Path) -> None:
     peer = theirs("depth", hybrid)
     model = loaded(peer, tmp_path, "depth")
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
@@ -314,7 +314,7 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", dpt.PRESETS)
-def test_presets_have_exactly_the_parameters_they_say(name: str) -> None:
+def test_presets_have_exactly_the_stated_parameters(name: str) -> None:
     preset = dpt.PRESETS[name]
     with torch.device("meta"):
         body, depth, classes = (
@@ -328,7 +328,7 @@ def test_presets_have_exactly_the_parameters_they_say(name: str) -> None:
     assert from_dict(TrainSettings, preset.recipe["train"]) and SYSTEMS["dpt"].presets[name] is preset
 
 
-def test_batch_norms_are_settled_by_what_is_asked() -> None:
+def test_batch_norms_are_chosen_by_the_task() -> None:
     assert (
         resolve_fusion_norm(dpt.BASE, classifies=True).fusion_batch_norm is True
         and resolve_fusion_norm(dpt.BASE, classifies=False).fusion_batch_norm is False
@@ -338,7 +338,7 @@ def test_batch_norms_are_settled_by_what_is_asked() -> None:
 
 
 @pytest.mark.parametrize("name", dpt.PRESETS)
-def test_a_published_config_says_all_of_a_preset(name: str) -> None:
+def test_a_published_config_defines_a_whole_preset(name: str) -> None:
     config = resolve_fusion_norm(dpt.PRESETS[name].config, classifies=True)
     written = json.loads(json.dumps(dpt.PUBLISHED.write(as_dict(config), "segment")))
     read = from_dict(dpt.Config, dpt.PUBLISHED.read(written), "model.")

@@ -63,7 +63,7 @@ def embedded(path: Path) -> dict[str, object]:
     return data
 
 
-def test_the_picture_is_written_where_no_folder_was_and_is_neither_blank_nor_huge(tmp_path: Path) -> None:
+def test_the_figure_is_written_to_a_new_folder_and_is_neither_empty_nor_huge(tmp_path: Path) -> None:
     path = draw_heatmaps(translation(), tmp_path / "new" / "folder" / "heat.png", title="a → b")
     picture = pixels(path)
     assert all(600 < side < 3500 for side in picture.shape[:2])
@@ -77,14 +77,14 @@ def test_sixty_words_stay_within_a_sheet(tmp_path: Path) -> None:
     assert max(picture.shape[:2]) < 3500
 
 
-def test_one_layer_and_head_is_another_picture_than_their_mean(tmp_path: Path) -> None:
+def test_one_layer_and_head_is_another_figure_than_their_mean(tmp_path: Path) -> None:
     one = draw_heatmaps(translation(), tmp_path / "one.svg", title="t", layer=2, head=3).read_text("utf-8")
     mean = draw_heatmaps(translation(), tmp_path / "mean.svg", title="t", layer=2).read_text("utf-8")
     assert "layer 2 of 4, head 3 of 4" in one
     assert "layer 2 of 4, average over 4 heads" in mean
 
 
-def test_the_large_panel_says_the_weights_of_the_last_cross_layer(tmp_path: Path) -> None:
+def test_the_large_panel_shows_the_weights_of_the_last_cross_layer(tmp_path: Path) -> None:
     maps = translation()
     text = "".join(ElementTree.fromstring(draw_heatmaps(maps, tmp_path / "a.svg", title="t").read_bytes()).itertext())
     strongest = maps[2].weights[-1].mean(axis=0).max()
@@ -92,7 +92,7 @@ def test_the_large_panel_says_the_weights_of_the_last_cross_layer(tmp_path: Path
     assert all(word in text for word in SOURCE + TARGET)
 
 
-def test_a_picture_is_the_same_bytes_every_time(tmp_path: Path) -> None:
+def test_a_figure_is_the_same_bytes_every_time(tmp_path: Path) -> None:
     first, second = (
         draw_heatmaps(translation(), tmp_path / name, title="t").read_bytes() for name in ("a.svg", "b.svg")
     )
@@ -118,7 +118,7 @@ def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
             draw_heatmaps([item], tmp_path / "a.png", title="t", layer=layer, head=head)
 
 
-def test_only_known_endings_are_accepted_and_they_are_named(tmp_path: Path) -> None:
+def test_only_supported_file_extensions_are_accepted_and_named(tmp_path: Path) -> None:
     for name in ("a.gif", "a", "a.pdf"):
         with pytest.raises(RegardError, match=r"\.png.*\.svg.*\.html"):
             draw_heatmaps(translation(), tmp_path / name, title="t")
@@ -128,7 +128,7 @@ def test_only_known_endings_are_accepted_and_they_are_named(tmp_path: Path) -> N
             draw_training_curves(TRAIN, tmp_path / name)
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RegardError, match="write"):
         write_attention_page(translation(), tmp_path / "file" / "a.html", title="t")
@@ -156,7 +156,7 @@ class Outside(HTMLParser):
         self.links += [f"{name}={value}" for name, value in attrs if name in ("src", "href", "srcset", "action")]
 
 
-def test_the_page_needs_nothing_beside_itself(tmp_path: Path) -> None:
+def test_the_page_is_self_contained(tmp_path: Path) -> None:
     whole = write_attention_page(
         translation(), tmp_path / "page.html", title="t", note="n", facts={"a": "b"}
     ).read_text("utf-8")
@@ -229,7 +229,7 @@ def test_lines_of_tokens_break_between_words_and_where_the_text_does() -> None:
     assert len({line for line, _ in wrap_pieces(("a" * 9, "b" * 9, "c" * 9), 10 * CHAR_WIDTH)}) == 3
 
 
-def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path: Path) -> None:
+def test_the_text_is_drawn_above_the_maps_and_not_next_to_a_chosen_head(tmp_path: Path) -> None:
     maps = [attention("decoder", SOURCE, SOURCE)]
     reading = expected(*SOURCE)
     with_text = draw_heatmaps(maps, tmp_path / "a.svg", title="t", likelihood=reading).read_text("utf-8")
@@ -240,7 +240,7 @@ def test_the_text_is_drawn_above_the_maps_and_not_beside_a_chosen_head(tmp_path:
     assert certain in with_text and beyond in with_text and beyond not in chosen
 
 
-def test_colours_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: Path) -> None:
+def test_colors_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: Path) -> None:
     weights = np.array([[[[0.9, 0.1, 0.0], [0.7, 0.1, 0.2]]]])
     one, many = (AttentionMap("text", "t", ("a", "b"), ("c", "a", "b"), weights, many) for many in (False, True))
     assert (one.color_max(weights), many.color_max(weights)) == (1.0, 0.2)
@@ -313,7 +313,7 @@ def test_equal_steps_of_weight_are_equal_steps_of_lightness(stops: tuple[str, ..
         [{"kind": "valid", "step": 5, "loss": float("nan"), "$x_{": 2.0}, {"kind": "other"}, {"kind": "train"}],
     ],
 )
-def test_curves_of_few_or_broken_rows_are_still_a_picture(tmp_path: Path, rows: list[Row]) -> None:
+def test_curves_of_few_or_broken_rows_are_still_drawn(tmp_path: Path, rows: list[Row]) -> None:
     assert pixels(draw_training_curves(rows, tmp_path / "curves.png", "$ few_{")).min() < 0.9
 
 

@@ -101,7 +101,7 @@ def test_a_bare_encoder_answers_with_a_plain_list_of_length_1(model: Model) -> N
     assert answer.score == () and sum(x * x for x in answer.value) == pytest.approx(1, abs=1e-12)
 
 
-def test_neighbours_change_nothing(model: Model, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbors_change_nothing(model: Model, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     together = values(model.predict(ASKED))
     near(together, values([model.predict(text) for text in ASKED]))
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 64)  # many small batches
@@ -111,7 +111,7 @@ def test_neighbours_change_nothing(model: Model, published: Path, monkeypatch: p
     assert float(gap.abs().max()) < 1e-6
 
 
-def test_long_texts_are_cut_at_their_end_and_that_is_said(model: Model, published: Path) -> None:
+def test_long_texts_are_truncated_at_their_end_and_reported(model: Model, published: Path) -> None:
     long, short = "the cat sat on the mat " * 9, "the cat"
     assert [answer.extra for answer in model.predict([long, short])] == [{"truncated": True}, {}]
     brief = with_pooling(model, Pooling(max_length=7))
@@ -123,7 +123,7 @@ def test_long_texts_are_cut_at_their_end_and_that_is_said(model: Model, publishe
     assert list(map(len, encoded.fields["second"])) == [7, 4] and [s.line for s in encoded.too_long] == [1]
 
 
-def test_small_letters_where_a_folder_asks_for_them(published: Path) -> None:
+def test_texts_are_lowercased_if_the_checkpoint_requires_it(published: Path) -> None:
     folder = write_vocabulary(make(lower=False), published.parent / "cased", {"do_lower_case": False})
     text = regard.processors.tokenizer.tokenizer.TextTokenizer.load(folder)
     config = regard.load(published).config
@@ -224,7 +224,7 @@ ENCODERS = [name for name, system in SYSTEMS.items() if "embed" in system.tasks]
 
 
 @pytest.mark.parametrize("system", ENCODERS)
-def test_every_encoder_can_be_asked_and_learns_the_same_from_packed_rows(system: str) -> None:
+def test_every_encoder_is_supported_and_packed_rows_have_equal_gradients(system: str) -> None:
     model = encoder("embed", [STORY], system=system)
     vector = values([model.predict("the cat sat")])
     assert vector.shape == (1, model.config.width) and float(vector.norm()) == pytest.approx(1, abs=1e-12)
@@ -240,20 +240,20 @@ def test_every_encoder_can_be_asked_and_learns_the_same_from_packed_rows(system:
     near(vector, values(model.predict(["the cat sat", "on the mat, and the cat's"]))[:1])
 
 
-def test_packed_grains_have_one_shape(model: Model) -> None:
+def test_packed_micro_batches_have_one_shape(model: Model) -> None:
     encoded = encode(model, PAIRS * 8)
     plan = model.task.sampler(encoded, model.config, 100, 0, True)
     batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
 
 
-def test_lengths_of_vectors_are_not_learnt_wherever_they_are_told(model: Model) -> None:
+def test_lengths_of_vectors_are_not_trained_wherever_they_are_normalized(model: Model) -> None:
     batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
     near(Embed(Pooling(normalize=False)).loss(model, batch)[0], Embed().loss(model, batch)[0])
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_pair_that_is_longer_than_a_grain_is_a_grain(model: Model, packed: bool) -> None:
+def test_a_pair_that_is_longer_than_a_micro_batch_is_a_micro_batch(model: Model, packed: bool) -> None:
     plan = model.task.sampler(encode(model, PAIRS), model.config, 4, 0, packed)
     assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == list(range(len(PAIRS)))
 

@@ -81,7 +81,7 @@ def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor,
 
 
 @pytest.mark.parametrize("changes", [{}, {"rotary_value": True}, {"embedding_size": None, "hidden_act": "relu"}])
-def test_roformer_hides_words_as_it_is_published(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_masked_tokens_of_roformer_equal_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     peer = roformer("RoFormerForMaskedLM", **changes)
     model = loaded(peer, tmp_path)
     x, mask, types, _ = inputs()
@@ -120,7 +120,7 @@ def assert_same(again: Any, peer: Any) -> None:
 
 
 @pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4], [64, 64, 64]])
-def test_longformer_hides_words_as_it_is_published(windows: list[int], tmp_path: Path) -> None:
+def test_masked_tokens_of_longformer_equal_transformers(windows: list[int], tmp_path: Path) -> None:
     peer = longformer("LongformerForMaskedLM", attention_window=windows)
     model = loaded(peer, tmp_path)
     x, mask, _, marked = inputs()
@@ -143,7 +143,7 @@ def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[in
     gradients_agree(model, peer, ours, right, 5 * SINGLE)
 
 
-def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -> None:
+def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path: Path) -> None:
     """Global attention as set by the task: in transformers, all tokens before the first of two separators."""
     context = "the king of the hill is in rome and the cat sat"
     text = TextTokenizer.train_wordpiece([context, "who is where"] * 3, 80)
@@ -171,7 +171,7 @@ def test_longformer_points_at_answers_with_its_question_marked(tmp_path: Path) -
     assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
 
 
-def test_longformer_classifies_with_its_first_token_marked(tmp_path: Path) -> None:
+def test_longformer_classifies_with_global_attention_on_its_first_token(tmp_path: Path) -> None:
     peer = longformer("LongformerForSequenceClassification", num_labels=4)
     model = loaded(peer, tmp_path)
     x, mask, _, _ = inputs()
@@ -218,7 +218,7 @@ def test_packed_documents_have_the_states_they_have_alone(kind: str, tmp_path: P
     near(packed.pooled[:3], padded.pooled)
 
 
-def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_them(tmp_path: Path) -> None:
+def test_dilated_windows_equal_their_mask_and_need_the_native_format(tmp_path: Path) -> None:
     from regard.model import ModelSpec, assemble
     from regard.nn.attention.attention import Attention
     from regard.nn.attention.masks import materialize
@@ -260,7 +260,7 @@ def test_dilated_windows_are_what_their_rule_says_and_only_our_layout_can_say_th
         regard.save(model, tmp_path / "theirs")
 
 
-def test_longformer_may_turn_queries_and_keys_and_only_our_layout_can_say_it(tmp_path: Path) -> None:
+def test_longformer_may_use_rotary_positions_and_needs_the_native_format(tmp_path: Path) -> None:
     """A window over the whole row without global tokens is full attention, as in BERT with these positions."""
     from regard.model import ModelSpec, assemble
     from regard.systems import SYSTEMS, longformer

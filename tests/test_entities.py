@@ -179,7 +179,7 @@ def test_plain_tags_are_measured_by_word() -> None:
     assert found.micro.f1 == found.accuracy and [label for label, _ in found.by_frequency()] == ["NN", "DT", "VB"]
 
 
-def test_a_picture_of_every_kind_is_drawn(tmp_path: Path) -> None:
+def test_a_figure_of_every_kind_is_drawn(tmp_path: Path) -> None:
     found = tagging_metrics([["B-PER", "O", "B-猫"]], [["B-PER", "O", "O"]], "IOB2")
     assert found.save_figure(tmp_path / "a.png").stat().st_size > 10_000
     drawn = found.save_figure(tmp_path / "a.svg").read_text()
@@ -220,13 +220,15 @@ SPELLINGS: list[tuple[str, tuple[str, ...], str, int, str]] = [
 @pytest.mark.parametrize(
     ("sentences", "scheme", "repaired", "doubt"), [case[1:] for case in SPELLINGS], ids=[case[0] for case in SPELLINGS]
 )
-def test_the_scheme_is_known_by_its_tags(sentences: tuple[str, ...], scheme: str, repaired: int, doubt: str) -> None:
+def test_the_scheme_is_recognized_by_its_tags(
+    sentences: tuple[str, ...], scheme: str, repaired: int, doubt: str
+) -> None:
     found = signs(*sentences)
     assert (found.scheme, found.num_invalid) == (scheme, repaired)
     assert doubt in found.ambiguity and bool(doubt) == bool(found.ambiguity)
 
 
-def test_every_written_scheme_is_known_again() -> None:
+def test_every_written_scheme_is_recognized_again() -> None:
     draw = random.Random(3)
     sentences = [some_entities(draw, 12) for _ in range(30)]
     for scheme in SCHEME_LETTERS:

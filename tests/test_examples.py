@@ -40,7 +40,7 @@ def saved(folder: Path, **changes: Any) -> Model:
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm_eps": 1e-2, "ffn_dim": 48, "heads": 2}])
-def test_the_plain_file_says_what_the_system_says(plain: ModuleType, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_the_single_file_equals_the_system(plain: ModuleType, changes: dict[str, Any], tmp_path: Path) -> None:
     model = saved(tmp_path, **changes)
     x = torch.randint(23, (3, 16), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -61,7 +61,7 @@ def test_it_reads_folders_as_they_were_published_first(plain: ModuleType, tmp_pa
         near(plain.load(tmp_path)(x), model.logits(x))
 
 
-def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> None:
+def test_it_generates_as_the_search_does(plain: ModuleType, tmp_path: Path) -> None:
     model = saved(tmp_path)
     for prompt in ([3, 1, 4, 1, 5], [9]):
         (found,) = search(model.body, Batch(torch.tensor([prompt])), -1, torch.tensor([10]), DecodeSettings())
@@ -72,7 +72,7 @@ def test_it_goes_on_as_the_search_does(plain: ModuleType, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_it_runs_as_it_says(tmp_path: Path) -> None:
+def test_it_runs_as_documented(tmp_path: Path) -> None:
     text = TextTokenizer.train_lm_bpe(["to be or not to be", "that is the question"] * 20, 270)
     model = tiny("gpt2", vocab_size=text.size, eos_id=text.token_to_id(END_OF_TEXT))
     model.tokenizer = text

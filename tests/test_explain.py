@@ -90,9 +90,7 @@ def test_the_maps_are_the_softmax_of_the_models_own_queries_and_keys(model: rega
         np.testing.assert_allclose(shown[0], weights, atol=1e-5, err_msg=name)
 
 
-def test_every_map_is_labelled_by_the_tokens_that_look_and_are_looked_at(
-    model: regard.Model, given: Explanation
-) -> None:
+def test_every_map_is_labeled_by_queries_and_keys(model: regard.Model, given: Explanation) -> None:
     source, target = ids(model, SOURCE), ids(model, TARGET)
     shown = {name: (len(item.queries), len(item.keys)) for name, item in maps(given).items()}
     assert shown == {
@@ -112,7 +110,7 @@ def joined(pieces: tuple[str, ...]) -> str:
     return "".join(piece[1:] if piece.startswith("·") else f" {piece.strip('␣')}" for piece in pieces).strip()
 
 
-def test_rows_sum_to_one_and_nobody_sees_the_future(given: Explanation) -> None:
+def test_rows_sum_to_one_and_attention_is_causal(given: Explanation) -> None:
     for item in given.maps:
         np.testing.assert_allclose(item.weights.sum(-1), 1, atol=1e-5)
         assert item.weights.min() >= 0 and item.heads == 2 and item.layers == 1
@@ -166,7 +164,7 @@ def test_the_page_holds_the_same_numbers_and_words(given: Explanation, tmp_path:
     assert SOURCE in text and TARGET in text and "http://" not in text and "https://" not in text
 
 
-def test_pictures_are_written_and_one_head_is_another_picture(given: Explanation, tmp_path: Path) -> None:
+def test_figures_are_written_and_one_head_is_another_figure(given: Explanation, tmp_path: Path) -> None:
     whole = given.save(tmp_path / "map.png").read_bytes()
     one = given.save(tmp_path / "one.PNG", layer=1, head=2).read_bytes()
     assert whole.startswith(b"\x89PNG") and one.startswith(b"\x89PNG") and whole != one
@@ -255,7 +253,7 @@ def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: r
     assert not np.triu(found.weights, 2).any() and np.triu(found.weights, 1).any()
 
 
-def test_a_band_is_seen_as_a_band() -> None:
+def test_banded_attention_is_drawn_as_a_band() -> None:
     model = speaker(TextTokenizer.from_characters([VERSE]), bands=(0, 4))
     (found,) = model.explain(VERSE).maps
     far = np.tril(found.weights, 1 - 4)
@@ -311,7 +309,7 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
         TextTokenizer.train_sentence_bpe([VERSE] * 9, 300),
     ],
 )
-def test_blanks_are_seen_whatever_the_tokenizer(text: TextTokenizer) -> None:
+def test_spaces_are_visible_whatever_the_tokenizer(text: TextTokenizer) -> None:
     shown = "".join(display_pieces(text, text.encode(["Wer reitet"])[0]))
     assert shown == "Wer␣reitet"
     end = text.token_to_id(END_OF_TEXT)
@@ -319,7 +317,7 @@ def test_blanks_are_seen_whatever_the_tokenizer(text: TextTokenizer) -> None:
         assert display_pieces(text, [end, *text.encode(["Wer"])[0]])[0] == END_OF_TEXT
 
 
-def test_a_text_becomes_picture_and_page(poet: regard.Model, tmp_path: Path) -> None:
+def test_a_text_becomes_figure_and_page(poet: regard.Model, tmp_path: Path) -> None:
     found = poet.explain(VERSE)
     whole, one = (
         found.save(tmp_path / "a.svg").read_text("utf-8"),

@@ -106,7 +106,7 @@ def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
 
 
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
-def test_attention_is_rolled_out_from_the_token_that_is_asked(system: str) -> None:
+def test_rollout_starts_from_the_predicted_token(system: str) -> None:
     model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
     found = model.explain("the cat sat" if system == "bert" else "deaf")
     one = counted(found, ROLLOUT)[0]
@@ -123,7 +123,7 @@ def test_attention_is_rolled_out_from_the_token_that_is_asked(system: str) -> No
         assert not np.triu(text, 1).any()
 
 
-def test_weights_stay_in_the_graph_only_where_that_is_asked_for() -> None:
+def test_attention_weights_stay_in_the_graph_only_on_request() -> None:
     model = encoder("classify", LABELS)
     batch = Batch(torch.tensor([[2, 7, 9, 3]]))
     with record_attention(model.body) as plain:
@@ -212,7 +212,7 @@ def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: 
 # -- inputs and predictions of tasks
 
 
-def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown() -> None:
+def test_two_texts_are_separated_and_both_orders_of_a_symmetric_pair_are_shown() -> None:
     first, second = "the cat sat", "a dog"
     found = encoder("classify", LABELS, pair="ordered").explain(first, second)
     one = counted(found)[0]
@@ -227,7 +227,7 @@ def test_two_texts_are_told_apart_and_both_orders_of_a_symmetric_pair_are_shown(
     assert [item.name for item in both.maps] == ["text 1", "text 2", "asked"]
 
 
-def test_a_class_can_be_named_in_the_stead_of_the_one_that_was_said() -> None:
+def test_another_class_than_the_predicted_one_can_be_explained() -> None:
     model = encoder("classify", LABELS)
     usual = model.explain(SENTENCES[0])
     assert usual.decision is not None
@@ -343,7 +343,7 @@ def test_both_ends_of_an_answer_are_explained_where_they_were_read() -> None:
     assert np.array_equal(counted(again)[1].fractions, ends.fractions)
 
 
-def test_a_gap_is_explained_by_its_likeliest_word_or_a_named_one() -> None:
+def test_a_mask_token_is_explained_by_its_most_likely_word_or_a_named_one() -> None:
     model = encoder("mlm")
     source = "the cat [MASK] on the [MASK]"
     answer = model.predict(source)
@@ -398,7 +398,7 @@ def test_what_cannot_be_explained_is_refused_in_words() -> None:
         model.explain("the cat")
 
 
-def test_without_room_for_gradients_attention_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_gradients_attention_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.explain import attribution, text_decisions
 
     model = encoder("classify", LABELS)

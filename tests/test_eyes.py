@@ -55,7 +55,7 @@ def captioner(name: str, **changes: Any) -> Any:
 @pytest.mark.every(4)
 @pytest.mark.parametrize("system", SEEN)
 @pytest.mark.parametrize("name", ["caption-fixed", "caption-attend", "caption-transformer", "caption-vit"])
-def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: Path) -> None:
+def test_encoder_features_equal_the_loaded_checkpoint(name: str, system: str, tmp_path: Path) -> None:
     if name == "caption-vit" and system != "vit":
         return
     theirs = learnt(system, tmp_path / "it")
@@ -75,7 +75,7 @@ def test_a_captioner_sees_what_the_folder_saw(name: str, system: str, tmp_path: 
     assert override(kept, resolve_encoder(kept, {"encoder": str(tmp_path / "it")}), "model.") == kept
 
 
-def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
+def test_a_run_of_regard_can_be_the_image_encoder_too(tmp_path: Path) -> None:
     """Saved in the native format, as no Hugging Face format describes its first convolution."""
     theirs = learnt("resnet", tmp_path, False, stem_kernel=3, stem_stride=1)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "regard"
@@ -87,7 +87,7 @@ def test_a_run_of_ours_can_be_seen_through_too(tmp_path: Path) -> None:
     )
 
 
-def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path: Path) -> None:
+def test_the_image_size_comes_from_the_checkpoint_unless_set(tmp_path: Path) -> None:
     learnt("vit", tmp_path)
     config = captioner("caption-vit", encoder=str(tmp_path))[0].config
     assert (
@@ -104,14 +104,14 @@ def test_the_size_of_pictures_follows_from_the_folder_unless_it_is_said(tmp_path
     assert config_of("caption-fixed").image_processor() is None
 
 
-def test_a_folder_is_found_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_resolved_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learnt("resnet", tmp_path / "seen")
     monkeypatch.chdir(tmp_path)
     for name in ("seen", "./seen", str(tmp_path / "seen")):
         assert captioner("caption-fixed", encoder=name)[0].config.encoder == str(tmp_path / "seen")
 
 
-def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
+def test_unsupported_image_encoders_are_refused(tmp_path: Path) -> None:
     def refused(**changes: Any) -> str:
         with pytest.raises((SettingError, WeightsError)) as error:
             captioner(changes.pop("name", "caption-fixed"), **changes)
@@ -132,7 +132,7 @@ def test_what_cannot_be_seen_through_is_refused(tmp_path: Path) -> None:
         config_of("caption-fixed", encoder=str(tmp_path / "seen"))
 
 
-def test_weights_of_other_sizes_than_were_told_are_refused(tmp_path: Path) -> None:
+def test_weights_of_other_sizes_than_configured_are_refused(tmp_path: Path) -> None:
     learnt("resnet", tmp_path)
     model, _ = captioner("caption-fixed", encoder=str(tmp_path))
     learnt("resnet", tmp_path, widths=(4, 8, 8, 16))
@@ -140,7 +140,7 @@ def test_weights_of_other_sizes_than_were_told_are_refused(tmp_path: Path) -> No
         load_encoder_weights(model)
 
 
-def test_sizes_of_the_systems_that_see_are_known_here() -> None:
+def test_sizes_of_image_systems_are_listed_here() -> None:
     assert (
         set(SEEN) <= set(SIZES)
         and load_encoder_weights(SimpleNamespace(config=config_of("caption-fixed"), body=None)) == []

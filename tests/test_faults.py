@@ -142,7 +142,7 @@ def finished(victims: Victims, run: Path) -> str:
 # -- killed
 
 
-def test_every_call_is_known(calls: list[str]) -> None:
+def test_every_call_is_listed(calls: list[str]) -> None:
     unseen = ("fsync .", "fsync checkpoints/", "chmod")  # not visible to other processes
     assert {call for call in calls if not call.startswith(unseen)} == set(STAGES)
 
@@ -157,7 +157,7 @@ def test_all_is_on_the_disk_before_it_has_its_name(calls: list[str]) -> None:
 
 @pytest.mark.every(14)
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_at_any_stage_a_run_goes_on_as_if_nothing_had_happened(
+def test_killed_at_any_stage_a_run_resumes_exactly(
     stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
 ) -> None:
     which = random.Random(stage).randint(1, calls.count(stage))
@@ -181,7 +181,7 @@ def test_killed_before_it_had_begun_a_run_can_begin_again(
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize("stage", GOING_ON)
-def test_killed_while_it_goes_on_it_goes_on_again(stage: str, victims: Victims, unbroken: Path, tmp_path: Path) -> None:
+def test_killed_while_resuming_it_resumes_again(stage: str, victims: Victims, unbroken: Path, tmp_path: Path) -> None:
     assert victims.begin(tmp_path / "run", at=["average", 8])["code"] == -signal.SIGKILL
     assert victims.go_on(tmp_path / "run", at=[stage, 1])["code"] == -signal.SIGKILL
     finished(victims, tmp_path / "run")
@@ -233,7 +233,7 @@ SIGNALS += [("SIGINT", "write checkpoints/.writing-N/state.safetensors", 1), ("S
 
 
 @pytest.mark.parametrize(("number", "stage", "which"), SIGNALS)
-def test_asked_to_stop_at_any_stage_it_saves_and_says_how_to_go_on(
+def test_stopped_at_any_stage_it_saves_and_prints_the_resume_command(
     number: str, stage: str, which: int, victims: Victims, unbroken: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "my run"
@@ -260,7 +260,7 @@ def paragraph(done: Any) -> str:
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("stage", WRITES)
-def test_where_nothing_more_can_be_written_that_is_said_and_nothing_is_lost(
+def test_write_errors_are_reported_and_nothing_is_lost(
     stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
 ) -> None:
     run, which = tmp_path / "run", random.Random(stage).randint(1, calls.count(stage))
@@ -276,9 +276,7 @@ FILLED += [("write checkpoints/.writing-N/state.safetensors", 2), ("open .regard
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("at", FILLED, ids=lambda at: " ".join(map(str, at)))
-def test_a_disk_that_fills_up_loses_no_checkpoint(
-    at: tuple[str, int], victims: Victims, unbroken: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_loses_no_checkpoint(at: tuple[str, int], victims: Victims, unbroken: Path, tmp_path: Path) -> None:
     if not victims.mounted:
         pytest.skip("no file system can be mounted here; the tests above do without")
     run = victims.disk / "run"

@@ -66,7 +66,7 @@ def none_left() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("many", [0, 1, 3])
-def test_grains_come_in_order_from_any_number_of_workers(many: int) -> None:
+def test_micro_batches_come_in_order_from_any_number_of_workers(many: int) -> None:
     torch.manual_seed(3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -79,7 +79,7 @@ def test_grains_come_in_order_from_any_number_of_workers(many: int) -> None:
 
 
 @linux
-def test_numbers_may_go_on_for_ever_and_closing_ends_the_workers() -> None:
+def test_numbers_may_be_endless_and_closing_ends_the_workers() -> None:
     with closing(prefetch(Maker().grain, count(2, 3), 2)) as grains:
         assert [int(batch.inputs[0, 0]) for batch in islice(grains, 4)] == [2, 5, 8, 11]
         pids = workers()
@@ -96,7 +96,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("many", [0, 2])
 @pytest.mark.parametrize("wrong", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_for_a_person_arrives_as_it_was_said(wrong: Exception, many: int) -> None:
+def test_an_error_for_the_user_arrives_unchanged(wrong: Exception, many: int) -> None:
     grains = prefetch(Maker(wrong).grain, range(20), many)
     assert len(list(islice(grains, 5))) == 5  # earlier micro-batches arrive
     with pytest.raises(type(wrong)) as caught:
@@ -121,7 +121,7 @@ def test_signals_are_for_the_run_and_not_for_its_workers() -> None:
 
 
 @linux
-def test_a_worker_that_is_killed_is_told_in_one_paragraph() -> None:
+def test_a_killed_worker_is_reported_in_one_paragraph() -> None:
     grains = prefetch(Maker().grain, count(), 1)
     next(grains)
     os.kill(workers()[0], signal.SIGKILL)
@@ -174,13 +174,13 @@ def test_a_run_with_workers_is_the_run_without_them(few: Path, whole: Path, tmp_
 
 @pytest.mark.slow
 @linux
-def test_a_run_may_go_on_with_another_number_of_workers(halved: Path, whole: Path) -> None:
+def test_a_run_may_resume_with_another_number_of_workers(halved: Path, whole: Path) -> None:
     train_tiny((), halved, *TWELVE, "data.num_workers=1", resume=True)
     assert rows(halved) == rows(whole)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory is CUDA's")
 @pytest.mark.parametrize("many", [0, 2])
-def test_pinned_grains_are_pinned(many: int) -> None:
+def test_pinned_micro_batches_are_pinned(many: int) -> None:
     for batch in prefetch(Maker().grain, range(4), many, pin=True):
         assert batch.inputs.is_pinned() and batch.offsets is not None and batch.offsets.starts.is_pinned()

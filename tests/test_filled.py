@@ -32,7 +32,7 @@ def encoded(name: str, label: str) -> tuple[regard.Model, Encoded]:
 
 
 @cases
-def test_what_fills_up_is_not_learnt_from(name: str, label: str) -> None:
+def test_padding_is_not_trained_on(name: str, label: str) -> None:
     model, found = encoded(name, label)
     plan = TASK.sampler(found, model.config, 40, 0, packed=True)
     assert isinstance(plan, FixedShape)
@@ -69,7 +69,7 @@ def test_what_fills_up_is_not_learnt_from(name: str, label: str) -> None:
         ("transformer", "cpu", "on", None, True),
     ],
 )
-def test_rows_are_filled_up_on_a_gpu_in_any_precision(
+def test_rows_are_padded_on_a_gpu_in_any_precision(
     name: str, device: str, asked: Any, begun: bool | None, filled: bool, precision: Any
 ) -> None:
     model, found = encoded(name, "")
@@ -81,7 +81,7 @@ def test_rows_are_filled_up_on_a_gpu_in_any_precision(
     assert ("slow" in console.file.getvalue()) == (name == "transformer" and filled)  # type: ignore[attr-defined]
 
 
-def test_a_run_that_was_begun_on_a_gpu_goes_on_with_its_grains(
+def test_a_run_that_began_on_a_gpu_resumes_with_its_micro_batches(
     tmp_path: Path, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_pairs(tmp_path / "pairs.tsv", pairs[:60])

@@ -65,7 +65,7 @@ def test_fixed_shapes_find_what_growing_ones_find(settings: DecodeSettings, rows
 
 
 @pytest.mark.slow
-def test_recordings_of_many_sizes_are_forgotten_in_turn() -> None:
+def test_graphs_of_many_sizes_are_evicted_in_turn() -> None:
     model = tiny("transformer")
     with torch.inference_mode():
         for rows in range(1, 70, 6):
@@ -106,7 +106,7 @@ def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000, 8191])
 @pytest.mark.parametrize("count", [1, 8])
-def test_the_likeliest_tokens_are_those_of_a_whole_sort(vocabulary: int, count: int) -> None:
+def test_top_tokens_equal_a_full_sort(vocabulary: int, count: int) -> None:
     logits = noise(6, vocabulary)
     values, tokens = top_log_probs(logits, count)
     right = logits.log_softmax(-1).topk(min(count, vocabulary))
@@ -130,7 +130,7 @@ def found(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettin
 
 
 @pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=2)])
-def test_a_search_that_broke_leaves_nothing_behind(settings: DecodeSettings) -> None:
+def test_a_failed_search_leaves_no_state(settings: DecodeSettings) -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
     batch = replace(batch, decoder_inputs=batch.decoder_inputs[:, :1])  # type: ignore[index]
@@ -146,7 +146,7 @@ def test_a_search_that_broke_leaves_nothing_behind(settings: DecodeSettings) -> 
     assert found(model, batch, limits, settings) == right
 
 
-def test_a_model_that_nobody_holds_is_gone_with_its_recordings() -> None:
+def test_a_deleted_model_is_freed_with_its_graphs() -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
     found(model, batch, limits)
@@ -157,7 +157,7 @@ def test_a_model_that_nobody_holds_is_gone_with_its_recordings() -> None:
 
 
 @pytest.mark.slow
-def test_two_threads_ask_one_model() -> None:
+def test_two_threads_query_one_model() -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
     others = [replace(batch, inputs=(batch.inputs + shift) % 9 + 3) for shift in range(4)]
@@ -167,7 +167,7 @@ def test_two_threads_ask_one_model() -> None:
             assert list(pool.map(lambda other: found(model, other, limits), others)) == right
 
 
-def test_a_step_that_cannot_be_recorded_is_searched_plainly_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_captured_is_searched_plainly_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
     right = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())

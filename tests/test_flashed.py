@@ -67,7 +67,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 LYING = [name for name, (rows, rule) in CASES.items() if local_flash.supports(band_of(rule), rows)]
 
 
-def test_the_flash_kernel_is_handed_what_it_knows() -> None:
+def test_the_flash_kernel_gets_supported_arguments_only() -> None:
     others = {
         "dilated", "dilated beyond the row", "heads apart", "holes", "marked, heads apart", "marked, holes",
         "marked, packed, holes",
@@ -110,7 +110,7 @@ def test_flash_with_dropout_has_the_gradient_of_what_it_kept() -> None:
 
 @pytest.mark.parametrize("way", ["blocked", "flash"])
 @pytest.mark.usefixtures("emulated")
-def test_dropout_leaves_out_its_share_and_keeps_the_mean(way: Any) -> None:
+def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
     length, share = 256, 0.25
     torch.manual_seed(0)
     q, k = torch.zeros(2, 1, 2, length, 4, dtype=torch.float64)
@@ -160,7 +160,7 @@ for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, si
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs in test_on_a_gpu_every_way_is_the_rule")
-def test_the_kernel_beside_flash_says_what_the_plain_form_says() -> None:
+def test_the_kernel_for_global_tokens_equals_the_plain_form() -> None:
     pytest.importorskip("triton")
     # in a subprocess: Triton selects its interpreter on import
     source = str(Path(__file__).parents[1] / "src")

@@ -97,7 +97,7 @@ def test_texts_flow_token_by_token(kind: str) -> None:
         assert "".join(parts) + running.end() == text
 
 
-def test_what_is_certain_is_said_at_once() -> None:
+def test_certain_text_is_emitted_at_once() -> None:
     made = TextTokenizer.train_lm_bpe([], 257)
     running = StreamDecoder(made, ["stop", "\n\n"])
     said = [running.add([i]) for i in made.encode(["sé\nsto!\nst\n\nmore"])[0]]
@@ -115,7 +115,7 @@ def test_of_two_stop_strings_that_overlap_the_one_that_begins_first_counts() -> 
         assert said + running.end() == expected and running.stopped == ("b" in text)
 
 
-def test_special_tokens_and_ids_without_a_token_say_nothing(made: TextTokenizer) -> None:
+def test_special_tokens_and_ids_without_a_token_emit_nothing(made: TextTokenizer) -> None:
     if END_OF_TEXT not in made.backend.get_vocab():
         made = made.with_special_tokens([END_OF_TEXT])
     draw, end = random.Random(3), made.token_to_id(END_OF_TEXT)

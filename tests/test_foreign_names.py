@@ -15,7 +15,7 @@ from regard.tasks import find_task
 SETTINGS = {row["setting"] for row in index.load_index()["settings"]}
 
 
-def test_ninety_six_names_are_known() -> None:
+def test_ninety_six_names_are_supported() -> None:
     """One of the names, decode.max_length, is also a setting of the same meaning."""
     assert len(SYNONYMS) + len(RELATED) + ("decode.max_length" in SETTINGS) == 96
     assert not SYNONYMS.keys() & RELATED.keys()

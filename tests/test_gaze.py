@@ -226,7 +226,7 @@ def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: 
         assert middle.query_pixel == (2, 2) and middle.method_maps["rollout"].ravel()[12:].sum() == 0
 
 
-def test_what_made_a_colour_likely_is_the_same_with_all_that_follows_it() -> None:
+def test_attributions_of_a_color_do_not_depend_on_later_pixels() -> None:
     """The gradient is computed on the prefix of the pixel only, compared here with the full sequence."""
     model = made("imagegpt", "draw")
     found = model.explain(PICTURE, at=(2, 3)).method_maps["gradient × attention"]
@@ -252,7 +252,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("system", "task"), ASKED)
-def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
+def test_recording_attention_changes_no_prediction(system: str, task: str) -> None:
     model = made(system, task)
     if system == "imagegpt":
         x = torch.from_numpy(model.processor.encode(PICTURE))[None]
@@ -269,7 +269,7 @@ def test_to_be_watched_changes_no_answer(system: str, task: str) -> None:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize(("system", "task"), [ASKED[number] for number in (0, 3, 4, 5, 7)])
-def test_every_system_with_attention_is_laid_over_the_picture(system: str, task: str, tmp_path: Path) -> None:
+def test_every_system_with_attention_is_drawn_over_the_image(system: str, task: str, tmp_path: Path) -> None:
     model = made(system, task)
     found = model.explain(PICTURE)
     assert set(found.method_maps) == {"rollout", "gradient × attention"}
@@ -298,7 +298,7 @@ def test_every_system_with_attention_is_laid_over_the_picture(system: str, task:
         found.save(tmp_path / "a.png", head=9)
 
 
-def test_of_maps_one_pixel_can_be_asked() -> None:
+def test_dense_predictions_can_be_explained_for_one_pixel() -> None:
     model = made("swin", "segment")
     one, other = (model.explain(PICTURE, at=at).method_maps for at in ((1, 1), (14, 14)))
     assert set(one) == {"rollout", "gradient × attention"}
@@ -320,7 +320,7 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
 # -- parts
 
 
-def test_a_merged_place_goes_back_to_those_that_lie_in_the_picture() -> None:
+def test_a_merged_token_maps_back_to_patches_in_the_image() -> None:
     row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 × 2 merged from 3 × 4
     right = [[1, 1, 0.5, 0.5], [1, 1, 0.5, 0.5], [4, 4, 0.5, 0.5]]
     assert unmerge_patches(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
@@ -357,7 +357,7 @@ def _presets() -> Iterator[tuple[str, Any]]:
         yield name, find_preset(name)
 
 
-def test_what_cannot_be_asked_is_said() -> None:
+def test_unsupported_requests_are_reported() -> None:
     model = made("swin", "classify")
     with pytest.raises(RegardError, match="16"):
         model.explain(PICTURE, at=(16, 0))

@@ -37,7 +37,7 @@ def test_a_temperature_of_zero_is_greedy(body: Any) -> None:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_of_different_lengths_say_what_each_says_alone(body: Any, way: dict[str, Any]) -> None:
+def test_rows_of_different_lengths_equal_each_row_alone(body: Any, way: dict[str, Any]) -> None:
     together = search(body, *asked([0, 1, 2, 3, 4], **way))
     alone = [search(body, *asked([row], **way))[0] for row in range(5)]
     agree(together, alone)
@@ -181,7 +181,7 @@ def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
 # -- steps that cannot be captured
 
 
-def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_without_memory_for_a_graph_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     body, tried = small(), []
 
     def full(*_: Any, **__: Any) -> Any:
@@ -199,7 +199,7 @@ def test_a_size_that_leaves_no_memory_for_a_recording_is_computed_plainly(monkey
         assert graphed_search(body, *asked([1]), None) is None and len(tried) == 2, "other sizes are tried"
 
 
-def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_captured_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     body = small()
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -217,9 +217,7 @@ def test_a_step_that_cannot_be_recorded_is_said_once(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("room", [None, 32])
 @pytest.mark.parametrize("way", STREAMS)
-def test_rows_that_join_a_running_search_say_what_they_say_alone(
-    body: Any, way: dict[str, Any], room: int | None
-) -> None:
+def test_rows_that_join_a_running_search_equal_each_row_alone(body: Any, way: dict[str, Any], room: int | None) -> None:
     alone = [search(body, *asked([row], **way))[0] for row in range(5)]
     with torch.inference_mode():
         quest = start_search(body, *asked([1, 3], **way), None, room)
@@ -244,7 +242,7 @@ def leave(quest: GreedyOrSample, found: dict[int, list[Hypothesis]]) -> None:
     quest.select_rows(torch.nonzero(quest.active)[:, 0])
 
 
-def test_only_alike_searches_join_and_who_joined_is_heard(body: Any) -> None:
+def test_only_equal_searches_are_merged_and_callbacks_are_called(body: Any) -> None:
     with torch.inference_mode():
         one, other, third = (
             start_search(body, *asked([row], **way), None) for row, way in ((1, {}), (3, {"top_k": 2}), (4, {}))

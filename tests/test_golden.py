@@ -88,7 +88,7 @@ def test_the_record_holds_exactly_the_entries_and_is_small() -> None:
         ([1.0], [1.0, 2.0]),
     ],
 )
-def test_values_that_differ_are_told_apart(expected: Any, found: Any) -> None:
+def test_different_values_are_distinguished(expected: Any, found: Any) -> None:
     assert record.gap(expected, found) > record.TOLERANCES["float32"] and record.gap(expected, expected) == 0
 
 

@@ -142,7 +142,7 @@ def test_single_precision_is_theirs_to_its_rounding(name: str) -> None:
 
 
 @systems
-def test_what_each_head_looks_at_is_theirs(name: str) -> None:
+def test_attention_of_each_head_equals_transformers(name: str) -> None:
     from regard.nn.recording import record_attention
 
     model, (x, _) = model_of(name), rows()
@@ -314,7 +314,7 @@ def test_gpt1_of_another_inner_width_is_saved_under_our_own_names(tmp_path: Path
     assert torch.equal(regard.load(model.save(tmp_path)).logits(x), model.logits(x))
 
 
-def test_the_two_heads_of_gpt1_go_on_with_text_as_the_one_does(tmp_path: Path) -> None:
+def test_the_two_heads_of_gpt1_generate_as_the_one_does(tmp_path: Path) -> None:
     """The file contains the tied embedding under the name of the head only."""
     model, (x, _) = model_of("gpt1"), rows()
     theirs = transformers.OpenAIGPTDoubleHeadsModel(their_config(model.config, "gpt1")).double().eval()

@@ -118,7 +118,7 @@ def test_the_corpus_has_its_sizes_and_no_pair_twice(pairs: Corpus) -> None:
     assert len({pair.source for pair in everything(pairs)}) == 120_000
 
 
-def test_a_smaller_corpus_keeps_its_shares() -> None:
+def test_a_smaller_corpus_keeps_its_proportions() -> None:
     small = generate_corpus(400, seed=1)
     assert [len(part) for part in (small.train, small.valid, small.test)] == [340, 20, 40]
 
@@ -190,12 +190,12 @@ def test_every_word_is_met_often_in_training(pairs: Corpus) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), KNOWN.items())
-def test_known_sentences_are_translated_rightly(source: str, target: str) -> None:
+def test_example_sentences_are_translated_correctly(source: str, target: str) -> None:
     assert translate(source) == target
 
 
 @pytest.mark.parametrize("source", NOT_SAID)
-def test_what_the_grammar_does_not_say_has_no_translation(source: str) -> None:
+def test_sentences_outside_the_grammar_have_no_translation(source: str) -> None:
     assert translate(source) is None
 
 
@@ -210,7 +210,7 @@ def test_clauses_after_a_conjunction_end_in_the_finite_verb(pairs: Corpus) -> No
     assert all(words[-1] in finite for words in side_clauses)
 
 
-def test_kein_stands_with_no_other_article_and_never_with_nicht(pairs: Corpus) -> None:
+def test_kein_occurs_with_no_other_article_and_never_with_nicht(pairs: Corpus) -> None:
     articles = set(lexicon.DEFINITE_ARTICLES.values()) | set(lexicon.INDEFINITE_ARTICLES.values())
     for words in (words for pair in everything(pairs) for words in clauses(pair.target)):
         for place, word in enumerate(words):
@@ -226,7 +226,7 @@ def test_nouns_alone_are_capital_in_german_and_nothing_is_in_english(pairs: Corp
     assert all(pair.source == pair.source.lower() for pair in everything(pairs))
 
 
-def test_an_stands_before_vowels_and_a_before_the_rest(pairs: Corpus) -> None:
+def test_an_precedes_vowels_and_a_the_rest(pairs: Corpus) -> None:
     for words in (pair.source.split() for pair in everything(pairs)):
         for article, word in pairwise(words):
             if article in ("a", "an"):

@@ -61,7 +61,7 @@ def by_hand(
 
 @pytest.mark.parametrize("mixing", ["convex", "accumulated"])
 @pytest.mark.parametrize(("cap", "epsilon"), [(1, 0.01), (2, 0.01), (6, 0.2), (9, 0.01)])
-def test_positions_stop_as_a_loop_over_each_says(mixing: Mixing, cap: int, epsilon: float) -> None:
+def test_positions_halt_as_in_a_loop(mixing: Mixing, cap: int, epsilon: float) -> None:
     halting, place, change, x = world(cap, epsilon, mixing)
     real = torch.arange(L) < torch.tensor([5, 2, 4])[:, None]
     for marks, whole in itertools.product((None, real), (False, True)):

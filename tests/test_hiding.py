@@ -33,7 +33,7 @@ def framed(rows: list[np.ndarray]) -> list[np.ndarray]:
 # -- masked tokens
 
 
-def test_of_each_row_round_of_its_share_is_asked_for_and_at_least_one() -> None:
+def test_each_row_has_a_rounded_fraction_of_masked_tokens_and_at_least_one() -> None:
     rows = framed(some([1, 2, 3, 9, 10, 11, 30, 100, 126, 127]))
     hidden = HIDING(rows, random())
     assert [len(places) for places in hidden.positions] == [1, 1, 1, 1, 2, 2, 4, 15, 19, 19]
@@ -42,7 +42,7 @@ def test_of_each_row_round_of_its_share_is_asked_for_and_at_least_one() -> None:
         assert (row[places] == right).all() and (np.delete(read, places) == np.delete(row, places)).all()
 
 
-def test_special_tokens_are_never_hidden_counted_or_put_in_place_of_others() -> None:
+def test_special_tokens_are_never_masked_counted_or_used_as_replacements() -> None:
     unknown = np.concatenate([some([10])[0], [1] * 30])  # one token in four can be masked
     hidden = HIDING([unknown, np.array([2, 3]), np.array([2, 1, 1, 3])], random())
     assert [len(places) for places in hidden.positions] == [2, 0, 0] and (hidden.positions[0] < 10).all()
@@ -52,7 +52,7 @@ def test_special_tokens_are_never_hidden_counted_or_put_in_place_of_others() -> 
     assert set(put.tolist()) == {MASK, *range(SPECIAL, VOCABULARY)}
 
 
-def test_of_what_is_asked_for_eight_in_ten_are_masks_one_is_another_token_and_one_stays() -> None:
+def test_of_the_masked_positions_eight_in_ten_are_masks_one_is_another_token_and_one_stays() -> None:
     rows = some([200] * 2000)
     hidden = HIDING(rows, random(3))
     right = np.concatenate(hidden.labels)
@@ -66,7 +66,7 @@ def test_of_what_is_asked_for_eight_in_ten_are_masks_one_is_another_token_and_on
     assert np.bincount(others, minlength=100).min() > 0.6 * len(others) / 100  # uniformly distributed
 
 
-def test_every_place_is_hidden_as_often_as_any_other() -> None:
+def test_every_position_is_masked_equally_often() -> None:
     hidden = HIDING(framed(some([40] * 4000)), random(4))
     often = np.bincount(np.concatenate(hidden.positions), minlength=42)
     assert often[0] == often[41] == 0 and often.sum() == 6 * 4000
@@ -85,7 +85,7 @@ def words(row: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(range(a, b)) for a, b in pairwise(begins)]
 
 
-def test_whole_words_are_hidden_with_all_their_pieces_and_no_more_tokens_in_all() -> None:
+def test_whole_words_are_masked_with_all_their_pieces_and_no_more_tokens_in_all() -> None:
     whole = TokenMasker(MASK, HIDING.maskable, 0.15, starts)
     rows = framed(some([60] * 300))
     hidden, often = whole(rows, random(5)), 0
@@ -100,7 +100,7 @@ def test_whole_words_are_hidden_with_all_their_pieces_and_no_more_tokens_in_all(
     assert len(places) == 1 and 0 < places[0] < 5
 
 
-def test_no_rows_that_fit_a_room_ask_for_more_than_it_says() -> None:
+def test_no_rows_within_a_token_limit_have_more_labels_than_computed() -> None:
     draw = random(6)
     for share in (0.05, 0.15, 0.4):
         hiding = TokenMasker(MASK, HIDING.maskable, share)
@@ -144,7 +144,7 @@ def test_half_of_the_second_texts_follow() -> None:
     assert set(first.tolist()) == set(range(1, 30))  # all lengths occur
 
 
-def test_neither_its_length_nor_the_end_of_its_text_tells_that_a_second_text_does_not_follow() -> None:
+def test_neither_length_nor_the_end_of_the_text_reveals_the_nsp_label() -> None:
     documents = np.array([[10 * n * n, 10 * n * n + 20, n] for n in range(1, 60)])
     rows = np.concatenate([segment_pairs(documents, 40, random(seed)) for seed in range(30)])
     ends = np.isin(rows[:, 3], documents[:, 1])
@@ -181,7 +181,7 @@ def test_a_text_that_is_too_short_is_drawn_again() -> None:
     assert len(other) > 100 and (other[:, 2] >= 1600).mean() > 0.97
 
 
-def test_one_document_has_no_other_and_nothing_is_asked_about_its_pairs() -> None:
+def test_one_document_has_no_negative_pairs_and_no_nsp_labels() -> None:
     rows = segment_pairs(PARTS[:2], 30, random())
     assert (rows[:, 4] == IGNORE).all() and (rows[:, 1] == rows[:, 2]).all()
     with pytest.raises(DataError, match=r"model\.nsp"):
@@ -191,7 +191,7 @@ def test_one_document_has_no_other_and_nothing_is_asked_about_its_pairs() -> Non
         PretrainingSampler(PARTS[4:5], 30, 3, 300, 1, False, True)
 
 
-def test_single_texts_read_every_token_once_in_an_epoch_and_cut_them_anew() -> None:
+def test_single_texts_cover_every_token_once_per_epoch_with_other_cuts() -> None:
     cuts = set()
     for seed in range(5):
         rows = single_segments(PARTS, 30, random(seed))
@@ -211,7 +211,7 @@ def readings(packed: bool = False, seed: int = 1, paired: bool = True) -> Pretra
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("paired", [False, True])
-def test_a_grain_is_a_function_of_its_seed_and_number(packed: bool, paired: bool) -> None:
+def test_a_micro_batch_is_a_function_of_its_seed_and_number(packed: bool, paired: bool) -> None:
     one, two, other = (readings(packed, seed, paired) for seed in (1, 1, 2))
     numbers = list(range(40))
     forward = {number: one.micro_batch(number) for number in numbers}
@@ -226,7 +226,7 @@ def test_a_grain_is_a_function_of_its_seed_and_number(packed: bool, paired: bool
     assert sorted(epochs[0]) != sorted(epochs[1]) != sorted(epochs[2])
 
 
-def test_packed_grains_have_one_shape_and_padded_ones_little_padding() -> None:
+def test_packed_micro_batches_have_one_shape_and_padded_ones_little_padding() -> None:
     packed, padded = readings(True), readings(False)
     assert packed.static_shape and packed.shape is not None and not padded.static_shape and padded.shape is None
     assert (
@@ -239,7 +239,7 @@ def test_packed_grains_have_one_shape_and_padded_ones_little_padding() -> None:
     )
 
 
-def test_hidden_words_follow_from_the_draws_alone() -> None:
+def test_masked_tokens_depend_on_the_draws_alone() -> None:
     rows = framed(some([30, 40, 50]))
 
     def flat(hidden: MaskedRows) -> list[list[list[int]]]:

@@ -129,7 +129,7 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
         assert gap <= 1e-10 * size + 1e-14 * largest, f"{name}: {gap:.3g} of {size:.3g}"
 
 
-def test_maps_say_what_the_taps_are() -> None:
+def test_feature_maps_match_the_taps() -> None:
     found = hybrid.BASE.feature_maps()
     assert [tap.index for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
     assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.is_sequence for tap in found] == [
@@ -163,7 +163,7 @@ def test_with_a_thousand_classes_there_are_as_many_parameters_as_published() -> 
 
 
 @pytest.mark.parametrize("preset", hybrid.PRESETS)
-def test_a_preset_has_the_parameters_it_says_and_settings_that_exist(preset: str) -> None:
+def test_a_preset_has_the_stated_parameters_and_existing_settings(preset: str) -> None:
     found, known = hybrid.PRESETS[preset], {field.name for field in fields(TrainSettings)}
     with torch.device("meta"):
         assert sum(p.numel() for p in hybrid.build(found.config).parameters()) == found.parameters
@@ -213,7 +213,7 @@ def test_the_published_config_is_written_as_it_is_read() -> None:
     assert hybrid.Config(**hybrid.PUBLISHED.read(written)) == OURS
 
 
-def test_a_config_that_says_little_means_the_published_defaults() -> None:
+def test_a_config_with_few_keys_means_the_published_defaults() -> None:
     right = replace(hybrid.BASE, norm_eps=1e-12)
     assert hybrid.Config(**hybrid.PUBLISHED.read({"model_type": "vit-hybrid"})) == right
     told = {

@@ -152,7 +152,7 @@ def test_single_precision_is_theirs_to_its_rounding() -> None:
     near(model.logits(rows()), their(model)(input_ids=rows()).logits, 1e-5)
 
 
-def test_what_each_head_looks_at_is_theirs() -> None:
+def test_attention_of_each_head_equals_transformers() -> None:
     from regard.nn.recording import record_attention
 
     model = model_of()
@@ -174,7 +174,7 @@ def test_states_after_each_layer_are_theirs() -> None:
     near(states.pooled, right[-1].mean(1))
 
 
-def test_a_picture_is_summed_up_by_what_is_real_of_it() -> None:
+def test_an_image_is_pooled_over_its_real_pixels() -> None:
     model, lengths = model_of("classify"), torch.tensor([16, 3, 9, 1])
     padded = model.body(Batch(rows(), lengths)).pooled
     alone = [model.body(Batch(rows()[i : i + 1, :n])).pooled for i, n in enumerate(lengths.tolist())]
@@ -296,7 +296,7 @@ def test_old_files_with_masks_and_bare_bodies_are_read(tmp_path: Path) -> None:
     assert any("Random weights" in note for note in bare.notes)  # the output layer
 
 
-def test_what_belongs_to_the_other_task_is_left_out_and_told(tmp_path: Path) -> None:
+def test_weights_of_the_other_task_are_dropped_and_reported(tmp_path: Path) -> None:
     their(model_of("draw")).save_pretrained(tmp_path / "draw")
     sorts = regard.load(tmp_path / "draw", task="classify")
     assert not sorts.config.lm_head and any("lm_head.weight" in note for note in sorts.notes) and sorts.has_new_head
@@ -385,7 +385,7 @@ def test_numbers_are_those_of_their_processor_both_ways(resample: int, tmp_path:
         assert np.array_equal(ours.decode(right), pixels)
 
 
-def test_batches_of_bytes_and_of_floats_are_read_like_single_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_bytes_and_of_floats_are_read_like_single_images(monkeypatch: pytest.MonkeyPatch) -> None:
     palette = Palette(np.random.default_rng(1).uniform(-1, 1, (13, 3)), 6)
     made = np.stack([palette.prepare(picture) for picture in random_pictures()])
     right = np.stack([palette.encode(picture) for picture in random_pictures()])
@@ -395,12 +395,12 @@ def test_batches_of_bytes_and_of_floats_are_read_like_single_pictures(monkeypatc
     assert np.array_equal(palette.normalize(x / 255).numpy(), right)
 
 
-def test_of_equally_near_colours_the_first_is_taken() -> None:
+def test_of_equally_near_colors_the_first_is_taken() -> None:
     palette = Palette(np.array([[0.5] * 3, [-0.5] * 3, [0.5] * 3]), 1)
     assert palette.nearest(torch.tensor([[0.0] * 3, [0.1] * 3, [-0.1] * 3])).tolist() == [0, 0, 1]
 
 
-def test_a_palette_of_few_colours_has_exactly_those() -> None:
+def test_a_palette_of_few_colors_has_exactly_those() -> None:
     random = np.random.default_rng(2)
     three = np.array([[0, 0, 0], [255, 0, 0], [255, 255, 255]], dtype=np.uint8)
     pictures = [three[random.integers(0, 3, (4, 4))] for _ in range(5)]
@@ -430,7 +430,7 @@ def test_k_means_finds_groups_and_is_the_same_for_the_same_seed() -> None:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("batch", [2**14, 256])
-def test_k_means_is_near_the_best_for_greys_and_colours(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_k_means_is_near_the_best_for_grays_and_colors(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For 256 equally frequent grays, 16 runs of 16 grays are optimal. A small batch leaves few samples per round."""
     monkeypatch.setattr(palettes, "KMEANS_BATCH", batch)
     greys = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)
@@ -453,21 +453,21 @@ def plain_k_means(points: np.ndarray, count: int, seed: int) -> float:
     return wrong(Palette(centres, 64), points)
 
 
-def test_memory_is_bounded_and_all_pictures_have_a_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_all_images_may_be_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(palettes, "MAX_PIXELS", 64)
     parts = (np.full((16, 3), number, dtype=np.uint8) for number in range(200))
     kept = palettes._sample_pixels(parts, np.random.default_rng(0))
     assert kept.shape == (64, 3) and kept[:, 0].min() < 60 and kept[:, 0].max() > 140
 
 
-def test_a_centre_that_nobody_is_near_goes_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_center_moves_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = np.array([[-1.0, 0, 0], [-0.9, 0, 0], [0.9, 0, 0], [1.0, 0, 0], [0.0, 1, 0]])
     monkeypatch.setattr(palettes, "_kmeans_init", lambda points, *rest: points[[0, 0, 0]].copy())
     found = palettes.kmeans(points, np.ones(5), 3, np.random.default_rng(0))
     assert np.allclose(found, [[-0.95, 0, 0], [0, 1, 0], [0.95, 0, 0]])
 
 
-def test_pictures_and_palettes_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_invalid_images_and_palettes_are_refused(tmp_path: Path) -> None:
     palette = Palette(np.zeros((2, 3)), 4)
     for broken in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)):
         with pytest.raises(DataError, match="uint8"):

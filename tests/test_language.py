@@ -89,7 +89,7 @@ def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> No
     assert document_spans(encoded).tolist() == [[0, 3], [4, 7], [7, 9]]  # abc has no end token
 
 
-def test_no_document_is_said_to_end_where_the_rest_of_it_is_held_out(tmp_path: Path) -> None:
+def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> None:
     draw, model = random.Random(0), model_of()
     whole = ["".join(draw.choices("abcdefghij", k=draw.choice((40, 400, 3000)))) for _ in range(60)]
     whole = ["\n".join(text[at : at + 50] for at in range(0, len(text), 50)) for text in whole]
@@ -133,7 +133,7 @@ def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone(
 
 
 @pytest.mark.parametrize("stride", [1, 5, 8])
-def test_with_a_stride_every_token_is_said_once_after_the_longest_past_that_fits(stride: int) -> None:
+def test_with_a_stride_every_token_is_predicted_once_with_the_longest_context(stride: int) -> None:
     model = model_of(length=8)
     text = "abc defghij\nabcabc hijiji"
     ids = [model.config.eos_id, *model.require_tokenizer().encode([text])[0]]
@@ -177,7 +177,7 @@ def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_grains_of_short_documents_learn_what_each_document_alone_teaches(packed: bool) -> None:
+def test_micro_batches_of_short_documents_equal_each_document_alone(packed: bool) -> None:
     model = model_of(length=8)
     encoded = encode(model, "abc", "defghijabcdefg", "hi", "j")
     plan = TASK.sampler(encoded, model.config, 32, 1, packed)
@@ -212,7 +212,7 @@ def test_no_document_changes_the_loss_of_another() -> None:
     assert losses[0] == losses[1] and losses[0]
 
 
-def test_perplexity_bits_and_words_are_what_their_names_say() -> None:
+def test_perplexity_bits_and_words_match_their_names() -> None:
     from regard.decode.settings import DecodeSettings
     from regard.tasks.base import LossSum
 
@@ -245,7 +245,7 @@ def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypat
 # -- predictions
 
 
-def test_prompts_of_different_lengths_together_say_what_each_says_alone() -> None:
+def test_prompts_of_different_lengths_together_equal_each_alone() -> None:
     model = model_of(length=32)
     texts = ["abc", "", "j", "abc def ghij", "a\nb"]
     for settings in (
@@ -283,7 +283,7 @@ def test_answers_end_where_the_context_does() -> None:
     assert model.predict("abcde", max_new_tokens=4, do_sample=False).extra["token_ids"] == found.extra["token_ids"]
 
 
-def test_stop_strings_cut_the_answer_before_them_and_streams_say_the_same() -> None:
+def test_stop_strings_cut_the_output_before_them_and_streams_are_equal() -> None:
     model = model_of(length=64)
     whole = model.predict("abc", max_new_tokens=40, do_sample=False).value
     stop = whole[5:7]
@@ -325,7 +325,7 @@ def test_temperature_zero_is_greedy() -> None:
     )
 
 
-def test_the_choice_is_the_likeliest_continuation() -> None:
+def test_the_choice_is_the_most_likely_continuation() -> None:
     model = model_of(length=32)
     found = model.rank("abc", ["de", "j", "hij hij"])
     logs = {}
@@ -360,7 +360,7 @@ def train(data: str | Sequence[str], out: Path, *settings: str, **more: Any) -> 
 STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away\n" for i in range(400))
 
 
-def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_on_a_text_file_trains_predicts_evaluates_and_resumes(tmp_path: Path) -> None:
     data = write(tmp_path / "my text.txt", STORY)
     model, said = train(
         data,
@@ -383,7 +383,7 @@ def test_a_run_on_a_text_file_learns_answers_evaluates_and_goes_on(tmp_path: Pat
     assert (tmp_path / "run/samples.txt").read_text().count("step") == 2 and (tmp_path / "run/README.md").exists()
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
     data, settings = (
         write(tmp_path / "a.txt", STORY),
         ("data.tokenizer_type=char", "train.steps=8", "train.eval_every=4"),
@@ -421,7 +421,7 @@ def test_a_run_starts_from_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("letter", "abcdef")
-def test_a_small_text_holds_out_a_small_part_that_says_something(tmp_path: Path, letter: str) -> None:
+def test_a_small_text_holds_out_a_small_meaningful_part(tmp_path: Path, letter: str) -> None:
     draw = random.Random(1)
     text = "".join(draw.choices("abcdefgh\n", k=8191)) + "\n" + letter
     files = TrainingFiles(TASK, DataSources((write(tmp_path / "a.txt", text),)), 0.02, lambda line: None)
@@ -431,7 +431,7 @@ def test_a_small_text_holds_out_a_small_part_that_says_something(tmp_path: Path,
     assert "windows of 16 tokens" in said
 
 
-def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
+def test_too_small_a_micro_batch_and_no_text_are_refused(tmp_path: Path) -> None:
     data = write(tmp_path / "a.txt", STORY)
     with pytest.raises(SettingError, match=r"model\.max_length"):
         train(data, tmp_path / "run", "data.tokenizer_type=char", "train.batch_tokens=8")
@@ -441,7 +441,7 @@ def test_too_small_a_grain_and_no_text_are_refused(tmp_path: Path) -> None:
         TASK.fit_config(model_of().config, TextTokenizer.train_sentence_bpe(["a b c"] * 9, 300))
 
 
-def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(tmp_path: Path) -> None:
+def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_presets(tmp_path: Path) -> None:
     from regard.runs.spec import DataSources, TrainRequest, new_spec
 
     model_of().float().save(tmp_path / "own")
@@ -456,7 +456,7 @@ def test_weights_that_have_learnt_go_on_slowly_and_are_asked_as_the_presets_are(
         )
 
 
-def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:
+def test_given_steps_override_the_epochs_of_a_recipe() -> None:
     recipe = {"train": {"epochs": 3}}
     assert resolve(recipe, {}).train.epochs == 3
     assert resolve(recipe, {"train": {"steps": 5}}).train.epochs == 0
@@ -464,7 +464,7 @@ def test_steps_that_are_said_go_before_the_passes_of_a_recipe() -> None:
         resolve(recipe, {"train": {"steps": 5, "epochs": 2}})
 
 
-def test_a_choice_and_logits_know_weights_that_changed() -> None:
+def test_a_choice_and_logits_use_changed_weights() -> None:
     model = model_of(length=32).float()
     choices = ["de", "j"]
     before = model.rank("abc", choices)
@@ -486,7 +486,7 @@ def test_streams_of_several_texts_draw_as_their_answers_do() -> None:
     assert answers[0] != answers[1]
 
 
-def test_an_alphabet_knows_the_validation_data_too(tmp_path: Path) -> None:
+def test_a_character_vocabulary_covers_the_validation_data_too(tmp_path: Path) -> None:
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", "the cat über alles\n" * 9)
     model, _ = train(data, tmp_path / "run", "data.tokenizer_type=char", "train.steps=1", valid=valid)
     assert model.tokenizer is not None and model.tokenizer.encode(["ü"])
@@ -523,7 +523,7 @@ def test_another_number_of_tokens_a_step_encodes_nothing_again(tmp_path: Path) -
     assert "tokens from the cache" in said
 
 
-def test_what_is_wrong_with_a_stream_is_told_at_once() -> None:
+def test_errors_of_a_stream_are_reported_at_once() -> None:
     with pytest.raises(RegardError, match="prompt"):
         model_of(length=8).stream("abcdefghijab")
 

@@ -142,7 +142,7 @@ def moved(run: Path, start: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("setting", ["train.freeze=encoder.*,tokens.*", "train.lr_overrides=encoder.*=0,tokens.*=0"])
-def test_what_is_frozen_or_has_no_rate_stays_bit_for_bit(
+def test_parameters_frozen_or_without_learning_rate_stay_bit_for_bit(
     setting: str, trained: Trained, few: Path, tmp_path: Path
 ) -> None:
     more = ("train.ema_decay=0.5", "train.weight_decay=0.1", "train.warmup_steps=0", "train.lr=1e-2")
@@ -156,7 +156,7 @@ def test_what_is_frozen_or_has_no_rate_stays_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_a_frozen_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
+def test_a_frozen_run_resumes_bit_for_bit(few: Path, tmp_path: Path) -> None:
     more = (*TWELVE, "train.freeze=encoder.*", "train.lr_overrides=decoder.*=1e-3,tokens.*=2e-3", "train.ema_decay=0.9")
     train_tiny(few, tmp_path / "whole", *more)
     with stopped_in(6):
@@ -166,7 +166,7 @@ def test_a_frozen_run_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
         same_tensors(tmp_path / "run" / name, tmp_path / "whole" / name)
 
 
-def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None:
+def test_a_parameter_has_the_learning_rate_of_its_first_matching_pattern() -> None:
     model = tiny("transformer")
     rates = {"encoder.blocks.0.*": 0.1, "encoder.*": 0.4, "*.bias": 0.8}
     optimiser = make_optimizer(model, TrainSettings(lr=0.2, lr_overrides=rates))
@@ -178,7 +178,7 @@ def test_a_parameter_has_the_rate_of_the_first_pattern_that_it_matches() -> None
     assert len(set(found.values())) == 4
 
 
-def test_gates_of_halting_learn_more_slowly_unless_a_person_says_otherwise() -> None:
+def test_halting_gates_have_a_lower_learning_rate_unless_set() -> None:
     model = tiny("universal", "halting")
     for rates, gate in (({}, 0.01), ({"*.gate.*": 0.1}, 0.1)):
         optimiser = make_optimizer(model, TrainSettings(lr=0.2, lr_overrides=rates))
@@ -207,7 +207,7 @@ def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_rates_and_frozen_parts_may_be_said_in_a_file_or_in_python(tmp_path: Path) -> None:
+def test_learning_rates_and_frozen_parts_may_be_set_in_a_file_or_in_python(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(
         "train:\n  lr_overrides:\n    encoder.*: 1e-5\n    tokens.*: 0.5\n  freeze: [decoder.*, '*.bias']\n"
@@ -243,7 +243,7 @@ def test_packed_rows_train_what_padded_rows_do(few: Path, tmp_path: Path) -> Non
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_a_packed_run_with_dropout_goes_on_bit_for_bit(few: Path, tmp_path: Path) -> None:
+def test_a_packed_run_with_dropout_resumes_bit_for_bit(few: Path, tmp_path: Path) -> None:
     more = (*TWELVE, "train.packing=on", "train.grad_accum=2")
     train_tiny(few, tmp_path / "whole", *more)
     with stopped_in(6):
@@ -269,7 +269,7 @@ def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it
     same_tensors(tmp_path / "run/model.safetensors", whole / "model.safetensors")
 
 
-def test_a_run_goes_on_packed_as_it_began_wherever_it_goes_on(few: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_its_initial_packing_on_every_device(few: Path, tmp_path: Path) -> None:
     """The default of a device without the kernel applies to new runs only."""
     out = tmp_path / "run"
     with stopped_in(6):
@@ -316,7 +316,7 @@ def test_a_finished_run_is_not_scored_again(whole: Path, tmp_path: Path) -> None
     assert "The run is finished" in said and "scoring" not in said
 
 
-def test_validation_data_that_is_trained_on_is_told(few: Path, tmp_path: Path) -> None:
+def test_validation_data_that_is_trained_on_is_reported(few: Path, tmp_path: Path) -> None:
     said = train_tiny(few, tmp_path / "run", *TWELVE, "train.steps=1", valid=str(few))
     assert "40 training pairs are also in the validation data" in said
 

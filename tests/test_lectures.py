@@ -120,7 +120,7 @@ def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale()
     apart(ours, slide["out"], 1e-2)
 
 
-def test_w03_nobody_sees_the_future() -> None:
+def test_w03_attention_is_causal() -> None:
     table = materialize(Causal(), 1, 1, torch.arange(4), torch.arange(4))[0, 0]
     near(table.double(), LECTURES["W03"]["slide"]["mask"])
     assert (int(table.sum()), int((~table).sum())) == (reading("W03")["visible"], reading("W03")["hidden"])
@@ -190,7 +190,7 @@ def test_w09_positions_are_bounded_of_one_length_and_one_step_apart() -> None:
     assert right["step_distance_min"] - 1e-9 < steps.min() and steps.max() < right["step_distance_max"] + 1e-9
 
 
-def test_w09_likeness_depends_on_the_distance_alone_and_no_two_positions_are_alike() -> None:
+def test_w09_similarity_depends_on_the_distance_alone_and_no_two_positions_are_equal() -> None:
     right = reading("W09")
     waves = SinusoidalPosition(512, "interleaved")(torch.arange(2000)) / 16
     alike = waves @ waves.T
@@ -207,7 +207,7 @@ def test_w09_likeness_depends_on_the_distance_alone_and_no_two_positions_are_ali
 
 
 @pytest.mark.parametrize("width", [128, 512])
-def test_w09_a_later_position_is_an_earlier_one_turned(width: int) -> None:
+def test_w09_a_later_position_is_a_rotation_of_an_earlier_one(width: int) -> None:
     right = reading("W09")["reference"][str(width)]
     waves = SinusoidalPosition(width, "interleaved")(torch.arange(60))
     near(waves[1, :8], right["t1_first8"])
@@ -224,7 +224,7 @@ def test_w09_a_later_position_is_an_earlier_one_turned(width: int) -> None:
 # -- W11, W21 … W24, W27, W28: heads, temperature, scale, empty rows, a block
 
 
-def test_w11_heads_share_the_width_between_them() -> None:
+def test_w11_heads_divide_the_width_between_them() -> None:
     """Correct is d/h per head; heads as wide as the model, as in one lecture, would cost h times as much."""
     sizes, slide, right = LECTURES["W11"]["inputs"], LECTURES["W11"]["slide"], reading("W11")
     attention = Attention(sizes["d_model"], sizes["h"], bias=False)
@@ -280,7 +280,7 @@ def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str,
         assert abs(float(jacobian.median()) - row[f"jacobian_fro_median_{kind}"]) < 0.05
 
 
-def test_w24_a_query_that_may_look_at_nothing_receives_nothing() -> None:
+def test_w24_a_query_without_keys_gives_zero() -> None:
     """-∞ would give NaN in the whole batch; -1e9 would give equal weights on masked keys.
 
     The sum over no keys is 0, so every kernel returns 0, with gradient 0.
@@ -311,7 +311,7 @@ def two_heads(context: int | None = None) -> Attention:
 
 
 @pytest.mark.parametrize("name", ["self_attention", "masked", "cross"])
-def test_w27_heads_look_apart_and_are_joined(name: str) -> None:
+def test_w27_heads_attend_separately_and_are_joined(name: str) -> None:
     x, right = LECTURES["W27"]["inputs"]["X"], reading("W27", name)
     if name == "cross":
         weights, out = seen_and_said(two_heads(4), x[:2], x)

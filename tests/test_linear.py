@@ -74,7 +74,7 @@ def test_bias_and_activation_of_many_rows_are_in_the_kernel_of_the_product(kind:
     assert packed_linear_activation(x, feed.up.weight, feed.up.bias, kind) is None, "with gradients"
 
 
-def test_what_is_dropped_is_dropped_behind_a_kernel_with_its_activation_too() -> None:
+def test_dropout_follows_a_kernel_with_its_activation_too() -> None:
     feed = FeedForward(64, 96, "relu", dropout=0.5).bfloat16().train()
     x = torch.randn(400, 64).bfloat16()
     with torch.inference_mode():
@@ -109,7 +109,7 @@ def replaced(layer: Linear) -> None:
 
 
 @pytest.mark.parametrize("change", [fused_step, rows_exchanged, by_numpy, replaced, lambda x: x.weight.data.mul_(2)])
-def test_weights_that_changed_are_packed_anew(change: Callable[[Linear], None]) -> None:
+def test_changed_weights_are_packed_again(change: Callable[[Linear], None]) -> None:
     layer, x = Linear(300, 400), torch.randn(4, 300)
     before = said(layer, x)
     change(layer)

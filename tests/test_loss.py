@@ -77,7 +77,7 @@ def test_it_is_the_loss_of_the_logits_and_so_are_its_gradients(
     assert len({place for place, _, _ in swept}) == 1  # one buffer for all chunks
 
 
-def test_the_kernel_is_handed_what_lies_together(in_parts: None, swept: list[Any]) -> None:
+def test_the_kernel_gets_contiguous_tensors(in_parts: None, swept: list[Any]) -> None:
     x, weight, _, labels = problem(biased=False)
     apart, states = labels.reshape(-1)[::2], x.reshape(-1, D)[::2]
     assert not apart.is_contiguous()
@@ -105,7 +105,7 @@ def test_where_nothing_learns_only_the_loss_is_made(swept: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 3])
-def test_where_nothing_is_asked_there_is_no_loss_and_nothing_to_learn(rows: int) -> None:
+def test_without_labels_there_is_no_loss_and_no_gradient(rows: int) -> None:
     x, weight = noise(rows, D).requires_grad_(), noise(V, D).requires_grad_()
     total, count, *gradients = pulled(
         fused_linear_cross_entropy(x, weight, None, torch.full((rows,), IGNORE), 0.1), [x, weight]
@@ -148,7 +148,7 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("biased", [False, True])
-def test_the_operator_keeps_what_torch_asks_of_one(biased: bool, dtype: torch.dtype) -> None:
+def test_the_operator_passes_the_checks_of_torch(biased: bool, dtype: torch.dtype) -> None:
     x, weight, bias, labels = problem(dtype, biased)
     # without the check that differentiates every output: the gradient outputs are not differentiable
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")

@@ -137,7 +137,7 @@ def same(one: Batch, two: Batch) -> bool:
 # -- documents
 
 
-def test_parts_are_what_stands_together_and_documents_are_numbered() -> None:
+def test_spans_are_contiguous_text_and_documents_are_numbered() -> None:
     model = asked_model()
     encoded = encode(model, ["sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk"])
     assert document_parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
@@ -174,7 +174,7 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: 
     assert "a single document" in TASK.format_scores(scores)
 
 
-def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> None:
+def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
     from regard.runs.scan import TrainingFiles
     from regard.runs.spec import DataSources
 
@@ -202,7 +202,7 @@ def test_what_is_held_out_never_stands_in_a_row_to_train_on(corpus: Path) -> Non
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_row_is_two_texts_between_special_tokens_and_asks_for_what_was_hidden(packed: bool) -> None:
+def test_a_row_is_two_texts_between_special_tokens_with_labels_of_masked_tokens(packed: bool) -> None:
     model = asked_model()
     config, encoded = model.config, encode(model, stories(8))
     plan = TASK.sampler(encoded, config, 144, 1, packed)
@@ -233,7 +233,7 @@ def test_a_row_is_two_texts_between_special_tokens_and_asks_for_what_was_hidden(
         assert bool((batch.nsp_labels[len(chosen) :] == IGNORE).all())
 
 
-def test_packed_grains_have_one_shape_with_as_many_questions_in_each() -> None:
+def test_packed_micro_batches_have_one_shape_with_equally_many_labels() -> None:
     model = asked_model()
     encoded = encode(model, stories(20))
     shapes = {
@@ -262,7 +262,7 @@ def test_packed_rows_learn_what_padded_rows_learn(pairs: bool) -> None:
             near(one, two, 1e-9)
 
 
-def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_others() -> None:
+def test_a_micro_batch_is_the_same_in_any_order_and_from_workers_and_differs_from_others() -> None:
     model = asked_model()
     encoded = encode(model, stories(20))
     plan = TASK.sampler(encoded, model.config, 144, 1, False)
@@ -283,7 +283,7 @@ def test_a_grain_is_the_same_in_any_order_and_from_workers_and_differs_from_othe
     assert torch.equal(one.nsp_labels, two.nsp_labels) and not torch.equal(one.label_positions, two.label_positions)
 
 
-def test_whole_words_are_hidden_together() -> None:
+def test_whole_words_are_masked_together() -> None:
     model = encoder("mlm", ["sun sea salt"], vocab_size=30)
     text = model.require_tokenizer()
     encoded = encode(
@@ -308,7 +308,7 @@ def test_whole_words_are_hidden_together() -> None:
 # -- the loss
 
 
-def test_the_loss_is_the_mean_of_hidden_words_plus_the_mean_of_pairs_for_each_hidden_word() -> None:
+def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_masked_token() -> None:
     model = asked_model()
     batch = grain(model, encode(model, stories(8)))
     assert batch.labels is not None and batch.label_positions is not None and batch.nsp_labels is not None
@@ -355,7 +355,7 @@ def _logits(model: regard.Model, batch: Batch) -> Tensor:
     ]
 
 
-def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
+def test_scores_are_those_of_the_masked_tokens_and_pairs_of_validation() -> None:
     model = asked_model()
     encoded, data = encode(model, stories(10)), DataSettings(max_length=24)
     sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"max_length": 24}}, {}))
@@ -382,7 +382,7 @@ def test_scores_are_those_of_the_hidden_words_and_pairs_of_validation() -> None:
     }
 
 
-def test_validation_of_one_document_says_nothing_about_pairs() -> None:
+def test_validation_of_one_document_has_no_nsp_score() -> None:
     model = asked_model()
     encoded = encode(model, stories(1))
     sums = validation_loss(model, encoded, resolve({"data": {"max_length": 24}}, {}))
@@ -391,7 +391,7 @@ def test_validation_of_one_document_says_nothing_about_pairs() -> None:
     assert "chance" not in TASK.format_scores(scores)
 
 
-def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
+def test_samples_without_masked_tokens_are_shown_unchanged() -> None:
     model = asked_model()
     encoded = encode(model, ["sun [MASK] sea", "? ! .", "sun sand " * 30])
     scores, answers = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
@@ -403,7 +403,7 @@ def test_samples_that_cannot_be_asked_for_words_are_shown_as_they_are() -> None:
 # -- predictions
 
 
-def test_gaps_are_filled_with_the_likeliest_words() -> None:
+def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
     model = asked_model()
     text = model.require_tokenizer()
     given = ["sun [MASK] sea", "[MASK] coal steam [MASK] .", "milk[MASK]"]
@@ -430,7 +430,7 @@ def test_gaps_are_filled_with_the_likeliest_words() -> None:
     )
 
 
-def test_what_goes_on_with_a_word_stands_close_to_it() -> None:
+def test_a_continued_word_is_written_without_a_space() -> None:
     model = asked_model()
     text = model.require_tokenizer()
     piece = next(number for number in range(text.size) if text.id_to_token(number).startswith("##"))
@@ -441,7 +441,7 @@ def test_what_goes_on_with_a_word_stands_close_to_it() -> None:
     assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.format_prediction("", answer)
 
 
-def test_a_text_without_a_gap_or_too_long_is_refused() -> None:
+def test_a_text_without_a_mask_token_or_too_long_is_refused() -> None:
     model = asked_model()
     with pytest.raises(RegardError, match="MASK"):
         model.predict(["sun [MASK]", "sun sea"])
@@ -450,7 +450,7 @@ def test_a_text_without_a_gap_or_too_long_is_refused() -> None:
     assert model.predict([]) == []
 
 
-def test_a_gap_can_be_written_as_the_tokenizer_has_it_or_as_bert_has_it(tmp_path: Path) -> None:
+def test_a_mask_token_can_be_written_as_in_the_tokenizer_or_as_in_bert(tmp_path: Path) -> None:
     text = TextTokenizer.load(write_roberta(tmp_path))
     config = TASK.fit_config(bert.Config(width=12, depth=1, heads=3, ffn_dim=20, max_length=24), text)
     from regard.model import ModelSpec, assemble
@@ -474,7 +474,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
-def test_a_folder_of_documents_is_learnt(trained: tuple[Path, str]) -> None:
+def test_a_folder_of_documents_is_trained_on(trained: tuple[Path, str]) -> None:
     out, said = trained
     valid = rows(out, "valid")
     assert valid[-1]["mlm_loss"] < 0.5 * rows(out, "train")[0]["loss"] and valid[-1]["perplexity"] < 3
@@ -517,7 +517,7 @@ def test_a_run_is_what_transformers_reads(trained: tuple[Path, str]) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_to_the_same_weights(corpus: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_to_the_same_weights(corpus: Path, tmp_path: Path) -> None:
     train(corpus, tmp_path / "whole")
     with stopped_in(6):
         train(corpus, tmp_path / "cut")
@@ -528,7 +528,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(corpus: Path, tmp_path: 
     assert rows(runs[0]) == rows(runs[1])
 
 
-def test_hidden_words_alone_need_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
+def test_mlm_alone_needs_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("\n".join(stories(20)), encoding="utf-8")
     with pytest.raises(DataError, match=r"model\.nsp"):

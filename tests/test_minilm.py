@@ -79,7 +79,7 @@ def test_transformers_reads_what_we_save(model: Model, tmp_path: Path) -> None:
     assert float((theirs(tmp_path, TEXTS, 256) - theirs(FOLDER, TEXTS, 256)).abs().max()) == 0.0
 
 
-def test_what_is_nearest_means_alike(model: Model) -> None:
+def test_nearest_texts_have_similar_meaning(model: Model) -> None:
     found = model.predict(
         [{"query": "a kitten rests", "among": TEXTS, "best": 2}, {"query": "stock prices dropped", "among": TEXTS}]
     )

@@ -56,7 +56,7 @@ def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest
     assert read == [3, 2] and answers[2].value == "two" and answers[2].score[0] == pytest.approx(1)
 
 
-def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_keep_input_order_and_vector_length_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.tasks.nearest.MAX_COSINES", 4)  # one query at a time
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
     hits = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
@@ -72,12 +72,12 @@ def test_ties_go_by_order_and_length_says_nothing(monkeypatch: pytest.MonkeyPatc
         ({"query": "a", "corpus": ["b", 2]}, "got 2"), ({"query": "a", "corpus": ["b"], "k": 1}, '"top_k"'),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_said(model: Model, asked: Any, words: str) -> None:
+def test_unsupported_requests_are_reported(model: Model, asked: Any, words: str) -> None:
     with pytest.raises(RegardError, match=words):
         model.predict(asked)
 
 
-def test_nothing_is_asked_and_nothing_answered(model: Model) -> None:
+def test_no_query_gives_no_result(model: Model) -> None:
     assert model.predict([]) == []
 
 
@@ -172,7 +172,7 @@ def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, model: Model) -> 
         (("--search", "a.txt", "--columns", "text=a"), "no columns"), (("--search", "a.txt", "--choices", "a|b"), "--top-k"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_search_is_said(
+def test_errors_of_a_search_are_reported(
     cli: Cli, saved: Path, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     for name, text in (("empty.txt", ""), ("blank.txt", "\n \n"), ("a.csv", "x,y\n1,2\n"), ("a.txt", "a\n")):
@@ -181,9 +181,7 @@ def test_what_is_wrong_with_a_search_is_said(
     assert done.code == 2 and done.err.startswith("regard: ") and said in done.err and not done.out
 
 
-def test_long_searches_say_how_far_they_are(
-    cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_searches_report_progress(cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))

@@ -65,9 +65,7 @@ def plain_nearest(
 @dtypes
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("count", [1, 8])
-def test_neighbours_are_those_that_a_plain_search_finds(
-    kind: str, dtype: Any, counts: tuple[int, ...], count: int
-) -> None:
+def test_neighbors_equal_a_plain_search(kind: str, dtype: Any, counts: tuple[int, ...], count: int) -> None:
     x = points(sum(counts), kind).to(dtype)
     found = knn(x, CloudSizes(counts), count)
     assert torch.equal(found, plain_nearest(x, counts, count, x, counts))
@@ -75,14 +73,14 @@ def test_neighbours_are_those_that_a_plain_search_finds(
 
 @kinds
 @pytest.mark.parametrize("counts", COUNTS)
-def test_others_may_ask_for_neighbours(kind: str, counts: tuple[int, ...]) -> None:
+def test_other_points_may_query_neighbors(kind: str, counts: tuple[int, ...]) -> None:
     x, kept = points(sum(counts), kind).float(), CloudSizes(counts).downsampled(3)
     queries = points(kept.total, kind, seed=1).float()
     assert torch.equal(knn(x, CloudSizes(counts), 5, queries, kept), plain_nearest(x, counts, 5, queries, kept.counts))
     assert torch.equal(knn(queries, kept, 3, x, CloudSizes(counts)), plain_nearest(queries, kept.counts, 3, x, counts))
 
 
-def test_ties_are_seen_far_from_the_origin() -> None:
+def test_ties_are_exact_far_from_the_origin() -> None:
     """The expanded form of squared distances loses ties: 1/32 vanishes next to the square of 2**13."""
     x = points(60, "far").float()
     assert torch.equal(knn(x, CloudSizes((60,)), 9), knn(x - x[0], CloudSizes((60,)), 9))
@@ -97,7 +95,7 @@ def test_a_part_at_a_time_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.equal(knn(x, CloudSizes(counts), 6), wanted)
 
 
-def test_neighbours_never_lie_in_another_cloud() -> None:
+def test_neighbors_never_cross_point_clouds() -> None:
     counts = (4, 300, 1, 20)
     x = torch.randn(sum(counts), 3)
     clouds = CloudSizes(counts).cloud_index(x.device)
@@ -156,7 +154,7 @@ def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
 
 @pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_places_that_are_no_numbers_do_not_keep_the_search_from_ending(bad: float) -> None:
+def test_nan_coordinates_do_not_keep_the_search_from_ending(bad: float) -> None:
     places = torch.full((2100, 3), bad)
     assert knn(places, CloudSizes((2100,)), 4).shape == (2100, 4)
 
@@ -183,7 +181,7 @@ def _all_pairs(x: Tensor, count: int) -> Tensor:
     return (far[..., 0] + far[..., 1] + far[..., 2]).sort(dim=1, stable=True).indices[:, :count]
 
 
-def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
+def test_of_many_copies_only_the_first_can_be_neighbors() -> None:
     x = torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 0, 0], [-0.0, 0, 0], [0, 0, 0], [1, 0, 0]])
     kept = limit_duplicates(x, 2)
     assert kept is not None and kept.tolist() == [0, 1, 2, 5]
@@ -191,7 +189,7 @@ def test_of_many_copies_only_the_first_can_be_neighbours() -> None:
 
 
 @pytest.mark.usefixtures("search")
-def test_a_large_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_point_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     real = knn_module.squared_distance
 
@@ -241,7 +239,7 @@ def test_farthest_points_are_those_of_plain_loops(kind: str, dtype: Any, counts:
 
 @kinds
 @dtypes
-def test_slices_of_a_large_cloud_choose_the_same(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_of_a_large_point_cloud_choose_the_same(kind: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.cat([points(130, kind), points(131, kind, 1), points(9, kind, 2)]).to(dtype)
     packing = CloudSizes((130, 131, 9))
     for rate in (1, 3):
@@ -289,7 +287,7 @@ def test_a_point_that_is_there_already_keeps_its_value() -> None:
 # -- packing
 
 
-def test_clouds_are_counted_from_their_offsets() -> None:
+def test_point_clouds_are_counted_from_their_offsets() -> None:
     starts = torch.tensor([0, 4, 5, 9])
     assert CloudSizes.from_offsets(9, Offsets(starts, 16)) == CloudSizes((4, 1, 4))
     assert CloudSizes.from_offsets(12, Offsets(torch.tensor([0, 4, 8, 12]), 4)).uniform_size == 4
@@ -301,7 +299,7 @@ def test_clouds_are_counted_from_their_offsets() -> None:
         CloudSizes.from_offsets(12, Offsets(starts, 16))
 
 
-def test_clouds_stand_side_by_side_where_little_is_empty() -> None:
+def test_point_clouds_are_padded_side_by_side_if_little_is_empty() -> None:
     assert list(CloudSizes((9, 5, 8)).batch_groups()) == [(0, 3)]
     assert list(CloudSizes((90, 1, 1)).batch_groups()) == [(0, 1), (1, 2), (2, 3)]
     laid = CloudSizes((2, 3)).pad(torch.arange(5.0)[:, None])

@@ -46,7 +46,7 @@ def size_of(path: Path) -> tuple[int, int]:
 # -- colors
 
 
-def test_colours_of_classes_differ_and_stay_when_there_are_more() -> None:
+def test_class_colors_differ_and_stay_when_there_are_more() -> None:
     many = class_colors(60)
     assert len(set(many)) == 60 and class_colors(7) == many[:7] and class_colors(0) == ()
     first = np.array(many[:12], dtype=float)
@@ -65,7 +65,7 @@ def test_ramps_begin_and_end_with_their_stops() -> None:
 # -- images
 
 
-def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None:
+def test_pixels_have_the_color_of_their_class_and_void_ones_their_own() -> None:
     classes = CLASSES.copy()
     classes[:5] = 11
     found = overlay_classes(PICTURE, classes, 4, ignore_index=11, alpha=1.0)
@@ -78,13 +78,13 @@ def test_pixels_have_the_colour_of_their_class_and_void_ones_their_own() -> None
     assert not np.array_equal(overlay_classes(PICTURE, classes, 4, ignore_index=11), found)
 
 
-def test_classes_that_nobody_named_and_the_usual_void_stay_clear() -> None:
+def test_unnamed_classes_and_the_usual_void_stay_transparent() -> None:
     classes = np.full((30, 40), IGNORE)
     classes[3, 3] = 9
     np.testing.assert_array_equal(overlay_classes(PICTURE, classes, 4), PICTURE)
 
 
-def test_near_is_light_far_is_dark_and_unknown_is_grey() -> None:
+def test_near_is_light_far_is_dark_and_unknown_is_gray() -> None:
     found = depth_image(np.array([[1.0, 3.0, 0.0, np.nan, 9.0]]), near=1.0, far=3.0)
     assert found[0].tolist() == [
         colour(DEPTH_COLORS[0]),
@@ -98,7 +98,7 @@ def test_near_is_light_far_is_dark_and_unknown_is_grey() -> None:
     assert depth_image(np.ones((2, 2)), near=1.0, far=1.0).shape == (2, 2, 3)
 
 
-def test_what_was_looked_at_glows_where_it_lies() -> None:
+def test_attended_patches_are_bright_where_they_are() -> None:
     weights = np.zeros((3, 4))
     weights[2, 1] = 0.5
     found = overlay_heatmap(PICTURE, weights, smooth=False).astype(int)
@@ -117,7 +117,7 @@ def test_an_answer_of_another_size_is_refused() -> None:
         overlay_classes(PICTURE, np.zeros((30, 41), int), 4)
 
 
-def test_greys_are_taken_for_pictures_too(tmp_path: Path) -> None:
+def test_gray_arrays_are_accepted_as_images_too(tmp_path: Path) -> None:
     grey = PICTURE[..., 0]
     assert overlay_classes(grey, CLASSES, 4).shape == (30, 40, 3) and overlay_heatmap(grey, np.ones((2, 2))).shape == (
         30,
@@ -127,14 +127,14 @@ def test_greys_are_taken_for_pictures_too(tmp_path: Path) -> None:
     assert draw_segmentations([SegmentationSample(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
 
 
-def test_a_picture_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
+def test_an_image_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
     with Image.open(save_image(PICTURE, tmp_path / "new" / "a.png")) as picture:
         np.testing.assert_array_equal(np.asarray(picture), PICTURE)
     with pytest.raises(RegardError, match="file type"):
         save_image(PICTURE, tmp_path / "a.jpg")
 
 
-def test_what_is_said_of_a_large_picture_is_drawn_no_larger_than_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_of_a_large_image_are_drawn_at_display_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay, "MAX_SIDE", 20)
     large = CLASSES.repeat(2, 0).repeat(2, 1)  # the image was decoded at half of its size
     small = fit_to_sheet(SegmentationSample(PICTURE, large, None, "a"))
@@ -157,7 +157,7 @@ def has(picture: np.ndarray[Any, Any], wanted: Any) -> bool:
     return bool((np.abs(picture - np.array(wanted)).sum(-1) <= 3).sum() > 100)
 
 
-def test_a_sheet_has_the_colours_of_the_classes_that_are_seen_and_of_no_others(tmp_path: Path) -> None:
+def test_a_sheet_has_the_colors_of_the_visible_classes_and_of_no_others(tmp_path: Path) -> None:
     said = np.where(CLASSES == 3, 1, CLASSES)
     sheet = drawn(
         draw_segmentations([SegmentationSample(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right")
@@ -166,7 +166,7 @@ def test_a_sheet_has_the_colours_of_the_classes_that_are_seen_and_of_no_others(t
     assert all(has(sheet, colours[name]) for name in (0, 1, 2)) and not has(sheet, colours[3])
 
 
-def test_truth_stands_beside_the_answer(tmp_path: Path) -> None:
+def test_the_reference_is_next_to_the_prediction(tmp_path: Path) -> None:
     one = size_of(draw_segmentations([SegmentationSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
     two = size_of(draw_segmentations([SegmentationSample(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
     three = size_of(
@@ -196,7 +196,7 @@ def test_of_very_many_classes_those_that_cover_most_are_named(tmp_path: Path) ->
     assert text.count("class number ") == 36 and "class number 7<" in text and "114 smaller classes" in text
 
 
-def test_depths_have_one_scale_with_its_unit_and_say_what_is_not_known(tmp_path: Path) -> None:
+def test_depths_have_one_scale_with_its_unit_and_unknown_pixels_are_labeled(tmp_path: Path) -> None:
     right = np.linspace(1, 5, 1200).reshape(30, 40)
     sample = DepthSample(PICTURE, right + 0.5, right)
     text = draw_depths([sample], tmp_path / "a.svg").read_text("utf-8")
@@ -219,7 +219,7 @@ def test_heads_are_drawn_in_rows_with_their_names(tmp_path: Path) -> None:
     assert draw_heatmap_overlays([AttentionOverlay(PICTURE, np.zeros((2, 2)))], tmp_path / "c.png").exists()
 
 
-def test_where_each_map_has_a_scale_of_its_own_its_end_stands_above_it(tmp_path: Path) -> None:
+def test_a_map_with_its_own_scale_has_the_maximum_above_it(tmp_path: Path) -> None:
     heads = [AttentionOverlay(PICTURE, np.array([[share, 0.0]]), f"head {n}") for n, share in enumerate((0.25, 0.034))]
     text = draw_heatmap_overlays(heads, tmp_path / "a.svg", unit=None).read_text("utf-8")
     assert "head 0 · 25 %" in text and "head 1 · 3.4 %" in text

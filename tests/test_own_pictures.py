@@ -52,14 +52,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "my pictures"
 
 
-def test_what_was_read_as_pictures_is_not_recalled_as_texts(folder: Path, tmp_path: Path) -> None:
+def test_data_read_as_images_is_not_cached_as_texts(folder: Path, tmp_path: Path) -> None:
     sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.steps=1", "train.epochs=0"]
     regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
     with pytest.raises(RegardError, match="folder"):
         regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
 
 
-def test_a_class_that_is_unknown_is_named_with_its_picture(folder: Path) -> None:
+def test_an_unknown_class_is_named_with_its_image(folder: Path) -> None:
     sample = SimpleNamespace(path=str(folder), line=7, source=f"{folder}/a/0.png")
     with pytest.raises(RegardError, match=r"0\.png"):
         label_ids([sample], ["a"], ["b"])
@@ -72,14 +72,14 @@ def test_entries_that_are_left_out_are_no_rows() -> None:
     assert "line 3" in describe_empty_rows(find_task("classify"), 1, "x", 3)
 
 
-def test_a_check_draws_into_the_file_that_was_named_or_says_why_not(folder: Path, capsys: Any) -> None:
+def test_a_check_draws_into_the_named_file_or_reports_why_not(folder: Path, capsys: Any) -> None:
     report = check("classify", str(folder), out=folder.parent / "seen it.png")
     assert report.figures == (str(folder.parent / "seen it.png"),)
     assert check("draw", str(folder), out=folder.parent / "none.png").figures == ()
     assert "no chart written" in capsys.readouterr().err
 
 
-def test_shares_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fractions_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.axes import Axes
 
     limits, whole = list[Any](), Axes.set_ylim
@@ -98,7 +98,7 @@ def test_taps_that_do_not_fit_the_depth_are_offered() -> None:
         replace(find_preset("dpt-small")[1].config, depth=6)
 
 
-def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
+def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
     gaze = ImageExplanation(
         "x",
         (),
@@ -113,24 +113,24 @@ def test_pictures_beside_an_explanation_are_named(tmp_path: Path) -> None:
     assert not gaze.extra_paths(Path("why.html"))
 
 
-def test_the_folder_of_answers_is_a_folder_and_for_pictures(tmp_path: Path) -> None:
+def test_the_output_folder_is_a_folder_and_for_images(tmp_path: Path) -> None:
     with pytest.raises(RegardError, match="--out"):
         predict(SimpleNamespace(task=SEGMENT), ["x.png"], None, False, 1, None, tmp_path / "seen.png")  # type: ignore[arg-type]
     with pytest.raises(RegardError, match="prints text"):
         predict(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
 
 
-def test_a_folder_that_is_read_as_a_text_is_said_to_be(tmp_path: Path, capsys: Any) -> None:
+def test_a_folder_that_is_read_as_a_text_is_reported(tmp_path: Path, capsys: Any) -> None:
     assert [one.value for one in read_inputs(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
     assert "its name is used as text" in capsys.readouterr().err
 
 
-def test_a_blank_line_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_line_is_not_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])
     assert [one.value for one in read_inputs(CLASSIFY, [])] == ["a.png", None]
 
 
-def test_long_steps_are_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_long_steps_are_reported_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress, "PLAIN_LINE_SECONDS", -1.0)
     window = ThroughputMeter(lambda step: 40, 0)
     for number in (1, 2, 3):
@@ -145,7 +145,7 @@ def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
     assert "points" not in small_sample_warning(SEGMENT, 13) and "points" in small_sample_warning(CLASSIFY, 13)
 
 
-def test_depths_of_which_nothing_is_known_are_said_to_be_so(folder: Path, tmp_path: Path) -> None:
+def test_depth_maps_without_known_values_are_reported(folder: Path, tmp_path: Path) -> None:
     """Reported before the first step; the data check names the files if only some are affected."""
     (tmp_path / "depth").mkdir()
     for file in (folder / "a").iterdir():
@@ -196,7 +196,7 @@ def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> No
         assert f"| {name} " not in card
 
 
-def test_a_setting_means_something_to_those_tasks_that_heed_it() -> None:
+def test_a_setting_has_an_effect_in_tasks_that_use_it() -> None:
     known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
     every = (*TEXT_TASKS.values(), *IMAGE_TASKS.values())
     for task in every:
@@ -217,7 +217,7 @@ def test_a_setting_means_something_to_those_tasks_that_heed_it() -> None:
     assert not uses_setting(CLASSIFY, "data.max_length") and uses_setting(find_task("classify"), "data.max_length")
 
 
-def test_tables_of_pictures_are_answered_row_by_row(
+def test_tables_of_images_are_predicted_row_by_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow as pa
@@ -255,7 +255,7 @@ SIZES = (
 )
 
 
-def test_a_broken_picture_is_left_out_of_learning_by_name(
+def test_a_broken_image_is_skipped_in_training_by_name(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     valid = tmp_path / "valid"
@@ -273,7 +273,7 @@ def test_a_broken_picture_is_left_out_of_learning_by_name(
     assert not (tmp_path / "b" / "checkpoints").exists()
 
 
-def test_where_most_pictures_are_broken_nothing_is_learnt(folder: Path, tmp_path: Path) -> None:
+def test_if_most_images_are_broken_training_stops(folder: Path, tmp_path: Path) -> None:
     valid = tmp_path / "valid"
     shutil.copytree(folder, valid)
     for file in sorted(folder.glob("*/*.png"))[:10]:
@@ -285,7 +285,7 @@ def test_where_most_pictures_are_broken_nothing_is_learnt(folder: Path, tmp_path
         )
 
 
-def test_another_picture_stands_for_a_broken_one(folder: Path) -> None:
+def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     samples = [ImageSample(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
     config = replace(find_preset("vit-tiny")[1].config, image_size=8)
     encoded = CLASSIFY.encode(
@@ -307,9 +307,7 @@ def test_another_picture_stands_for_a_broken_one(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "task"), [(("images", "masks"), "segment"), (("RGB", "depth", "labels"), "segment or depth")]
 )
-def test_pictures_beside_their_maps_are_not_taken_for_classes(
-    names: tuple[str, ...], task: str, tmp_path: Path
-) -> None:
+def test_images_next_to_their_masks_are_not_read_as_classes(names: tuple[str, ...], task: str, tmp_path: Path) -> None:
     for name in (*names, ".hidden"):
         (tmp_path / "data" / name).mkdir(parents=True)
         for number in range(3):

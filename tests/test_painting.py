@@ -93,19 +93,19 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
 # -- task table, palette, rows
 
 
-def test_the_task_is_listed_for_bodies_that_read_pictures() -> None:
+def test_the_task_is_listed_for_bodies_that_read_images() -> None:
     assert find_task("draw", "image") is IMAGE_TASKS["draw"] and find_task("draw").name == "draw"
     assert "draw" in SYSTEMS["imagegpt"].tasks and SYSTEMS["imagegpt"].modality == TASK.modality == "image"
 
 
-def test_a_palette_is_learnt_and_the_model_has_its_colours(encoded: tuple[Encoded, Palette, Any]) -> None:
+def test_a_palette_is_fitted_and_the_model_has_its_colors(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
     assert len(palette) == config.num_colors == 3 and palette.side == 8 and TASK.row_encoding(palette)[0] == 3
     assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colors" in TASK.describe_processor(palette)
     assert TASK.default_processor(config, DataSettings()) is None and len(rows) == 96 and not rows.too_long
 
 
-def test_rows_are_the_pictures_and_are_not_shifted_twice(encoded: tuple[Encoded, Palette, Any]) -> None:
+def test_rows_are_the_images_and_are_not_shifted_twice(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
     batch = TASK.collate(rows, [5, 0], config)
     assert torch.equal(TASK.collate(rows, np.array([[5, 77], [0, 78]]), config).inputs, batch.inputs)
@@ -135,7 +135,7 @@ def test_few_samples_are_chosen_evenly() -> None:
 
 
 @pytest.mark.slow
-def test_stripes_are_learnt(learnt: tuple[Model, list[float]]) -> None:
+def test_stripes_are_learned(learnt: tuple[Model, list[float]]) -> None:
     """Only the first row is unpredictable: 8 of 64 pixels."""
     _, losses = learnt
     assert losses[0] == pytest.approx(math.log(3)) and losses[-1] < 1.1 * math.log(3) / 8
@@ -158,7 +158,7 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[floa
     assert np.array_equal(whole.extra["images"][0], fresh[0]) and whole.score == (0.0,)
 
 
-def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[Model, list[float]]) -> None:
+def test_images_of_another_size_and_other_colors_are_read_too(learnt: tuple[Model, list[float]]) -> None:
     model, picture = learnt[0], striped(1, 5)[0]
     large = np.kron(picture, np.ones((3, 3, 1), np.uint8))
     odd = np.clip(picture.astype(int) + 3, 0, 255).astype(np.uint8)
@@ -166,7 +166,7 @@ def test_pictures_of_another_size_and_other_colours_are_read_too(learnt: tuple[M
         assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], picture)
 
 
-def test_pictures_are_drawn_from_nothing_and_are_stripes(learnt: tuple[Model, list[float]]) -> None:
+def test_images_are_generated_unconditionally_and_are_stripes(learnt: tuple[Model, list[float]]) -> None:
     model = learnt[0]
     answer = model.predict(None, num_return_sequences=12, seed=3)  # type: ignore[call-overload]
     pictures = np.stack(answer.extra["images"])
@@ -178,7 +178,7 @@ def test_pictures_are_drawn_from_nothing_and_are_stripes(learnt: tuple[Model, li
     assert answer.extra["bits_per_pixel"] == pytest.approx([-score / math.log(2) / 64 for score in answer.score])
 
 
-def test_a_drawing_depends_on_its_seed_and_not_on_its_neighbours(learnt: tuple[Model, list[float]]) -> None:
+def test_a_generated_image_depends_on_its_seed_and_not_on_its_neighbors(learnt: tuple[Model, list[float]]) -> None:
     model, fresh = learnt[0], striped(3, 8)
 
     def drawn(inputs: list[Any], **settings: Any) -> list[Any]:
@@ -265,7 +265,7 @@ def test_the_classifier_is_the_one_minimum() -> None:
         near(linear_logits(x, elsewhere).log_softmax(1), linear_logits(x, weights.detach()).log_softmax(1), 1e-2)
 
 
-def test_layers_that_know_more_score_more_and_the_penalty_is_chosen_without_the_test_part() -> None:
+def test_probes_of_better_layers_score_more_and_the_penalty_is_chosen_without_the_test_split() -> None:
     def part(count: int, seed: int) -> LayerFeatures:
         (blind, y), (clear, _) = clouds(count, seed, 0.0), clouds(count, seed, 3.0)
         far = clear * torch.tensor([1e4, 1, 1e-4, 1, 1, 1]) + 1e3  # any scale: features are normalized
@@ -306,7 +306,7 @@ def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
         extract_features(body, [], layers)
 
 
-def test_a_model_that_has_learnt_stripes_tells_them_apart(learnt: Any) -> None:
+def test_a_model_trained_on_stripes_classifies_them(learnt: Any) -> None:
     """The color of the fourth column can be predicted from hidden states without supervision in training."""
     model = learnt[0]
 
@@ -350,7 +350,7 @@ def test_contact_sheets_show_every_pixel(tmp_path: Path) -> None:
     assert many.read_text().count("<image") == 22
 
 
-def test_completions_stand_between_what_was_given_and_the_truth(learnt: Any, tmp_path: Path) -> None:
+def test_completions_are_between_the_prompt_and_the_reference(learnt: Any, tmp_path: Path) -> None:
     half = blank_below(striped(1, 3)[0], 3)
     assert np.array_equal(half[:3], striped(1, 3)[0][:3]) and (half[3:] == BLANK_COLOR).all()
     answers = learnt[0].predict(striped(2, 3), num_return_sequences=3)

@@ -64,7 +64,7 @@ def test_only_newlines_end_lines(folder: Path) -> None:
     ]
 
 
-def test_a_mark_at_the_start_and_gzip_are_seen_through(folder: Path) -> None:
+def test_a_byte_order_mark_and_gzip_are_handled(folder: Path) -> None:
     path = folder / "no suffix of gzip"
     path.write_bytes(gzip.compress("\ufeffé\nb\n".encode()))
     assert list(read_lines(path)) == [(1, "é"), (2, "b")]
@@ -151,7 +151,7 @@ def test_a_folder_is_not_a_file(folder: Path) -> None:
     assert complaint(str(folder)) == f"{folder}: expected a file, got a folder. Files in the folder: train.tsv."
 
 
-def test_a_dangling_link_says_where_it_points(folder: Path) -> None:
+def test_a_dangling_link_is_reported_with_its_target(folder: Path) -> None:
     (folder / "link.tsv").symlink_to("gone.tsv")
     assert "broken link: 'gone.tsv' does not exist" in complaint(str(folder / "link.tsv"))
 
@@ -159,7 +159,7 @@ def test_a_dangling_link_says_where_it_points(folder: Path) -> None:
 # Tables
 
 
-def test_tab_separated_pairs_keep_their_text_and_place(folder: Path) -> None:
+def test_tab_separated_pairs_keep_their_text_and_line(folder: Path) -> None:
     path = write(folder / "a.tsv", 'the "cat \t  die Katze\u2028hier \r\na,b\tc\r\n')
     assert read_pairs([path])[0] == [
         Pair('the "cat', "die Katze\u2028hier", path, 1),
@@ -197,7 +197,7 @@ def test_three_columns_need_a_choice(folder: Path) -> None:
     assert texts(path, source="de", target="en") == [("Katze", "cat")]
 
 
-def test_one_column_is_told_about_separators_and_parallel_files(folder: Path) -> None:
+def test_one_column_is_reported_with_separators_and_parallel_files(folder: Path) -> None:
     said = complaint(write(folder / "a.txt", "the cat danced\n"))
     assert "line 1: expected 2 columns, got 1" in said and "SRC:TGT" in said and "tabs" in said
 
@@ -238,7 +238,7 @@ def test_a_quote_left_open_is_named_where_it_starts(folder: Path) -> None:
     )
 
 
-def test_blank_sides_are_left_out_and_counted(folder: Path) -> None:
+def test_empty_sides_are_skipped_and_counted(folder: Path) -> None:
     path = write(folder / "a.tsv", "\na\tb\n\t \nc\t\n \td\n\ne\tf\n\n\n")
     pairs, skipped = read_pairs([path])
     assert [pair.line for pair in pairs] == [2, 7]
@@ -252,7 +252,7 @@ def test_no_pairs_at_all_is_an_error(folder: Path) -> None:
     assert "No data given" in complaint()
 
 
-def test_an_unknown_suffix_lists_the_known_ones(folder: Path) -> None:
+def test_an_unknown_suffix_lists_the_supported_ones(folder: Path) -> None:
     said = complaint(write(folder / "train.en", "a\n"))
     assert "train.en: unsupported file type '.en'" in said and ".jsonl" in said and "SRC:TGT" in said
     assert "the file name has no extension" in complaint(write(folder / "train", "a\n"))
@@ -261,7 +261,7 @@ def test_an_unknown_suffix_lists_the_known_ones(folder: Path) -> None:
 # JSON
 
 
-def test_json_lines_use_source_and_target_or_the_keys_asked_for(folder: Path) -> None:
+def test_json_lines_use_source_and_target_or_the_given_keys(folder: Path) -> None:
     path = write(
         folder / "a.jsonl", '{"source": "a\\u2028b", "target": "c", "id": 1}\n\n{"target": "e", "source": "d"}\n'
     )
@@ -304,7 +304,7 @@ def test_a_bad_json_line_is_named_with_file_line_and_cure(folder: Path, row: str
     assert f"{path}, line 2: " in said and problem in said and advice in said
 
 
-def test_a_null_is_a_blank_side(folder: Path) -> None:
+def test_a_null_is_an_empty_side(folder: Path) -> None:
     path = write(folder / "a.jsonl", '{"source": "a", "target": null}\n{"source": "a", "target": "b"}\n')
     assert read_pairs([path])[1] == [(path, 1)]
 

@@ -63,7 +63,7 @@ def test_languages_under_translation_are_picked_by_name(folder: Path) -> None:
     assert [pair.source for pair in pairs] == ENGLISH[:2] and skipped == [(path, 3), (path, 4)]
 
 
-def test_rows_keep_their_number_over_row_groups_and_nulls_are_blank(folder: Path) -> None:
+def test_rows_keep_their_number_over_row_groups_and_nulls_are_empty(folder: Path) -> None:
     many = [f"row {n}" for n in range(1, 10_001)]
     german: list[str | None] = [f"Zeile {n}" for n in range(1, 10_001)]
     german[6] = None
@@ -101,7 +101,7 @@ def test_bytes_that_are_no_text_are_named_by_their_row(folder: Path) -> None:
     assert complaint(path).startswith(f"{path}: invalid UTF-8 in 'target' of row 2 (byte 0xe4).")
 
 
-def test_without_pyarrow_it_is_said_how_to_install_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_install_command_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(folder / "a.parquet", {"source": ENGLISH, "target": GERMAN})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install pyarrow" in complaint(path, kind=RegardError)
@@ -121,7 +121,7 @@ def touch(*names: str) -> None:
         Path(name).write_text("a\tb\n")
 
 
-def test_a_pattern_stands_for_its_files_in_sorted_order(folder: Path) -> None:
+def test_a_pattern_matches_its_files_in_sorted_order(folder: Path) -> None:
     touch("b.tsv", "a.tsv", "c.csv", ".hidden.tsv", "deep/er/d.tsv", "deep/e.tsv")
     Path("f.tsv").mkdir()
     assert expand_patterns("*.tsv") == ["a.tsv", "b.tsv"]
@@ -146,7 +146,7 @@ def test_a_name_that_exists_wins_over_the_pattern(folder: Path) -> None:
     assert expand_patterns("missing.tsv") == ["missing.tsv"]
 
 
-def test_two_patterns_are_matched_by_what_their_signs_stand_for(folder: Path) -> None:
+def test_two_patterns_are_paired_by_their_wildcards(folder: Path) -> None:
     touch("b.en", "a.en", "a.de", "b.de", "en/x/1.txt", "de/x/1.txt", "en/2.txt", "de/2.txt")
     assert expand_patterns("*.en:*.de") == ["a.en:a.de", "b.en:b.de"]
     assert expand_patterns("en/**/*.txt:de/**/*.txt") == ["en/2.txt:de/2.txt", "en/x/1.txt:de/x/1.txt"]

@@ -81,7 +81,7 @@ def normalised(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 @pytest.mark.parametrize("placement", ["pre", "post", None])
-def test_the_norm_stands_where_it_is_placed(placement: Any) -> None:
+def test_the_norm_is_where_it_is_placed(placement: Any) -> None:
     residual, x = noisy(Residual(nn.Linear(4, 4), 4, placement, eps=0.1)), noise(2, 3, 4).requires_grad_()
     inner, norm = residual.inner, residual.norm
     right = {
@@ -161,7 +161,7 @@ def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: 
     same_with_gradients(out, right, [x, *([context] if cross else []), *ours.parameters()])
 
 
-def test_a_stack_runs_its_blocks_in_order_and_hands_out_the_states_asked_for() -> None:
+def test_a_stack_runs_its_blocks_in_order_and_returns_the_requested_states() -> None:
     blocks = [noisy(transformer_block(4, 2, 6, cross=True), seed) for seed in (1, 2, 3)]
     norm, x, context = noisy(nn.LayerNorm(4), 9), noise(2, 3, 4), noise(2, 5, 4, seed=1)
     states, rules = [x], {"mask": Causal(), "context_mask": Padding(torch.tensor([2, 5]))}
@@ -209,7 +209,7 @@ def smoothed(logits: Tensor, labels: list[int], epsilon: float) -> tuple[Tensor,
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.4])
-def test_smoothing_gives_the_other_classes_their_share_and_the_right_one_none(epsilon: float) -> None:
+def test_smoothing_spreads_its_probability_over_the_other_classes(epsilon: float) -> None:
     logits, labels = (2 * noise(6, 5)).requires_grad_(), [3, -100, 0, 4, 4, -100]
     total, count = cross_entropy(logits.view(2, 3, 5), torch.tensor(labels).view(2, 3), epsilon)
     right, asked = smoothed(logits, labels, epsilon)
@@ -219,7 +219,7 @@ def test_smoothing_gives_the_other_classes_their_share_and_the_right_one_none(ep
     assert ((torchs - right).abs().item() > 0.01) == (epsilon > 0)
 
 
-def test_where_nothing_is_asked_there_is_no_loss_and_no_count() -> None:
+def test_without_labels_there_is_no_loss_and_no_count() -> None:
     logits = noise(3, 5).requires_grad_()
     total, count = cross_entropy(logits, torch.full((3,), IGNORE), 0.1)
     assert total.item() == 0.0 and int(count) == 0 and not grads(total, [logits])[0].any()
@@ -254,7 +254,7 @@ def test_selected_rows_take_their_past_along(memory: KVCache) -> None:
 
 
 @pytest.mark.parametrize("past", [DynamicCache, lambda: StaticCache(6)])
-def test_kept_rows_go_on_as_if_they_had_been_alone(past: Any) -> None:
+def test_kept_rows_continue_as_if_alone(past: Any) -> None:
     stack = Stack([noisy(transformer_block(4, 2, 6, cross=True), seed) for seed in (1, 2)])
     context, lengths, x, rows = noise(3, 4, 4), torch.tensor([4, 2, 3]), noise(3, 5, 4, seed=1), torch.tensor([2, 0, 2])
     state = DecoderState([LayerCache(past()) for _ in range(2)], torch.tensor([3, 3, 3]), lengths)
@@ -325,7 +325,7 @@ def looked(attention: Attention, x: Tensor, may: Any) -> Tensor:
     return out
 
 
-def test_a_watcher_sees_the_weights_and_changes_nothing() -> None:
+def test_recording_returns_the_weights_and_changes_nothing() -> None:
     model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
     with torch.no_grad():
         before = model(x, y)
@@ -341,7 +341,7 @@ def test_a_watcher_sees_the_weights_and_changes_nothing() -> None:
     assert len(seen.records) == 3
 
 
-def test_only_the_named_are_watched_and_an_unknown_name_is_refused() -> None:
+def test_only_named_modules_are_recorded_and_an_unknown_name_is_refused() -> None:
     model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
     with record_attention(model, [NAMES[2]]) as seen:
         model(x, y)

@@ -57,11 +57,11 @@ def turned() -> bytes:
     ],
     ids=["clear", "16 bits", "CMYK", "turned"],
 )
-def test_what_pillow_has_opened_is_the_picture_of_the_file(content: bytes) -> None:
+def test_images_opened_by_pillow_equal_the_file(content: bytes) -> None:
     assert np.array_equal(load_image(Image.open(io.BytesIO(content))), load_image(content))
 
 
-def test_grey_values_that_mean_nothing_are_refused_of_pillow_too() -> None:
+def test_ambiguous_gray_values_are_refused_from_pillow_too() -> None:
     with pytest.raises(DataError, match="bright"):
         load_image(Image.fromarray(np.full((4, 4), 1e9, np.float32)))
 
@@ -72,7 +72,7 @@ def test_bytes_of_a_table_take_two_bytes_each_and_come_back() -> None:
         assert row.dtype == np.uint16 and decode_source(row) == (sample.content or sample.source)
 
 
-def test_what_is_scored_is_decoded_as_what_is_asked(tmp_path: Path) -> None:
+def test_evaluation_and_prediction_decode_images_equally(tmp_path: Path) -> None:
     path = tmp_path / "a/large.jpg"
     path.parent.mkdir()
     path.write_bytes(file_of(Image.fromarray(noise((600, 800, 3))), "JPEG", quality=90))
@@ -120,7 +120,7 @@ def scenes(folder: Path, task: str, count: int = 8) -> Path:
 @pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("task", ["segment", "depth"])
-def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
+def test_images_with_kept_aspect_ratio_are_predicted_scored_and_trained_on(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hugging Face checkpoints of DPT keep the aspect ratio, so that image sizes differ."""
@@ -148,7 +148,7 @@ def test_what_keeps_the_ratio_of_sides_is_asked_scored_and_learnt_from(
 
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
-def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_size(
+def test_a_downscaled_image_is_reported_and_its_map_has_full_size(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = fresh("dpt", task, ("a", "b"))
@@ -176,7 +176,7 @@ def test_of_a_picture_that_is_not_decoded_whole_it_is_told_and_its_map_has_its_s
         model.predict(str(tmp_path / "large.jpg"))
 
 
-def test_a_map_of_depth_may_be_smaller_than_its_picture_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
+def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
     """The data check reports the smaller size."""
     data = scenes(tmp_path / "data", "depth", 3)
     model = fresh("dpt", "depth", (depth.METERS_LABEL,))
@@ -204,13 +204,13 @@ def test_a_map_of_depth_may_be_smaller_than_its_picture_and_is_scored_at_its_own
         ),
     ],
 )
-def test_all_pictures_that_are_learnt_from_have_one_size(reader: ImageProcessor, wanted: ImageProcessor) -> None:
+def test_all_training_images_have_one_size(reader: ImageProcessor, wanted: ImageProcessor) -> None:
     assert reader.with_fixed_size(32) == wanted
     for pixels in (wanted, wanted.scaled(8 / 7)):
         assert pixels.prepare(noise((50, 70, 3))).shape[:2] == pixels.size
 
 
-def test_a_score_of_nearness_is_not_helped_by_how_far_its_picture_is(
+def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clipping predictions at the maximum depth of the same image would leak the reference."""
@@ -244,7 +244,7 @@ def test_what_a_palette_makes_ready_may_be_written_to() -> None:
     assert all(palette.prepare(noise((*shape, 3))).flags.writeable for shape in ((5, 5), (9, 7)))
 
 
-def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_of_a_large_image_are_predicted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     task, said = find_task("segment", "image"), torch.randn(5, 7, 9)
     assert isinstance(task, segment.Segment)
     for size in ((50, 31), (3, 4), (7, 9)):
@@ -254,7 +254,7 @@ def test_classes_of_a_large_picture_are_told_in_parts(monkeypatch: pytest.Monkey
             assert np.array_equal(task.resize_map(said, size), whole.numpy())
 
 
-def test_a_class_that_the_model_does_not_know_is_named_and_not_void(tmp_path: Path) -> None:
+def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> None:
     folder = scenes(tmp_path, "segment", 1)
     (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
     task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
@@ -273,9 +273,7 @@ def test_a_class_that_the_model_does_not_know_is_named_and_not_void(tmp_path: Pa
         (("7", "3000"), "", [7, 3000]),
     ],
 )
-def test_masks_are_written_in_the_numbers_that_were_learnt_from(
-    labels: Any, told: str, wanted: list[int], tmp_path: Path
-) -> None:
+def test_masks_are_written_in_the_ids_of_training(labels: Any, told: str, wanted: list[int], tmp_path: Path) -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
     numbers = segment.class_pixel_values(labels, told)
     answer = Prediction(
@@ -312,7 +310,7 @@ def test_the_limit_of_a_container_is_free_memory_too(tmp_path: Path, monkeypatch
     assert cache.free_memory() > 150_000
 
 
-def test_processes_on_one_machine_share_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_on_one_machine_divide_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "free_memory", lambda: 1000)
     assert cache.ImageCache(10, (10,)).enabled
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")

@@ -35,7 +35,7 @@ def classify(folder: Path, valid: Path | None = None) -> Report:
     return ImageSurvey.check([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
-def test_clean_pictures_have_only_their_classes_told(tmp_path: Path) -> None:
+def test_clean_images_have_only_class_statistics(tmp_path: Path) -> None:
     report = classify(clean(tmp_path))
     assert found(report) == {} and report.counts == {"images": 104, "entries": 1, "classes": 2}
     assert report.class_counts[0].train == {"cat": 52, "dog": 52}
@@ -110,7 +110,7 @@ def test_the_number_of_further_rotated_images_is_printed(tmp_path: Path) -> None
     assert found(report) == {"exif_rotation": ("note", 7)} and "… and 2 more" in str(report)
 
 
-def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
+def test_positions_count_past_files_that_are_broken(tmp_path: Path) -> None:
     clean(tmp_path)
     (tmp_path / "cat/000.png").write_bytes(b"")
     picture(3).save(tmp_path / "dog/zz.png")
@@ -122,7 +122,7 @@ def test_places_count_past_files_that_are_broken(tmp_path: Path) -> None:
     assert broken.path == str(tmp_path / "cat/000.png") and broken.text == "the file is empty."
 
 
-def test_reading_again_for_places_counts_nothing_twice(tmp_path: Path) -> None:
+def test_reading_again_for_positions_counts_nothing_twice(tmp_path: Path) -> None:
     (clean(tmp_path, 4) / "cat/notes.txt").write_text("x")
     survey = ImageSurvey([str(tmp_path)])
     survey.read()
@@ -130,7 +130,7 @@ def test_reading_again_for_places_counts_nothing_twice(tmp_path: Path) -> None:
     assert survey.tallies["skipped"].count == 1
 
 
-def test_pictures_in_both_sets_and_unknown_classes_are_found(tmp_path: Path) -> None:
+def test_images_in_both_sets_and_unknown_classes_are_found(tmp_path: Path) -> None:
     train, valid = clean(tmp_path / "train"), clean(tmp_path / "valid", 20, first=500)
     picture(4).save(valid / "dog/seen.bmp")
     picture(6).save(valid / "cat/seen.png")
@@ -154,7 +154,7 @@ def test_rows_without_their_files_are_found(tmp_path: Path) -> None:
     assert places["missing"].line == 106 and places["empty"].line == 107 and report.counts["classes"] == 3
 
 
-def test_pictures_alone_need_no_class(tmp_path: Path) -> None:
+def test_images_alone_need_no_class(tmp_path: Path) -> None:
     report = UnlabeledImageSurvey.check([str(clean(tmp_path))], [], None, DataSettings())
     assert found(report) == {} and report.task == "draw" and not report.class_counts
     assert found(UnlabeledImageSurvey.check([str(clean(tmp_path / "few", 1))], [], None, DataSettings())) == {
@@ -183,7 +183,7 @@ def segment(folder: Path, valid: Path | None = None) -> Report:
     return MaskSurvey.check([str(folder)], [] if valid is None else [str(valid)], None, DataSettings())
 
 
-def test_clean_masks_have_their_classes_and_void_told(tmp_path: Path) -> None:
+def test_clean_masks_have_class_and_void_statistics(tmp_path: Path) -> None:
     masked(tmp_path, values=(0, 1, 2, 255))
     report = segment(tmp_path)
     assert found(report) == {"void": ("note", 0)} and report.counts["classes"] == 3
@@ -249,7 +249,7 @@ def deep(folder: Path, scale: int = 3000, known: float = 0.9) -> Path:
     return folder
 
 
-def test_depth_is_told_with_its_range_and_what_is_unknown(tmp_path: Path) -> None:
+def test_depth_is_reported_with_its_range_and_unknown_fraction(tmp_path: Path) -> None:
     report = DepthSurvey.check([str(deep(tmp_path / "a"))], [], None, DataSettings())
     assert found(report) == {"known_depth": ("note", 0), "depth_range": ("note", 0)}
     assert "pixels with known depth: 89.9 %" in str(report) and "meters" in str(report)

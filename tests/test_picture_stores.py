@@ -39,7 +39,7 @@ def bitmaps(folder: Path, *shades: int) -> None:
         Image.new("RGB", (16, 16), (shades[number % len(shades)],) * 3).save(path)
 
 
-def test_the_same_pictures_beside_other_depths_are_other_data(tmp_path: Path) -> None:
+def test_the_same_images_with_other_depth_maps_are_other_data(tmp_path: Path) -> None:
     for name, metres in (("near", 1.0), ("far", 5.0)):
         (tmp_path / name).mkdir()
         for number in range(12):
@@ -54,7 +54,7 @@ def test_the_same_pictures_beside_other_depths_are_other_data(tmp_path: Path) ->
         assert labels is not None and labels.unique().tolist() == [metres]
 
 
-def test_pictures_that_were_moved_are_found_where_they_are_now(tmp_path: Path) -> None:
+def test_moved_images_are_found_at_their_new_path(tmp_path: Path) -> None:
     bitmaps(tmp_path / "old", 7)
     first("classify", prepared("classify", str(tmp_path / "old"), "vit-tiny", image_size=32))
     shutil.copytree(tmp_path / "old", tmp_path / "new")
@@ -63,7 +63,7 @@ def test_pictures_that_were_moved_are_found_where_they_are_now(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_colours_are_those_of_the_pictures_as_they_are_now(table: bool, tmp_path: Path) -> None:
+def test_colors_are_those_of_the_current_images(table: bool, tmp_path: Path) -> None:
     def look() -> list[int]:
         made = prepared("draw", entry, "imagegpt-mini", image_size=8, num_colors=2)
         return [int(made.processor.decode(row)[0, 0, 0]) for row in made.train.fields["colors"]]

@@ -43,7 +43,7 @@ def left(items: Any) -> list[str]:
 # -- folders
 
 
-def test_the_class_of_a_picture_is_the_folder_it_lies_in(tmp_path: Path) -> None:
+def test_the_class_of_an_image_is_its_folder(tmp_path: Path) -> None:
     for name in ("dog/b.png", "dog/a.JPG", "cat/old/deep/x.webp", "cat/1.jpeg", "cat/z.tiff"):
         draw(tmp_path / name)
     found = list(iterate_images([str(tmp_path)]))
@@ -57,7 +57,7 @@ def test_the_class_of_a_picture_is_the_folder_it_lies_in(tmp_path: Path) -> None
     }
 
 
-def test_what_is_hidden_or_no_picture_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_hidden_files_and_other_files_are_skipped_and_counted(tmp_path: Path) -> None:
     draw(tmp_path / "cat/a.png")
     draw(tmp_path / "dog/b.png")
     draw(tmp_path / ".trash/c.png")
@@ -116,7 +116,7 @@ def test_links_are_followed_and_never_in_a_circle(tmp_path: Path) -> None:
         ("a.jsonl", '{"image": "p/a.png", "label": "cat"}\n{"label": 3, "image": "p/b.png"}\n', None),
     ],
 )
-def test_paths_of_a_table_begin_where_it_lies(name: str, text: str, columns: Any, tmp_path: Path) -> None:
+def test_paths_of_a_table_are_relative_to_its_folder(name: str, text: str, columns: Any, tmp_path: Path) -> None:
     for picture in ("a", "b"):
         draw(tmp_path / f"p/{picture}.png")
     (tmp_path / name).write_text(text)
@@ -176,7 +176,7 @@ def test_parquet_holds_paths_or_bytes_or_both(tmp_path: Path) -> None:
     assert found[0].content == one.read_bytes() and not found[1].content
 
 
-def test_parquet_may_hold_masks_too_and_says_what_it_lacks(tmp_path: Path) -> None:
+def test_parquet_may_contain_masks_too_and_missing_ones_are_reported(tmp_path: Path) -> None:
     one = draw(tmp_path / "a.png")
     mask = tmp_path / "m.png"
     Image.fromarray(np.arange(108, dtype=np.uint8).reshape(9, 12)).save(mask)
@@ -210,7 +210,7 @@ def pairs(folder: Path, names: tuple[str, ...] = ("x/1", "x/2", "3"), masks: str
 
 
 @pytest.mark.parametrize("word", ["", "_L"])
-def test_a_picture_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
+def test_an_image_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
     entry = pairs(tmp_path, word=word)
     for data in (entry, str(tmp_path)):
         found = kept(iterate_segmented([data]))
@@ -242,7 +242,7 @@ def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
         list(iterate_segmented([entry]))
 
 
-def test_depth_may_be_arrays_and_stand_in_tables(tmp_path: Path) -> None:
+def test_depth_maps_may_be_arrays_and_in_tables(tmp_path: Path) -> None:
     draw(tmp_path / "rgb/1.png")
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth/1.npy", np.ones((9, 12)))
@@ -318,7 +318,7 @@ def test_numbers_in_masks_become_classes_void_or_an_error() -> None:
     assert classes.unknown_values([4, 3, 255]) == [3]
 
 
-def test_numbers_are_classes_where_nothing_is_said() -> None:
+def test_numbers_are_classes_by_default() -> None:
     assert infer_classes([3, 0, 255, 0]) == ClassMap(("0", "3"), (0, 3), (255,))
     assert infer_classes(range(250, 256)).void == () and infer_classes([0, 1]).void == ()
     assert infer_classes([0, 255, 256]).void == () and infer_classes([0, 1, 65535]).void == (65535,)

@@ -50,7 +50,7 @@ def test_what_is_kept_without_loss_is_read_as_it_was(form: str) -> None:
     assert np.array_equal(read_image(encoded(Image.fromarray(picture), form, **how)), picture)
 
 
-def test_a_path_and_its_bytes_are_one_picture(tmp_path: Path) -> None:
+def test_a_path_and_its_bytes_are_one_image(tmp_path: Path) -> None:
     path = saved(Image.fromarray(photograph()), tmp_path / "a.jpg", quality=95)
     found = read_image(path)
     assert found.dtype == np.uint8 and found.flags.writeable and found.shape == (45, 70, 3)
@@ -58,7 +58,7 @@ def test_a_path_and_its_bytes_are_one_picture(tmp_path: Path) -> None:
     assert np.array_equal(found, np.array(Image.open(path)))
 
 
-def test_grey_palettes_and_bits_become_colours() -> None:
+def test_grayscale_palettes_and_bits_become_colors() -> None:
     picture = Image.fromarray(photograph())
     grey = np.array(picture.convert("L"))
     assert np.array_equal(read_image(encoded(picture.convert("L"), "PNG")), np.repeat(grey[:, :, None], 3, 2))
@@ -87,7 +87,7 @@ def test_cmyk_becomes_red_green_and_blue() -> None:
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP"])
-def test_what_is_transparent_lies_on_white(form: str) -> None:
+def test_transparent_pixels_become_white(form: str) -> None:
     picture = photograph(20, 20)
     alpha = np.full((20, 20, 1), 255, np.uint8)
     alpha[:10], alpha[10:12] = 0, 128
@@ -104,7 +104,7 @@ def test_what_is_transparent_lies_on_white(form: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_stand_upright_as_the_camera_noted(orientation: int) -> None:
+def test_images_are_rotated_by_their_exif_orientation(orientation: int) -> None:
     picture = photograph()
     image, exif = Image.fromarray(picture), Image.Exif()
     exif[0x0112] = orientation
@@ -117,7 +117,7 @@ def test_pictures_stand_upright_as_the_camera_noted(orientation: int) -> None:
     assert (facts.height, facts.width) == turned.shape[:2] and facts.rotated == (orientation > 1)
 
 
-def test_broken_notes_of_a_camera_leave_the_picture(tmp_path: Path) -> None:
+def test_broken_exif_data_leaves_the_image(tmp_path: Path) -> None:
     content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
     assert read_image(content).shape == (45, 70, 3)
 
@@ -158,7 +158,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
     ],
 )
-def test_what_is_no_picture_is_called_what_it_is(content: bytes, said: str, tmp_path: Path) -> None:
+def test_non_images_are_named_by_their_type(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
     with pytest.raises(DataError, match=rf"a\.jpg: .*{said}"):
         read_image(str(tmp_path / "a.jpg"))
@@ -215,7 +215,7 @@ def test_only_what_is_needed_of_a_jpeg_is_decoded() -> None:
     }  # fmt: skip
 
 
-def test_damaged_bytes_give_a_picture_or_an_error_and_nothing_else() -> None:
+def test_damaged_bytes_give_an_image_or_an_error_and_nothing_else() -> None:
     random = np.random.default_rng(0)
     for form in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP", "PPM"):
         whole = encoded(Image.fromarray(photograph(24, 24)), form)
@@ -231,7 +231,7 @@ def test_damaged_bytes_give_a_picture_or_an_error_and_nothing_else() -> None:
                 assert found.ndim == (3 if read is read_image else 2)
 
 
-def test_pillow_says_nothing_from_any_thread_and_filters_stay(
+def test_pillow_prints_no_warning_from_any_thread_and_filters_stay(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # Pillow warns above this limit, and warnings are errors here
@@ -276,7 +276,7 @@ def test_masks_hold_numbers_of_classes() -> None:
     assert np.array_equal(read_mask(encoded(grey, "PNG")), values)
 
 
-def test_coloured_masks_need_a_table_of_colours() -> None:
+def test_color_masks_need_a_color_table() -> None:
     table = {(128, 64, 128): 0, (0, 0, 0): 7, (255, 255, 0): 300}
     numbers = np.random.default_rng(0).integers(0, 3, (10, 12))
     image = Image.fromarray(np.array(list(table), dtype=np.uint8)[numbers])
@@ -291,7 +291,7 @@ def test_coloured_masks_need_a_table_of_colours() -> None:
         read_mask(encoded(image, "JPEG"))
 
 
-def test_depth_is_metres_and_0_where_nothing_is_known(tmp_path: Path) -> None:
+def test_depth_is_in_meters_and_0_where_unknown(tmp_path: Path) -> None:
     millimetres = np.random.default_rng(0).integers(0, 9000, (20, 30)).astype(np.uint16)
     millimetres[:3] = 0
     found = read_depth(encoded(Image.fromarray(millimetres), "PNG"))
@@ -433,7 +433,7 @@ def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) ->
         ImageProcessor((0, 224))
 
 
-def test_masks_are_laid_as_their_pictures() -> None:
+def test_masks_are_resized_as_their_images() -> None:
     """Each pixel's red value is its class, at sizes without interpolation."""
     blocks = np.random.default_rng(0).integers(0, 200, (6, 9)).astype(np.uint8)
     mask = blocks.repeat(20, 0).repeat(20, 1)
@@ -458,7 +458,7 @@ def test_masks_are_laid_as_their_pictures() -> None:
     assert ImageProcessor((200, 200), "none", crop=True).prepare_map(mask, fill=255)[0, 0] == 255
 
 
-def test_a_stripe_is_cut_before_it_fills_the_memory() -> None:
+def test_a_stripe_is_cropped_before_it_fills_the_memory() -> None:
     pixels = ImageProcessor((224, 224), "shortest", 256, True)
     stripe = np.random.default_rng(0).integers(0, 256, (20_000, 1, 3)).astype(np.uint8)
     assert pixels.prepare(stripe).shape == (224, 224, 3)

@@ -32,7 +32,7 @@ def same(some: list[Lengths], others: list[Lengths]) -> bool:
 @pytest.mark.parametrize("sides", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 7, 3000])
 @pytest.mark.parametrize("budget", [600, 4096, 10**7])
-def test_every_sample_comes_once_and_no_grain_exceeds_the_budget(sides: int, count: int, budget: int) -> None:
+def test_every_sample_comes_once_and_no_micro_batch_exceeds_the_budget(sides: int, count: int, budget: int) -> None:
     lengths = some_lengths(count, sides)
     plan = LengthBucketed(lengths, budget, seed=3)
     for grains in (plan.epoch(0), plan.epoch(1), plan.sequential()):
@@ -45,7 +45,7 @@ def test_lengths_without_sides_are_one_side() -> None:
     assert same(LengthBucketed(lengths[:, 0], 512, 0).epoch(2), LengthBucketed(lengths, 512, 0).epoch(2))
 
 
-def test_a_grain_is_full_before_the_next_begins() -> None:
+def test_a_micro_batch_is_full_before_the_next_begins() -> None:
     lengths = some_lengths(2000)
     grains = LengthBucketed(lengths, 1024, 0).sequential()
     for grain, following in pairwise(grains):
@@ -69,13 +69,13 @@ def test_other_samples_meet_in_another_epoch(noise: float, length: int | None) -
     assert len(first & second) < 0.1 * len(first)
 
 
-def test_grains_come_in_random_order() -> None:
+def test_micro_batches_come_in_random_order() -> None:
     lengths = some_lengths(2000)
     means = np.array([lengths[grain].sum(1).mean() for grain in LengthBucketed(lengths, 1024, 0).epoch(0)])
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
-def test_the_nth_grain_is_found_by_walking_jumping_and_going_back() -> None:
+def test_the_nth_micro_batch_is_found_by_iterating_jumping_and_going_back() -> None:
     lengths = some_lengths(300)
     plan = LengthBucketed(lengths, 512, seed=1)
     walked = [(number, grain) for number in range(6) for grain in plan.epoch(number)]
@@ -101,7 +101,7 @@ def test_walking_plans_each_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == list(range(reached[-1] + 1)) and reached[-1] > 2
 
 
-def test_a_grain_may_be_changed_by_its_owner() -> None:
+def test_a_micro_batch_may_be_changed_by_its_owner() -> None:
     plan = LengthBucketed(some_lengths(50), 512, seed=1)
     plan.micro_batch(0)[1][:] = -1
     assert plan.micro_batch(0)[1].min() >= 0
@@ -113,7 +113,7 @@ def test_evaluation_goes_by_length() -> None:
     assert (np.diff(totals) >= 0).all()
 
 
-def test_padding_is_the_share_of_padded_positions_and_small() -> None:
+def test_padding_is_the_fraction_of_padded_positions_and_small() -> None:
     lengths = some_lengths(20_000)
     plan = LengthBucketed(lengths, 2048, 0)
     assert plan.padding_fraction() == pytest.approx(1 - lengths.sum() / sum(padded(lengths, g) for g in plan.epoch(0)))
@@ -122,7 +122,7 @@ def test_padding_is_the_share_of_padded_positions_and_small() -> None:
     assert LengthBucketed(np.array([3, 1]), 6, 0).padding_fraction() == pytest.approx(1 - 4 / 6)
 
 
-def test_samples_without_length_find_a_place() -> None:
+def test_samples_without_length_are_included() -> None:
     grains = LengthBucketed(np.zeros((10, 2), dtype=np.int64), 4, 0).epoch(0)
     assert sorted(len(grain) for grain in grains) == [2, 4, 4]
 
@@ -141,7 +141,7 @@ def test_a_plan_of_nothing_is_refused() -> None:
         LengthBucketed(np.array([1, -1]), 9, 0)
 
 
-def test_the_grains_of_a_seed_are_the_same_on_every_machine() -> None:
+def test_the_micro_batches_of_a_seed_are_the_same_on_every_machine() -> None:
     grains = LengthBucketed(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
     assert [grain.tolist() for grain in grains] == [[3, 5, 1], [4], [0, 2]]
 
@@ -171,7 +171,7 @@ def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
 @pytest.mark.parametrize("sides", [1, 2])
 @pytest.mark.parametrize("count", [1, 7, 3000])
 @pytest.mark.parametrize("budget", [600, 4096, 10**7])
-def test_grains_that_are_filled_up_have_few_shapes(sides: int, count: int, budget: int) -> None:
+def test_padded_micro_batches_have_few_shapes(sides: int, count: int, budget: int) -> None:
     lengths = some_lengths(count, sides)
     plan = FixedShape(lengths, budget, seed=3)
     for epoch in (0, 1):

@@ -75,7 +75,7 @@ def test_points_are_read_as_they_were_written(order: str, end: str) -> None:
 @pytest.mark.parametrize(
     "name", ["label", "class", "Classification", "scalar_Label", "scalar_Classification", "semantic"]
 )
-def test_a_label_is_known_by_its_usual_names(name: str) -> None:
+def test_a_label_is_recognized_by_its_usual_names(name: str) -> None:
     made = points()
     made[name] = made.pop("label").astype("f4")
     cloud = read_cloud(ply(made, "<"))
@@ -83,7 +83,7 @@ def test_a_label_is_known_by_its_usual_names(name: str) -> None:
     np.testing.assert_array_equal(cloud.labels, made[name])
 
 
-def test_a_property_of_any_name_is_the_label_where_a_person_says_so() -> None:
+def test_a_property_of_any_name_can_be_chosen_as_the_label() -> None:
     made = points()
     made["thing"] = made.pop("label")
     assert read_cloud(ply(made, "<")).labels is None
@@ -92,7 +92,7 @@ def test_a_property_of_any_name_is_the_label_where_a_person_says_so() -> None:
         read_cloud(ply(made, "<"), columns={"label": "other"})
 
 
-def test_colours_of_more_than_bytes_become_bytes() -> None:
+def test_colors_of_more_than_bytes_become_bytes() -> None:
     made = bare(3)
     floats = {name: np.array([0, 0.5, 1], "f4") for name in ("red", "green", "blue")}
     wide = {name: np.array([0, 32768, 65535], "u2") for name in ("red", "green", "blue")}
@@ -115,7 +115,7 @@ def test_lists_of_vertices_in_text_are_refused_for_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("order", ["<", ""])
-def test_faces_may_stand_before_their_vertices(order: str) -> None:
+def test_faces_may_precede_their_vertices(order: str) -> None:
     head = (
         f"ply\nformat {ORDERS[order]} 1.0\nelement face 1\nproperty list uchar int vertex_indices\nelement vertex 3\n"
     )
@@ -155,7 +155,7 @@ def test_a_mesh_whose_vertices_have_labels_is_its_vertices() -> None:
     assert len(cloud) == 4 and not cloud.from_mesh and cloud.labels is not None
 
 
-def test_elements_that_nobody_asks_for_are_stepped_over() -> None:
+def test_unused_elements_are_skipped() -> None:
     made = points(3)
     before, sign, rest = ply(made, "<").partition(b"element vertex")
     heading, end, body = rest.partition(b"end_header\n")
@@ -207,7 +207,7 @@ def broken() -> dict[str, bytes]:
         ("odd line", "line 4"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_made_room_for(what: str, said: str, tmp_path: Path) -> None:
+def test_invalid_files_are_reported_without_large_allocations(what: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.ply"
     path.write_bytes(broken()[what])
     with pytest.raises(DataError, match=said) as error:
@@ -230,7 +230,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert cloud.classes == ("floor", "green chair", "Ärm") and cloud.normals is None
 
 
-def test_far_away_places_come_back_where_they_were(tmp_path: Path) -> None:
+def test_distant_coordinates_are_restored_exactly(tmp_path: Path) -> None:
     world = np.array([4.5e5, 5.4e6, 100.0]) + np.random.default_rng(2).uniform(-20, 20, (100, 3))
     cloud = read_cloud(ply({name: world[:, place] for place, name in enumerate("xyz")}, "<"))
     assert cloud.origin.any() and np.abs(cloud.coordinates).max() < 41

@@ -56,7 +56,7 @@ def thinned_plainly(places: np.ndarray, edge: float) -> tuple[list[int], list[in
 
 
 @pytest.mark.parametrize("edge", [0.01, 0.13, 0.5, 3.0])
-def test_thinning_is_that_of_a_plain_loop(edge: float) -> None:
+def test_downsampling_equals_a_plain_loop(edge: float) -> None:
     places = cloud(400).coordinates
     places[100:120] = places[:20]  # duplicates
     keep, cell = voxel_downsample(places, edge)
@@ -65,7 +65,7 @@ def test_thinning_is_that_of_a_plain_loop(edge: float) -> None:
     np.testing.assert_array_equal(cell, owner)
 
 
-def test_thinning_by_chance_keeps_one_of_each_cell_any_as_likely() -> None:
+def test_random_downsampling_keeps_one_point_per_voxel_uniformly() -> None:
     places = np.array([[0, 0, 0.1], [5, 0, 0], [0, 0, 0.2], [0, 0, 0.3]], np.float32)
     seen = np.zeros(4)
     random = generator()
@@ -77,7 +77,7 @@ def test_thinning_by_chance_keeps_one_of_each_cell_any_as_likely() -> None:
     assert seen[1] == 3000 and np.abs(seen[[0, 2, 3]] - 1000).max() < 110
 
 
-def test_thinning_of_cells_without_number_compares_their_sides() -> None:
+def test_downsampling_with_overflowing_voxel_numbers_compares_coordinates() -> None:
     places = np.array([[0, 0, 0], [1e14, 0, 0], [0, 1e14, 0], [0, 0, 1e14], [0.2, 0.2, 0.2], [1e14, 0, 0]], np.float32)
     keep, cell = voxel_downsample(places, 0.5)
     assert keep.tolist() == [0, 1, 2, 3] and cell.tolist() == [0, 1, 2, 3, 0, 1]
@@ -89,7 +89,7 @@ def test_no_edge_keeps_all_and_no_point_is_no_trouble() -> None:
     assert len(voxel_downsample(places[:0], 0.1)[0]) == 0
 
 
-def test_a_million_points_are_thinned_in_a_moment() -> None:
+def test_a_million_points_are_downsampled_in_a_moment() -> None:
     places = generator().random((1_000_000, 3)).astype(np.float32)
     start = time.perf_counter()
     keep, _ = voxel_downsample(places, 0.02)
@@ -99,7 +99,7 @@ def test_a_million_points_are_thinned_in_a_moment() -> None:
 # -- rows
 
 
-def test_rows_hold_places_then_colours_then_normals() -> None:
+def test_rows_contain_coordinates_then_colors_then_normals() -> None:
     made = cloud(20)
     points = PointProcessor(count=0, frame="center", features=("colors", "normals"))
     x, chosen = points.prepare(made)
@@ -117,7 +117,7 @@ def test_what_a_file_does_not_have_is_nothing() -> None:
     assert PointProcessor(features=("normals",)).normals_column == 3 and PointProcessor().normals_column is None
 
 
-def test_frames_are_what_they_say() -> None:
+def test_normalizations_match_their_names() -> None:
     made = cloud(200, scale=4)
     unit, centred, floor = (
         PointProcessor(0, frame).prepare(made)[0].astype(np.float64) for frame in ("unit_sphere", "center", "floor")
@@ -131,7 +131,7 @@ def test_frames_are_what_they_say() -> None:
         np.testing.assert_allclose(np.ptp(framed, axis=0), np.ptp(made.coordinates, axis=0), rtol=1e-5)
 
 
-def test_one_point_and_points_in_one_place_stay_finite() -> None:
+def test_one_point_and_coincident_points_stay_finite() -> None:
     for places in (np.array([[5, 6, 7]], np.float32), np.full((9, 3), 4, np.float32)):
         for frame in ("unit_sphere", "center", "floor"):
             x, _ = PointProcessor(4, frame).prepare(PointCloud(places))
@@ -159,7 +159,7 @@ def test_every_point_is_drawn_as_often() -> None:
     assert np.abs(seen - 500).max() < 90
 
 
-def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
+def test_downsampled_and_cropped_points_are_points_of_the_point_cloud() -> None:
     made = cloud(2000, scale=6)
     points = PointProcessor(100, "floor", voxel=0.4, block=2.0, features=("colors",))
     for random in (None, generator(3)):
@@ -173,7 +173,7 @@ def test_thinned_and_cut_points_are_points_of_the_cloud() -> None:
         assert len(np.unique(cells, axis=0)) == len(x)
 
 
-def test_how_clouds_are_made_ready_is_kept(tmp_path: Path) -> None:
+def test_the_processor_of_point_clouds_is_saved(tmp_path: Path) -> None:
     assert not PointProcessor.exists(tmp_path)
     points = PointProcessor(512, "floor", 0.04, 2.5, ("colors", "normals"), "y")
     points.save(tmp_path)
@@ -219,7 +219,7 @@ def distances(places: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("turn", ["up", "any"])
-def test_a_turn_keeps_distances_and_normals_turn_alike(turn: Any) -> None:
+def test_a_rotation_keeps_distances_and_rotates_normals(turn: Any) -> None:
     points = PointProcessor(0, "center", features=("colors", "normals"))
     x, _ = points.prepare(cloud(50))
     found = augment_points(x, generator(5), PointAugment(rotate=turn), points.normals_column)
@@ -235,7 +235,7 @@ def test_a_turn_keeps_distances_and_normals_turn_alike(turn: Any) -> None:
 
 
 @pytest.mark.parametrize("axis", ["x", "y", "z"])
-def test_a_turn_about_an_axis_leaves_it_alone(axis: Any) -> None:
+def test_a_rotation_about_an_axis_keeps_the_axis(axis: Any) -> None:
     x = cloud(30).coordinates
     found = augment_points(x, generator(1), PointAugment(rotate="up", up=axis))
     np.testing.assert_allclose(found[:, "xyz".index(axis)], x[:, "xyz".index(axis)], atol=1e-5)
@@ -336,7 +336,7 @@ def test_columns_are_those_of_a_plain_loop(side: float) -> None:
     assert sorted(column.tolist() for column in found) == sorted(columns_plainly(places, side))
 
 
-def test_pieces_cover_every_point_and_are_no_larger_than_asked() -> None:
+def test_pieces_cover_every_point_and_are_no_larger_than_set() -> None:
     places = cloud(3000, scale=6).coordinates
     points = PointProcessor(100, "floor", block=2.0)
     found = scene_block_indices(places, points)
@@ -350,7 +350,7 @@ def test_pieces_cover_every_point_and_are_no_larger_than_asked() -> None:
     assert all((np.ptp(places[piece][:, 1:], axis=0) <= 2.0 + 1e-5).all() for piece in flat)
 
 
-def test_a_whole_cloud_is_dealt_out_evenly_and_each_point_once() -> None:
+def test_a_whole_point_cloud_is_divided_evenly_and_each_point_once() -> None:
     found = scene_block_indices(cloud(1000).coordinates, PointProcessor(300))
     assert [len(piece) for piece in found] == [250] * 4
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(1000))
@@ -371,7 +371,7 @@ def test_a_single_point_far_away_makes_one_more_column_and_no_trouble() -> None:
     assert 100 in np.concatenate(found) and len(found) < 10
 
 
-def test_votes_are_the_mean_of_what_was_said() -> None:
+def test_votes_are_the_mean_of_the_predictions() -> None:
     random, right, counts = generator(), np.zeros((30, 4)), np.zeros(30)
     votes = VoteAccumulator(30, 4)
     for _ in range(12):
@@ -428,7 +428,7 @@ def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
     )
 
 
-def test_normals_of_what_is_stretched_stand_upright_on_it() -> None:
+def test_normals_of_scaled_surfaces_stay_perpendicular() -> None:
     random = np.random.default_rng(3)
     ball = random.standard_normal((200, 3))
     ball /= np.sqrt((ball**2).sum(1, keepdims=True))
@@ -460,7 +460,7 @@ def test_points_come_round_until_each_was_drawn() -> None:
     assert np.array_equal(first, points.prepare(cloud)[0]) and [len(one) for one in others] == [20, 20]
 
 
-def test_of_a_small_cloud_several_looks_leave_out_a_tenth_each_and_each_another() -> None:
+def test_draws_of_a_small_point_cloud_leave_out_different_tenths() -> None:
     for many, count in ((40, 0), (40, 64), (10, 10), (2, 0)):
         looks = sample_rounds(many, count, 10, 10)
         left = [set(range(many)) - set(look) for look in looks]

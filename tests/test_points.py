@@ -63,9 +63,7 @@ def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
 @orders
 @pytest.mark.parametrize("decodes", [True, False])
 @pytest.mark.parametrize("counts", COUNTS)
-def test_the_body_is_what_its_parts_say_one_point_after_another(
-    form: Any, order: Any, decodes: bool, counts: Any
-) -> None:
+def test_the_body_equals_a_loop_over_points(form: Any, order: Any, decodes: bool, counts: Any) -> None:
     body, batch = body_of(variant=form, point_order=order, has_decoder=decodes), packed(counts)
     config, w = replace(SMALL, variant=form, point_order=order, has_decoder=decodes), weights_of(body)
     states = body(batch)
@@ -81,7 +79,7 @@ def test_the_body_is_what_its_parts_say_one_point_after_another(
 
 
 @forms
-def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
+def test_point_clouds_of_one_batch_equal_each_alone_and_as_rows(form: Any) -> None:
     body, batch = body_of(variant=form), packed((12, 12))
     together = body(batch)
     rows = body(Batch(batch.inputs.view(2, 12, 5)))
@@ -92,7 +90,7 @@ def test_clouds_of_one_batch_are_as_each_alone_and_as_rows(form: Any) -> None:
 
 
 @forms
-def test_lists_of_neighbours_are_made_once_for_each_level(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbor_lists_are_computed_once_for_each_level(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.nn.points import hierarchy
 
     asked = []
@@ -135,13 +133,13 @@ def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
     assert (a.pooled - c.pooled).abs().max() > 1e-3 * a.pooled.abs().max()  # type: ignore[operator]
 
 
-def test_rows_are_ordered_by_all_their_columns_within_their_cloud() -> None:
+def test_rows_are_ordered_by_all_their_columns_within_their_point_cloud() -> None:
     x = torch.tensor([[1.0, 2], [1, 1], [0, 9], [5, 5], [4, 4], [4, 3], [-0.0, 8]])
     assert lexicographic_order(x, CloudSizes((4, 3))).tolist() == [2, 1, 0, 3, 6, 5, 4]
     assert lexicographic_order(x, CloudSizes((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
 
 
-def test_a_cloud_that_moves_away_says_the_same() -> None:
+def test_a_translated_point_cloud_gives_the_same_outputs() -> None:
     """All layers except the first read differences of coordinates."""
     body, x = body_of(variant="released"), cloud(25)
     with torch.no_grad():
@@ -189,7 +187,7 @@ def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
 # -- invalid inputs
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_invalid_inputs_are_reported() -> None:
     body = body_of()
     with pytest.raises(RegardError, match="Expected points with"):
         body(Batch(torch.zeros(1, 9, 3).double()))
@@ -203,7 +201,7 @@ def test_what_cannot_be_read_is_said() -> None:
         body.train()(Batch(torch.zeros(1, 1, 5).double()))
 
 
-def test_one_point_is_a_cloud_and_many_copies_are_too() -> None:
+def test_one_point_is_a_point_cloud_and_many_copies_are_too() -> None:
     for count in (1, 2, 40):
         states = body_of()(Batch(torch.ones(1, count, 5).double()))
         assert bool(states.sequence.isfinite().all()) and bool(states.pooled.isfinite().all())  # type: ignore[union-attr]
@@ -213,7 +211,7 @@ def test_one_point_is_a_cloud_and_many_copies_are_too() -> None:
 # -- recording attention
 
 
-def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_is_recorded_at_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
     body, batch = body_of(), packed((9, 26, 1))
     names = ["down.0.blocks.0", "down.1.blocks.0", "down.2.blocks.0", "down.2.blocks.1"]
     names += [f"up.{stage}.blocks.0" for stage in range(3)]
@@ -235,7 +233,7 @@ def test_a_watcher_sees_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- compilation and precision
 
 
-def test_sixteen_bits_say_about_the_same() -> None:
+def test_sixteen_bits_are_close() -> None:
     torch.manual_seed(0)
     body = build(replace(SMALL, widths=(16, 32, 64), share_planes=8)).eval()
     x = cloud(200).float()[None]
@@ -251,7 +249,7 @@ def test_sixteen_bits_say_about_the_same() -> None:
 # -- heads
 
 
-def test_heads_read_what_the_body_says() -> None:
+def test_heads_read_the_outputs_of_the_body() -> None:
     config = replace(SMALL, dropout=0.5)
     states = body_of()(packed((9, 26)))
     cloud_said, point_said = noise(point_cloud_head(config, 7)), noise(point_head(config, 5))
@@ -295,7 +293,7 @@ def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_co
 
 
 @pytest.mark.parametrize("name", point.PRESETS)
-def test_presets_have_the_parameters_they_say_and_recipes_that_exist(name: str) -> None:
+def test_presets_have_the_stated_parameters_and_existing_recipes(name: str) -> None:
     preset = point.PRESETS[name]
     with torch.device("meta"):
         assert count(build(replace(preset.config, has_decoder=False))) == preset.parameters
@@ -311,7 +309,7 @@ def test_presets_have_the_parameters_they_say_and_recipes_that_exist(name: str) 
 
 
 @pytest.mark.parametrize("name", point.PRESETS)
-def test_a_preset_is_told_about_layer_by_layer(name: str) -> None:
+def test_a_preset_is_described_layer_by_layer(name: str) -> None:
     told = info(name)
     assert told.parameters == point.PRESETS[name].parameters == sum(layer.parameters for layer in told.layers)
     assert told.flops > 0 and list(told.recipes) == ["classify", "segment"]

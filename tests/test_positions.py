@@ -161,7 +161,9 @@ STARTS = Offsets(torch.tensor([0, 200, 300]), 256)
 
 @pytest.mark.usefixtures("cuda_capabilities")
 @pytest.mark.parametrize("rule", [PackedDocuments(STARTS, STARTS), Causal()])
-def test_kernels_that_know_no_bias_are_not_chosen_for_one(rule: AttentionMask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_without_bias_support_are_not_chosen_with_a_bias(
+    rule: AttentionMask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kernel selection for a device, without the device."""
     device = SimpleNamespace(
         is_cuda=True, device=SimpleNamespace(type="cuda"), dtype=torch.bfloat16, shape=(1, 2, 300, 64)
@@ -262,7 +264,7 @@ def same_gradients(ours: Tensor, right: Tensor, one: Any, theirs: list[Any], x: 
 
 
 @pytest.mark.parametrize("values", [False, True])
-def test_interleaved_turns_are_those_of_roformer(values: bool) -> None:
+def test_interleaved_rotations_equal_roformer(values: bool) -> None:
     from transformers import RoFormerConfig
     from transformers.models.roformer import modeling_roformer as theirs
 
@@ -283,7 +285,7 @@ def test_interleaved_turns_are_those_of_roformer(values: bool) -> None:
     same_gradients(ours, wanted, one, layers, x)
 
 
-def test_turned_halves_are_those_of_llama_and_one_layout_becomes_the_other() -> None:
+def test_half_rotations_equal_llama_and_layouts_are_convertible() -> None:
     from transformers import LlamaConfig
     from transformers.models.llama import modeling_llama as theirs
 

@@ -92,7 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) -> None:
+def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: Path, cli: Cli) -> None:
     from transformers import AutoImageProcessor, ImageGPTForImageClassification
 
     done = cli(
@@ -146,7 +146,7 @@ def test_a_painter_becomes_a_classifier_that_others_read(place: Path, cli: Cli) 
 
 
 @pytest.mark.slow
-def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(place: Path, tmp_path: Path) -> None:
+def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path: Path) -> None:
     short = (
         *SMALL,
         "model.image_size=12",
@@ -174,7 +174,7 @@ def test_a_classifier_learns_its_palette_and_ends_alike_when_it_was_stopped(plac
     )
 
 
-def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> None:
+def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
     import transformers
 
     random = np.random.default_rng(1)
@@ -199,7 +199,7 @@ def test_published_classifiers_of_colours_answer_as_there(tmp_path: Path) -> Non
         regard.load(tmp_path).predict(pictures)
 
 
-def test_what_cannot_be_done_to_colours_is_refused(place: Path, tmp_path: Path) -> None:
+def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path: Path) -> None:
     for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop_scale=0.5"), ("draw", "data.shift=0.1")):
         with pytest.raises(SettingError, match=setting.partition("=")[0]):
             train(task, place / "pictures", tmp_path / "run", setting, model="imagegpt-mini")
@@ -226,7 +226,7 @@ def saved(name: str, folder: Path) -> Path:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", BODIES)
-def test_every_body_is_asked_for_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
+def test_every_body_is_probed_at_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
     found = probe(saved(name, tmp_path), str(place / "pictures"), max_images=20, out=tmp_path / "it.svg")
     blocks = [f"block {number}" for number in range(1, 1 + BODIES[name].get("depth", 0))]
     stages = [] if name.startswith(("vit", "dpt", "imagegpt")) else STAGES
@@ -236,7 +236,7 @@ def test_every_body_is_asked_for_all_its_layers(name: str, place: Path, tmp_path
     assert f"{found.best.accuracy:.2f} at {found.best.layer}" in (tmp_path / "it.svg").read_text()
 
 
-def test_features_are_class_tokens_beside_means_and_means_of_maps() -> None:
+def test_features_are_class_tokens_and_means_and_means_of_feature_maps() -> None:
     x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     batch = Batch(x, labels=torch.arange(3))
     for name in ("hybrid-tiny", "swin-mini"):
@@ -268,7 +268,7 @@ def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
     return split_images(**given, columns={}, log=said.append)
 
 
-def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: Path, tmp_path: Path) -> None:
+def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path, tmp_path: Path) -> None:
     said: list[str] = []
     for own in ({}, facts(place / "painter")):
         parts = division(place, said, run_metadata=own)
@@ -288,7 +288,7 @@ def test_no_picture_is_in_two_parts_and_a_runs_own_are_never_learnt_from(place: 
         division(place, said, valid=(str(tmp_path / "strange"),))
 
 
-def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
+def test_an_image_generator_is_probed_on_its_stored_data(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
@@ -303,7 +303,7 @@ def test_a_painter_is_probed_on_the_pictures_that_it_remembers(
     assert found["figure"] == "a.svg" and found["test"] == facts(place / "painter")["data_stats"]["valid"]
 
 
-def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path) -> None:
+def test_image_generators_are_probed_with_the_start_token(place: Path) -> None:
     model = regard.load(place / "painter")
     picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
     raw = torch.from_numpy(model.processor.prepare(picture).copy()).permute(2, 0, 1)[None]
@@ -323,9 +323,7 @@ def test_painters_are_read_as_they_learnt_with_the_sign_that_begins(place: Path)
         (("--data", "two", "--test", "one", "--valid", "other"), "class 'middle', which is not in --data"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_probe_is_said(
-    cli: Cli, place: Path, tmp_path: Path, words: Sequence[str], said: str
-) -> None:
+def test_errors_of_a_probe_are_reported(cli: Cli, place: Path, tmp_path: Path, words: Sequence[str], said: str) -> None:
     some = sorted((place / "pictures" / "left").iterdir())[:3]
     for name in ("flat", "one/left", "two/left", "two/right", "other/middle"):
         (tmp_path / name).mkdir(parents=True)
@@ -348,7 +346,7 @@ def test_text_and_presets_and_forgetful_folders_are_not_probed(
     assert done.code == 2 and "--max-images 5." in done.err and "GiB" in done.err
 
 
-def test_pictures_of_many_sizes_are_looked_at_one_by_one(place: Path, tmp_path: Path) -> None:
+def test_images_of_many_sizes_are_encoded_one_by_one(place: Path, tmp_path: Path) -> None:
     folder = saved("vit-tiny", tmp_path)
     ImageProcessor((8, 8), "ratio", multiple=4).save(folder)
     for number, path in enumerate(sorted((place / "pictures" / "left").iterdir())[:10]):

@@ -56,7 +56,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", NEAR)
 @pytest.mark.parametrize("bias", [True, False])
-def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -> None:
+def test_global_tokens_attend_to_all_with_separate_matrices(name: str, bias: bool) -> None:
     rows, rule = NEAR[name]
     module, x = noisy(LongformerAttention(WIDTH, H, bias=bias)), noise(rows, L, WIDTH).requires_grad_()
     ours, right = module(x, mask=rule), written_out(module, x, rule)
@@ -71,7 +71,7 @@ def test_marked_tokens_see_all_by_matrices_of_their_own(name: str, bias: bool) -
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", NEAR)
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
-def test_queries_and_keys_of_both_attentions_may_be_turned(name: str, layout: Any) -> None:
+def test_queries_and_keys_of_both_attentions_may_be_rotated(name: str, layout: Any) -> None:
     rows, rule = NEAR[name]
     places = OFFSETS.positions(L) if "packed" in name else torch.arange(3, 3 + L).expand(rows, -1) * 2
     inside = BoundPosition(Rotary(WIDTH // H, layout, rotate_values=layout == "halves"), PositionIds(places, places))
@@ -96,7 +96,7 @@ def test_positions_that_need_a_table_of_all_by_all_are_refused_in_windows() -> N
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_few_marked_tokens_need_no_keys_of_all_tokens(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_global_tokens_need_no_keys_of_all_tokens(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
     rule = (SlidingWindow(2, 2) | GlobalTokens(marked([*range(count)], [5]))) & Padding(torch.tensor([20, L]))
     made = []
@@ -135,7 +135,7 @@ def test_matrices_that_someone_changed_or_listens_to_are_not_gone_around() -> No
     assert torch.equal(changed, marks)
 
 
-def test_marks_on_padding_mark_nothing() -> None:
+def test_global_tokens_on_padding_have_no_effect() -> None:
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
     real = Padding(torch.tensor([20]))
     ours = module(x, mask=(SlidingWindow(2, 2) | GlobalTokens(marked([0, 25]))) & real)
@@ -178,7 +178,7 @@ def test_dropout_of_weights_is_there_in_training_only() -> None:
         assert ((found.mean(0) - right).abs() / (found.std(0) / 20 + 1e-9))[:, :30].mean() < 1.2
 
 
-def test_marked_tokens_whose_weights_are_all_dropped_see_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_global_tokens_whose_weights_are_all_dropped_give_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = noisy(LongformerAttention(WIDTH, H, dropout=0.3)), noise(2, L, WIDTH)
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda weights, *_, **__: 0 * weights)
     marks = marked([0, 9], [3])
@@ -201,7 +201,7 @@ def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["window", "marked", "marked, lengths", "marked, heads apart", "marked, packed"])
-def test_what_was_seen_is_what_was_mixed(name: str) -> None:
+def test_recorded_weights_give_the_outputs(name: str) -> None:
     rows, rule = CASES[name]
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(rows, L, WIDTH)
     with record_attention(nn.ModuleDict({"attend": module})) as seen:
@@ -234,7 +234,7 @@ def test_what_was_seen_is_what_was_mixed(name: str) -> None:
     near(module.out(mixed if real is None else mixed * real[:, :, None]), out)
 
 
-def test_what_a_number_owes_to_weights_can_be_asked() -> None:
+def test_gradients_by_attention_weights_are_available() -> None:
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(2, L, WIDTH).requires_grad_()
     with record_attention(nn.ModuleDict({"attend": module}), gradients=True) as seen:
         out = module(x, mask=SlidingWindow(2, 3) | GlobalTokens(SOME))
@@ -295,7 +295,7 @@ def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]]
         near(grads(out, [own])[0], torch.cat(grads(right, parts)), 5e-6)
 
 
-def test_an_attention_that_nobody_watches_is_not_asked_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_recording_attention_weights_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = LongformerAttention(WIDTH, H), torch.randn(1, 30, WIDTH)
     monkeypatch.setattr("regard.nn.attention.longformer.local_attention_with_weights", None)
     module(x, mask=SlidingWindow(2, 2))

@@ -91,7 +91,7 @@ def test_answers_are_right_and_questions_are_the_same_for_the_same_name(kind: st
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
-def test_parts_share_no_question_and_judge_by_longer_ones_too(kind: str) -> None:
+def test_splits_share_no_question_and_validate_on_longer_ones_too(kind: str) -> None:
     train, valid, test = ([*some(kind, part=part)] for part in ("train", "valid", "test"))
     sources = [{one.source for one in part} for part in (train, valid, test)]
     assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
@@ -106,7 +106,7 @@ def test_parts_share_no_question_and_judge_by_longer_ones_too(kind: str) -> None
         assert all(6 < length(one) <= 12 if one.is_longer else length(one) <= 6 for one in part)
 
 
-def test_numbers_are_written_as_people_do_where_that_is_wanted() -> None:
+def test_numbers_are_written_most_significant_first_on_request() -> None:
     one = some("addition", forwards="true")[0]
     assert eval(re.sub(r"\b0+(?=\d)", "", one.source)) == int(one.target)
 
@@ -126,7 +126,7 @@ def test_names_are_understood_or_refused() -> None:
         RECALL.expand_entries(["copy", "a.tsv"])
 
 
-def test_tokens_are_words_where_there_are_blanks_and_characters_elsewhere() -> None:
+def test_tokens_are_words_if_there_are_spaces_and_characters_otherwise() -> None:
     words, letters = TextTokenizer.from_words(["b a .", "</x> b"]), TextTokenizer.from_words(["31+2"])
     assert words.encode(["a  b </x>"]) == [[words.token_to_id(word) for word in ("a", "b", "</x>")]]
     assert words.decode(words.encode(["a b . b"])) == ["a b . b"] and words.display_tokens(
@@ -143,7 +143,7 @@ def test_tokens_are_words_where_there_are_blanks_and_characters_elsewhere() -> N
         words.encode(["c a d"])
 
 
-def test_scores_tell_lengths_that_were_learnt_from_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     text = TextTokenizer.from_words(["0123"])
     config = RECALL.fit_config(Config(width=8, heads=2, ffn_dim=8), text)
     model = assemble(ModelSpec(SYSTEMS["universal"], config, RECALL, head_options="up to 2"), text)
@@ -211,7 +211,7 @@ def test_a_run_remembers_what_it_was_made_of(run: Path) -> None:
     assert len(result.rows) == 12 and set(result.rows[0]) == {"question", "prediction", "reference"}
 
 
-def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_where_it_stopped(run: Path, tmp_path: Path) -> None:
     import shutil
 
     again = tmp_path / "again"
@@ -222,7 +222,7 @@ def test_a_run_goes_on_where_it_stopped(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["png", "html", "json"])
-def test_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
+def test_ponder_steps_are_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     model = regard.load(run)
     told = model.explain("ada went to the garden . where is ada ?")
     source, answer = told.act_steps
@@ -254,7 +254,7 @@ def test_data_is_checked_by_name_and_in_files(tmp_path: Path) -> None:
     assert {finding.id for finding in check("algorithmic", [str(file)]).findings} == {"few"}
 
 
-def test_a_file_of_questions_is_learnt_from_too(tmp_path: Path) -> None:
+def test_a_file_of_questions_is_trained_on_too(tmp_path: Path) -> None:
     file = tmp_path / "q.tsv"
     file.write_text("".join(f"{n}\t{n}{n}\n" for n in range(40)))
     model = regard.train(
@@ -280,7 +280,9 @@ def test_pieces_of_words_are_refused() -> None:
         RECALL.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
 
 
-def test_a_path_with_the_name_of_a_generated_dataset_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_with_the_name_of_a_generated_dataset_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert RECALL.expand_entries(["copy"])
     (tmp_path / "copy").mkdir()

@@ -72,5 +72,5 @@ def test_one_kernel_is_taken_of_halves_by_eights_where_nothing_learns(
         ({"kernel_size": 3, "padding": 1, "groups": 4}, False),
     ],
 )
-def test_one_kernel_is_for_convolutions_that_keep_the_places(given: dict[str, Any], kept: bool) -> None:
+def test_one_kernel_is_for_convolutions_of_stride_1(given: dict[str, Any], kept: bool) -> None:
     assert preserves_size(nn.Conv2d(8, 8, **given, device="meta")) == kept

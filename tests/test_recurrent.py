@@ -71,7 +71,7 @@ def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> Non
 
 @cases
 @pytest.mark.parametrize("lengths", [(3, 7), (7, 3)])
-def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tuple[int, int]) -> None:
+def test_rows_join_others_that_are_longer(name: str, label: str, lengths: tuple[int, int]) -> None:
     model = tiny(name, label)
     parts = []
     for seed, length in enumerate(lengths):
@@ -89,9 +89,7 @@ def test_rows_join_others_that_have_said_more(name: str, label: str, lengths: tu
 @pytest.mark.every(6)
 @cases
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_what_is_found_depends_on_no_neighbour_and_on_no_recording(
-    name: str, label: str, settings: DecodeSettings
-) -> None:
+def test_results_depend_on_no_neighbor_and_on_no_capture(name: str, label: str, settings: DecodeSettings) -> None:
     model = tiny(name, label)
     batch, limits = asked(5, model)
     requests, end = np.arange(5) + 7, model.config.eos_id
@@ -120,7 +118,7 @@ def same(ours: Any, right: Any) -> None:
 
 
 @cases
-def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -> None:
+def test_a_wide_beam_finds_the_most_likely_of_all_outputs(name: str, label: str) -> None:
     """At most two tokens: every output is scored by teacher forcing."""
     model, V, end = tiny(name, label), 23, 2
     batch = Batch(torch.tensor([[5, 9, 2]]), None, torch.tensor([[1]]))
@@ -142,7 +140,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_answers(name: str, label: str) -
 
 
 @cases
-def test_a_hole_in_the_target_is_not_read_and_what_stands_around_it_stays_in_its_place(name: str, label: str) -> None:
+def test_a_masked_target_token_is_not_read_and_others_keep_their_positions(name: str, label: str) -> None:
     model = tiny(name, label)
     x = torch.tensor([[5, 9, 2], [7, 8, 2]])
     holed, real = torch.tensor([[1, 9, 4, 6, 8], [1, 5, 6, 9, 9]]), torch.ones(2, 5, dtype=torch.bool)
@@ -198,7 +196,7 @@ def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) 
 
 
 @pytest.mark.every(2)
-def test_a_run_that_goes_on_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
     from conftest import stopped_in
 
     name, data = regard.load(run).spec.system.name, run.parent / "pairs.tsv"

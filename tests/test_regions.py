@@ -21,7 +21,7 @@ BOX = (0, 0, 4, 2)
 """A quarter of an image of 4 × 8 pixels."""
 
 
-def test_places_count_by_how_much_of_them_the_region_covers() -> None:
+def test_cells_count_by_how_much_of_them_the_region_covers() -> None:
     cover = cell_coverage(region_mask([BOX], (4, 8)), (2, 2))
     assert cover.tolist() == [[1, 0], [0, 0]]
     cover = cell_coverage(region_mask([(1, 1, 5, 3)], (4, 8)), (2, 2))
@@ -30,7 +30,7 @@ def test_places_count_by_how_much_of_them_the_region_covers() -> None:
     assert cover.tolist() == [[0.25]]
 
 
-def test_borders_of_places_may_lie_within_pixels() -> None:
+def test_borders_of_cells_may_be_within_pixels() -> None:
     """Three cells over eight pixels: the second extends from 2 2/3 to 5 1/3."""
     cover = cell_coverage(region_mask([(0, 0, 4, 1)], (1, 8)), (1, 3))
     assert cover[0] == pytest.approx([1, 0.5, 0])
@@ -47,7 +47,7 @@ def test_boxes_are_joined_and_cut_at_the_border() -> None:
     assert not region_mask([(-3, 0, -1, 4)], (4, 4)).any()
 
 
-def test_share_is_the_mass_in_the_region() -> None:
+def test_the_fraction_is_the_attention_in_the_region() -> None:
     cover = np.array([[1.0, 0.5], [0.0, 0.0]])
     weights = np.array([[0.4, 0.2], [0.3, 0.1]])
     assert inside_fraction(weights, cover) == pytest.approx(0.5)
@@ -56,7 +56,7 @@ def test_share_is_the_mass_in_the_region() -> None:
     assert inside_fraction(np.zeros((2, 2)), cover) == 0
 
 
-def test_a_hit_is_the_place_looked_at_most() -> None:
+def test_a_hit_is_the_cell_with_most_attention() -> None:
     # no cell is fully covered: cells with at least half of the maximum coverage count
     cover = np.array([[0.2, 0.1], [0.09, 0.0]])
     assert region_cells(cover).tolist() == [[True, True], [False, False]]
@@ -66,7 +66,7 @@ def test_a_hit_is_the_place_looked_at_most() -> None:
     assert not region_cells(np.zeros((2, 2))).any()
 
 
-def test_scores_are_means_by_kind_beside_chance() -> None:
+def test_scores_are_means_by_kind_next_to_chance() -> None:
     on, off = np.array([[0.7, 0.1], [0.1, 0.1]]), np.array([[0.1, 0.1], [0.2, 0.6]])
     found = score_by_kind(
         [
@@ -83,7 +83,7 @@ def test_scores_are_means_by_kind_beside_chance() -> None:
     assert score_by_kind([]) == {}
 
 
-def test_looking_everywhere_alike_is_chance() -> None:
+def test_uniform_attention_is_chance() -> None:
     boxes = [(3, 5, 20, 22), (40, 41, 60, 59)]
     for grid in ((8, 8), (7, 7), (14, 10)):
         (one, _) = score_by_kind([WordAttention("shape", np.ones(grid), boxes, (64, 64))]).values()

@@ -84,7 +84,7 @@ def reading(batch: Batch, ids: Tensor) -> Batch:
 @pytest.mark.every(5)
 @cases
 @rooms
-def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: str, room: int | None) -> None:
+def test_cached_steps_of_rows_of_different_lengths_equal_each_row_alone(case: str, room: int | None) -> None:
     """Rows have different lengths: 2, 5 and 1 tokens."""
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
@@ -111,7 +111,7 @@ def test_rows_of_different_lengths_say_step_by_step_what_each_says_alone(case: s
 @pytest.mark.every(5)
 @cases
 @rooms
-def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | None) -> None:
+def test_beams_keep_the_positions_of_their_keys(case: str, room: int | None) -> None:
     """Two beams of three rows swap their KV caches, and one row ends."""
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
@@ -135,9 +135,7 @@ def test_beams_know_where_the_keys_of_their_pasts_stand(case: str, room: int | N
 
 
 @pytest.mark.parametrize("case", ["decoder rotary", "gpt3 rotary", "gpt3 buckets", "gpt2 shaw"])
-def test_the_kernel_of_single_steps_is_handed_what_was_turned_and_no_bias(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_decoding_kernel_gets_rotated_keys_and_no_bias(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel runs on CUDA only; a PyTorch implementation replaces the kernel here."""
     used = []
 
@@ -186,7 +184,7 @@ def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: st
 
 
 @cases
-def test_what_a_recording_repeats_can_be_written(case: str) -> None:
+def test_captured_tensors_can_be_written(case: str) -> None:
     """Empty positions are one expanded zero, which cannot be written to by a CUDA graph."""
     model = model_of(case).float()
     prompt = torch.tensor([[4, 5], [6, 7]])
@@ -227,7 +225,7 @@ def test_positions_that_are_given_are_those_that_count(case: str) -> None:
 
 
 @cases
-def test_what_is_watched_is_what_was_done(case: str) -> None:
+def test_recorded_weights_give_the_outputs(case: str) -> None:
     model, batch = model_of(case), batch_of(case, model_of(case))
     right = model.body(batch).sequence
     with record_attention(model) as seen:
@@ -243,7 +241,7 @@ def test_what_is_watched_is_what_was_done(case: str) -> None:
     assert all(not torch.allclose(seen.weights(name), before.weights(name)) for name in own)
 
 
-def test_what_all_blocks_share_is_made_once_in_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_terms_of_all_blocks_are_computed_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def counted(owner: Any, name: str) -> None:
@@ -292,7 +290,7 @@ def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("preset", ["gpt2-tiny-char", "decoder-tiny", "transformer-tiny", "gpt3-mini"])
-def test_what_cannot_be_is_told_by_the_names_of_settings(preset: str) -> None:
+def test_invalid_combinations_are_reported_by_setting_names(preset: str) -> None:
     with pytest.raises(SettingError, match=r"model\.relative"):
         regard.build(preset, width=27, heads=3, relative_position="rotary")
     with pytest.raises(SettingError, match="rotary-halves"):
@@ -327,7 +325,7 @@ def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
 
 
 @pytest.mark.parametrize("position", [Rotary(4), T5Bias(3), None])
-def test_who_steps_without_saying_where_is_refused(position: AttentionPosition | None) -> None:
+def test_steps_without_positions_are_refused(position: AttentionPosition | None) -> None:
     stack: Any = noisy(Stack([transformer_block(12, 3, 8), transformer_block(12, 3, 8)], position=position))
     x = noise(1, 3, 12)
     with torch.no_grad():
@@ -360,7 +358,7 @@ some = pytest.mark.parametrize("case", ["transformer rotary", "transformer bucke
 @on_cuda
 @some
 @pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=3)])
-def test_steps_that_are_recorded_find_what_plain_ones_find(case: str, settings: DecodeSettings) -> None:
+def test_captured_steps_equal_plain_steps(case: str, settings: DecodeSettings) -> None:
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     prompt, limits = torch.tensor([[4, 5], [6, 7], [8, 9]]), torch.tensor([9, 7, 8])

@@ -149,7 +149,7 @@ def test_stages_that_do_not_halve_reach_as_far_as_the_published_ones(kind: str, 
 
 
 @systems
-def test_a_picture_is_told_alone_what_it_is_told_among_others(system: System) -> None:
+def test_outputs_of_an_image_do_not_depend_on_its_batch(system: System) -> None:
     body = noisy(system.build(OURS[system.name]))
     x = noise(3, 2, 40, 32)
     together = body(Batch(x)).pooled
@@ -160,9 +160,7 @@ def test_a_picture_is_told_alone_what_it_is_told_among_others(system: System) ->
 
 
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (7, 2, 1), (1, 2, 1), (3, 3, 1), (3, 2, 2)])
-def test_fitted_convolutions_answer_one_place_in_as_many_as_their_stride(
-    kernel: int, stride: int, dilation: int
-) -> None:
+def test_padded_convolutions_give_one_output_per_stride(kernel: int, stride: int, dilation: int) -> None:
     for size in range(1, 20):
         x = torch.ones(1, 1, size, 23 - size)
         padded = pad_same(x, kernel, stride, dilation)
@@ -224,7 +222,7 @@ def test_a_frozen_batch_norm_gathers_nothing_more() -> None:
     assert all(torch.equal(tensor, kept[name]) for name, tensor in norm.state_dict().items())
 
 
-def test_one_place_of_one_picture_teaches_no_batch_norm() -> None:
+def test_one_position_of_one_image_is_refused_by_batch_norm() -> None:
     norm = BatchNorm(5)
     with pytest.raises(RegardError, match="one position of one image"):
         norm(torch.ones(1, 5, 1, 1))
@@ -232,7 +230,7 @@ def test_one_place_of_one_picture_teaches_no_batch_norm() -> None:
 
 
 @systems
-def test_pictures_of_other_channels_are_refused(system: System) -> None:
+def test_images_of_other_channels_are_refused(system: System) -> None:
     body = system.build(OURS[system.name])
     for shape in ((1, 3, 32, 32), (2, 32, 32)):
         with pytest.raises(RegardError, match="channels"):
@@ -266,7 +264,7 @@ def test_presets_have_the_parameters_of_the_published_models(system: System, pre
 
 
 @pytest.mark.parametrize(("system", "preset"), [(s, p) for s in (resnet.SYSTEM, bit.SYSTEM) for p in s.presets])
-def test_presets_have_the_parameters_they_say_and_recipes_that_exist(system: System, preset: str) -> None:
+def test_presets_have_the_stated_parameters_and_existing_recipes(system: System, preset: str) -> None:
     found = system.presets[preset]
     with torch.device("meta"):
         body = system.build(found.config)
@@ -284,7 +282,7 @@ def test_presets_have_the_parameters_they_say_and_recipes_that_exist(system: Sys
         *((bit.SYSTEM, replace(OURS["bit"], output_stride=stride, in_channels=3)) for stride in (4, 8, 16, 32)),
     ],
 )
-def test_maps_are_as_wide_and_as_coarse_as_they_are_said_to_be(system: System, config: Any) -> None:
+def test_feature_maps_have_the_stated_width_and_stride(system: System, config: Any) -> None:
     with torch.device("meta"):
         states = system.build(config).eval()(
             Batch(torch.empty(1, 3, 128, 64)), [tap.index for tap in config.feature_maps()]
@@ -348,7 +346,7 @@ def test_published_configs_that_mean_something_else_are_refused(
 
 
 @systems
-def test_a_published_config_that_says_nothing_means_the_default(system: System) -> None:
+def test_a_published_config_without_keys_means_the_default(system: System) -> None:
     told = system.published.read({"model_type": system.name})
     assert from_dict(system.config, told, "model.") == system.config()
 
@@ -419,7 +417,7 @@ def test_bare_bodies_and_backbones_are_read(system: System, kind: str, tmp_path:
 
 
 @pytest.mark.usefixtures("listed")
-def test_a_stem_for_small_pictures_is_kept_under_our_names(tmp_path: Path) -> None:
+def test_a_stem_for_small_images_is_saved_in_native_format(tmp_path: Path) -> None:
     model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4).double()
     with torch.no_grad():
         for buffer in model.buffers():
@@ -454,7 +452,7 @@ def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_
 @pytest.mark.every(2)
 @systems
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_stripes_are_learnt_to_be_told_from_columns(system: System, precision: torch.dtype) -> None:
+def test_stripes_are_distinguished_from_columns_after_training(system: System, precision: torch.dtype) -> None:
     torch.manual_seed(1)
     config = replace(OURS[system.name], in_channels=1)
     if system is resnet.SYSTEM:

@@ -199,7 +199,7 @@ def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, fee
     assert len(mine) == len(theirs) and config.depth == 3
 
 
-def test_what_is_fed_is_the_last_state_and_changes_what_is_said() -> None:
+def test_the_fed_context_is_the_last_state_and_changes_outputs() -> None:
     model = tiny("rnn", feed_context=True, depth=1)
     kept = model.body.encode(Batch(X, LENGTHS))
     near(kept["fed"], kept["h"][:, -1])
@@ -208,7 +208,7 @@ def test_what_is_fed_is_the_last_state_and_changes_what_is_said() -> None:
     assert not torch.allclose(right, other)
 
 
-def test_rows_end_together_and_are_turned_there_and_back() -> None:
+def test_rows_are_reversed_within_their_lengths_and_back() -> None:
     ids = torch.arange(12).view(2, 6) + 1
     real = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
 

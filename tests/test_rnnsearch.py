@@ -180,7 +180,7 @@ ALPHA = [0.26549957945137315, 0.2336735637533892, 0.23728472465561168, 0.2635421
 C = [0.050721778375111534, -0.022899269754574687, -0.07546683487729801]
 
 
-def test_one_look_is_the_lectures() -> None:
+def test_one_attention_step_equals_the_lectures() -> None:
     align = ScoreAttention(AdditiveScore(3, 3, 4)).double()
     with torch.no_grad():
         for layer, value in ((align.score.q, W_S), (align.score.k, U_H)):  # type: ignore[union-attr]

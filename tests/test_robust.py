@@ -43,13 +43,13 @@ def test_damaged_checkpoints_do_not_count_among_those_that_are_kept(tmp_path: Pa
     assert saved is not None and saved.step == 1 and len(problems) == 2
 
 
-def test_a_save_that_was_cut_off_leaves_nothing_behind_after_the_next(tmp_path: Path) -> None:
+def test_an_interrupted_save_leaves_no_files_after_the_next(tmp_path: Path) -> None:
     (tmp_path / ".writing-00000001").mkdir()
     save_checkpoint(tmp_path, 2, GROUPS, {}, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_and_leaves_the_one_before(
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from safetensors import SafetensorError
@@ -93,7 +93,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
         TEXT_TASKS["translate"].fit_config(tiny("transformer").config, bare)
 
 
-def test_logits_that_are_no_numbers_are_told_by_every_search() -> None:
+def test_nan_logits_are_reported_by_every_search() -> None:
     model = tiny("transformer")
     with torch.no_grad():
         model.body.tokens.table.weight.fill_(float("nan"))
@@ -103,7 +103,7 @@ def test_logits_that_are_no_numbers_are_told_by_every_search() -> None:
             search(model.body, batch, 2, torch.tensor([4]), settings)
 
 
-def test_padding_is_never_said(trained: Trained) -> None:
+def test_padding_is_never_generated(trained: Trained) -> None:
     model = regard.load(trained.path)
     table = model.body.tokens.table.weight
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_padding_is_never_said(trained: Trained) -> None:
         )
 
 
-def test_draws_go_on_where_the_last_chunk_ended(trained: Trained) -> None:
+def test_sampling_continues_where_the_last_chunk_ended(trained: Trained) -> None:
     model = regard.load(trained.path)
     texts, settings = ["the cat danced"] * 6, DecodeSettings(do_sample=True, max_extra_tokens=8, seed=3)
     task = model.task
@@ -140,7 +140,7 @@ def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
         evaluate(trained.path, settings=["data.valid_fraction=0.5"])
 
 
-def test_a_header_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
+def test_an_unrequested_header_is_refused(tmp_path: Path) -> None:
     from regard.data.text.pairs import iterate_pairs
 
     rows = "".join(f"the cat number {n},die Katze Nummer {n}\n" for n in range(9))
@@ -163,7 +163,7 @@ def test_settings_may_be_a_mapping() -> None:
     )
 
 
-def test_a_run_to_resume_that_is_not_there_is_told_with_those_that_are(trained: Trained) -> None:
+def test_a_missing_run_to_resume_is_reported_with_existing_ones(trained: Trained) -> None:
     with pytest.raises(RegardError, match="Unknown"):
         train("translate", out=trained.path.with_name("tinny"), resume=True)
 

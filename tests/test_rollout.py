@@ -69,7 +69,7 @@ def one(at: int, length: int = L) -> Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("blind", [None, 2])
-def test_a_row_is_carried_back_as_the_product_of_all_layers_says(causal: bool, blind: int | None) -> None:
+def test_a_row_is_propagated_as_the_product_of_all_layers(causal: bool, blind: int | None) -> None:
     weights = looks(causal, blind)
     right = written_out(weights)
     for at in range(L):
@@ -117,7 +117,7 @@ def dense(look: AttentionRecord, length: int) -> Tensor:
 
 
 @pytest.mark.parametrize("steps", [(1,), (1, 2, 3)])
-def test_windows_are_carried_as_the_matrix_they_stand_for(steps: tuple[int, ...]) -> None:
+def test_windows_are_propagated_as_their_dense_matrix(steps: tuple[int, ...]) -> None:
     records = [windowed(L, 2, H, steps, seed) for seed in range(DEPTH)]
     view = RowAttention(0, L, TokenBlocks.split(L, L), (3,))
     for record in records:
@@ -129,7 +129,7 @@ def test_windows_are_carried_as_the_matrix_they_stand_for(steps: tuple[int, ...]
         assert np.allclose(view.query_maps[layer], weights[layer][:, 3], atol=1e-6)
 
 
-def test_a_token_that_sees_all_has_a_row_of_its_own_that_counts_alone() -> None:
+def test_a_global_token_has_a_separate_row() -> None:
     record = windowed(L, 1, H)
     far = torch.rand(1, H, 3, L, generator=torch.Generator().manual_seed(9)).softmax(-1)
     extra = AttentionRecord("it", far, None, torch.tensor([[0, 4, -1]]))
@@ -153,7 +153,7 @@ def test_padding_and_other_rows_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("dilation", [(), (1, 2, 3)])
-def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tuple[int, ...]) -> None:
+def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int, ...]) -> None:
     words = "the cat sat on the mat and looked at the moon"
     text, task = TextTokenizer.train_wordpiece([words] * 3, 90), TEXT_TASKS["classify"]
     sizes = {
@@ -197,7 +197,7 @@ def test_a_longformer_is_explained_as_the_matrices_of_its_looks_say(dilation: tu
 # -- blocks
 
 
-def test_a_block_looks_as_its_tokens_do_in_the_mean() -> None:
+def test_a_tile_is_the_mean_of_its_tokens() -> None:
     weights = looks()[0]
     blocks = TokenBlocks.split(L, 4, isolated=(0,))
     assert blocks.starts == (0, 1, 3, 5, 7) and not blocks.is_trivial and TokenBlocks.split(L, L).is_trivial
@@ -211,7 +211,7 @@ def test_a_block_looks_as_its_tokens_do_in_the_mean() -> None:
     assert blocks.names(list("abcdefg")) == ("a", "b c", "d e", "f g")
 
 
-def test_there_are_never_more_blocks_than_were_asked_for_and_those_apart_stay_so() -> None:
+def test_there_are_at_most_the_requested_tiles_and_separate_texts_stay_separate() -> None:
     for length in (1, 5, 96, 97, 500, 4097, 65_536):
         for apart in ((), (0,), (0, length - 1), tuple(range(min(length, 9))), tuple(range(0, length, 3))):
             blocks = TokenBlocks.split(length, 96, apart)

@@ -38,7 +38,7 @@ def asked(name: str, label: str) -> tuple[Any, Batch]:
 
 
 @pytest.mark.parametrize(("name", "label"), ROLLING)
-def test_a_body_says_before_it_reads_what_it_will_keep(name: str, label: str) -> None:
+def test_a_body_reports_its_cache_size_before_reading(name: str, label: str) -> None:
     body, batch = asked(name, label)
     with torch.no_grad():
         state = body.start(batch)
@@ -70,7 +70,7 @@ def test_rows_that_take_too_much_memory_are_followed_in_parts(
 
 
 @pytest.mark.parametrize("name", ["caption-transformer", "caption-vit"])
-def test_places_of_a_picture_take_memory_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_positions_take_memory_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = captioner(name)
     few, many = batch_of((1, 1)), batch_of((1, 1), 96, 96)
     config: Any = config_of(name)
@@ -82,7 +82,7 @@ def test_places_of_a_picture_take_memory_too(name: str, monkeypatch: pytest.Monk
         assert max_rows(body, batch, 10, 3) == 100
 
 
-def test_large_vocabularies_and_grids_are_asked_in_small_parts() -> None:
+def test_large_vocabularies_and_grids_are_decoded_in_small_chunks() -> None:
     """80,000 words and 12 beams (Sutskever et al.); 196 positions of 1,024 channels (Xu et al.)."""
     assert 20 < max_recurrent_rows(RecurrentSizes(8_000, 80_000), 4, 12) < 60
     assert 100 < max_recurrent_rows(RecurrentSizes(3_600 + 196 * 2_048, 10_000), 4, 3) < 250

@@ -54,7 +54,7 @@ def test_one_column_needs_a_name(folder: Path) -> None:
     assert rows(path, ("text",), {"text": "0"}) == [(1, {"text": "one"}), (2, {"text": "two"})]
 
 
-def test_a_header_that_nobody_asked_for_is_refused(folder: Path) -> None:
+def test_an_unrequested_header_is_refused(folder: Path) -> None:
     path = write("a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9)
     said = complaint(path)
     assert (
@@ -136,7 +136,7 @@ def test_rows_that_are_complained_of_are_left_out(folder: Path) -> None:
     assert heard == ["format 3", "encoding 4"]
 
 
-def test_a_missing_file_is_seen_at_once(folder: Path) -> None:
+def test_a_missing_file_is_detected_at_once(folder: Path) -> None:
     write("train.tsv", "a\tb\n")
     with pytest.raises(DataError, match=r"train\.tsv"):
         iterate_rows("trian.tsv", LABELLED)

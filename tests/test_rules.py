@@ -87,7 +87,7 @@ def written_out(predicate: Predicate, queries: list[list[int]]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rule_says_of_each_query_and_key_what_its_name_says(name: str) -> None:
+def test_a_mask_equals_its_predicate_at_each_query_and_key(name: str) -> None:
     rule, predicate = CASES[name]
     b, h, q, k = torch.meshgrid(torch.arange(B), torch.arange(H), torch.arange(L), torch.arange(L), indexing="ij")
     said = rule(b, h, q, k)
@@ -104,7 +104,7 @@ def test_a_rule_written_out_is_the_same_rule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_may_stand_at_different_places(name: str) -> None:
+def test_rows_may_have_different_positions(name: str) -> None:
     rule, predicate = CASES[name]
     places = [[0, 1, 2], [5, 6, 7], [4, 4, 0]]
     table = materialize(rule, B, H, torch.tensor(places), torch.arange(L))
@@ -112,14 +112,14 @@ def test_rows_may_stand_at_different_places(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_queries_may_stand_later_in_the_row(name: str) -> None:
+def test_queries_may_start_later_in_the_row(name: str) -> None:
     rule, predicate = CASES[name]
     table = materialize(rule, B, H, torch.tensor([6, 7]), torch.arange(L))
     assert torch.equal(table.expand(B, H, 2, L), written_out(predicate, [[6, 7]] * B))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_flex_attention_can_be_handed_a_rule_as_it_is(name: str) -> None:
+def test_flex_attention_accepts_a_mask_unchanged(name: str) -> None:
     rule, predicate = CASES[name]
     table = create_mask(rule, B, H, L, L, device="cpu")
     assert torch.equal(table, written_out(predicate, [list(range(L))] * B))
@@ -148,7 +148,7 @@ def test_more_keys_than_queries_and_fewer() -> None:
     assert tall[:, 0].tolist() == [[[k < length for k in range(2)] for _ in range(6)] for length in LENGTHS]
 
 
-def test_everyone_who_looks_back_sees_at_least_oneself() -> None:
+def test_every_causal_query_attends_to_itself() -> None:
     for left in range(4):
         table = materialize(Causal() & SlidingWindow(left, 3), 1, 1, torch.arange(L), torch.arange(L))[0, 0]
         assert table.sum(-1).tolist() == [min(q, left) + 1 for q in range(L)]
@@ -158,26 +158,26 @@ def owner(at: int, starts: list[int]) -> int:
     return next(i for i in range(len(starts) - 1) if starts[i] <= at < starts[i + 1])
 
 
-def test_offsets_number_the_documents_and_count_the_places_in_each() -> None:
+def test_offsets_number_the_documents_and_count_the_positions_in_each() -> None:
     offsets = Offsets(torch.tensor(STARTS), 4)
     assert offsets.document_ids(torch.arange(8)).tolist() == [owner(at, STARTS) for at in range(8)]
     assert offsets.positions(8).tolist() == [[at - STARTS[owner(at, STARTS)] for at in range(8)]]
 
 
-def test_places_after_the_last_document_belong_to_none_of_them() -> None:
+def test_positions_after_the_last_document_belong_to_none_of_them() -> None:
     documents = Offsets(torch.tensor([0, 2, 5]), 4).document_ids(torch.arange(7)).tolist()
     assert documents[:5] == [0, 0, 1, 1, 1]
     assert not {0, 1} & set(documents[5:])
 
 
-def test_documents_packed_into_one_row_see_only_themselves() -> None:
+def test_documents_packed_into_one_row_attend_only_to_themselves() -> None:
     offsets = Offsets(torch.tensor(STARTS), 4)
     rule = PackedDocuments(offsets, offsets)
     table = materialize(rule, 1, 1, torch.arange(8), torch.arange(8))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, STARTS) for k in range(8)] for q in range(8)]
 
 
-def test_packed_targets_see_the_packed_source_of_the_same_number() -> None:
+def test_packed_targets_attend_to_the_packed_source_of_the_same_number() -> None:
     theirs = [0, 2, 2, 3, 6]
     queries, keys = Offsets(torch.tensor(STARTS), 4), Offsets(torch.tensor(theirs), 3)
     rule = PackedDocuments(queries, keys)

@@ -65,13 +65,13 @@ def test_the_set_is_the_same_everywhere(made: dict[str, list[ShapeScene]]) -> No
         ([SceneObject("middle", "yellow", "ring", 0, 0), RED], "a small red circle right of a yellow ring"),
     ],
 )
-def test_a_scene_is_said_by_the_rules(things: list[SceneObject], right: str) -> None:
+def test_a_scene_is_described_by_the_rules(things: list[SceneObject], right: str) -> None:
     for turned in itertools.permutations(things):
         assert caption(sort_objects(turned)) == right
 
 
 @pytest.mark.slow
-def test_captions_say_their_scenes_and_nothing_else_is_one(made: dict[str, list[ShapeScene]]) -> None:
+def test_captions_describe_their_scenes_and_other_texts_are_not_captions(made: dict[str, list[ShapeScene]]) -> None:
     for scene in itertools.chain(*made.values()):
         assert scene.objects == sort_objects(scene.objects)
         said = parse_caption(caption(scene.objects))
@@ -86,7 +86,7 @@ def test_captions_say_their_scenes_and_nothing_else_is_one(made: dict[str, list[
         assert parse_caption(wrong) is None, wrong
 
 
-def test_words_know_what_they_name() -> None:
+def test_words_refer_to_their_objects() -> None:
     things = sort_objects([CROSS, SUN, STAR])
     told = [(word.text, word.kind, word.objects) for word in scenes.caption_words(things) if word.kind]
     assert told == [
@@ -111,7 +111,7 @@ def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[Sh
 
 
 @pytest.mark.slow
-def test_unseen_combinations_are_unseen_and_all_others_seen(made: dict[str, list[ShapeScene]]) -> None:
+def test_held_out_combinations_are_new_and_all_others_are_in_training(made: dict[str, list[ShapeScene]]) -> None:
     """Counted from the captions alone."""
 
     def found(name: str) -> tuple[list[set[tuple[str, str]]], list[set[tuple[str, str, str]]]]:
@@ -170,7 +170,7 @@ def test_regions_hold_what_is_drawn(made: dict[str, list[ShapeScene]], side: int
 
 
 @pytest.mark.parametrize("shape", scenes.SHAPES)
-def test_sizes_and_shapes_can_be_told_apart(shape: str) -> None:
+def test_sizes_and_shapes_are_distinguishable(shape: str) -> None:
     areas, maps = [], {}
     for size in scenes.SIZES:
         scene = ShapeScene(
@@ -189,7 +189,7 @@ def test_sizes_and_shapes_can_be_told_apart(shape: str) -> None:
         assert differ >= 8, other
 
 
-def test_edges_are_smooth_and_colours_are_right() -> None:
+def test_edges_are_smooth_and_colors_are_right() -> None:
     scene = ShapeScene(
         (SceneObject("large", "red", "circle", 1, 1),), (scenes.Appearance(0, 0, 0),), Background((255, 255, 255))
     )
@@ -200,7 +200,7 @@ def test_edges_are_smooth_and_colours_are_right() -> None:
     assert len(np.unique(picture[..., 2])) > 5
 
 
-def test_written_scenes_are_pictures_and_captions(made: dict[str, list[ShapeScene]], tmp_path: Path) -> None:
+def test_written_scenes_are_images_and_captions(made: dict[str, list[ShapeScene]], tmp_path: Path) -> None:
     some = {"train": made["train"][:5], "test-pairs": made["test-pairs"][:2]}
     places = scenes.write_dataset(tmp_path, 48, some)
     assert {name: place.parent.name for name, place in places.items()} == {name: name for name in some}
@@ -242,13 +242,13 @@ def test_fewer_objects_leave_every_scene_in_its_part(made: dict[str, list[ShapeS
     assert all(set(map(id, items)) <= set(map(id, made[name])) for name, items in some.items())
 
 
-def test_no_two_parts_have_pictures_of_one_name(made: dict[str, list[ShapeScene]], tmp_path: Path) -> None:
+def test_no_two_splits_have_images_of_one_name(made: dict[str, list[ShapeScene]], tmp_path: Path) -> None:
     places = scenes.write_dataset(tmp_path, 24, {name: items[:2] for name, items in made.items()})
     names = [json.loads(line)["image"] for place in places.values() for line in place.read_text().splitlines()]
     assert len(set(names)) == 2 * len(made)
 
 
-def test_what_was_spoilt_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_sets_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = scenes.generate_splits(sizes={"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)})
     monkeypatch.setattr(scenes, "SPLIT_SIZES", dict.fromkeys(small, ()))
     monkeypatch.setattr(scenes, "generate_splits", lambda: small)

@@ -11,7 +11,7 @@ WORDS = " ".join(["the cats", "sat on", "a mat"] * 12)
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_the_seam_stands_where_the_middle_was_left_out(pair: bool) -> None:
+def test_the_cut_is_where_the_middle_was_removed(pair: bool) -> None:
     model = encoder("classify", [STORY, WORDS], ("bad", "good"), vocab_size=200)
     text = model.require_tokenizer()
     found = model.explain(WORDS, "the cat is a cat" if pair else None)
@@ -37,7 +37,7 @@ def test_of_an_embedded_text_the_end_is_left_out_and_of_a_short_one_nothing() ->
     assert all(not one.truncations for one in short.attributions)
 
 
-def test_the_title_says_which_class_was_asked_about() -> None:
+def test_the_title_names_the_explained_class() -> None:
     model = encoder("classify", [STORY], ("bad", "good"), vocab_size=200)
     said = model.predict("the cat").value
     other = {"bad": "good", "good": "bad"}[str(said)]

@@ -204,7 +204,7 @@ def test_a_beam_of_one_is_greedy() -> None:
         assert beam[0].score == pytest.approx(greedy[0].score, rel=1e-12)
 
 
-def test_greedy_takes_the_likeliest_token_each_time_until_the_end_or_the_limit() -> None:
+def test_greedy_takes_the_most_likely_token_each_time_until_the_end_or_the_limit() -> None:
     ends = set()
     for seed in range(12):
         chain, path, logs = Chain(vocab_size=4, seed=seed), (), ()
@@ -252,7 +252,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_neighbours_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
+def test_neighbors_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
     chain, limits = Chain(sources=7, vocab_size=4, seed=5), [3, 9, 1, 6, 9, 2, 5]
     together = ask(chain, list(range(7)), limits, **way)
     alone = [ask(chain, [n], [limits[n]], named=[n], **way)[0] for n in range(7)]
@@ -285,7 +285,7 @@ def test_finished_rows_are_not_computed_any_more(way: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_may_say_nothing_says_nothing_whoever_stands_beside(way: dict[str, Any]) -> None:
+def test_a_limit_of_0_gives_an_empty_output_in_every_batch(way: dict[str, Any]) -> None:
     """A limit of 0 gives the empty output: probability 1, no computation, not ended."""
     chain = Chain(sources=2, vocab_size=4)
     silent = [Hypothesis((), 0.0, (), "length")]
@@ -339,7 +339,7 @@ NARROWINGS = [
 
 
 @pytest.mark.parametrize("settings", NARROWINGS)
-def test_what_is_drawn_from_are_the_likeliest_tokens(settings: Narrowing) -> None:
+def test_samples_are_drawn_from_the_most_likely_tokens(settings: Narrowing) -> None:
     logits = 2 * noise(20, 7, seed=4)
     narrowed = filter_logits(logits, *settings).softmax(-1)
     right = torch.tensor([likelihood(row, *settings) for row in logits.tolist()], dtype=torch.float64)
@@ -365,7 +365,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     )
 
 
-def test_the_second_draw_knows_nothing_of_the_first_but_its_token() -> None:
+def test_the_second_draw_depends_on_the_first_only_by_its_token() -> None:
     chain, draws = Chain(vocab_size=3, seed=8), 20000
     found = [
         one for options in ask(chain, [0] * 5, [2] * 5, do_sample=True, num_return_sequences=4000) for one in options
@@ -397,7 +397,7 @@ def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     assert len({row[0].tokens for row in equal}) > 20, "equal prompts have different samples"
 
 
-def test_chances_are_spread_evenly_and_keyed_by_all_that_they_are_asked_for() -> None:
+def test_random_numbers_are_uniform_and_keyed_by_all_their_inputs() -> None:
     requests, positions = (axis.ravel() for axis in np.meshgrid(np.arange(200), np.arange(100)))
     u = uniform_numbers(7, requests, np.zeros_like(requests), positions)
     assert u.dtype == torch.float64 and u.min() >= 0 and u.max() < 1 and len(u.unique()) == len(u)
@@ -420,7 +420,7 @@ def test_only_what_is_possible_is_drawn_however_the_die_falls() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-60, 1e-40, 1e-3, 1.0, 1e6])
-def test_the_likeliest_token_can_always_be_drawn(temperature: float) -> None:
+def test_the_most_likely_token_can_always_be_drawn(temperature: float) -> None:
     for rows in (noise(5, 6), torch.zeros(2, 6), torch.tensor([[-math.inf] * 5 + [-3.0]])):
         for logits in (rows.log_softmax(-1), rows.float().log_softmax(-1)):
             for top_k, top_p in ((0, 1.0), (1, 1.0), (2, 0.5), (50, 1e-12), (0, 1e-12)):
@@ -454,7 +454,7 @@ def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_star
         same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "wu", "heuristic"), 0.0, "wu")
 
 
-def test_a_search_needs_something_to_go_on_from() -> None:
+def test_a_search_needs_a_prompt() -> None:
     with pytest.raises(ValueError, match="prompt"):
         search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), DecodeSettings())
     with pytest.raises(ValueError, match="least"):

@@ -24,12 +24,12 @@ systems = pytest.mark.parametrize("name", NAMES)
 presets = pytest.mark.parametrize("preset", PRESETS)
 
 
-def test_the_systems_of_the_lectures_that_see_are_there() -> None:
+def test_the_image_systems_of_the_lectures_exist() -> None:
     assert {"vit", "hybrid", "resnet", "imagegpt", "swin", "dpt"} <= set(NAMES)
 
 
 @systems
-def test_the_tasks_of_a_system_exist_in_a_form_for_pictures(name: str) -> None:
+def test_the_tasks_of_a_system_exist_for_images(name: str) -> None:
     system = SYSTEMS[name]
     assert system.tasks and set(system.tasks) <= set(IMAGE_TASKS) and system.description
     assert all(find_task(task, "image").name == task for task in system.tasks)
@@ -39,13 +39,13 @@ def test_the_tasks_of_a_system_exist_in_a_form_for_pictures(name: str) -> None:
 
 @pytest.mark.every(4)
 @presets
-def test_a_preset_has_exactly_the_parameters_it_says_and_is_told_about(preset: str) -> None:
+def test_a_preset_has_exactly_the_stated_parameters_and_is_described(preset: str) -> None:
     told = info(preset)
     assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
     assert told.flops > 0
 
 
-def test_the_sizes_of_all_presets_are_told_in_the_docs() -> None:
+def test_the_sizes_of_all_presets_are_in_the_docs() -> None:
     rows = [
         line.split("|")
         for line in (ROOT / "docs" / "systems.md").read_text("utf-8").splitlines()
@@ -75,7 +75,7 @@ SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 1.3
 
 
 @pytest.mark.parametrize("preset", SMALL)
-def test_a_small_preset_sees_something_at_once(preset: str) -> None:
+def test_a_small_preset_reads_an_image_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
     config = model.config
     if hasattr(config, "num_colors"):
@@ -99,7 +99,7 @@ def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None
     assert all("norm." in place or ".skip." in place for place in frozen)
 
 
-def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
+def test_unused_last_layers_are_frozen(tmp_path: Path) -> None:
     """Includes a checkpoint of another task, and blocks after the last feature tap."""
     fresh("vit", "classify").save(tmp_path)
     model = regard.load(tmp_path, task="depth")
@@ -123,7 +123,7 @@ def test_what_lies_behind_all_that_is_read_is_frozen(tmp_path: Path) -> None:
     ("vit", {"body.first", "body.position.table"}), ("dpt", {"body.first", "body.position.table"}), ("resnet", set()),
     ("swin", {f"body.stages.{s}.position.{b}.table.weight" for s, many in enumerate((2, 2, 1, 1)) for b in range(many)}),
 ])  # fmt: skip
-def test_neither_places_nor_class_tokens_decay(name: str, spared: set[str]) -> None:
+def test_neither_positions_nor_class_tokens_have_weight_decay(name: str, spared: set[str]) -> None:
     model = fresh(name, SYSTEMS[name].tasks[0])
     names = {part: place for place, part in model.named_parameters()}
     groups = make_optimizer(model, TrainSettings(weight_decay=0.1)).param_groups
@@ -138,7 +138,7 @@ def test_neither_places_nor_class_tokens_decay(name: str, spared: set[str]) -> N
 @pytest.mark.parametrize(
     ("name", "zero"), [("vit", True), ("hybrid", True), ("bit", True), ("swin", False), ("resnet", False)]
 )
-def test_a_new_head_for_classes_begins_as_its_paper_says(name: str, zero: bool) -> None:
+def test_a_new_classification_head_is_initialized_as_in_its_paper(name: str, zero: bool) -> None:
     """Zero initialization (ViT, BiT): all classes are equally likely before training."""
     model = fresh(name, "classify").requires_grad_(False).eval()
     weight = model.head.classes.weight

@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
-def test_a_folder_of_folders_is_learnt_scored_and_drawn(run: Path) -> None:
+def test_a_folder_of_folders_is_trained_on_scored_and_drawn(run: Path) -> None:
     facts = json.loads((run / "regard.json").read_text())
     assert facts["scores"]["accuracy"] > 85 and (run / "confusion.png").exists()
     assert evaluate(run).scores["accuracy"] == facts["scores"]["accuracy"]
@@ -79,7 +79,7 @@ def test_a_run_is_a_published_folder(run: Path) -> None:
     assert torch.allclose(chances, torch.tensor(ours.score), atol=1e-5)
 
 
-def test_paths_bytes_arrays_and_pillows_pictures_are_answered_alike(run: Path) -> None:
+def test_paths_bytes_arrays_and_pillow_images_give_equal_predictions(run: Path) -> None:
     model = regard.load(run)
     path = next((run.parent / "some pictures" / "right").iterdir())
     picture = Image.open(path)
@@ -93,7 +93,7 @@ def test_paths_bytes_arrays_and_pillows_pictures_are_answered_alike(run: Path) -
 
 
 @pytest.mark.parametrize("name", ["why.png", "why.html", "why.json"])
-def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> None:
+def test_attention_is_drawn(run: Path, tmp_path: Path, name: str) -> None:
     path = sorted((run.parent / "some pictures" / "left").iterdir())[0]
     model = regard.load(run)
     found = model.explain(str(path))
@@ -112,7 +112,7 @@ def test_what_was_looked_at_is_drawn(run: Path, tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.slow
-def test_workers_change_nothing_in_pictures_that_chance_changes(tmp_path: Path) -> None:
+def test_workers_change_nothing_in_randomly_augmented_images(tmp_path: Path) -> None:
     data = paint(tmp_path / "data", 40)
     more = (
         *SMALL, "train.batch_size=8", "data.valid_fraction=0.2", "data.crop_scale=0.6", "data.flip=true", "data.mixup=0.3",
@@ -136,7 +136,7 @@ def looking(task: str, preset: str, labels: tuple[str, ...], **changes: Any) -> 
     return assemble(replace(made.spec, labels=labels), made.processor)
 
 
-def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
+def test_mixed_images_have_the_mixture_of_their_losses() -> None:
     model = looking(
         "classify", "vit-tiny", ("a", "b", "c"), image_size=8, width=12, depth=1, heads=2, ffn_dim=12
     ).double()
@@ -160,7 +160,7 @@ def test_mixed_pictures_have_the_mixture_of_their_losses() -> None:
     assert int(count) == 3 and float(total.detach()) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_every_grain_has_as_many_pictures_and_every_picture_its_own_chance() -> None:
+def test_every_micro_batch_has_equally_many_images_and_every_image_its_own_seed() -> None:
     plan = Uniform(10, 4, seed=3)
     grains = plan.epoch(0)
     assert [grain.shape for grain in grains] == [(4, 2)] * 3
@@ -171,7 +171,7 @@ def test_every_grain_has_as_many_pictures_and_every_picture_its_own_chance() -> 
     assert Uniform(3, 8, 0).epoch(0)[0].shape == (3, 2)
 
 
-def test_a_picture_is_read_once_where_all_fit() -> None:
+def test_an_image_is_read_once_if_all_fit() -> None:
     reads: list[int] = []
 
     def read(value: int) -> np.ndarray:
@@ -199,7 +199,7 @@ def test_threads_read_what_is_not_there_yet_and_sizes_of_their_own_are_not_kept(
     assert sorted(read) == [0, 1, 4, 4, 5]
 
 
-def test_where_pictures_lie_is_kept_as_numbers() -> None:
+def test_image_paths_are_stored_as_numbers() -> None:
     from regard.data.images.labeled import ImageSample
 
     for sample in (ImageSample("/a b/ü.png"), ImageSample("x.png", content=b"\x89PNG\x00\xff")):
@@ -243,7 +243,7 @@ TINY = (
 
 
 @pytest.mark.slow
-def test_pixels_are_told_apart(tmp_path: Path) -> None:
+def test_pixels_are_classified(tmp_path: Path) -> None:
     data = landscape(tmp_path / "data", 40, depth=False)
     (data / "masks" / "classes.txt").write_text("sky\nground\n")
     train("segment", data, tmp_path / "run", *TINY, "train.steps=60", "train.eval_every=60", model="dpt-small")
@@ -258,7 +258,7 @@ def test_pixels_are_told_apart(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(Image.open(left["mask"])), answer.extra["mask"]) and Path(left["image"]).exists()
 
 
-def test_answers_that_are_pictures_are_left_as_files(
+def test_predictions_that_are_images_are_saved_as_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = landscape(tmp_path / "data", 12, depth=True)
@@ -279,7 +279,7 @@ def test_answers_that_are_pictures_are_left_as_files(
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("metric", [True, False])
-def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
+def test_depth_is_trained(tmp_path: Path, metric: bool) -> None:
     data = landscape(tmp_path / "data", 40, depth=True)
     said = train(
         "depth", data, tmp_path / "run", *TINY, "train.steps=60", "train.eval_every=60", f"data.metric_depth={metric}",
@@ -292,7 +292,7 @@ def test_distances_are_learnt(tmp_path: Path, metric: bool) -> None:
     assert answer.value["unit"] == ("meters" if metric else "inverse depth") and answer.extra["depth"].shape == (32, 32)
 
 
-def test_pictures_are_drawn_and_completed(
+def test_images_are_generated_and_completed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = paint(tmp_path / "data", 24, side=16)

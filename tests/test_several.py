@@ -100,7 +100,7 @@ def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None
         ({"problem_type": None}, "a head with one output is not supported"),
     ],
 )
-def test_a_head_that_tells_a_number_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_regression_head_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     published(tmp_path, id2label={0: "LABEL_0"}, **changes)
     with pytest.raises(WeightsError, match=said):
         regard.load(tmp_path)
@@ -234,7 +234,7 @@ def seeing(folder: Path, **changes: Any) -> Any:
     return peer
 
 
-def test_several_labels_of_a_picture_are_told_as_the_published_head_tells_them(tmp_path: Path) -> None:
+def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> None:
     peer = seeing(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
     assert model.spec.head_options == MULTILABEL and model.spec.labels == LABELS
@@ -261,7 +261,7 @@ def test_several_labels_of_a_picture_are_told_as_the_published_head_tells_them(t
     }
 
 
-def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: Path) -> None:
+def test_images_of_one_class_each_score_a_multi_label_model(tmp_path: Path) -> None:
     seeing(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
     rows = []
@@ -279,7 +279,7 @@ def test_pictures_of_one_class_each_score_a_model_that_tells_several(tmp_path: P
 
 
 @pytest.mark.parametrize("problem", ["regression", None])
-def test_a_picture_of_which_a_number_is_told_is_refused(problem: str | None, tmp_path: Path) -> None:
+def test_an_image_regression_head_is_refused(problem: str | None, tmp_path: Path) -> None:
     seeing(tmp_path, problem_type=problem, id2label={0: "LABEL_0"})
     said = "problem_type=regression is not supported" if problem else "a head with one output is not supported"
     with pytest.raises(WeightsError, match=said):
@@ -287,7 +287,7 @@ def test_a_picture_of_which_a_number_is_told_is_refused(problem: str | None, tmp
 
 
 @pytest.mark.parametrize("many", [5, 30])
-def test_many_classes_are_told_and_drawn_alike_of_texts_and_of_pictures(many: int, tmp_path: Path) -> None:
+def test_many_classes_are_reported_and_drawn_equally_for_texts_and_images(many: int, tmp_path: Path) -> None:
     """Up to 24 classes a confusion matrix; above 24 a score per class and the most frequent confusions."""
     labels = tuple(f"c{n:02d}" for n in range(many))
     model = noisy(fresh("vit", "classify", labels)).float().eval()

@@ -14,7 +14,7 @@ TESTS = Path(__file__).parent
 HARNESS = {
     "test_systems.py": "public_calls",
     "test_seeing.py": "batch",
-    "test_captioners.py": "neighbours_and_padding",
+    "test_captioners.py": "neighbors_and_padding",
     "test_search.py": "narrow_beam or best_come_first",
     "test_points.py": "level",
     "test_relative.py": "fixed_shapes",

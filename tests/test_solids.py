@@ -72,7 +72,7 @@ def test_the_sets_are_the_same_everywhere() -> None:
     assert summed(rooms()) == ROOMS
 
 
-def test_clouds_are_pure_functions_of_part_and_number() -> None:
+def test_point_clouds_are_pure_functions_of_split_and_number() -> None:
     for make in (solid_cloud, room_cloud):
         first, again = make("train", 7, 200), make("train", 7, 200)
         np.testing.assert_array_equal(first.coordinates, again.coordinates)
@@ -81,7 +81,7 @@ def test_clouds_are_pure_functions_of_part_and_number() -> None:
         assert len(first) == 200
 
 
-def test_noise_holes_and_turns_change_nothing_else() -> None:
+def test_noise_holes_and_rotations_change_nothing_else() -> None:
     """Corruptions keep the underlying solid, so that robustness is measured on the same solids."""
     plain = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="none")
     turned = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="any")
@@ -116,7 +116,7 @@ def distance_from_form(places: np.ndarray, part: str, number: int) -> np.ndarray
 
 
 @pytest.mark.parametrize("number", range(len(MESH_BUILDERS)))
-def test_points_lie_on_the_solid_and_normals_look_outwards(number: int) -> None:
+def test_points_are_on_the_solid_and_normals_point_outwards(number: int) -> None:
     made = solid_cloud("train", number, 800, noise=0, holes=0, rotation_mode="none")
     assert distance_from_form(made.coordinates, "train", number).max() < 1e-5
     assert np.linalg.norm(made.coordinates, axis=1).max() <= 1 + 1e-6 and made.normals is not None
@@ -152,7 +152,7 @@ def test_rooms_hold_what_they_are_for_on_a_floor_within_walls() -> None:
     assert seen["chair"] > 35
 
 
-def test_colours_of_rooms_do_not_tell_the_class() -> None:
+def test_colors_of_rooms_do_not_reveal_the_class() -> None:
     """The average color of each class is gray, and colors vary within a class as between classes."""
     means: dict[int, list[np.ndarray]] = {}
     for number in range(150):
@@ -164,7 +164,7 @@ def test_colours_of_rooms_do_not_tell_the_class() -> None:
         assert np.abs(np.mean(colours, axis=0) - 127.5).max() < 25, CLASSES[label]
 
 
-def test_labels_of_rooms_are_of_what_stands_there() -> None:
+def test_labels_of_rooms_match_the_objects() -> None:
     scene = room_cloud("valid", 3, 6000, noise=0, holes=0, rotation_mode="none")
     assert scene.labels is not None and scene.classes == CLASSES
     heights = [scene.coordinates[scene.labels == label][:, 2] for label in range(5)]

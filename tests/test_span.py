@@ -70,7 +70,7 @@ def test_part_of_a_word_is_answered_by_the_word() -> None:
     assert answer_tokens(sample, [(0, 1), (11, 15)]) is None
 
 
-def test_a_long_context_is_read_in_windows_and_the_answer_stands_in_those_that_hold_it() -> None:
+def test_a_long_context_is_read_in_windows_and_the_answer_is_in_those_that_contain_it() -> None:
     model = encoder("qa", TEXTS, max_length=24)
     context = " ".join([CONTEXT] * 4) + " In Paris."
     sample = QASample("where", context, ("Paris",), (context.index("Paris"),), path="a", line=1)
@@ -155,7 +155,7 @@ def test_what_is_no_question_is_refused(wrong: Any) -> None:
         model.predict([wrong])
 
 
-def test_the_threshold_that_is_told_is_not_rounded_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reported_threshold_is_not_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = encoder("qa", TEXTS, (NO_ANSWER,), max_length=48)
     samples, doubts = [span("who sat", "cat"), span("what did who say")], (1.2341, 1.2342)
     answers = [

@@ -93,7 +93,7 @@ def test_answers_have_several_forms_in_json(answers: Any, tmp_path: Path) -> Non
     assert plain(iterate_qa([str(tmp_path / "a.parquet")])) == [TOLD[0], TOLD[2]]
 
 
-def test_what_is_said_to_be_impossible_has_no_answer(tmp_path: Path) -> None:
+def test_questions_marked_as_impossible_have_no_answer(tmp_path: Path) -> None:
     rows = [flat("Paris", is_impossible=True), flat("Paris", is_impossible=False, start=-1)]
     found = list(iterate_qa([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))]))
     assert plain(found) == [("Where?", (), (), False), ("Where?", ("Paris",), (26,), True)]
@@ -139,7 +139,7 @@ PLACES: list[tuple[str, str, int | None, LocatedAnswer | None]] = [
 
 
 @pytest.mark.parametrize(("text", "start", "found"), [case[1:] for case in PLACES], ids=[case[0] for case in PLACES])
-def test_an_answer_is_looked_for_near_its_place(text: str, start: int | None, found: LocatedAnswer | None) -> None:
+def test_an_answer_is_searched_near_its_position(text: str, start: int | None, found: LocatedAnswer | None) -> None:
     assert locate_answer(CONTEXT, text, start) == found
 
 
@@ -212,7 +212,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         list(iterate_qa([write(tmp_path, "a.parquet", "nothing")]))
 
 
-def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
+def test_empty_rows_are_skipped_by_line(tmp_path: Path) -> None:
     rows = [flat("Paris", ""), {**flat("x"), "context": " "}, flat([{"text": "", "answer_start": 0}])]
     found = list(iterate_qa([write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")]))
     assert [item.reason[:22] for item in found if isinstance(item, SkippedRow)] == [
@@ -258,7 +258,7 @@ def unsaid(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [{**row, "answer": ""} for row in rows[:count]] + rows[count:]
 
 
-def test_clean_questions_have_nothing_told(tmp_path: Path) -> None:
+def test_clean_questions_have_no_findings(tmp_path: Path) -> None:
     report = checked(tmp_path, clean())
     assert kinds(report) == {} and report.class_counts == ()
     assert report.counts == {"questions": 150, "contexts": 150, "articles": 50, "files": 1}
@@ -298,12 +298,12 @@ def test_what_was_spoilt_is_found_and_nothing_else(
             assert finding.locations[0].path == str(tmp_path / "a.jsonl") and finding.locations[0].line
 
 
-def test_shares_are_of_all_questions_also_of_those_left_out(tmp_path: Path) -> None:
+def test_fractions_are_of_all_questions_including_skipped_ones(tmp_path: Path) -> None:
     report = checked(tmp_path, [*clean(), {**clean()[3], "answer": "7 feet"}])
     assert report.findings[0].fraction == 1 / 151
 
 
-def test_questions_without_an_answer_are_spread_beside_the_others(tmp_path: Path) -> None:
+def test_unanswerable_questions_are_distributed_among_the_others(tmp_path: Path) -> None:
     report = checked(tmp_path, unsaid(clean(), 50), unsaid(clean(20, "b"), 5))
     assert report.class_counts[0].train == {"answerable": 100, "unanswerable": 50}
     assert report.class_counts[0].valid == {"answerable": 15, "unanswerable": 5}
@@ -351,7 +351,7 @@ def test_answers_by_hand(said: str, answers: tuple[str, ...], exact_match: float
     assert found == {"exact_match": 100 * exact_match, "f1": pytest.approx(100 * f1)}
 
 
-def test_nothing_is_right_where_the_context_does_not_say() -> None:
+def test_unanswerable_questions_accept_only_an_empty_answer() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     found = squad_scores(spans, ["Paris now", "", "", "tower"])
     assert found["exact_match"] == 25 and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)
@@ -359,7 +359,7 @@ def test_nothing_is_right_where_the_context_does_not_say() -> None:
     assert found["unanswerable_exact_match"] == found["unanswerable_f1"] == 50 and "best_f1" not in found
 
 
-def test_doubt_beyond_the_threshold_says_nothing() -> None:
+def test_scores_beyond_the_threshold_give_no_answer() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
     found = squad_scores(spans, said, doubts)
@@ -437,7 +437,7 @@ def test_a_threshold_never_divides_equal_doubts() -> None:
 
 
 @pytest.mark.parametrize("doubts", [(1.234, 3.0), (1.2341, 1.2342), (1.0, np.nextafter(1.0, 2.0)), (-7e5, 1e-9)])
-def test_what_is_told_of_the_best_threshold_holds_there(doubts: tuple[float, float]) -> None:
+def test_scores_at_the_reported_best_threshold_are_correct(doubts: tuple[float, float]) -> None:
     spans, said = [asked("Paris"), asked()], ["Paris", "Paris"]
     found = squad_scores(spans, said, doubts)
     assert found["best_exact_match"] == 100

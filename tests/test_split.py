@@ -25,7 +25,7 @@ def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
 
 @pytest.mark.parametrize("part", [7, 100, 10**6])
 @pytest.mark.parametrize(("share", "most"), [(0.02, 2000), (0.3, 50), (0.29, 10**6), (0.9, 3), (1e-4, 5)])
-def test_the_held_out_are_the_same_however_few_are_looked_at_together(
+def test_the_held_out_rows_do_not_depend_on_the_chunk_size(
     part: int, share: float, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(split, "_CHUNK_KEYS", part)

@@ -30,7 +30,7 @@ def reading(batch: Batch, ids: Tensor) -> Batch:
 
 
 @generating
-def test_the_future_changes_nothing_that_was_said_before(name: str, label: str) -> None:
+def test_future_tokens_do_not_change_earlier_outputs(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name)
     right = model.body.to_logits(model.body(batch).sequence)
@@ -58,7 +58,7 @@ def steps(model: Model, state: Any, tokens: Tensor) -> Iterator[Tensor]:
 @generating
 @pytest.mark.parametrize("prompt", [1, 2, 4])
 @pytest.mark.parametrize("room", [None, 7, 11])
-def test_step_by_step_says_what_one_pass_says(name: str, label: str, prompt: int, room: int | None) -> None:
+def test_cached_steps_equal_one_pass(name: str, label: str, prompt: int, room: int | None) -> None:
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_step_by_step_says_what_one_pass_says(name: str, label: str, prompt: int
 @generating
 @pytest.mark.parametrize("prompt", [1, 3])
 @pytest.mark.parametrize("room", [None, 9])
-def test_kept_rows_go_on_from_their_own_past(name: str, label: str, prompt: int, room: int | None) -> None:
+def test_kept_rows_continue_from_their_own_cache(name: str, label: str, prompt: int, room: int | None) -> None:
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     with torch.no_grad():
@@ -121,7 +121,7 @@ def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str
 @pytest.mark.every(4)
 @generating
 @pytest.mark.parametrize("rooms", [(None, None), (9, 9), (12, 8)])
-def test_rows_that_join_say_what_they_say_alone(name: str, label: str, rooms: tuple[int | None, int | None]) -> None:
+def test_rows_that_join_equal_each_row_alone(name: str, label: str, rooms: tuple[int | None, int | None]) -> None:
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))

@@ -215,7 +215,7 @@ def test_what_a_living_process_writes_stays_however_slow_it_is(place: Path) -> N
     assert slow.exists()
 
 
-def test_the_least_recently_used_make_room_but_none_that_is_held(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_are_evicted_but_none_in_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, key in enumerate("abcd"):
         make(key, filled())
         os.utime(place / key / "store.json", (number + 1, number + 1))
@@ -248,7 +248,7 @@ def test_a_store_that_goes_while_it_is_opened_is_not_used(place: Path) -> None:
     assert not lock.acquire(shared=True)
 
 
-def test_without_a_place_to_write_the_tokens_are_kept_for_this_run(tmp_path: Path, monkeypatch: Any) -> None:
+def test_without_a_writable_folder_the_tokens_are_kept_for_this_run(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))
     said: list[str] = []
@@ -296,7 +296,7 @@ def test_a_second_run_takes_the_tokens_of_the_first_and_is_the_same(few: Path, t
     assert HIT not in train_tiny(few, tmp_path / "c", *TWELVE) and rows(tmp_path / "c") == rows(tmp_path / "a")
 
 
-def test_content_tokenizer_and_limits_decide_and_where_it_lies_does_not(
+def test_the_key_depends_on_content_tokenizer_and_limits_and_not_on_the_path(
     few: Path, pairs: Pairs, tmp_path: Path, place: Path
 ) -> None:
     train_tiny(few, tmp_path / "first", *ONE)
@@ -336,7 +336,7 @@ def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_pat
 
 
 @pytest.mark.parametrize("when", ["before the tokenizer", "before the tokens"])
-def test_data_that_changes_between_two_passes_is_refused(
+def test_data_that_changes_between_two_reads_is_refused(
     when: str, pairs: Pairs, tmp_path: Path, monkeypatch: Any
 ) -> None:
     step, notes = (
@@ -357,7 +357,7 @@ def test_data_that_changes_between_two_passes_is_refused(
     assert "training pairs" in train_tiny(data, tmp_path / "run", *ONE)
 
 
-def test_the_first_that_is_too_long_is_named_where_it_lies_now(pairs: Pairs, tmp_path: Path) -> None:
+def test_the_first_row_that_is_too_long_is_named_at_its_current_path(pairs: Pairs, tmp_path: Path) -> None:
     many = [*pairs[:20], ("x " * 90, "y"), *pairs[20:30]]
     for name, blank in (("a.tsv", 0), ("b.tsv", 3)):
         data = write_pairs(tmp_path / name, [("", "z")] * blank + many)
@@ -402,7 +402,7 @@ def test_a_stream_is_refused_because_it_is_read_more_than_once(tmp_path: Path) -
         train_tiny(tmp_path / "d.tsv", tmp_path / "run", *ONE)
 
 
-def test_a_long_pass_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_read_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     clock: Iterator[int] = iter(range(0, 1000, 6))
     monkeypatch.setattr("regard.runs.scan.time.monotonic", lambda: next(clock))
     said: list[str] = []

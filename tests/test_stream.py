@@ -70,7 +70,7 @@ def test_a_beam_that_is_cut_is_read_once(body: Any) -> None:
     }
 
 
-def test_who_listens_is_told_the_places_in_the_whole_batch(body: Any) -> None:
+def test_a_callback_gets_the_row_indices_of_the_whole_batch(body: Any) -> None:
     told_of: set[int] = set()
     batch, end, limits, settings, requests = asked([0, 1, 2, 3, 4])
     limits[1] = limits[3] = 0
@@ -111,7 +111,7 @@ def test_a_stream_is_the_search_in_pieces(
     assert looks <= 1 + math.log2(longest) + longest / 8 if few else looks == longest
 
 
-def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_stream_is_released(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plainly(monkeypatch)
     _graph_caches.pop(body, None)
     asking = asked([1, 3])
@@ -131,7 +131,7 @@ def test_a_stream_that_nobody_reads_on_is_let_go(body: Any, monkeypatch: pytest.
     agree(fixed(body, asking), right)
 
 
-def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_streams_of_one_kind_are_read_alternately(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plainly(monkeypatch)
     several = [asked([row], do_sample=True) for row in (3, 1, 3)]
     right = [search(body, *asking)[0][0].tokens for asking in several]
@@ -144,7 +144,7 @@ def test_two_streams_of_one_kind_are_read_in_turn(body: Any, monkeypatch: pytest
         assert [tuple(row) for row in said] == right
 
 
-def test_what_cannot_be_streamed_is_said_at_once(body: Any) -> None:
+def test_unsupported_streams_are_reported_at_once(body: Any) -> None:
     with pytest.raises(SettingError, match="num_beams=1"):
         stream(body, *asked([0], num_beams=2))
     with pytest.raises(SettingError, match="num_return_sequences"):

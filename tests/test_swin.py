@@ -269,7 +269,7 @@ def test_dense_heads_read_its_maps(task: str, size: tuple[int, int]) -> None:
     assert found.shape[0] == 2 and found.shape[-2:] == size and bool(found.isfinite().all())
 
 
-def test_a_model_of_hidden_patches_is_read_without_its_decoder(tmp_path: Path) -> None:
+def test_a_masked_image_model_is_read_without_its_decoder(tmp_path: Path) -> None:
     model = ours(theirs("SwinForMaskedImageModeling"), tmp_path)
     assert {name.rpartition(".")[0] or name for name in model.foreign} == {"decoder.0", "swin.embeddings"}
 
@@ -344,7 +344,7 @@ GRIDS = [(6, 6, 3, 1), (7, 9, 3, 1), (5, 8, 4, 2), (8, 8, 2, 1), (9, 6, 5, 2), (
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_windows_are_cut_and_joined_and_know_where_their_tokens_lie(grid: tuple[int, int, int, int]) -> None:
+def test_windows_are_split_and_joined_with_token_positions(grid: tuple[int, int, int, int]) -> None:
     tiles = WindowGrid.create(*grid)
     height, width = grid[:2]
     x = noise(2, height * width, 3)
@@ -359,7 +359,7 @@ def test_windows_are_cut_and_joined_and_know_where_their_tokens_lie(grid: tuple[
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_only_neighbours_of_one_window_see_each_other(grid: tuple[int, int, int, int]) -> None:
+def test_only_neighbors_of_one_window_attend_to_each_other(grid: tuple[int, int, int, int]) -> None:
     """Windows begin at `shift`; windows at the edges are smaller, and no window wraps around the grid."""
     tiles = WindowGrid.create(*grid)
     if not tiles.shift:
@@ -414,7 +414,7 @@ def test_attention_within_windows_is_that_of_the_whole_grid_under_their_rule(shi
     near(dense, weights)
 
 
-def test_the_rest_of_a_window_is_looked_at_and_is_no_key_of_the_picture() -> None:
+def test_padding_of_a_window_is_attended_to_and_is_not_a_key_of_the_image() -> None:
     part, table = attention(1)
     x = noise(2, 35, 8)
     with record_attention(part) as seen:
@@ -429,7 +429,7 @@ def test_the_rest_of_a_window_is_looked_at_and_is_no_key_of_the_picture() -> Non
     assert float(look.weights[:, :, (look.key_index[0, 0] == -1).any(-1)].min()) >= 0
 
 
-def test_a_body_is_watched_layer_by_layer_and_owes_its_numbers_to_the_weights() -> None:
+def test_attention_is_recorded_layer_by_layer_with_gradients() -> None:
     body = noisy(swin.build(TINY)).eval().requires_grad_(False)
     x = noise(2, 3, 40, 32)
     with record_attention(body, gradients=True) as seen:
@@ -447,7 +447,7 @@ def test_a_body_is_watched_layer_by_layer_and_owes_its_numbers_to_the_weights() 
         assert look.query_index is not None and int(look.query_index.max()) == height * width - 1
 
 
-def test_neighbours_in_a_batch_change_nothing() -> None:
+def test_neighbors_in_a_batch_change_nothing() -> None:
     body = noisy(swin.build(TINY)).eval()
     x = noise(3, 3, 57, 43)
     near(body(Batch(x)).pooled, torch.cat([body(Batch(x[n : n + 1])).pooled for n in range(3)]))
@@ -466,7 +466,7 @@ def test_a_pass_leaves_no_trace_of_its_size(tmp_path: Path) -> None:
 # -- constants
 
 
-def test_constants_are_made_once_for_a_size_and_can_be_learnt_through() -> None:
+def test_constants_are_computed_once_per_size_and_support_gradients() -> None:
     made = []
 
     def make(size: int, device: torch.device) -> Tensor:
@@ -480,7 +480,7 @@ def test_constants_are_made_once_for_a_size_and_can_be_learnt_through() -> None:
     assert cached_constant(make, 7, device=torch.device("meta")).is_meta and made == [7, 7]
 
 
-def test_a_body_that_was_asked_first_can_learn_afterwards() -> None:
+def test_a_body_can_train_after_inference() -> None:
     shifted._make_cached.cache_clear()
     body = noisy(swin.build(TINY))
     x = noise(1, 3, 30, 44)
@@ -503,7 +503,7 @@ def test_sixteen_bits_are_near_to_thirty_two() -> None:
 # -- training
 
 
-def test_a_share_of_the_pictures_goes_without_a_branch() -> None:
+def test_stochastic_depth_drops_a_branch_for_a_fraction_of_the_images() -> None:
     torch.manual_seed(0)
     part, x = DropPath(0.25), torch.ones(4000, 2, 3)
     out = part(x)
@@ -581,7 +581,7 @@ def test_presets_have_as_many_parameters_as_published(preset: str) -> None:
 
 
 @pytest.mark.parametrize("size", [28, 32, 64])
-def test_the_smallest_preset_reads_small_pictures(size: int) -> None:
+def test_the_smallest_preset_reads_small_images(size: int) -> None:
     body = swin.build(swin.MINI).eval()
     with torch.no_grad():
         found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
@@ -606,7 +606,7 @@ def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], said:
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 8, 8), (3, 8, 8), (1, 3, 0, 8)])
-def test_what_is_no_picture_is_refused_in_words(shape: tuple[int, ...]) -> None:
+def test_invalid_images_are_refused_with_a_message(shape: tuple[int, ...]) -> None:
     with pytest.raises(RegardError, match="channels"):
         swin.build(TINY)(Batch(torch.zeros(shape)))
 

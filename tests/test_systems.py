@@ -75,7 +75,7 @@ def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: 
 
 
 @systems
-def test_the_tasks_of_a_system_exist_and_no_other_can_be_asked(name: str) -> None:
+def test_the_tasks_of_a_system_exist_and_no_other_is_accepted(name: str) -> None:
     system = SYSTEMS[name]
     assert system.tasks and set(system.tasks) <= set(TEXT_TASKS)
     assert all(TEXT_TASKS[task].name == task for task in TEXT_TASKS)
@@ -87,7 +87,7 @@ def test_the_tasks_of_a_system_exist_and_no_other_can_be_asked(name: str) -> Non
 
 
 @systems
-def test_the_published_layout_names_fields_that_exist_and_every_field_of_the_config_is_known_there(name: str) -> None:
+def test_the_published_layout_names_existing_fields_and_covers_every_field_of_the_config(name: str) -> None:
     system = SYSTEMS[name]
     published = system.published
     assert set(published.keys) <= set(field_types(system.config)) and set(published.value_maps) <= set(published.keys)
@@ -103,7 +103,7 @@ def test_the_published_layout_names_fields_that_exist_and_every_field_of_the_con
 
 @pytest.mark.every(3)
 @presets
-def test_a_preset_has_exactly_the_parameters_it_says(preset: str) -> None:
+def test_a_preset_has_exactly_the_stated_parameters(preset: str) -> None:
     model = regard.build(preset, device="meta")
     assert sum(p.numel() for p in model.parameters()) == find_preset(preset)[1].parameters
     assert all(p.is_meta and p.requires_grad for p in model.parameters()) and not list(model.buffers())
@@ -150,7 +150,7 @@ SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7
 
 
 @pytest.mark.parametrize("preset", SMALL)
-def test_a_small_preset_reads_and_says_something_at_once(preset: str) -> None:
+def test_a_small_preset_reads_and_generates_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
     x = torch.arange(1, 7)[None]
     sides = (x, x) if "target" in model.task.fields else (x,)
@@ -161,7 +161,7 @@ def test_a_small_preset_reads_and_says_something_at_once(preset: str) -> None:
 
 @pytest.mark.every(6)
 @presets
-def test_a_preset_is_told_about_layer_by_layer(preset: str) -> None:
+def test_a_preset_is_described_layer_by_layer(preset: str) -> None:
     told = info(preset)
     assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
     assert told.flops > 0 and next(iter(told.recipes.values()))
@@ -230,7 +230,7 @@ def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothi
 
 
 @cases
-def test_a_batch_says_what_its_rows_say_one_by_one(name: str, label: str) -> None:
+def test_a_batch_equals_its_rows_one_by_one(name: str, label: str) -> None:
     model = tiny(name, label)
     rows = range(len(TINY[name].samples))
     alone = [asked(model, collate(model, name, [row])) for row in rows]
@@ -261,7 +261,7 @@ def beside(batch: Batch, more: int) -> dict[str, Any]:
 @cases
 @pytest.mark.parametrize("form", ["lengths", "marks"])
 @pytest.mark.parametrize("more", [0, 3])
-def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str, more: int) -> None:
+def test_tokens_in_padding_change_nothing(name: str, label: str, form: str, more: int) -> None:
     model = tiny(name, label)
     batch = collate(model, name)
     assert batch.labels is not None
@@ -281,7 +281,7 @@ def test_what_stands_in_padding_changes_nothing(name: str, label: str, form: str
 
 
 @cases
-def test_a_hole_in_the_marks_hides_what_stands_there(name: str, label: str) -> None:
+def test_a_hole_in_the_attention_mask_removes_its_token(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name, [0, 2, 3])
     marks = torch.arange(batch.inputs.shape[1]) < lengths_of(batch)[:, None]
@@ -296,7 +296,7 @@ def test_a_hole_in_the_marks_hides_what_stands_there(name: str, label: str) -> N
 
 
 @cases
-def test_the_public_calls_say_what_the_body_says(name: str, label: str) -> None:
+def test_the_public_calls_equal_the_body(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name)
     assert batch.labels is not None
@@ -357,7 +357,7 @@ def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, 
 
 
 @cases
-def test_the_published_layout_comes_back_too_where_it_can_say_it(name: str, label: str, tmp_path: Path) -> None:
+def test_the_hugging_face_format_is_restored_if_supported(name: str, label: str, tmp_path: Path) -> None:
     model = tiny(name, label)
     if not SYSTEMS[name].published.model_type:
         with pytest.raises(WeightsError, match="no Hugging Face equivalent"):

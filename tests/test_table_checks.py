@@ -29,7 +29,7 @@ def kinds(report: Report) -> dict[str, tuple[str, int]]:
     return {found.id: (found.severity, found.count) for found in report.findings}
 
 
-def test_clean_rows_have_only_their_classes_told(tmp_path: Path) -> None:
+def test_clean_rows_have_only_class_statistics(tmp_path: Path) -> None:
     report = check("classify", table(tmp_path, clean()), out=tmp_path)
     assert kinds(report) == {"classes": ("note", 2)} and report.counts["classes"] == 2
     assert "classes (0: 100, 1: 100)" in str(report) and (tmp_path / "lengths.png").stat().st_size > 10_000
@@ -70,7 +70,7 @@ def test_what_was_spoilt_is_found_and_nothing_else(
             assert finding.locations[0].path == str(tmp_path / "a.tsv") and finding.locations[0].line
 
 
-def test_places_name_the_first_and_the_other(tmp_path: Path) -> None:
+def test_findings_name_the_first_and_the_other_line(tmp_path: Path) -> None:
     rows = clean()
     report = check("classify", table(tmp_path, [*rows, (rows[3][0], "0")]))
     place = next(finding for finding in report.findings if finding.id == "conflicting_labels").locations[0]
@@ -107,7 +107,7 @@ def some(count: int = 120) -> list[dict[str, Any]]:
     ]
 
 
-def test_questions_are_checked_for_bad_rows_and_for_one_place(tmp_path: Path) -> None:
+def test_questions_are_checked_for_invalid_rows_and_for_one_position(tmp_path: Path) -> None:
     rows = some()
     report = check("choose", questions(tmp_path, rows), out=tmp_path / "x.svg")
     assert set(report.as_dict()["class_counts"]) == {"correct_choice_positions"}
@@ -124,7 +124,7 @@ def test_questions_are_checked_for_bad_rows_and_for_one_place(tmp_path: Path) ->
     assert kinds(check("choose", questions(tmp_path, always)))["imbalance"] == ("warning", 120)
 
 
-def test_a_file_that_cannot_be_read_is_told_of(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.tsv.gz").write_bytes(b"\x1f\x8b broken")
     report = check("classify", str(tmp_path / "a.tsv.gz"))
     assert kinds(report)["unreadable"][0] == "error" and kinds(report)["few"][0] == "error"

@@ -84,7 +84,7 @@ def test_a_pair_is_two_columns(tmp_path: Path) -> None:
     assert plain(iterate_labeled([path])) == [("a", "b", "x"), ("a", "", "y")]
 
 
-def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
+def test_empty_rows_are_skipped_by_line(tmp_path: Path) -> None:
     path = write(tmp_path, "a.tsv", "text\tpair\tlabel\na\tb\tx\n\tb\tx\na\t\tx\na\tb\t \n\n\n")
     found = list(iterate_labeled([path]))
     assert [item.reason for item in found if isinstance(item, SkippedRow)] == [
@@ -93,7 +93,7 @@ def test_what_is_blank_is_left_out_by_its_place(tmp_path: Path) -> None:
     assert [item.line for item in found] == [2, 3, 4, 5]
 
 
-def test_a_file_without_a_row_says_what_a_row_needs(tmp_path: Path) -> None:
+def test_a_file_without_a_row_reports_the_required_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found"):
         list(iterate_labeled([write(tmp_path, "a.tsv", "text\tlabel\n")]))
     with pytest.raises(DataError, match="skipped"):
@@ -127,7 +127,7 @@ def test_the_right_choice_is_a_number_a_letter_or_its_text(label: Any, tmp_path:
     assert bare(found) == [TOLD] and found[0].line == 1 and found[0].prompt == "It rains. What is wet?"
 
 
-def test_choices_stand_in_a_list_or_in_columns(tmp_path: Path) -> None:
+def test_choices_are_in_a_list_or_in_columns(tmp_path: Path) -> None:
     rest = {name: value for name, value in ASKED.items() if name not in ("question", "label")}
     path = objects(tmp_path, {**ASKED}, {**rest, "label": 1}, {**ASKED, "choices": ["a", "b", "c"], "label": 2})
     assert bare(iterate_questions([path])) == [
@@ -151,7 +151,7 @@ def test_columns_of_questions_can_be_named(tmp_path: Path) -> None:
     assert bare(iterate_questions([objects(tmp_path, alone)])) == [ChoiceSample("What is wet?", "", TOLD.choices, 0)]
 
 
-def test_an_answer_that_is_a_number_is_a_text_and_a_label_a_place(tmp_path: Path) -> None:
+def test_an_answer_that_is_a_number_is_a_text_and_a_label_an_index(tmp_path: Path) -> None:
     sums = {"context": "1 + 1 =", "choices": ["3", "1", "2"]}
     assert bare(iterate_questions([objects(tmp_path, {**sums, "answer": "2"})]))[0].label == 2
     assert bare(iterate_questions([objects(tmp_path, {**sums, "label": 1})]))[0].label == 1
@@ -256,7 +256,7 @@ def test_files_with_one_label_and_with_several_do_not_go_together(tmp_path: Path
     ]
 
 
-def test_a_table_that_has_no_context_or_choices_is_asked_which_they_are(tmp_path: Path) -> None:
+def test_a_table_without_context_or_choices_needs_named_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("sentence\tlabel\na b\t0\n")
     with pytest.raises(DataError, match="--columns"):

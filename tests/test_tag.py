@@ -46,7 +46,7 @@ def test_windows_cover_everything_and_overlap() -> None:
     assert windows(20, 8, 0)[1][0] == 6
 
 
-def test_the_first_piece_of_each_word_is_asked_and_tags_are_respelt() -> None:
+def test_the_first_piece_of_each_word_is_labeled_and_tags_are_converted() -> None:
     model = encoder("tag", TEXTS, LABELS)
     encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), LABELS)
     for number, sample in enumerate(SENTENCES):
@@ -61,7 +61,7 @@ def test_the_first_piece_of_each_word_is_asked_and_tags_are_respelt() -> None:
             assert said == ["B-PER", "I-PER", "O", "O", "B-LOC", "I-LOC"]
 
 
-def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_and_packed_alike() -> None:
+def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> None:
     model = encoder("tag", TEXTS, LABELS)
     encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), LABELS)
     padded = TASK.collate(encoded, range(3), model.config)

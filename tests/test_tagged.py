@@ -117,7 +117,7 @@ def test_numbers_are_no_tags_unless_they_have_names(tmp_path: Path) -> None:
     assert plain(iterate_tagged([path])) == [("a b", "0 1")]
 
 
-def test_a_sentence_knows_its_place_and_comes_back_from_json(tmp_path: Path) -> None:
+def test_a_sentence_has_its_line_and_comes_back_from_json(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", f"-DOCSTART- -X- O\n\n{WORDS}")
     found = list(iterate_tagged([path]))
     assert [(item.path, item.line) for item in found] == [(path, 3), (path, 8)]
@@ -135,14 +135,14 @@ def test_other_columns_are_other_tags(tmp_path: Path) -> None:
         list(iterate_tagged([path], {"tag": "1"}))
 
 
-def test_the_word_number_sign_is_no_comment(tmp_path: Path) -> None:
+def test_a_number_sign_as_a_word_is_not_a_comment(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", "One CD O\n\n# # O\n1 CD O\n\n# text=a O\n#tag NN B-X\n# # O\n")
     assert plain(iterate_tagged([path])) == [("One", "O"), ("# 1", "O O"), ("#tag #", "B-X O")]
     path = write(tmp_path, "a.tsv", "#\tO\nb\tO\n\n# a comment\n# \tO\nx\tO\n")
     assert plain(iterate_tagged([path])) == [("# b", "O O"), ("# x", "O O")]
 
 
-def test_blanks_that_keep_a_word_together_do_not_divide_it(tmp_path: Path) -> None:
+def test_non_breaking_spaces_do_not_split_a_word(tmp_path: Path) -> None:
     assert plain(iterate_tagged([write(tmp_path, "a.conll", "1\u00a0000 O\nkm O\n")])) == [("1\u00a0000 km", "O O")]
     assert plain(iterate_tagged([write(tmp_path, "a.tsv", "New York\tB-LOC\nis\tO\n")])) == [("New York is", "B-LOC O")]
 
@@ -174,7 +174,7 @@ def test_bad_lines_are_refused_by_name_or_noted(name: str, text: str, said: str,
     assert len(heard) == 1 and plain(found)[-1] == ("d", "O") and ("b" not in plain(found)[0][0])
 
 
-def test_a_scheme_that_is_said_is_asked_for(tmp_path: Path) -> None:
+def test_a_given_scheme_is_required(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conll", "a B-X\n\nb NN\n")
     assert len(list(iterate_tagged([path], None, TagOptions("plain")))) == 2
     letters = write(tmp_path, "b.conll", "a NN\nb O\nc S\n")  # these tags may also be classes
@@ -232,7 +232,7 @@ def kinds(report: Report) -> dict[str, tuple[str, int]]:
     return {kind: what for kind, what in said.items() if what[0] != "note"}
 
 
-def test_clean_sentences_have_only_their_tags_told(tmp_path: Path) -> None:
+def test_clean_sentences_have_only_tag_statistics(tmp_path: Path) -> None:
     report = checked(tmp_path, clean())
     assert kinds(report) == {} and report.counts["entities"] == 200
     text = str(report)
@@ -321,7 +321,7 @@ def test_leaks_and_unknown_kinds_of_the_validation_set(tmp_path: Path) -> None:
     assert kinds(checked(tmp_path, rows, rows[:50])) == {"leak": ("error", 50)}
 
 
-def test_classes_of_texts_and_places_of_choices_are_spread_too(tmp_path: Path) -> None:
+def test_classes_of_texts_and_positions_of_choices_have_distributions_too(tmp_path: Path) -> None:
     rows = "".join(f"film {n}\t{'good' if n % 4 else 'bad'}\n" for n in range(200))
     report = check_labeled([write(tmp_path, "a.tsv", f"text\tlabel\n{rows}")], [], None, DataSettings())
     assert report.class_counts == (ClassCounts("classes", {"bad": 50, "good": 150}),)
@@ -333,7 +333,7 @@ def test_classes_of_texts_and_places_of_choices_are_spread_too(tmp_path: Path) -
     assert report.class_counts[0].train == {"0": 60, "1": 60}
 
 
-def test_spreads_are_drawn_and_told(tmp_path: Path) -> None:
+def test_distributions_are_drawn_and_reported(tmp_path: Path) -> None:
     report = checked(tmp_path, clean(), [*clean(5), "Rome B-C\n"])
     drawn = draw_class_counts(report.class_counts, tmp_path / "a.svg").read_text()
     assert ">Entities by type<" in drawn and ">validation<" in drawn and ">50.0 %<" in drawn
@@ -345,7 +345,7 @@ def test_spreads_are_drawn_and_told(tmp_path: Path) -> None:
     assert len(many) == 22 and many[-1].startswith("… 10 others") and "755" in many[-1]
 
 
-def test_a_file_of_whole_sentences_is_told_to_be_none_of_words(tmp_path: Path) -> None:
+def test_a_file_of_whole_sentences_is_reported_as_not_pretokenized(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("sentence\tlabel\n" + "a whole sentence\t1\nand another one\t0\n" * 3)
     with pytest.raises(DataError, match="line 2"):

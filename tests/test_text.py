@@ -344,7 +344,7 @@ def test_added_tokens_are_special_and_come_last(
             language.with_special_tokens([token])
 
 
-def test_blanks_and_parts_of_characters_can_be_read(language: TextTokenizer, characters: TextTokenizer) -> None:
+def test_spaces_and_parts_of_characters_are_readable(language: TextTokenizer, characters: TextTokenizer) -> None:
     def shown(made: TextTokenizer, text: str) -> str:
         return "|".join(made.display_tokens(made.encode([text])[0]))
 
@@ -354,7 +354,7 @@ def test_blanks_and_parts_of_characters_can_be_read(language: TextTokenizer, cha
     assert language.display_tokens([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
 
 
-def test_words_are_shown_with_a_dot_where_they_go_on(words: TextTokenizer) -> None:
+def test_continued_words_are_shown_with_a_dot(words: TextTokenizer) -> None:
     ids = [words.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
     assert words.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
 

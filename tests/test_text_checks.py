@@ -102,7 +102,7 @@ def test_folders_and_columns_are_read_as_training_reads_them(folder: Path) -> No
 # -- unusable files
 
 
-def test_bad_bytes_are_counted_by_lines_and_reading_goes_on(folder: Path) -> None:
+def test_invalid_bytes_are_counted_by_lines_and_reading_continues(folder: Path) -> None:
     lines = [line.encode() for line in story(1)]
     lines[10], lines[3000] = b"caf\xe9", b"n\0ull"
     Path("a.txt").write_bytes(b"\n".join(lines))
@@ -123,7 +123,7 @@ def test_files_and_rows_that_cannot_be_read_are_named_and_the_others_read(folder
     assert bad.severity == "error" and "damaged gzip" in bad.locations[0].text
 
 
-def test_blank_documents_are_a_warning_and_many_an_error(folder: Path) -> None:
+def test_empty_documents_are_a_warning_and_many_an_error(folder: Path) -> None:
     path = objects("a.jsonl", [*story(1), " \n", "end"])
     blank = only(check(path, save("b.txt", "")), "empty")
     assert blank.severity == "warning" and [(p.path, p.line) for p in blank.locations] == [(path, 4001), ("b.txt", 1)]
@@ -142,7 +142,7 @@ def test_too_little_text(folder: Path) -> None:
 # -- damaged text
 
 
-def test_damaged_lines_are_found_at_their_places(folder: Path) -> None:
+def test_damaged_lines_are_found_with_their_line_numbers(folder: Path) -> None:
     lines = story(1)
     lines[100], lines[1000], lines[2000], lines[3000] = "fÃ¼r", "caf\ufffd", "a\x07b", "fish &amp; chips"
     report = check(save("a.txt", lines))
@@ -156,7 +156,7 @@ def test_damaged_lines_are_found_at_their_places(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [100_001, 300_000])
-def test_text_without_a_blank_is_seen_once(folder: Path, size: int) -> None:
+def test_text_without_a_space_is_reported_once(folder: Path, size: int) -> None:
     path = save("a.txt", "\n".join([*story(1), "x" * size, *story(2)]))
     solid = only(check(path), "no_whitespace")
     assert solid.severity == "warning" and solid.count == 1 and solid.locations[0].line >= 4001
@@ -176,7 +176,7 @@ def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
     assert "(same as set/a.txt:1)" in found(check("set"))["duplicates"].locations[0].text
 
 
-def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
+def test_repeated_lines_are_weighted_by_their_fraction(folder: Path) -> None:
     notice = "This file is part of a library that must never be read aloud."
     assert not check(save("a.txt", [*story(1), *[notice] * 20])).findings
     some = only(check(save("b.txt", [*story(1), *[notice, notice.upper()] * 100])), "duplicate_lines")
@@ -189,7 +189,7 @@ def test_repeated_lines_are_weighed_by_their_share(folder: Path) -> None:
 # -- leaks
 
 
-def test_documents_that_are_trained_on_are_told_apart_by_how_alike_they_are(folder: Path) -> None:
+def test_leaked_documents_are_distinguished_by_similarity(folder: Path) -> None:
     train, valid = story(1), story(2, 400)
     long = "\n".join(story(9, 300))
     near = long.upper().replace(" ", "  ").replace(".", " !")
@@ -203,7 +203,7 @@ def test_documents_that_are_trained_on_are_told_apart_by_how_alike_they_are(fold
     assert "in training data: a.jsonl:4001" in alike.locations[0].text
 
 
-def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path) -> None:
+def test_leaked_passages_are_found_at_every_position(folder: Path) -> None:
     train, valid = story(1), story(2, 1000)
     data = save("a.txt", train)
     assert not check(data, valid=(save("v.txt", valid),)).findings
@@ -215,7 +215,7 @@ def test_passages_that_are_trained_on_are_found_wherever_they_stand(folder: Path
     assert only(check(data, valid=(save("v.txt", [*valid, *loud]),)), "validation leak_lines").count == 500
 
 
-def test_a_sample_of_lines_speaks_for_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_lines_represents_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_survey, "MAX_LINE_HASHES", 1000)
     data, valid = save("a.txt", story(1, 20_000)), save("v.txt", [*story(2, 2000), *story(1, 2000)])
     leak = only(check(data, valid=(valid,)), "validation leak_lines")

@@ -66,7 +66,7 @@ def test_a_plain_file_is_one_document_kept_exactly(folder: Path, name: str) -> N
     assert read(write(name, content)) == [Passage(content, name, 1, True)]
 
 
-def test_line_ends_of_windows_and_a_mark_at_the_start_are_seen_through(folder: Path) -> None:
+def test_windows_line_ends_and_a_byte_order_mark_are_handled(folder: Path) -> None:
     assert documents(write("a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\r\r\n")) == ["one\n\ntwo\r\n"]
 
 
@@ -77,7 +77,7 @@ def test_files_come_in_the_order_given_and_patterns_sorted(folder: Path) -> None
     assert text_files(Path("c.md")) == ["c.md"]
 
 
-def test_blank_documents_are_left_out_and_named(folder: Path) -> None:
+def test_empty_documents_are_skipped_and_named(folder: Path) -> None:
     write("a.txt", " \n\t\n"), write("b.txt", ""), write("c.txt", "c"), write("d.txt", b"\xef\xbb\xbf")
     found = read("a.txt", "b.txt", "c.txt", "d.txt")
     assert found == [
@@ -102,12 +102,12 @@ def test_blank_documents_are_left_out_and_named(folder: Path) -> None:
         (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "damaged gzip file"),
     ],
 )
-def test_what_is_not_text_is_named_with_its_place(folder: Path, content: bytes, said: str) -> None:
+def test_invalid_text_is_named_with_its_line(folder: Path, content: bytes, said: str) -> None:
     Path("a.txt").write_bytes(content)
     assert said in complaint("a.txt")
 
 
-def test_places_of_errors_are_right_far_into_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_numbers_of_errors_are_right_far_into_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     content = b"\xef\xbb\xbf" + b"a line of text\n" * 500 + b"x" * 333 + b"\xff" + b"y" * 50
     write("a.txt", content), write("a.txt.gz", content)
@@ -137,7 +137,7 @@ def test_a_folder_is_the_files_of_text_below_it(folder: Path) -> None:
     assert documents("my set/") == documents("my set")
 
 
-def test_a_folder_without_text_says_what_it_holds(folder: Path) -> None:
+def test_a_folder_without_text_reports_its_contents(folder: Path) -> None:
     write("set/code/a.py", "x")
     said = complaint("set")
     assert said.startswith("set: no text file") and " code/a.py." in said and "'set/*.py'" in said
@@ -252,7 +252,7 @@ def test_the_size_of_passages_changes_seldom_with_the_files(folder: Path) -> Non
     assert passage_size(["a.txt", "missing"]) == PASSAGE_CHARS
 
 
-def test_without_line_ends_blanks_will_do_and_without_those_anything() -> None:
+def test_without_line_ends_texts_are_split_at_spaces_or_anywhere() -> None:
     words = "word " * 20_000
     found = passages(words)
     assert "".join(item.text for item in found) == words

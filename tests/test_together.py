@@ -70,7 +70,7 @@ def test_two_processes_train_what_one_does_and_one_of_them_writes(few: Path, alo
     assert len(list((tmp_path / "run/events").iterdir())) == 1
 
 
-def test_one_process_began_and_two_go_on(few: Path, alone: Path, tmp_path: Path) -> None:
+def test_one_process_began_and_two_resume(few: Path, alone: Path, tmp_path: Path) -> None:
     with stopped_in(20):
         train_tiny(few, tmp_path / "run", *RUN)
     done = together([*TORCHRUN, "train", "translate", "--out", str(tmp_path / "run"), "--resume"])
@@ -78,7 +78,7 @@ def test_one_process_began_and_two_go_on(few: Path, alone: Path, tmp_path: Path)
     same_losses(tmp_path / "run", alone)
 
 
-def test_two_processes_are_asked_to_stop_and_one_goes_on(few: Path, alone: Path, tmp_path: Path) -> None:
+def test_two_processes_are_stopped_and_one_resumes(few: Path, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "my run"
     code, out, err = interrupted(words(few, run), run, 4, signal.SIGTERM)
     assert code != 0 and "2 processes" in out
@@ -92,7 +92,7 @@ def test_two_processes_are_asked_to_stop_and_one_goes_on(few: Path, alone: Path,
     same_losses(run, alone)
 
 
-def test_processes_that_cannot_share_the_grains_are_refused_with_the_numbers_that_can(
+def test_processes_that_cannot_divide_the_micro_batches_are_refused_with_valid_numbers(
     few: Path, tmp_path: Path
 ) -> None:
     done = together(words(few, tmp_path / "run", "train.grad_accum=9"))
@@ -102,7 +102,7 @@ def test_processes_that_cannot_share_the_grains_are_refused_with_the_numbers_tha
     assert "Use 1, 3, 9 processes, or set train.grad_accum to a multiple of 2" in done.stderr
 
 
-def test_the_grain_that_burst_is_named_whoever_computed_it(few: Path, tmp_path: Path) -> None:
+def test_the_micro_batch_with_a_nan_loss_is_named_on_every_rank(few: Path, tmp_path: Path) -> None:
     wild = ("train.lr=1e30", "train.grad_clip=0", "train.warmup_steps=0", "train.log_every=1")
     with pytest.raises(RunError, match="micro-batch") as stop:
         train_tiny(few, tmp_path / "one", *RUN, *wild)

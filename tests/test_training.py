@@ -64,7 +64,7 @@ def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: 
     assert all(row["loss"] < 7 and row["grad_norm"] > 0 for row in rows(trained.path, "train"))
 
 
-def test_the_card_says_what_was_reached_on_what_and_by_which_settings(trained: Trained) -> None:
+def test_the_card_contains_scores_data_and_settings(trained: Trained) -> None:
     card, known = (trained.path / "README.md").read_text("utf-8"), facts(trained.path)
     lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in card.splitlines()]
     for name in ("bleu", "chrf", "exact_match", "samples"):
@@ -77,7 +77,7 @@ def test_the_card_says_what_was_reached_on_what_and_by_which_settings(trained: T
     assert f"step {known['best']['step']}" in card
 
 
-def test_log_and_card_say_how_much_of_the_batches_is_padding(trained: Trained) -> None:
+def test_log_and_card_report_the_fraction_of_padding(trained: Trained) -> None:
     (plan,) = rows(trained.path, "plan")
     said = re.search(r"([\d.]+) % padding", trained.said)
     assert (
@@ -87,13 +87,13 @@ def test_log_and_card_say_how_much_of_the_batches_is_padding(trained: Trained) -
     assert f"{said[1]} % padding" in (trained.path / "README.md").read_text("utf-8")
 
 
-def test_the_card_tells_how_to_ask_this_very_run(trained: Trained) -> None:
+def test_the_card_contains_commands_for_this_run(trained: Trained) -> None:
     card = (trained.path / "README.md").read_text("utf-8")
     named = [shlex.split(line)[2] for line in card.splitlines() if line.startswith("regard ")]
     assert len(named) >= 3 and all((trained.path.parent / name).exists() for name in named), named
 
 
-def test_everyone_who_may_read_the_card_may_read_the_weights(trained: Trained) -> None:
+def test_weights_have_the_file_permissions_of_the_card(trained: Trained) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in trained.path.iterdir() if path.is_file()}
     assert modes["model.safetensors"] == modes["README.md"], {name: oct(mode) for name, mode in modes.items()}
 
@@ -105,7 +105,7 @@ def test_the_best_model_is_what_is_kept(trained: Trained, few: Path, tmp_path: P
     assert facts(tmp_path / "wild")["best"]["step"] < 12 and keeps_best(tmp_path / "wild", "model:")
 
 
-def test_what_is_held_out_is_said_and_counted(trained: Trained) -> None:
+def test_the_held_out_part_is_reported_and_counted(trained: Trained) -> None:
     assert "no --valid given; 6 pairs held out for validation" in trained.said
     assert "54 training pairs, 6 validation pairs" in trained.said
     found = facts(trained.path)["data_stats"]
@@ -160,7 +160,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(more: tuple[str, ...
     assert keeps_best(tmp_path / "run", "ema:body." if more else "model:")
 
 
-def test_the_log_of_a_resumed_run_says_the_same_wherever_it_was_stopped(few: Path, whole: Path, tmp_path: Path) -> None:
+def test_the_log_of_a_resumed_run_is_the_same_wherever_it_was_stopped(few: Path, whole: Path, tmp_path: Path) -> None:
     with stopped_in(5):
         train_tiny(few, tmp_path / "run", *TWELVE)
     train_tiny((), tmp_path / "run", *TWELVE, resume=True)
@@ -172,7 +172,7 @@ def test_the_command_that_is_offered_needs_no_settings_again(halved: Path, whole
     assert rows(halved) == rows(whole)
 
 
-def test_events_and_samples_say_each_step_once_after_going_on(whole: Path, tmp_path: Path) -> None:
+def test_events_and_samples_contain_each_step_once_after_resuming(whole: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = shutil.copytree(whole, tmp_path / "run")
@@ -196,14 +196,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_is_used(harm: st
     assert rows(halved) == rows(whole)
 
 
-def test_where_no_checkpoint_is_whole_it_starts_again_and_says_so(halved: Path, whole: Path) -> None:
+def test_without_a_valid_checkpoint_the_run_restarts_and_reports_it(halved: Path, whole: Path) -> None:
     for path in (halved / "checkpoints").glob("*/state.safetensors"):
         path.unlink()
     assert "starting at step 0" in train_tiny((), halved, *TWELVE, resume=True)
     assert rows(halved) == rows(whole)
 
 
-def test_a_run_stopped_before_its_first_validation_can_go_on(few: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_validation_can_resume(few: Path, whole: Path, tmp_path: Path) -> None:
     with stopped_in(2):
         train_tiny(few, tmp_path / "run", *TWELVE)
     assert "Resuming after step 2" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
@@ -216,7 +216,7 @@ def test_a_finished_run_has_nothing_left_to_do(whole: Path, tmp_path: Path) -> N
     assert (rows(run), facts(run)) == (rows(whole), facts(whole))
 
 
-def test_resuming_where_no_run_is_starts_at_0_and_says_so(few: Path, tmp_path: Path) -> None:
+def test_resuming_without_a_run_starts_at_0_and_reports_it(few: Path, tmp_path: Path) -> None:
     said = train_tiny(few, tmp_path / "run", *TWELVE, "train.steps=1", resume=True)
     assert "no run to resume; starting at step 0" in said and checkpoints(tmp_path / "run") == ["step-00000001"]
 
@@ -270,7 +270,7 @@ def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, t
 # -- signals
 
 
-def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, tmp_path: Path) -> None:
+def test_ctrl_c_and_sigterm_save_and_print_the_resume_command(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "my run"
     many = [
         "train.steps=100000",
@@ -291,7 +291,7 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(few: Path, t
     assert int(checkpoints(run)[-1].removeprefix("step-")) > saved
 
 
-def test_a_loss_that_is_no_number_stops_the_run_naming_step_and_grain(burst: tuple[Path, str]) -> None:
+def test_a_nan_loss_stops_the_run_naming_step_and_micro_batch(burst: tuple[Path, str]) -> None:
     out, said = burst
     assert "step 7, micro-batch 2 of 2" in said and "NaN" not in (out / "log.jsonl").read_text()
     assert checkpoints(out) == ["step-00000004"]
@@ -302,7 +302,7 @@ def test_a_run_that_burst_names_its_last_good_checkpoint(burst: tuple[Path, str]
     assert "step-00000004" in burst[1] or "step 4" in burst[1]
 
 
-def test_a_run_that_burst_goes_on_before_it_did(burst: tuple[Path, str]) -> None:
+def test_a_diverged_run_resumes_from_before(burst: tuple[Path, str]) -> None:
     said = train_tiny((), burst[0], *TWELVE, "train.grad_accum=2", "train.log_every=3", resume=True)
     assert "Resuming after step 4" in said and rows(burst[0])[-1]["step"] == 12
 
@@ -334,7 +334,7 @@ def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[Tra
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.25, 100.0])
-def test_a_step_of_two_grains_is_the_mean_over_the_labels_of_both(clip: float) -> None:
+def test_a_step_of_two_micro_batches_is_the_mean_over_the_labels_of_both(clip: float) -> None:
     settings = TrainSettings(
         steps=1, grad_accum=2, lr=0.5, warmup_steps=0, lr_schedule="constant", grad_clip=clip, precision="float32"
     )
@@ -352,7 +352,7 @@ def test_a_step_of_two_grains_is_the_mean_over_the_labels_of_both(clip: float) -
         assert torch.allclose(ours, before - 0.5 * shrunk * gradient, rtol=0, atol=1e-6)
 
 
-def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None:
+def test_dropout_is_the_same_in_the_same_micro_batch_and_another_in_the_next() -> None:
     settings = TrainSettings(steps=3, lr=1e-30, warmup_steps=0, lr_schedule="constant", precision="float32")
     model = doubled(dropout=0.5)
     whole = [float(step.loss) for step in steps(model, settings)]
@@ -362,7 +362,7 @@ def test_dropout_is_the_same_in_the_same_grain_and_another_in_the_next() -> None
     assert all(a != b for a, b in zip(whole, other, strict=True))
 
 
-def test_the_rate_is_equation_3_of_the_paper() -> None:
+def test_the_learning_rate_is_equation_3_of_the_paper() -> None:
     for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
         recipe = PRESETS[f"transformer-{name}"].recipe["train"]
         settings = TrainSettings(
@@ -382,7 +382,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_rate_rises_to_its_peak_and_falls_as_computed_by_hand(schedule: Any) -> None:
+def test_the_learning_rate_rises_to_its_peak_and_falls_as_computed_by_hand(schedule: Any) -> None:
     settings = TrainSettings(lr=2.0, warmup_steps=10, steps=110, lr_schedule=schedule)
     for step, rate in SCHEDULES[schedule].items():
         assert lr_at(step, settings) == pytest.approx(rate, abs=1e-12), step

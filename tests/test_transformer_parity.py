@@ -420,7 +420,7 @@ def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:
     assert soon != sure
 
 
-def test_a_folder_of_ours_generates_over_there_what_it_says_here(taught: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_ours_generates_the_same_in_transformers(taught: Any, tmp_path: Path) -> None:
     model, _, batch, marks = taught
     regard.save(model, tmp_path)
     theirs = transformers.MarianMTModel.from_pretrained(tmp_path).eval()

@@ -100,7 +100,7 @@ def test_presets_have_the_sizes_of_the_published_code() -> None:
 
 @pytest.mark.parametrize("label", HALTING)
 @pytest.mark.parametrize("room", [None, 11])
-def test_a_later_token_sees_earlier_ones_that_have_stopped_at_every_step(label: str, room: int | None) -> None:
+def test_a_later_token_attends_to_halted_earlier_ones_at_every_step(label: str, room: int | None) -> None:
     model = tiny("universal", label, seed=2)
     batch = replace(collate(model, TINY["universal"].samples, [0, 2, 3]), labels=None)
     target = torch.randint(3, 23, (3, 8), generator=torch.Generator().manual_seed(4))
@@ -186,7 +186,7 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
 
 
 @pytest.mark.parametrize("name", ["universal", "transformer"])
-def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(name: str) -> None:
+def test_position_offsets_are_random_in_training_and_equal_on_both_sides(name: str) -> None:
     model = tiny(name, dropout=0.0, max_position_offset=9)
     seen: list[Tensor] = []
     kept = model.body.position
@@ -214,7 +214,7 @@ def test_positions_begin_anywhere_while_learning_and_are_alike_on_both_sides(nam
         assert int(seen[0].max()) < 9 and not bool(seen[0].flatten()[0])
 
 
-def test_an_answer_tells_how_long_its_question_was_thought_about() -> None:
+def test_a_prediction_reports_the_ponder_steps_of_its_source() -> None:
     from regard.processors.tokenizer.tokenizer import TextTokenizer
 
     model = tiny("universal", "halting", vocab_size=8)

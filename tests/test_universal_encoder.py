@@ -61,7 +61,7 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
 
 
 @pytest.mark.parametrize("mixing", ["convex", "accumulated"])
-def test_tokens_stop_as_a_loop_over_each_says(mixing: str) -> None:
+def test_tokens_halt_as_in_a_loop(mixing: str) -> None:
     config = universal_encoder.Config(**SIZES, **IDS, act=True, act_max_steps=6, act_epsilon=0.05, act_mixing=mixing)  # type: ignore[arg-type]
     body = noisy(universal_encoder.build(config), seed=4)
     layer: Any = torch_layer(body.encoder.block, False)
@@ -152,7 +152,7 @@ def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged(task: str) ->
     assert model.body.encoder.halting.gate.weight.grad.abs().sum() > 0
 
 
-def test_hidden_words_are_found_and_their_steps_cost_too() -> None:
+def test_masked_tokens_are_predicted_with_a_ponder_cost() -> None:
     model = asked("mlm")
     batch = Batch(
         torch.tensor([[2, 7, 4, 9, 3]]),
@@ -177,7 +177,7 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("task", ASKED)
-def test_an_answer_tells_how_long_its_tokens_were_thought_about(task: str) -> None:
+def test_a_prediction_reports_the_ponder_steps_of_its_tokens(task: str) -> None:
     model = asked(task)
     answer = model.predict(ASKED[task])
     told = model.explain(*[ASKED[task]] if task != "qa" else ASKED[task])
@@ -263,7 +263,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["png", "html", "json"])
-def test_a_run_is_read_back_and_what_was_thought_about_is_drawn(run: Path, tmp_path: Path, ending: str) -> None:
+def test_a_run_is_loaded_and_its_ponder_steps_are_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     model = regard.load(run)
     assert model.config.act and model.config.max_steps == 4
     told = model.explain("the cat is old")

@@ -61,7 +61,7 @@ def cloud(counts: tuple[int, ...], width: int = 8) -> tuple[Tensor, Tensor]:
 
 @forms
 @pytest.mark.parametrize("counts", [(14,), (3, 9), (1, 1), (2, 6, 6)])
-def test_every_point_receives_what_the_formula_says(form: str, counts: tuple[int, ...]) -> None:
+def test_every_point_equals_the_formula(form: str, counts: tuple[int, ...]) -> None:
     attention = made(form)
     places, x = cloud(counts)
     ours = attention(x, near_in(places, counts, 6))
@@ -115,7 +115,7 @@ def test_a_weight_serves_the_channels_that_are_equal_modulo_their_number() -> No
 
 
 @forms
-def test_a_watcher_sees_weights_and_whose_they_are(form: str) -> None:
+def test_recording_returns_weights_and_key_indices(form: str) -> None:
     attention, counts = made(form), (3, 9)
     places, x = cloud(counts)
     near = near_in(places, counts, 6)
@@ -132,7 +132,7 @@ def test_a_watcher_sees_weights_and_whose_they_are(form: str) -> None:
 
 
 @forms
-def test_what_stands_for_a_missing_neighbour_counts_for_nothing(form: str) -> None:
+def test_padding_for_a_missing_neighbor_has_no_effect(form: str) -> None:
     """Neither in outputs, nor in gradients, nor in batch norm statistics."""
     attention, counts = made(form).train(), (2, 9)
     places, x = cloud(counts)
@@ -154,7 +154,7 @@ def test_what_stands_for_a_missing_neighbour_counts_for_nothing(form: str) -> No
     assert all(torch.equal(a, b) for a, b in zip([*grads, *kept], [*grads2, *kept2], strict=True))  # type: ignore[arg-type]
 
 
-def test_norms_gather_statistics_of_neighbours_that_are_there() -> None:
+def test_norms_gather_statistics_of_existing_neighbors() -> None:
     attention, counts = made("released").train(), (2, 9)
     places, x = cloud(counts)
     near = near_in(places, counts, 6)
@@ -181,7 +181,7 @@ def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, 
 
 
 @pytest.mark.parametrize("counts", [(20,), (3, 17)])
-def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
+def test_the_maximum_over_neighbors_is_taken(counts: tuple[int, ...]) -> None:
     down: TransitionDown = noise(TransitionDown(8, 5))
     (places, x), kept = cloud(counts), (2, 9, 19)
     few = tuple(sum(first <= k < first + n for k in kept) for first, n in zip((0, counts[0]), counts, strict=False))
@@ -197,7 +197,7 @@ def test_the_largest_among_neighbours_is_taken(counts: tuple[int, ...]) -> None:
 # -- batch norm of rows
 
 
-def test_the_gradient_of_the_largest_goes_to_one_neighbour() -> None:
+def test_the_gradient_of_the_maximum_goes_to_one_neighbor() -> None:
     x = torch.tensor([[[1.0, 0.0], [3.0, 0.0], [3.0, -1.0]]], requires_grad=True)
     found = max_over_neighbors(x)
     with torch.no_grad():
@@ -226,7 +226,7 @@ def test_a_norm_of_rows_is_that_of_torch() -> None:
     ours(x[0, :1])
 
 
-def test_in_sixteen_bits_attention_says_about_the_same() -> None:
+def test_in_sixteen_bits_attention_is_close() -> None:
     attention = reference_attention(32, 8)
     places, x = (part.float() for part in cloud((40,), 32))
     near = near_in(places, (40,), 8)

@@ -101,7 +101,7 @@ def test_patches_are_a_convolution_that_steps_as_far_as_it_is_wide(shape: tuple[
     near(patches(x.to(memory_format=torch.channels_last))[0], ours)
 
 
-def test_a_picture_that_cannot_be_cut_is_refused() -> None:
+def test_an_image_that_cannot_be_divided_into_patches_is_refused() -> None:
     patches = PatchEmbedding(8, 4, 3)
     for shape in ((1, 3, 8, 10), (1, 3, 7, 8), (1, 3, 2, 2), (1, 3, 0, 4)):
         with pytest.raises(ValueError, match="patch"):
@@ -119,7 +119,7 @@ def test_positions_of_other_grids_are_those_of_dpt_too(grid: tuple[int, int]) ->
     near(position(grid), right)
 
 
-def test_a_grid_of_the_learned_size_has_what_was_learnt() -> None:
+def test_a_grid_of_the_trained_size_has_the_trained_positions() -> None:
     position = noisy(GridPosition(3, 6))
     assert position((3, 3)) is position.table
     near(position((4, 6))[:, :1], position.table[:, :1])
@@ -160,7 +160,7 @@ def test_states_classes_and_gradients_are_those_of_image_classification(
 
 
 @pytest.mark.parametrize("sides", [(20, 20), (8, 24), (16, 4), (36, 4)])
-def test_pictures_of_other_sizes_have_stretched_positions(sides: tuple[int, int], tmp_path: Path) -> None:
+def test_images_of_other_sizes_have_interpolated_positions(sides: tuple[int, int], tmp_path: Path) -> None:
     """(36, 4) has as many patches as there are positions, in another shape."""
     peer = theirs("ViTModel")
     body, _ = opened(saved(peer, tmp_path / "it"))
@@ -179,7 +179,7 @@ def test_pictures_of_other_sizes_have_stretched_positions(sides: tuple[int, int]
 # -- feature taps and pooling
 
 
-def test_taps_come_in_the_order_in_which_they_were_asked_for() -> None:
+def test_taps_come_in_the_requested_order() -> None:
     body = noisy(vit.build(OURS))
     all_of_them = body(Batch(PIXELS), taps=(0, 1, 2)).hidden_states
     found = body(Batch(PIXELS), taps=(2, 0, 2)).hidden_states
@@ -207,7 +207,7 @@ def test_a_mean_is_of_the_patches_alone() -> None:
 
 
 @pytest.mark.parametrize("token", [True, False])
-def test_maps_say_what_the_taps_are(token: bool) -> None:
+def test_feature_maps_match_the_taps(token: bool) -> None:
     config = replace(OURS, depth=9, class_token=token, pool="mean")
     maps = config.feature_maps()
     assert (
@@ -245,7 +245,7 @@ def test_with_a_thousand_classes_there_are_as_many_parameters_as_published(prese
     assert not list(body.buffers())
 
 
-def test_larger_pictures_have_more_positions() -> None:
+def test_larger_images_have_more_positions() -> None:
     large = replace(vit.PRESETS["vit-large-16"].config, image_size=384)
     with torch.device("meta"):
         count = sum(p.numel() for p in vit.build(large).parameters())
@@ -359,14 +359,14 @@ def test_a_bare_body_is_read_without_its_pooler(tmp_path: Path) -> None:
     near(model.states(PIXELS).sequence, peer(PIXELS).last_hidden_state)
 
 
-def test_a_body_that_learnt_to_fill_in_patches_is_read_without_that(tmp_path: Path) -> None:
+def test_a_masked_autoencoder_is_read_without_its_decoder(tmp_path: Path) -> None:
     peer = theirs("ViTForMaskedImageModeling", encoder_stride=4)
     model = regard.load(saved(peer, tmp_path))
     assert any("decoder.0.weight" in note and "vit.embeddings.mask_token" in note for note in model.notes)
     near(model.states(PIXELS).sequence, peer.vit(PIXELS).last_hidden_state)
 
 
-def test_what_the_published_layout_cannot_say_is_kept_under_our_names(tmp_path: Path) -> None:
+def test_configs_without_a_hugging_face_format_are_saved_in_native_format(tmp_path: Path) -> None:
     model = regard.load(saved(theirs(), tmp_path / "theirs"))
     config = replace(OURS, pool="mean", class_token=False)
     other = regard.model.assemble(replace(model.spec, config=config))
@@ -452,7 +452,7 @@ def test_sides_may_be_given_twice() -> None:
             vit.PUBLISHED.read(told(**changes))
 
 
-def test_a_config_that_says_little_means_the_published_defaults() -> None:
+def test_a_config_with_few_keys_means_the_published_defaults() -> None:
     config = vit.Config(**vit.PUBLISHED.read({"model_type": "vit"}))
     assert config == replace(vit.BASE, norm_eps=1e-12)
 

@@ -110,7 +110,7 @@ def test_a_file_without_logits_bias_has_none(tmp_path: Path) -> None:
 # -- the table of names
 
 
-def test_turned_entries_are_transposed_each_on_its_own() -> None:
+def test_transposed_entries_are_transposed_separately() -> None:
     names = NameTable((entry("blocks.{n}.kv.{part}", "h.{n}.k.{part}", "h.{n}.v.{part}", transposed=True),))
     k, v = torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)
     ours, foreign = names.read({"h.10.k.weight": k, "h.10.v.weight": v}, ["blocks.10.kv.weight"])
@@ -129,7 +129,7 @@ def test_parts_are_stacked_in_the_order_of_the_table() -> None:
     }  # fmt: skip
 
 
-def test_heads_of_other_tasks_are_left_out_and_told() -> None:
+def test_heads_of_other_tasks_are_dropped_and_reported() -> None:
     names = NameTable((entry("w", "w"),), tied={"lm.{n}.w": "w"}, drop=("*.mask",), heads=("classifier.*",))
     given = dict.fromkeys(["w", "classifier.out.bias", "lm.3.w", "h.0.mask"], zeros(1))
     assert names.read(given, ["w"]) == ({"w": given["w"]}, ["classifier.out.bias"])
@@ -243,7 +243,7 @@ def test_an_end_token_outside_the_vocabulary_is_that_of_the_tokenizer(tmp_path: 
     ] * 3
 
 
-def test_beside_safetensors_a_pickle_is_not_looked_at(tmp_path: Path) -> None:
+def test_with_safetensors_a_pickle_is_not_read(tmp_path: Path) -> None:
     folder = published(tmp_path)
     (folder / "pytorch_model.bin").write_bytes(b"\x80")
     assert regard.load(folder).config == TINY["transformer"].config
@@ -258,7 +258,7 @@ def test_a_truncated_file_is_refused_by_its_path(left: int, tmp_path: Path) -> N
         regard.load(tmp_path)
 
 
-def test_a_folder_without_weights_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_reported(tmp_path: Path) -> None:
     folder = published(tmp_path)
     (folder / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"model\.safetensors"):
@@ -307,7 +307,7 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
         regard.load(sharded(tmp_path, json.dumps({"weight_map": {TABLE: "two.safetensors"}})))
 
 
-def test_a_written_file_keeps_what_was_given_and_what_is_said_about_it(tmp_path: Path) -> None:
+def test_a_written_file_keeps_tensors_and_metadata(tmp_path: Path) -> None:
     given = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.ones(2).bfloat16(), "c": torch.nn.Parameter(zeros(1))}
     write_safetensors(tmp_path / "x.safetensors", given, {"about": "it"})
     found = read_safetensors(tmp_path / "x.safetensors")
@@ -396,7 +396,7 @@ def test_a_broken_json_file_is_refused_by_its_name(file: str, text: str, tmp_pat
         ((), {"decode": 2}),
     ],
 )
-def test_our_own_notes_are_held_to_what_they_may_say(without: Any, said: Any, tmp_path: Path) -> None:
+def test_native_config_keys_are_validated(without: Any, said: Any, tmp_path: Path) -> None:
     folder = with_config(tiny("transformer").save(tmp_path), "regard.json", without, **said)
     with pytest.raises(RegardError):
         regard.load(folder)
@@ -405,7 +405,7 @@ def test_our_own_notes_are_held_to_what_they_may_say(without: Any, said: Any, tm
 # -- selection of folder, system and task
 
 
-def test_an_unknown_type_is_refused_with_the_nearest_known(tmp_path: Path) -> None:
+def test_an_unknown_type_is_refused_with_the_nearest_supported(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="'marian'"):
         regard.load(with_config(published(tmp_path), model_type="marion"))
     with pytest.raises(UnknownNameError, match="'llama'"):
@@ -473,7 +473,7 @@ def test_a_tokenizer_travels_with_the_model_and_a_broken_one_is_refused(tmp_path
         regard.load(tmp_path)
 
 
-def test_a_model_is_loaded_in_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_model_is_loaded_in_the_requested_dtype(tmp_path: Path) -> None:
     model = tiny("transformer")
     for dtype in (torch.float32, torch.bfloat16):
         back = regard.load(published(tmp_path), dtype=dtype)

@@ -53,7 +53,7 @@ def test_long_documents_are_windows_of_one_shape_none_across_two_documents() -> 
         assert all(first in LONG[:, 0] for first, last, *_ in grain.tolist() if last - first < 16)
 
 
-def test_an_epoch_says_each_token_once_but_for_what_fills_no_grain() -> None:
+def test_an_epoch_has_each_token_once_except_for_incomplete_micro_batches() -> None:
     plan = FixedWindows(LONG, 16, 64, seed=3)
     counts = np.zeros(int(LONG.max()) + 1, dtype=np.int64)
     epochs = 400
@@ -79,7 +79,7 @@ def test_the_beginning_of_a_document_is_read_as_such_in_every_epoch() -> None:
     assert len(lengths) == 60 and min(lengths) < 40 and max(lengths) > 216
 
 
-def test_windows_begin_at_other_places_in_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
+def test_window_offsets_change_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
     for kind in (
         FixedWindows,
         lambda *given: VariableWindows(*given, packed=True),
@@ -109,7 +109,7 @@ def test_what_rows_leave_unsaid_is_foretold() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_short_documents_are_pieces_that_say_everything_once(packed: bool) -> None:
+def test_short_documents_are_pieces_with_each_label_once(packed: bool) -> None:
     documents = np.array([[0, 5], [6, 46], [47, 48], [48, 48], [49, 65]])
     plan = make_window_sampler(documents, 16, 64, seed=1, packed=packed)
     assert isinstance(plan, VariableWindows) and plan.static_shape is packed
@@ -143,7 +143,7 @@ def test_documents_of_all_lengths_can_be_packed_into_rows_of_one_shape() -> None
 
 
 @pytest.mark.parametrize("stride", [1, 3, 8])
-def test_in_turn_every_token_is_said_once_and_after_enough_of_its_past(stride: int) -> None:
+def test_in_sequence_every_token_is_a_label_once_with_enough_context(stride: int) -> None:
     documents = np.array([[0, 30], [31, 36]])
     places = []
     for first, last, scored in sliding_windows(documents, 8, stride):
@@ -154,6 +154,6 @@ def test_in_turn_every_token_is_said_once_and_after_enough_of_its_past(stride: i
     assert places == said(documents)
 
 
-def test_nothing_to_say_is_refused() -> None:
+def test_data_without_labels_is_refused() -> None:
     with pytest.raises(DataError, match="text"):
         make_window_sampler(np.array([[3, 3]]), 16, 64, seed=1, packed=False)

@@ -153,7 +153,7 @@ def test_frequent_words_are_one_token_and_others_their_pieces(trained: TextToken
     assert trained.decode(trained.encode(["Once more: the cat, 4 mats!"])) == ["once more : the cat, 4 mats!"]
 
 
-def test_no_place_is_given_to_pieces_that_cannot_occur(trained: TextTokenizer) -> None:
+def test_impossible_pieces_are_not_in_the_vocabulary(trained: TextTokenizer) -> None:
     names = set(trained.backend.get_vocab())
     assert {"猫", ".", ",", "a", "##a"} <= names
     assert not {"##猫", "##.", "##,", "##", "", WORD_START} & names
@@ -257,7 +257,7 @@ def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> Non
     assert framed(TextTokenizer(bare).template, [0], [0]) == ([0, 0], [0, 0])
 
 
-def test_settings_beside_a_tokenizer_count_as_in_transformers(cased: TextTokenizer, tmp_path: Path) -> None:
+def test_settings_of_a_tokenizer_apply_as_in_transformers(cased: TextTokenizer, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     for number, kind in enumerate(("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")):
@@ -290,7 +290,7 @@ def test_roformer_is_read_by_characters_and_that_is_noted(trained: TextTokenizer
     assert trained.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
 
 
-def test_pieces_are_shown_without_their_marks(trained: TextTokenizer, roberta: Path) -> None:
+def test_pieces_are_shown_without_their_markers(trained: TextTokenizer, roberta: Path) -> None:
     ids = [2, *trained.encode(["the cats 猫 ☃"])[0], 4, 3]
     assert trained.display_tokens(ids) == ["[CLS]", "the", "cat", "·s", "猫", "[UNK]", "[MASK]", "[SEP]"]
     made = TextTokenizer.load(roberta)
@@ -341,7 +341,7 @@ def test_a_vocabulary_may_be_zipped_or_named_itself_and_end_as_it_likes(tmp_path
         TextTokenizer.load(tmp_path)
 
 
-def test_tokens_beside_the_vocabulary_come_behind_it(trained: TextTokenizer, tmp_path: Path) -> None:
+def test_added_tokens_follow_the_vocabulary(trained: TextTokenizer, tmp_path: Path) -> None:
     folder = write_vocabulary(trained, tmp_path, {"additional_special_tokens": ["<x>"]})
     (folder / "added_tokens.json").write_text(json.dumps({"<y>": trained.size}))
     made, theirs = TextTokenizer.load(folder), theirs_of(folder)

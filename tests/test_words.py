@@ -37,7 +37,7 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- character offsets
 
 
-def test_pieces_stand_where_their_letters_do(trained: TextTokenizer, cased: TextTokenizer) -> None:
+def test_pieces_have_the_offsets_of_their_characters(trained: TextTokenizer, cased: TextTokenizer) -> None:
     texts = [*TEXTS, *random_texts(500, seed=5)]
     check_places(trained, texts)
     check_places(cased, texts)
@@ -61,7 +61,7 @@ def places_by_bytes(text: TextTokenizer, given: str, ids: Sequence[int]) -> list
     return found
 
 
-def test_bytes_stand_where_their_characters_do(roberta: Path) -> None:
+def test_bytes_have_the_offsets_of_their_characters(roberta: Path) -> None:
     texts = [*TEXTS, *random_texts(500, seed=6)]
     spaced = TextTokenizer.train_sentence_bpe([STORY], 400)
     trimming = TextTokenizer.load(roberta)
@@ -76,7 +76,7 @@ def test_bytes_stand_where_their_characters_do(roberta: Path) -> None:
     assert places == [[(0, 0), (0, 1), (0, 1), (0, 1), (2, 5)], [(1, 1), (1, 1), (2, 5)]]
 
 
-def test_characters_stand_one_by_one() -> None:
+def test_characters_have_consecutive_offsets() -> None:
     made = TextTokenizer.from_characters([STORY])
     assert made.encode_offsets(["猫a ", ""]) == [(made.encode(["猫a "])[0], [(0, 1), (1, 2), (2, 3)]), ([], [])]
 
@@ -123,7 +123,7 @@ def test_every_word_has_a_token(trained: TextTokenizer, roberta: Path) -> None:
 # -- starts of words
 
 
-def test_words_begin_where_no_piece_goes_on(trained: TextTokenizer) -> None:
+def test_words_begin_where_no_piece_continues(trained: TextTokenizer) -> None:
     ids, numbers = trained.encode_words([["catmats", ",", "猫", "sats"]])[0]
     starts = trained.starts_word([2, *ids, 3])
     assert starts.dtype == bool and starts[[0, -1]].all()
@@ -131,7 +131,7 @@ def test_words_begin_where_no_piece_goes_on(trained: TextTokenizer) -> None:
     assert 1 < len(ids) - 3 < len(ids) and trained.starts_word([]).tolist() == []
 
 
-def test_words_of_bytes_begin_with_a_blank(roberta: Path) -> None:
+def test_words_of_bytes_begin_with_a_space(roberta: Path) -> None:
     made = TextTokenizer.load(roberta)
     text = "the catmats, wasn't\nOnce\tmore 猫"
     ids, spans = made.encode_offsets([text])[0]
@@ -141,7 +141,7 @@ def test_words_of_bytes_begin_with_a_blank(roberta: Path) -> None:
     assert starts.sum() < len(ids) and made.starts_word(made.encode(["catmats"])[0]).tolist()[0]
 
 
-def test_words_with_an_ending_begin_behind_one() -> None:
+def test_words_with_an_end_marker_begin_after_one() -> None:
     made = TextTokenizer(train_words())
     ids = [made.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
     assert made.starts_word([i for i in ids if i is not None]).tolist() == [True, True, False, False, True, True]

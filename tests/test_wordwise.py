@@ -64,7 +64,7 @@ def explained(text: TextTokenizer, given: list[np.ndarray], **asked: str) -> Cap
 
 
 @pytest.mark.parametrize("aside", [0, 1])
-def test_each_word_has_the_weights_with_which_it_was_said(text: TextTokenizer, aside: int) -> None:
+def test_each_word_has_the_attention_weights_of_its_tokens(text: TextTokenizer, aside: int) -> None:
     # two layers of several heads, and one layer without a head dimension
     given = tables(text, (2,), (), (3,), aside=aside)
     found = explained(text, given).attention
@@ -127,7 +127,7 @@ def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextToken
         )
 
 
-def test_without_attention_a_word_owes_to_what_makes_it_less_likely_when_hidden(text: TextTokenizer) -> None:
+def test_without_attention_a_word_is_attributed_to_occluded_patches(text: TextTokenizer) -> None:
     """The substitute model reads the pixel in the center, which is light on a dark background."""
     picture = np.zeros((64, 64, 3), dtype=np.uint8)
     picture[28:37, 28:37] = 255
@@ -155,7 +155,7 @@ def test_modes_of_a_model_are_left_as_they_were(text: TextTokenizer) -> None:
             assert model.training == training == model.body.training
 
 
-def test_what_named_objects_were_looked_at_is_scored(scene: ShapeScene) -> None:
+def test_attention_to_named_objects_is_scored(scene: ShapeScene) -> None:
     text = TextTokenizer.train_sentence_bpe([caption(scene.objects)] * 3, 330)
     picture, boxes = render_scene(scene, 64)
     model = Captioner(caption(scene.objects), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
@@ -174,7 +174,7 @@ def test_what_named_objects_were_looked_at_is_scored(scene: ShapeScene) -> None:
 # -- brightness
 
 
-def test_what_was_looked_at_keeps_its_light() -> None:
+def test_attended_patches_stay_bright() -> None:
     picture = np.full((40, 40, 3), (200, 120, 40), dtype=np.uint8)
     weights = np.zeros((4, 4))
     weights[1, 2] = 0.5
@@ -190,7 +190,7 @@ def test_what_was_looked_at_keeps_its_light() -> None:
     )
 
 
-def test_even_looks_are_not_bright_and_the_sheet_says_so(tmp_path: Path) -> None:
+def test_uniform_attention_is_not_bright_and_the_legend_explains_it(tmp_path: Path) -> None:
     even = np.full((4, 4), 1 / 16)
     assert (
         brightness_max(even) == MIN_UNIFORM_MULTIPLE / 16
@@ -212,7 +212,7 @@ def test_even_looks_are_not_bright_and_the_sheet_says_so(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg"])
-def test_a_sheet_has_a_picture_for_each_word(text: TextTokenizer, tmp_path: Path, ending: str) -> None:
+def test_a_sheet_has_an_image_for_each_word(text: TextTokenizer, tmp_path: Path, ending: str) -> None:
     found = explained(text, tables(text, (2,), (2,)))
     path = found.save(tmp_path / f"sheet{ending}", layer=2, head=1)
     if ending == ".svg":
