@@ -6,19 +6,21 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 
-from regard.demos import lexicon as lex
+from regard.demos import grammar as lex
 from regard.demos.grammar import (
     Clause,
     Determiner,
     Phrase,
+    Pronoun,
     Sentence,
+    Tense,
+    Verb,
     _can_join,
     _english_phrase,
     _english_predicate,
     _is_valid_clause,
     to_german,
 )
-from regard.demos.lexicon import Pronoun, Tense, Verb
 
 
 def translate(source: str) -> str | None:

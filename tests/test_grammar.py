@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from grammar_parser import parse, translate
-from regard.demos import lexicon
+from regard.demos import grammar
 from regard.demos.grammar import (
     UNSEEN_COMBINATIONS,
     Combination,
@@ -147,9 +147,9 @@ def test_the_dancing_cat_is_unseen() -> None:
 
 
 def test_unseen_combinations_are_possible_ones() -> None:
-    subjects = {("subject", n.english, v.base) for v in lexicon.VERBS for n in lexicon.nouns(v.subjects)}
-    objects = {("object", v.base, n.english) for v in lexicon.VERBS for n in lexicon.nouns(v.objects)}
-    adjectives = {("adjective", a.english, n.english) for a in lexicon.ADJECTIVES for n in lexicon.nouns(a.kinds)}
+    subjects = {("subject", n.english, v.base) for v in grammar.VERBS for n in grammar.nouns(v.subjects)}
+    objects = {("object", v.base, n.english) for v in grammar.VERBS for n in grammar.nouns(v.objects)}
+    adjectives = {("adjective", a.english, n.english) for a in grammar.ADJECTIVES for n in grammar.nouns(a.kinds)}
     assert subjects | objects | adjectives >= UNSEEN_COMBINATIONS
 
 
@@ -200,18 +200,18 @@ def test_sentences_outside_the_grammar_have_no_translation(source: str) -> None:
 
 
 def test_clauses_after_a_conjunction_end_in_the_finite_verb(pairs: Corpus) -> None:
-    finite = {form for tense in lexicon.TENSES for form in tense.german if form} | {"ist", "sind"}
-    for verb in lexicon.VERBS:
+    finite = {form for tense in grammar.TENSES for form in tense.german if form} | {"ist", "sind"}
+    for verb in grammar.VERBS:
         for form in (verb.german_third, verb.german_plural, verb.german_past, verb.german_past_plural):
             finite.add(verb.particle + form)
-    links = {link.german for link in lexicon.CONJUNCTIONS}
+    links = {link.german for link in grammar.CONJUNCTIONS}
     side_clauses = [words for pair in everything(pairs) for words in clauses(pair.target) if words[0] in links]
     assert len(side_clauses) > 40_000
     assert all(words[-1] in finite for words in side_clauses)
 
 
 def test_kein_occurs_with_no_other_article_and_never_with_nicht(pairs: Corpus) -> None:
-    articles = set(lexicon.DEFINITE_ARTICLES.values()) | set(lexicon.INDEFINITE_ARTICLES.values())
+    articles = set(grammar.DEFINITE_ARTICLES.values()) | set(grammar.INDEFINITE_ARTICLES.values())
     for words in (words for pair in everything(pairs) for words in clauses(pair.target)):
         for place, word in enumerate(words):
             if word.startswith("kein"):
@@ -220,7 +220,7 @@ def test_kein_occurs_with_no_other_article_and_never_with_nicht(pairs: Corpus) -
 
 
 def test_nouns_alone_are_capital_in_german_and_nothing_is_in_english(pairs: Corpus) -> None:
-    nouns = {form for noun in lexicon.NOUNS for form in (noun.german, noun.german_plural)} | {"Tag", "Abend", "Sommer"}
+    nouns = {form for noun in grammar.NOUNS for form in (noun.german, noun.german_plural)} | {"Tag", "Abend", "Sommer"}
     words = {word for pair in everything(pairs) for word in pair.target.split()}
     assert {word for word in words if word[0].isupper()} == nouns
     assert all(pair.source == pair.source.lower() for pair in everything(pairs))

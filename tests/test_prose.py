@@ -315,7 +315,7 @@ def test_texts_of_pages() -> None:
 def test_scopes_of_files(tmp_path: Path) -> None:
     assert scope_of("tests/a.py", "message") == ""
     assert scope_of("benchmarks/a.py", "message") == ""
-    assert scope_of("src/regard/demos/lexicon.py", "message") == ""
+    assert scope_of("src/regard/demos/grammar.py", "message") == ""
     for name in ("src/regard/a.py", "tests/b.py", "docs/deep/c.md", "src/regard/d.js", "other/e.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('"""Text of a file."""\nx = "two words"\n', encoding="utf-8")

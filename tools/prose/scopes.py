@@ -20,7 +20,7 @@ DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md", "bench
 CODE = ("src", "benchmarks", "examples", "tools", "tests")
 HELP_FIELDS = ("src/regard/*settings.py", "src/regard/systems/*")
 """Files with settings: the docstring below a field is the help text."""
-WORD_LISTS = ("src/regard/demos/lexicon.py", "src/regard/demos/grammar.py")
+WORD_LISTS = ("src/regard/demos/grammar.py", "src/regard/demos/grammar.py")
 """Strings in these files are training data of the demos, not messages."""
 
 

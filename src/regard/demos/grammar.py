@@ -3,17 +3,317 @@
 A `Sentence` is a syntax tree; `to_english` and `to_german` render it. German moves the verb: second in a main clause, last
 after a conjunction, with participle, infinitive or particle at the end of the clause. `generate_corpus` draws sentence pairs;
 each held-out pair contains a combination of `UNSEEN_COMBINATIONS`, which no training pair contains.
+
+Every English form is unambiguous, so that a sentence has exactly one translation: there is no *you*, no *read*,
+no *must* (the negation needs another German verb), and animals never eat (German uses *fressen* for animals).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from random import Random
 from typing import Literal, NamedTuple, TypeVar
 
-from regard.demos import lexicon as lex
-from regard.demos.lexicon import Adjective, Adverb, Conjunction, Noun, Pronoun, Tense, Verb
+Gender = Literal["m", "f", "n"]
+Kind = Literal["adult", "child", "animal", "thing", "large", "food"]
+Kinds = frozenset[Kind]
+Relation = Literal["subject", "object", "adjective"]
+
+PERSONS: Kinds = frozenset({"adult", "child"})
+LIVING: Kinds = PERSONS | {"animal"}
+PORTABLE: Kinds = frozenset({"thing", "food"})
+GOODS: Kinds = PORTABLE | {"large"}
+ALL_KINDS: Kinds = GOODS | LIVING
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    english: str
+    english_plural: str
+    german: str
+    german_plural: str
+    gender: Gender
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Pronoun:
+    english: str
+    german: str
+    plural: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Adjective:
+    english: str
+    stem: str
+    kinds: Kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Principal parts; `particle` is the separable prefix, placed at the end of a main clause."""
+
+    base: str
+    third: str
+    past: str
+    participle: str
+    infinitive: str
+    german_third: str
+    german_past: str
+    german_participle: str
+    subjects: Kinds
+    objects: Kinds
+    particle: str = ""
+    is_motion: bool = False  # verbs of motion form the perfect with *sein*
+    is_stative: bool = False  # no adverb of time and no modal: "needs a lamp every evening" is unnatural
+    is_reporting: bool = False  # takes a that-clause
+
+    @property
+    def german_plural(self) -> str:
+        return self.infinitive.removeprefix(self.particle)
+
+    @property
+    def german_past_plural(self) -> str:
+        return self.german_past + ("n" if self.german_past.endswith("e") else "en")
+
+
+@dataclass(frozen=True, slots=True)
+class Tense:
+    """Auxiliaries of a tense as (singular, plural); empty if the verb itself is finite."""
+
+    name: str
+    english: tuple[str, str]
+    english_negative: tuple[str, str]
+    german: tuple[str, str]
+    is_past: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adverb:
+    english: str
+    german: str
+    tenses: frozenset[str]
+    is_negatable: bool = True  # *not every day* would move the German negation
+    is_habitual: bool = False  # with a habitual adverb, *when* is not translated as *als*
+
+
+@dataclass(frozen=True, slots=True)
+class Conjunction:
+    """Conjunction; with `can_lead`, the subordinate clause may precede the main clause."""
+
+    english: str
+    german: str
+    can_lead: bool = True
+
+
+def _verb(
+    english: str,
+    german: str,
+    subjects: Kinds,
+    objects: Kinds = frozenset(),
+    *,
+    particle: str = "",
+    moves: bool = False,
+    stative: bool = False,
+    reports: bool = False,
+) -> Verb:
+    base, third, past, participle = english.split()
+    infinitive, german_third, german_past, german_participle = german.split()
+    german_forms = (infinitive, german_third, german_past, german_participle)
+    return Verb(base, third, past, participle, *german_forms, subjects, objects, particle, moves, stative, reports)
+
+
+NOUNS: tuple[Noun, ...] = (
+    Noun("man", "men", "Mann", "Männer", "m", "adult"),
+    Noun("woman", "women", "Frau", "Frauen", "f", "adult"),
+    Noun("child", "children", "Kind", "Kinder", "n", "child"),
+    Noun("girl", "girls", "Mädchen", "Mädchen", "n", "child"),
+    Noun("teacher", "teachers", "Lehrer", "Lehrer", "m", "adult"),
+    Noun("doctor", "doctors", "Arzt", "Ärzte", "m", "adult"),
+    Noun("king", "kings", "König", "Könige", "m", "adult"),
+    Noun("queen", "queens", "Königin", "Königinnen", "f", "adult"),
+    Noun("aunt", "aunts", "Tante", "Tanten", "f", "adult"),
+    Noun("uncle", "uncles", "Onkel", "Onkel", "m", "adult"),
+    Noun("dog", "dogs", "Hund", "Hunde", "m", "animal"),
+    Noun("cat", "cats", "Katze", "Katzen", "f", "animal"),
+    Noun("horse", "horses", "Pferd", "Pferde", "n", "animal"),
+    Noun("mouse", "mice", "Maus", "Mäuse", "f", "animal"),
+    Noun("bird", "birds", "Vogel", "Vögel", "m", "animal"),
+    Noun("book", "books", "Buch", "Bücher", "n", "thing"),
+    Noun("picture", "pictures", "Bild", "Bilder", "n", "thing"),
+    Noun("table", "tables", "Tisch", "Tische", "m", "thing"),
+    Noun("chair", "chairs", "Stuhl", "Stühle", "m", "thing"),
+    Noun("coat", "coats", "Mantel", "Mäntel", "m", "thing"),
+    Noun("lamp", "lamps", "Lampe", "Lampen", "f", "thing"),
+    Noun("flower", "flowers", "Blume", "Blumen", "f", "thing"),
+    Noun("bag", "bags", "Tasche", "Taschen", "f", "thing"),
+    Noun("house", "houses", "Haus", "Häuser", "n", "large"),
+    Noun("car", "cars", "Auto", "Autos", "n", "large"),
+    Noun("bicycle", "bicycles", "Fahrrad", "Fahrräder", "n", "large"),
+    Noun("apple", "apples", "Apfel", "Äpfel", "m", "food"),
+    Noun("cake", "cakes", "Kuchen", "Kuchen", "m", "food"),
+    Noun("pear", "pears", "Birne", "Birnen", "f", "food"),
+    Noun("potato", "potatoes", "Kartoffel", "Kartoffeln", "f", "food"),
+    Noun("roll", "rolls", "Brötchen", "Brötchen", "n", "food"),
+    Noun("egg", "eggs", "Ei", "Eier", "n", "food"),
+)
+
+PRONOUNS: tuple[Pronoun, ...] = (
+    Pronoun("he", "er", False),
+    Pronoun("she", "sie", False),
+    Pronoun("we", "wir", True),
+    Pronoun("they", "sie", True),
+)
+
+ADJECTIVES: tuple[Adjective, ...] = (
+    Adjective("old", "alt", frozenset({"adult", "animal", "thing", "large"})),
+    Adjective("small", "klein", ALL_KINDS),
+    Adjective("big", "groß", ALL_KINDS),
+    Adjective("beautiful", "schön", LIVING | {"thing", "large"}),
+    Adjective("young", "jung", LIVING),
+    Adjective("tired", "müd", LIVING),
+    Adjective("clever", "klug", LIVING),
+    Adjective("hungry", "hungrig", LIVING),
+    Adjective("new", "neu", frozenset({"thing", "large"})),
+    Adjective("red", "rot", frozenset({"thing", "large"})),
+    Adjective("blue", "blau", frozenset({"thing", "large"})),
+    Adjective("expensive", "teur", GOODS),
+    Adjective("fresh", "frisch", frozenset({"food"})),
+)
+
+VERBS: tuple[Verb, ...] = (
+    _verb("dance dances danced danced", "tanzen tanzt tanzte getanzt", LIVING),
+    _verb("sleep sleeps slept slept", "schlafen schläft schlief geschlafen", LIVING),
+    _verb("sing sings sang sung", "singen singt sang gesungen", PERSONS),
+    _verb("laugh laughs laughed laughed", "lachen lacht lachte gelacht", PERSONS),
+    _verb("work works worked worked", "arbeiten arbeitet arbeitete gearbeitet", PERSONS),
+    _verb("wait waits waited waited", "warten wartet wartete gewartet", LIVING),
+    _verb("come comes came come", "kommen kommt kam gekommen", LIVING, moves=True),
+    _verb("run runs ran run", "laufen läuft lief gelaufen", LIVING, moves=True),
+    _verb("swim swims swam swum", "schwimmen schwimmt schwamm geschwommen", LIVING, moves=True),
+    _verb("buy buys bought bought", "kaufen kauft kaufte gekauft", PERSONS, GOODS | {"animal"}),
+    _verb("sell sells sold sold", "verkaufen verkauft verkaufte verkauft", PERSONS, GOODS | {"animal"}),
+    _verb("see sees saw seen", "sehen sieht sah gesehen", LIVING, ALL_KINDS),
+    _verb("hear hears heard heard", "hören hört hörte gehört", LIVING, LIVING),
+    _verb("find finds found found", "finden findet fand gefunden", LIVING, GOODS | {"animal"}),
+    _verb("eat eats ate eaten", "essen isst aß gegessen", PERSONS, frozenset({"food"})),
+    _verb("carry carries carried carried", "tragen trägt trug getragen", PERSONS, PORTABLE),
+    _verb("bring brings brought brought", "bringen bringt brachte gebracht", PERSONS, PORTABLE),
+    _verb("draw draws drew drawn", "zeichnen zeichnet zeichnete gezeichnet", PERSONS, ALL_KINDS),
+    _verb("visit visits visited visited", "besuchen besucht besuchte besucht", PERSONS, PERSONS),
+    _verb("invite invites invited invited", "einladen lädt lud eingeladen", PERSONS, PERSONS, particle="ein"),
+    _verb("phone phones phoned phoned", "anrufen ruft rief angerufen", PERSONS, PERSONS, particle="an"),
+    _verb("need needs needed needed", "brauchen braucht brauchte gebraucht", PERSONS, GOODS, stative=True),
+    _verb("love loves loved loved", "lieben liebt liebte geliebt", PERSONS, LIVING, stative=True),
+    _verb("say says said said", "sagen sagt sagte gesagt", PERSONS, reports=True),
+    _verb("know knows knew known", "wissen weiß wusste gewusst", PERSONS, stative=True, reports=True),
+    _verb("think thinks thought thought", "denken denkt dachte gedacht", PERSONS, stative=True, reports=True),
+    _verb("believe believes believed believed", "glauben glaubt glaubte geglaubt", PERSONS, stative=True, reports=True),
+)
+PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.is_reporting)
+REPORTING_VERBS = tuple(verb for verb in VERBS if verb.is_reporting)
+
+PRESENT = Tense("present", ("", ""), ("does not", "do not"), ("", ""))
+PAST = Tense("past", ("", ""), ("did not", "did not"), ("", ""), is_past=True)
+PERFECT = Tense("perfect", ("has", "have"), ("has not", "have not"), ("hat", "haben"))
+FUTURE = Tense("future", ("will", "will"), ("will not", "will not"), ("wird", "werden"))
+CAN = Tense("can", ("can", "can"), ("cannot", "cannot"), ("kann", "können"))
+WANT = Tense("want", ("wants to", "want to"), ("does not want to", "do not want to"), ("will", "wollen"))
+COULD = Tense("could", ("could", "could"), ("could not", "could not"), ("konnte", "konnten"), is_past=True)
+WANTED = Tense("wanted", ("wanted to",) * 2, ("did not want to",) * 2, ("wollte", "wollten"), is_past=True)
+TENSES: tuple[Tense, ...] = (PRESENT, PAST, PERFECT, FUTURE, CAN, WANT, COULD, WANTED)
+# Repeated by their sampling weight.
+WEIGHTED_TENSES = (PRESENT,) * 3 + (PAST,) * 4 + (PERFECT, FUTURE) * 2 + (CAN, WANT, COULD, WANTED)
+_WEIGHTED_PAST_TENSES = tuple(tense for tense in WEIGHTED_TENSES if tense.is_past)
+
+_MODAL = frozenset({"can", "want"})
+_MODAL_PAST = frozenset({"could", "wanted"})
+
+ADVERBS: tuple[Adverb, ...] = (
+    Adverb("today", "heute", _MODAL | {"present", "past", "perfect", "future"}),
+    Adverb("now", "jetzt", _MODAL | {"present"}),
+    Adverb("yesterday", "gestern", _MODAL_PAST | {"past"}),
+    Adverb("tomorrow", "morgen", _MODAL | {"future"}),
+    Adverb("soon", "bald", frozenset({"future"}), is_negatable=False),
+    Adverb("every day", "jeden Tag", _MODAL | _MODAL_PAST | {"present", "past"}, is_negatable=False, is_habitual=True),
+    Adverb("in the evening", "am Abend", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
+    Adverb("in summer", "im Sommer", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
+)
+
+THAT = Conjunction("that", "dass", can_lead=False)
+BECAUSE = Conjunction("because", "weil")
+ALTHOUGH = Conjunction("although", "obwohl")
+IF = Conjunction("if", "wenn")
+WHEN = Conjunction("when", "als")
+CONJUNCTIONS: tuple[Conjunction, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
+
+# Pairs absent from the training data: each word is frequent, but these two never occur together in any form.
+_UNSEEN_WORDS: dict[Relation, str] = {
+    "subject": "cat dance, dog sleep, king laugh, queen work, aunt sing, man come, bird swim, girl buy, uncle eat, "
+    "teacher visit, doctor invite, child say, woman draw, horse see",
+    "object": "sell horse, see mouse, find bag, hear bird, eat pear, carry lamp, bring cake, draw house, need coat, "
+    "visit queen, phone aunt, love dog",
+    "adjective": "old picture, small table, big flower, beautiful bicycle, young king, tired woman, clever girl, "
+    "hungry man, new chair, red coat, blue lamp, expensive apple, fresh potato",
+}
+UNSEEN_PAIRS: tuple[tuple[Relation, str, str], ...] = tuple(
+    (relation, entry.split()[0], entry.split()[1])
+    for relation, entries in _UNSEEN_WORDS.items()
+    for entry in entries.split(", ")
+)
+
+# Keys: (case, gender). Plural forms have the key "p" and are the same in both cases.
+DEFINITE_ARTICLES: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "der", ("nominative", "f"): "die", ("nominative", "n"): "das", ("nominative", "p"): "die",
+    ("accusative", "m"): "den", ("accusative", "f"): "die", ("accusative", "n"): "das", ("accusative", "p"): "die",
+}  # fmt: skip
+INDEFINITE_ARTICLES: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "ein", ("nominative", "f"): "eine", ("nominative", "n"): "ein",
+    ("accusative", "m"): "einen", ("accusative", "f"): "eine", ("accusative", "n"): "ein",
+}  # fmt: skip
+# Adjective inflection after a definite article (weak), and after *ein* or *kein* (mixed), which do not mark the gender.
+WEAK_ENDINGS: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "e", ("nominative", "f"): "e", ("nominative", "n"): "e", ("nominative", "p"): "en",
+    ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "e", ("accusative", "p"): "en",
+}  # fmt: skip
+MIXED_ENDINGS: dict[tuple[str, str], str] = {
+    ("nominative", "m"): "er", ("nominative", "f"): "e", ("nominative", "n"): "es", ("nominative", "p"): "en",
+    ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "es", ("accusative", "p"): "en",
+}  # fmt: skip
+
+
+def main_tenses(conjunction: Conjunction) -> tuple[Tense, ...]:
+    if conjunction is WHEN:
+        return _WEIGHTED_PAST_TENSES
+    return (PRESENT, FUTURE, CAN, WANT) if conjunction is IF else WEIGHTED_TENSES
+
+
+def subordinate_tenses(conjunction: Conjunction, after_past: bool) -> tuple[Tense, ...]:
+    """Tenses of the subordinate clause: past after *when* (*als*), present after *if*, and past after a past main clause."""
+    if conjunction is WHEN:
+        return (PAST,)
+    if conjunction is IF:
+        return (PRESENT,)
+    return _WEIGHTED_PAST_TENSES if after_past else WEIGHTED_TENSES
+
+
+@cache
+def adverbs(tense: str, negative: bool) -> tuple[Adverb, ...]:
+    return tuple(a for a in ADVERBS if tense in a.tenses and (a.is_negatable or not negative))
+
+
+@cache
+def adjectives(kind: Kind) -> tuple[Adjective, ...]:
+    return tuple(a for a in ADJECTIVES if kind in a.kinds)
+
+
+@cache
+def nouns(kinds: Kinds) -> tuple[Noun, ...]:
+    return tuple(noun for noun in NOUNS if noun.kind in kinds)
+
 
 Determiner = Literal["the", "a", "no"]
 Case = Literal["nominative", "accusative"]
@@ -30,7 +330,7 @@ class SentencePair(NamedTuple):
 class Combination(NamedTuple):
     """Two related words: subject and verb, verb and object, or adjective and noun."""
 
-    relation: lex.Relation
+    relation: Relation
     first: str
     second: str
 
@@ -62,10 +362,6 @@ class Clause:
     adverb: Adverb | None = None
     adverb_first: bool = False  # the adverb starts the clause
 
-    @property
-    def is_negative(self) -> bool:
-        return self.negated or (isinstance(self.subject, Phrase) and self.subject.determiner == "no")
-
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
@@ -94,7 +390,7 @@ def _english_predicate(verb: Verb, tense: Tense, plural: bool, negated: bool) ->
     auxiliary = (tense.english_negative if negated else tense.english)[plural]
     if not auxiliary:
         return verb.past if tense.is_past else verb.base if plural else verb.third
-    return f"{auxiliary} {verb.participle if tense is lex.PERFECT else verb.base}"
+    return f"{auxiliary} {verb.participle if tense is PERFECT else verb.base}"
 
 
 def _english_clause(clause: Clause) -> str:
@@ -124,14 +420,14 @@ def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) 
         return phrase.german
     gender = "p" if phrase.plural else phrase.noun.gender
     if phrase.determiner == "the":
-        article, ending = lex.DEFINITE_ARTICLES[case, gender], lex.WEAK_ENDINGS[case, gender]
+        article, ending = DEFINITE_ARTICLES[case, gender], WEAK_ENDINGS[case, gender]
     elif negated or phrase.determiner == "no":
-        article = "keine" if phrase.plural else "k" + lex.INDEFINITE_ARTICLES[case, gender]
-        ending = lex.MIXED_ENDINGS[case, gender]
+        article = "keine" if phrase.plural else "k" + INDEFINITE_ARTICLES[case, gender]
+        ending = MIXED_ENDINGS[case, gender]
     elif phrase.plural:
         article, ending = "", "e"
     else:
-        article, ending = lex.INDEFINITE_ARTICLES[case, gender], lex.MIXED_ENDINGS[case, gender]
+        article, ending = INDEFINITE_ARTICLES[case, gender], MIXED_ENDINGS[case, gender]
     noun = phrase.noun.german_plural if phrase.plural else phrase.noun.german
     words = f"{phrase.adjective.stem}{ending} {noun}" if phrase.adjective else noun
     return f"{article} {words}" if article else words
@@ -139,11 +435,11 @@ def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) 
 
 def _german_verb(verb: Verb, tense: Tense, plural: bool) -> tuple[str, str]:
     """Finite verb, and the particle, participle or infinitive at the end of the clause."""
-    if tense is lex.PRESENT:
+    if tense is PRESENT:
         return (verb.german_plural if plural else verb.german_third), verb.particle
-    if tense is lex.PAST:
+    if tense is PAST:
         return (verb.german_past_plural if plural else verb.german_past), verb.particle
-    if tense is lex.PERFECT:
+    if tense is PERFECT:
         auxiliary = ("ist", "sind") if verb.is_motion else tense.german
         return auxiliary[plural], verb.german_participle
     return tense.german[plural], verb.infinitive
@@ -201,20 +497,21 @@ def _is_valid_clause(clause: Clause) -> bool:
         return False
     if target is not None and (target.noun.kind not in verb.objects or target.determiner == "no"):
         return False
-    if verb.is_stative and clause.tense not in (lex.PRESENT, lex.PAST):
+    if verb.is_stative and clause.tense not in (PRESENT, PAST):
         return False
-    return adverb is None or (not verb.is_stative and adverb in lex.adverbs(clause.tense.name, clause.is_negative))
+    is_negative = clause.negated or (isinstance(subject, Phrase) and subject.determiner == "no")
+    return adverb is None or (not verb.is_stative and adverb in adverbs(clause.tense.name, is_negative))
 
 
 def _can_join(link: Conjunction, main: Clause, side: Clause, side_leads: bool) -> bool:
     """True if verbs, tenses and adverbs of both clauses are compatible with the conjunction."""
     if side_leads and (main.adverb or not link.can_lead):
         return False  # the position of the adverb in German would depend on whether the subject is already known
-    if side.adverb_first or side.verb.is_reporting or main.verb.is_reporting != (link is lex.THAT):
+    if side.adverb_first or side.verb.is_reporting or main.verb.is_reporting != (link is THAT):
         return False
-    if link is lex.WHEN and any(clause.adverb and clause.adverb.is_habitual for clause in (main, side)):
+    if link is WHEN and any(clause.adverb and clause.adverb.is_habitual for clause in (main, side)):
         return False
-    return main.tense in lex.main_tenses(link) and side.tense in lex.subordinate_tenses(link, main.tense.is_past)
+    return main.tense in main_tenses(link) and side.tense in subordinate_tenses(link, main.tense.is_past)
 
 
 # Drawing a corpus
@@ -225,27 +522,29 @@ def _pick(rng: Random, items: Sequence[Item]) -> Item:
     return items[int(rng.random() * len(items))]
 
 
-def _draw_phrase(rng: Random, nouns: Sequence[Noun], plurals: float, adjectives: float, noes: float) -> Phrase:
-    """Random noun phrase; `plurals`, `adjectives` and `noes` are the probabilities of a plural, an adjective and `no`."""
-    noun = _pick(rng, nouns)
-    plural = rng.random() < plurals
+def _draw_phrase(
+    rng: Random, candidates: Sequence[Noun], plural_prob: float, adjective_prob: float, no_prob: float
+) -> Phrase:
+    """Random noun phrase, with the probabilities of a plural, of an adjective and of the determiner `no`."""
+    noun = _pick(rng, candidates)
+    plural = rng.random() < plural_prob
     determiner: Determiner = "the" if rng.random() < 0.5 else "a"
-    if not plural and rng.random() < noes:
+    if not plural and rng.random() < no_prob:
         determiner = "no"
-    adjective = _pick(rng, lex.adjectives(noun.kind)) if rng.random() < adjectives else None
+    adjective = _pick(rng, adjectives(noun.kind)) if rng.random() < adjective_prob else None
     return Phrase(determiner, noun, plural, adjective)
 
 
 def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], may_front: bool) -> Clause:
     while True:
         verb, negated = _pick(rng, verbs), rng.random() < 0.2
-        subject: Phrase | Pronoun = _pick(rng, lex.PRONOUNS)
+        subject: Phrase | Pronoun = _pick(rng, PRONOUNS)
         if rng.random() < 0.8:
-            subject = _draw_phrase(rng, lex.nouns(verb.subjects), 0.35, 0.45, 0.0 if negated else 0.08)
-        target = _draw_phrase(rng, lex.nouns(verb.objects), 0.25, 0.6, 0.0) if verb.objects else None
+            subject = _draw_phrase(rng, nouns(verb.subjects), 0.35, 0.45, 0.0 if negated else 0.08)
+        target = _draw_phrase(rng, nouns(verb.objects), 0.25, 0.6, 0.0) if verb.objects else None
         clause = Clause(subject, verb, _pick(rng, tenses), negated, target)
         if rng.random() < 0.4:
-            adverb = _pick(rng, lex.ADVERBS)
+            adverb = _pick(rng, ADVERBS)
             clause = replace(clause, adverb=adverb, adverb_first=may_front and rng.random() < 0.5)
         if _is_valid_clause(clause):
             return clause
@@ -253,13 +552,13 @@ def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], ma
 
 def _draw_sentence(rng: Random) -> Sentence:
     if rng.random() < 0.6:
-        return Sentence(_draw_clause(rng, lex.PLAIN_VERBS, lex.WEIGHTED_TENSES, may_front=True))
-    link = _pick(rng, (lex.THAT, *lex.CONJUNCTIONS))
+        return Sentence(_draw_clause(rng, PLAIN_VERBS, WEIGHTED_TENSES, may_front=True))
+    link = _pick(rng, (THAT, *CONJUNCTIONS))
     leads = link.can_lead and rng.random() < 0.35
-    verbs = lex.REPORTING_VERBS if link is lex.THAT else lex.PLAIN_VERBS
+    verbs = REPORTING_VERBS if link is THAT else PLAIN_VERBS
     while True:
-        main = _draw_clause(rng, verbs, lex.main_tenses(link), may_front=True)
-        side = _draw_clause(rng, lex.PLAIN_VERBS, lex.subordinate_tenses(link, main.tense.is_past), may_front=False)
+        main = _draw_clause(rng, verbs, main_tenses(link), may_front=True)
+        side = _draw_clause(rng, PLAIN_VERBS, subordinate_tenses(link, main.tense.is_past), may_front=False)
         if _can_join(link, main, side, leads):
             return Sentence(main, link, side, leads)
 
@@ -278,7 +577,7 @@ def combinations(sentence: Sentence) -> Iterator[Combination]:
                 yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
 
 
-UNSEEN_COMBINATIONS = frozenset(Combination(*combination) for combination in lex.UNSEEN_PAIRS)
+UNSEEN_COMBINATIONS = frozenset(Combination(*combination) for combination in UNSEEN_PAIRS)
 
 
 def generate_corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
