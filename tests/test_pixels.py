@@ -414,7 +414,7 @@ def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) ->
         ({"do_flip_channel_order": True}, "do_flip_channel_order=true"),
         ({"size": {"shortest_edge": 800, "longest_edge": 1333}}, "size=.*1333.* is not supported"),
         ({"image_processor_type": "PoolFormerImageProcessor", **whole, "crop_pct": 0.9}, "crop_pct"),
-        ({"image_mean": [0.5]}, "3 color channels, got 1"),
+        ({"image_mean": [0.5]}, "3 values, one per color channel, got 1"),
         ({"image_std": [0, 0, 0]}, "invalid values"),
         ({"size": {"height": "x", "width": 3}}, "invalid values"),
         ({"resample": 99}, "invalid values"),

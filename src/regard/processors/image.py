@@ -24,6 +24,7 @@ from torch import Tensor
 from regard.data.images.image_io import MAX_PIXELS
 from regard.errors import DataError, SettingError
 from regard.files import write_json
+from regard.processors import read_processor_file
 
 __all__ = ["FILE", "ImageProcessor"]
 
@@ -101,17 +102,9 @@ class ImageProcessor:
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> ImageProcessor:
         """Read the file of a folder. Preprocessing that is not supported raises DataError with the name of the key."""
-        path = Path(folder) / FILE
+        path, settings = Path(folder) / FILE, read_processor_file(folder, FILE, "images")
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise DataError(f"{FILE} not found, so images cannot be preprocessed.", Path(folder)) from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"cannot be read ({error}).", path) from error
-        if not isinstance(said, dict):
-            raise DataError("expected a JSON object.", path)
-        try:
-            return _from_published(said)
+            return _from_published(settings)
         except _UnsupportedProcessor as error:
             raise DataError(
                 f"{error}.",

@@ -10,7 +10,6 @@ is dropped. The probabilities of a point are averaged over all parts with this p
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from regard.config import as_dict, from_dict
 from regard.errors import DataError, SettingError
 from regard.files import write_json
+from regard.processors import read_processor_file
 
 Indices = NDArray[np.int64]
 
@@ -149,19 +149,11 @@ class PointProcessor:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> PointProcessor:
-        path = Path(folder) / FILE
+        settings = read_processor_file(folder, FILE, "point clouds")
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise DataError(f"{FILE} not found, so point clouds cannot be preprocessed.", Path(folder)) from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"cannot be read ({error}).", path) from error
-        if not isinstance(said, dict):
-            raise DataError("expected a JSON object.", path)
-        try:
-            return from_dict(cls, said)
+            return from_dict(cls, settings)
         except SettingError as error:
-            raise DataError(f"invalid values: {error}", path) from error
+            raise DataError(f"invalid values: {error}", Path(folder) / FILE) from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         write_json(Path(folder) / FILE, as_dict(self))
@@ -224,11 +216,16 @@ class PointProcessor:
         """Rows with the coordinates in the frame of the model."""
         if not len(x):
             return x
-        places = x[:, :3].astype(np.float64)
-        places -= _frame_origin(places, self)
+        coordinates = x[:, :3].astype(np.float64)
+        origin: NDArray[Any] = coordinates.mean(axis=0)
+        if self.frame == "floor":
+            origin[self.up_axis] = coordinates[:, self.up_axis].min()
+        coordinates -= origin
         if self.frame == "unit_sphere":
-            places /= np.sqrt((places**2).sum(axis=1).max()) or 1.0  # all distances are 0 for identical points
-        return np.concatenate([places.astype(np.float32), x[:, 3:]], axis=1)
+            coordinates /= (
+                np.sqrt((coordinates**2).sum(axis=1).max()) or 1.0
+            )  # all distances are 0 for identical points
+        return np.concatenate([coordinates.astype(np.float32), x[:, 3:]], axis=1)
 
     def without_limit(self) -> PointProcessor:
         """Copy without a limit on the number of points."""
@@ -267,13 +264,6 @@ def sample_rounds(total: int, count: int, min_rounds: int, max_rounds: int) -> l
         first = turn % each * count
         found.append(order.take(np.arange(first, first + count), mode="wrap"))
     return found
-
-
-def _frame_origin(places: NDArray[np.float64], points: PointProcessor) -> NDArray[Any]:
-    middle: NDArray[Any] = places.mean(axis=0)
-    if points.frame == "floor":
-        middle[points.up_axis] = places[:, points.up_axis].min()
-    return middle
 
 
 # -- blocks of large scenes
@@ -434,10 +424,10 @@ def augment_points(
     found = x.copy()
     if not np.array_equal(form, np.eye(3)):
         found[:, :3] = x[:, :3] @ form.T
-        if normals_column is not None:
-            found[:, normals_column : normals_column + 3] = _unit_vectors(
-                x[:, normals_column : normals_column + 3] @ np.linalg.inv(form)
-            )
+        if normals_column is not None:  # stretching changes the length of normals; zero vectors stay 0
+            columns = slice(normals_column, normals_column + 3)
+            normals = x[:, columns] @ np.linalg.inv(form)
+            found[:, columns] = normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
     if factor != 1 or moved.any() or augment.jitter:
         found[:, :3] = found[:, :3] * factor + moved + blur
     return found
@@ -453,11 +443,6 @@ def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> N
         level = [number for number in range(3) if "xyz"[number] != shaking.up]
         form[level[int(2 * which)]] *= -1
     return np.where(shorter, 1 / longer, longer)[:, None] * form if shaking.stretch else form
-
-
-def _unit_vectors(normals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Normals scaled to length 1, because stretching changes the length; zero vectors stay 0."""
-    return normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
 
 
 def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:

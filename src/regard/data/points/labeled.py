@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from regard.data.file_discovery import find_subfolder, walk_files
+from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder, walk_files
 from regard.data.images.cache import MEMORY_FRACTION, free_memory, local_world_size
 from regard.data.images.labeled import reject_split_folders
 from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, iterate_file_table
@@ -109,9 +109,10 @@ def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
     path = os.path.expanduser(entry)
     if os.path.isdir(path):
         # .txt, .csv and .npy files next to images are not point clouds, but texts, tables or depth maps
-        found = (one for one in walk_files(path, CLOUD_SUFFIXES) if one.matches)
-        first = next(found, None)
-        return first is not None and (first.path.lower().endswith(CLOUD_ONLY_SUFFIXES) or not _has_images(path))
+        first = next((file.path for file in walk_files(path, CLOUD_SUFFIXES) if file.matches), None)
+        if first is None or first.lower().endswith(CLOUD_ONLY_SUFFIXES):
+            return first is not None
+        return not any(file.matches for file in walk_files(path, IMAGE_SUFFIXES))
     if not os.path.isfile(path):
         return False
     return (
@@ -119,13 +120,6 @@ def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
         or _lists_clouds(path)
         or (file_format(path) in CLOUD_SUFFIXES and file_format(path) not in (".txt", ".csv"))
     )
-
-
-def _has_images(folder: str) -> bool:
-    """True if the folder has images: arrays next to images may be depth maps."""
-    from regard.data.file_discovery import IMAGE_SUFFIXES
-
-    return any(one.matches for one in walk_files(folder, IMAGE_SUFFIXES))
 
 
 def _read_entry(
@@ -270,9 +264,8 @@ def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str
     if value.startswith(("http://", "https://", "s3://", "gs://")):
         raise DataError(f"'{value[:80]}' is a URL.", entry, line, "Download the file, and use the local path.")
     here = os.path.dirname(os.path.expanduser(entry))
-    for folder in filter(lambda folder: folder is not None, (here, find_subfolder(here or ".", CLOUD_FOLDERS))):
-        path = os.path.join(str(folder), os.path.expanduser(value))
-        if os.path.isfile(path):
+    for folder in (here, find_subfolder(here or ".", CLOUD_FOLDERS)):
+        if folder is not None and os.path.isfile(path := os.path.join(folder, os.path.expanduser(value))):
             return path, b""
     advice = "Paths are relative to the folder of the table, or to a folder 'clouds' next to the table."
     if line == 1:
