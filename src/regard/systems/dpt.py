@@ -204,6 +204,7 @@ NAMES = NameTable(
         *vision.batch_norm_entries("head.beside_before.norm", "auxiliary_head.head.1"),
         _part_entry("head.beside", "auxiliary_head.head.4"),
     ),
+    drop=(f"*{vision.BATCH_COUNT}",),
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),
     prefix="dpt.",
 )
@@ -264,7 +265,7 @@ PUBLISHED = PublishedLayout(
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, drop batch counters, detect the auxiliary head, and rename the patch projection."""
-    tensors = NAMES.complete(vision.drop_batch_counts(tensors))
+    tensors = NAMES.complete(tensors)
     if "head.head.1.weight" in tensors:
         config = replace(config, auxiliary_head="auxiliary_head.head.4.weight" in tensors)
     return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}
@@ -274,7 +275,7 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
     """Rename the patch projection of hybrids, and add batch counters."""
     if config.hybrid:
         tensors = {name.replace(PIXELS, PLACES): tensor for name, tensor in tensors.items()}
-    return vision.add_batch_counts(tensors)
+    return vision.add_batch_counts(config, tensors)
 
 
 SYSTEM = System(

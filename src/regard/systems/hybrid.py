@@ -76,26 +76,14 @@ class Config(ModelConfig):
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps of the first two stages, and of the last two of four quarters of the blocks, as in DPT-Hybrid."""
         early = [
-            FeatureTap(-1 - stage, self.widths[stage], 4 * 2**stage, is_sequence=False)
-            for stage in range(len(self.backbone_depths))
-        ][:2]
-        side = self.stride * self.patch_size
-        return (
-            *early,
-            *(
-                FeatureTap(block, self.width, side, is_sequence=True)
-                for block in quarter_blocks(self.depth)[len(early) :]
-            ),
-        )
+            FeatureTap(~stage, width, 4 * 2**stage, is_sequence=False) for stage, width in enumerate(self.widths[:2])
+        ]
+        late, side = quarter_blocks(self.depth)[len(early) :], self.stride * self.patch_size
+        return (*early, *(FeatureTap(block, self.width, side, is_sequence=True) for block in late))
 
 
 MAX_STAGES = 4
 """Number of stages of a ResNet."""
-
-
-def _recipe(**train: Any) -> dict[str, dict[str, Any]]:
-    """Recipe of ViT with half of the images per micro-batch, because the convolutions need memory."""
-    return recipes.imagenet(**{"batch_size": 128, "grad_accum": 32, **train})
 
 
 BASE = Config()
@@ -104,11 +92,11 @@ PRESETS = {
     "hybrid-tiny": Preset(
         replace(BASE, image_size=28, backbone_depths=(2,), width=192, depth=6, heads=3, ffn_dim=768),
         2_883_648,
-        _recipe(
+        recipes.imagenet(
             epochs=60, batch_size=256, grad_accum=1, lr=1e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
         ),
     ),
-    "hybrid-base": Preset(replace(BASE, dropout=0.1), 97_890_112, _recipe()),
+    "hybrid-base": Preset(replace(BASE, dropout=0.1), 97_890_112, recipes.imagenet(batch_size=128, grad_accum=32)),
 }
 
 
@@ -146,11 +134,6 @@ TIMM_ENTRIES = (
 )
 
 
-def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields from the config with a nested backbone."""
-    return {**fields, **vision.read_backbone_config(fields["backbone_depths"], fields["in_channels"], all_stages=False)}
-
-
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     config = Config(**fields)
     told = vision.backbone_config(
@@ -173,7 +156,10 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
     copied_fields={"backbone_featmap_shape": "map"},
     value_maps={"activation": ACTIVATIONS},
-    after_read=_after_read,
+    after_read=lambda fields: {
+        **fields,
+        **vision.read_backbone_config(fields["backbone_depths"], fields["in_channels"], all_stages=False),
+    },
     before_write=_before_write,
     head_architectures={"classify": "ViTHybridForImageClassification"},
 )  # fmt: skip

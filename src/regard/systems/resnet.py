@@ -26,7 +26,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry
 
 STAGES = 4
 
@@ -135,6 +135,7 @@ NAMES = NameTable(
         *(item for stage in range(STAGES) for item in _stage_entries(stage)),
         entry("head.classes.{part}", "classifier.1.{part}"),
     ),
+    drop=(f"*{vision.BATCH_COUNT}",),
     heads=("classifier.*",),
     prefix="resnet.",
 )
@@ -156,11 +157,6 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     head_architectures={"classify": "ResNetForImageClassification"},
 )
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and drop batch counters."""
-    return config, NAMES.complete(vision.drop_batch_counts(tensors))
 
 
 FINETUNE_RECIPES = {
@@ -187,8 +183,7 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    adapt_checkpoint=from_published,
-    to_published=lambda config, tensors: vision.add_batch_counts(tensors),
+    to_published=vision.add_batch_counts,
     check_layout=layout_requires(
         "ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",
         stem_kernel=7,

@@ -74,17 +74,7 @@ PRESETS = {
             init_range=0.0,
         ),
         2_509_824,
-        recipes.recurrent(
-            6000,
-            8192,
-            1.0,
-            {"vocab_size": 10_000},
-            lr=5e-3,
-            warmup_steps=300,
-            label_smoothing=0.1,
-            ema_decay=0.999,
-        )
-        | {"decode": recipes.BEAM_SEARCH},
+        recipes.tiny_recurrent(5e-3),
     ),
     # 384,000,000 in the paper, with 80,000 more source words: set source_vocab_size=160_000
     "rnn-sutskever": Preset(BASE, 304_000_000, recipes.recurrent(700_000, 8192, 5.0, {"vocab_size": 80_000})),

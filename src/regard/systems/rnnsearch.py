@@ -70,17 +70,7 @@ PRESETS = {
             tie_embeddings="all",
         ),
         2_232_448,
-        recipes.recurrent(
-            6000,
-            8192,
-            1.0,
-            {"vocab_size": 10_000},
-            lr=2e-3,
-            warmup_steps=300,
-            label_smoothing=0.1,
-            ema_decay=0.999,
-        )
-        | {"decode": recipes.BEAM_SEARCH},
+        recipes.tiny_recurrent(2e-3),
     ),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
     "rnnsearch-50": Preset(

@@ -98,9 +98,9 @@ class NameTable:
                 raise WeightsError(f"The parts of {name} have incompatible shapes: {shapes}.")
             found[name] = torch.cat(parts) if len(parts) > 1 else parts[0]
             used.update(sources)
-        left = [name for name in published if name not in used]
+        left = [name for name in published if name not in used and not matches(self.drop, name)]
         foreign = [name for name in left if matches(self.heads, name)]
-        strange = [name for name in left if not matches((*self.heads, *self.tied, *self.drop), name)]
+        strange = [name for name in left if not matches((*self.heads, *self.tied), name)]
         if missing or strange:
             raise mismatch_error(missing, strange)
         return found, foreign

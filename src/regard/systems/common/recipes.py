@@ -9,7 +9,7 @@ from typing import Any
 
 Recipe = dict[str, dict[str, Any]]
 
-BEAM_SEARCH: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"}
+_BEAM_SEARCH: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"}
 _SAMPLING: dict[str, Any] = {"do_sample": True, "top_k": 40}
 
 
@@ -47,7 +47,7 @@ def transformer(vocab_size: int = 37_000, **changes: Any) -> Recipe:
         "lr_schedule": "inverse_sqrt", "label_smoothing": 0.1, "betas": "0.9,0.98", "eps": 1e-9, "grad_clip": 0.0,
         "weight_decay": 0.0,
     }  # fmt: skip
-    return make_recipe(train, {"vocab_size": vocab_size}, BEAM_SEARCH, **changes)
+    return make_recipe(train, {"vocab_size": vocab_size}, _BEAM_SEARCH, **changes)
 
 
 def convs2s(vocab_size: int = 40_000, **changes: Any) -> Recipe:
@@ -71,6 +71,13 @@ def recurrent(steps: int, batch_tokens: int, grad_clip: float, data: dict[str, A
     return make_recipe(train, data, {"num_beams": 12, "length_penalty": 0.0}, **changes)
 
 
+def tiny_recurrent(lr: float) -> Recipe:
+    """Recipe for small recurrent models and 10,000 tokens."""
+    return recurrent(
+        6000, 8192, 1.0, {"vocab_size": 10_000}, lr=lr, warmup_steps=300, label_smoothing=0.1, ema_decay=0.999
+    ) | {"decode": _BEAM_SEARCH}
+
+
 # -- decoder-only
 
 
@@ -79,7 +86,7 @@ def decoder(vocab_size: int, **changes: Any) -> Recipe:
         "lr_schedule": "inverse_sqrt", "label_smoothing": 0.0, "betas": "0.9,0.98", "eps": 1e-9, "weight_decay": 0.0,
         "grad_clip": 1.0,
     }  # fmt: skip
-    return make_recipe(train, {"vocab_size": vocab_size}, BEAM_SEARCH, **changes)
+    return make_recipe(train, {"vocab_size": vocab_size}, _BEAM_SEARCH, **changes)
 
 
 def gpt1() -> Recipe:
@@ -303,7 +310,7 @@ def captions(vocab_size: int, **changes: Any) -> Recipe:
         "steps": 4000, "batch_size": 64, "grad_accum": 1, "lr": 1e-3, "warmup_steps": 0.05, "lr_schedule": "cosine",
         "weight_decay": 0.05, "betas": "0.9,0.98", "eps": 1e-8, "grad_clip": 1.0, "label_smoothing": 0.1, "eval_every": 500,
     }  # fmt: skip
-    return make_recipe(train, {"vocab_size": vocab_size}, {**BEAM_SEARCH, "num_beams": 3}, **changes)
+    return make_recipe(train, {"vocab_size": vocab_size}, {**_BEAM_SEARCH, "num_beams": 3}, **changes)
 
 
 CAPTION_FINETUNING = {"caption": {"train": captions(1, lr=1e-4)["train"]}}

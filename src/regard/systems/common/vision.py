@@ -245,11 +245,7 @@ def batch_norm_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
     return tuple(entry(f"{ours}.{part}", f"{theirs}.{part}") for part in ("{part}", "running_mean", "running_var"))
 
 
-def drop_batch_counts(tensors: Tensors) -> Tensors:
-    return {name: tensor for name, tensor in tensors.items() if not name.endswith(BATCH_COUNT)}
-
-
-def add_batch_counts(tensors: Tensors) -> Tensors:
+def add_batch_counts(config: Any, tensors: Tensors) -> Tensors:
     """Tensors with batch counters, expected by PyTorch."""
     norms = [name.removesuffix(".running_var") for name in tensors if name.endswith(".running_var")]
     return {**tensors, **{norm + BATCH_COUNT: torch.zeros((), dtype=torch.long) for norm in norms}}
