@@ -20,7 +20,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig, transformer_blocks
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, rename_suffixes
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer, rename_suffixes
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,11 @@ class Config(ModelConfig):
 
 
 BASE = Config()
-_SMALL = replace(BASE, vocab_size=8000, max_length=256, pad_id=0, bos_id=2, eos_id=3, mask_id=4)
-
-
+MINI = replace(BASE, **bert.MINI, depth=4, max_length=256)
 PRESETS = {
-    "bert-mini": Preset(
-        replace(_SMALL, width=256, depth=4, heads=4, ffn_dim=1024),
-        5_414_210,
-        recipes.small_bert(lr=1e-3),
-    ),
+    "bert-mini": Preset(MINI, 5_414_210, recipes.small_bert(lr=1e-3)),
     "bert-small": Preset(
-        replace(_SMALL, width=512, depth=4, heads=8, ffn_dim=2048),
+        replace(MINI, width=512, heads=8, ffn_dim=2048),
         17_374_018,
         recipes.small_bert(steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
     ),
@@ -90,12 +84,12 @@ NAMES = NameTable(
     entries=(
         *bert.encoder_entries("bert"),
         entry("embedding.position.table.weight", "bert.embeddings.position_embeddings.weight"),
-        entry("pooler.dense.{part}", "bert.pooler.dense.{part}"),
-        entry("head.classes.{part}", "classifier.{part}"),
-        entry("head.choice.{part}", "classifier.{part}"),
+        layer("pooler.dense", "bert.pooler.dense"),
+        layer("head.classes", "classifier"),
+        layer("head.choice", "classifier"),
         *bert.HEAD_ENTRIES,
         *bert.MLM_ENTRIES,
-        entry("head.follows.{part}", "cls.seq_relationship.{part}"),
+        layer("head.follows", "cls.seq_relationship"),
     ),
     tied={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -121,12 +115,9 @@ PUBLISHED = PublishedLayout(
     value_maps={"activation": bert.ACTIVATIONS},
     after_read=bert.fill_fields,
     head_architectures={
+        **bert.head_architectures("Bert"),
         "mlm": "BertForPreTraining",
-        "classify": "BertForSequenceClassification",
-        "tag": "BertForTokenClassification",
-        "qa": "BertForQuestionAnswering",
         "choose": "BertForMultipleChoice",
-        "embed": "BertModel",
     },
     other_architectures={"BertForMaskedLM": "mlm"},
     select_architecture=lambda fields, task: "BertForMaskedLM" if task == "mlm" and not fields["nsp"] else "",

@@ -17,7 +17,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, entry
+from regard.weights.tables import NameTable, PublishedLayout, layer
 
 STAGES = 4
 
@@ -84,8 +84,8 @@ def build(config: Config) -> nn.Module:
 NAMES = NameTable(
     entries=(
         *vision.bit_entries("", "bit", STAGES),
-        entry("norm.{part}", "bit.norm.{part}"),
-        entry("head.classes.{part}", "classifier.1.{part}"),
+        layer("norm", "bit.norm"),
+        layer("head.classes", "classifier.1"),
     ),
     heads=("classifier.*",),
     prefix="bit.",

@@ -20,7 +20,7 @@ from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,10 @@ def build(config: Config) -> VisionTransformer:
     return body
 
 
-def _part_entry(ours: str, theirs: str) -> NameEntry:
-    return entry(f"{ours}.{{part}}", f"{theirs}.{{part}}")
-
-
 def _residual_unit_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
     return (
-        _part_entry(f"head.fusion.{{n}}.{ours}.first", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution1"),
-        _part_entry(f"head.fusion.{{n}}.{ours}.second", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution2"),
+        layer(f"head.fusion.{{n}}.{ours}.first", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution1"),
+        layer(f"head.fusion.{{n}}.{ours}.second", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution2"),
         *vision.batch_norm_entries(
             f"head.fusion.{{n}}.{ours}.first_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm1"
         ),
@@ -189,20 +185,20 @@ NAMES = NameTable(
     entries=(
         *vision.bit_entries("front.", "dpt.embeddings.backbone.bit", 3),
         *vision.vit_entries("dpt"),
-        _part_entry("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
-        _part_entry("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
-        _part_entry("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
-        _part_entry("head.levels.{n}", "neck.convs.{n}"),
+        layer("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
+        layer("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
+        layer("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
+        layer("head.levels.{n}", "neck.convs.{n}"),
         *_residual_unit_entries("skip", "residual_layer1"),
         *_residual_unit_entries("unit", "residual_layer2"),
-        _part_entry("head.fusion.{n}.out", "neck.fusion_stage.layers.{n}.projection"),
-        *(_part_entry(f"head.{ours}", f"head.head.{n}") for ours, n in (("first", 0), ("second", 2), ("last", 4))),
-        _part_entry("head.before.dense", "head.head.0"),
+        layer("head.fusion.{n}.out", "neck.fusion_stage.layers.{n}.projection"),
+        *(layer(f"head.{ours}", f"head.head.{n}") for ours, n in (("first", 0), ("second", 2), ("last", 4))),
+        layer("head.before.dense", "head.head.0"),
         *vision.batch_norm_entries("head.before.norm", "head.head.1"),
-        _part_entry("head.classes", "head.head.4"),
-        _part_entry("head.beside_before.dense", "auxiliary_head.head.0"),
+        layer("head.classes", "head.head.4"),
+        layer("head.beside_before.dense", "auxiliary_head.head.0"),
         *vision.batch_norm_entries("head.beside_before.norm", "auxiliary_head.head.1"),
-        _part_entry("head.beside", "auxiliary_head.head.4"),
+        layer("head.beside", "auxiliary_head.head.4"),
     ),
     drop=(f"*{vision.BATCH_COUNT}",),
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),

@@ -21,7 +21,7 @@ from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ NAMES = NameTable(
     entries=(
         *vision.bit_entries("front.", _BIT_PREFIX, MAX_STAGES),
         *vision.vit_entries("vit"),
-        entry("head.classes.{part}", "classifier.{part}"),
+        layer("head.classes", "classifier"),
     ),
     heads=("classifier.*", "vit.pooler.*"),
     prefix="vit.",

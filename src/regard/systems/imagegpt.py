@@ -32,7 +32,7 @@ from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameTable, PublishedLayout, entry
+from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ NAMES = NameTable(
     entries=(
         *gpt.decoder_entries(),
         entry("colours.weight", "lm_head.weight"),
-        entry("head.classes.{part}", "score.{part}"),
+        layer("head.classes", "score"),
     ),
     drop=("transformer.h.{n}.attn.bias", "transformer.h.{n}.attn.masked_bias"),
     heads=("lm_head.*", "score.*"),

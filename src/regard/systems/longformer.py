@@ -21,7 +21,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,7 @@ class Config(ModelConfig):
 BASE = Config()
 PRESETS = {
     "longformer-mini": Preset(
-        replace(
-            BASE,
-            width=256,
-            depth=4,
-            heads=4,
-            ffn_dim=1024,
-            vocab_size=8000,
-            max_length=4096,
-            attention_window=(128,),
-            pad_id=0,
-            bos_id=2,
-            eos_id=3,
-            mask_id=4,
-        ),
+        replace(BASE, **bert.MINI, depth=4, attention_window=(128,)),
         7_120_448,
         recipes.small_bert(lr=1e-3),
     ),
@@ -141,12 +128,12 @@ NAMES = NameTable(
     entries=(
         *bert.encoder_entries("longformer", global_projections=True),
         entry("embedding.position.table.weight", "longformer.embeddings.position_embeddings.weight"),
-        entry("pooler.dense.{part}", "longformer.pooler.dense.{part}"),
-        entry("head.dense.{part}", "classifier.dense.{part}"),
-        entry("head.classes.{part}", "classifier.out_proj.{part}"),
+        layer("pooler.dense", "longformer.pooler.dense"),
+        layer("head.dense", "classifier.dense"),
+        layer("head.classes", "classifier.out_proj"),
         *bert.HEAD_ENTRIES,
-        entry("head.words.dense.{part}", "lm_head.dense.{part}"),
-        entry("head.words.norm.{part}", "lm_head.layer_norm.{part}"),
+        layer("head.words.dense", "lm_head.dense"),
+        layer("head.words.norm", "lm_head.layer_norm"),
         entry("head.words.bias", "lm_head.bias"),
     ),
     tied={
@@ -188,13 +175,7 @@ PUBLISHED = PublishedLayout(
         "max_length": fields["max_length"] + fields["pad_id"] + 1,
         "attention_window": _window_per_layer(fields),
     },
-    head_architectures={
-        "mlm": "LongformerForMaskedLM",
-        "classify": "LongformerForSequenceClassification",
-        "tag": "LongformerForTokenClassification",
-        "qa": "LongformerForQuestionAnswering",
-        "embed": "LongformerModel",
-    },
+    head_architectures=bert.head_architectures("Longformer"),
 )
 
 

@@ -26,7 +26,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
 STAGES = 4
 
@@ -133,7 +133,7 @@ NAMES = NameTable(
     entries=(
         *_unit_entries("stem", "resnet.embedder.embedder"),
         *(item for stage in range(STAGES) for item in _stage_entries(stage)),
-        entry("head.classes.{part}", "classifier.1.{part}"),
+        layer("head.classes", "classifier.1"),
     ),
     drop=(f"*{vision.BATCH_COUNT}",),
     heads=("classifier.*",),

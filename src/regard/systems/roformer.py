@@ -22,7 +22,7 @@ from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig, transformer_blocks
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,7 @@ class Config(ModelConfig):
 BASE = Config()
 PRESETS = {
     "roformer-mini": Preset(
-        replace(
-            BASE,
-            width=256,
-            depth=4,
-            heads=4,
-            ffn_dim=1024,
-            embedding_dim=256,
-            vocab_size=8000,
-            max_length=512,
-            bos_id=2,
-            eos_id=3,
-            mask_id=4,
-        ),
+        replace(BASE, **bert.MINI, depth=4, embedding_dim=256, max_length=512),
         5_282_368,
         recipes.small_bert(lr=1e-3),
     ),
@@ -104,9 +92,9 @@ POSITION_TABLE = "roformer.encoder.embed_positions.weight"
 NAMES = NameTable(
     entries=(
         *bert.encoder_entries("roformer"),
-        entry("embedding.project.{part}", "roformer.embeddings_project.{part}"),
-        entry("head.dense.{part}", "classifier.dense.{part}"),
-        entry("head.classes.{part}", "classifier.out_proj.{part}"),
+        layer("embedding.project", "roformer.embeddings_project"),
+        layer("head.dense", "classifier.dense"),
+        layer("head.classes", "classifier.out_proj"),
         *bert.HEAD_ENTRIES,
         *bert.MLM_ENTRIES,
     ),
@@ -131,13 +119,7 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
     value_maps={"activation": bert.ACTIVATIONS},
     after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),
-    head_architectures={
-        "mlm": "RoFormerForMaskedLM",
-        "classify": "RoFormerForSequenceClassification",
-        "tag": "RoFormerForTokenClassification",
-        "qa": "RoFormerForQuestionAnswering",
-        "embed": "RoFormerModel",
-    },
+    head_architectures=bert.head_architectures("RoFormer"),
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig, check_stages
 from regard.systems.common.system import Preset, System
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry, layer
 
 STAGES = 4
 
@@ -139,25 +139,25 @@ def _stage_entries(stage: int) -> tuple[NameEntry, ...]:
     ours, theirs = f"stages.{stage}.blocks.{{n}}", f"swin.encoder.layers.{stage}.blocks.{{n}}"
     look = (f"{theirs}.attention.self.{name}.{{part}}" for name in ("query", "key", "value"))
     return (
-        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.layernorm_before.{{part}}"),
+        layer(f"{ours}.attend.norm", f"{theirs}.layernorm_before"),
         entry(f"{ours}.attend.inner.qkv.{{part}}", *look),
-        entry(f"{ours}.attend.inner.out.{{part}}", f"{theirs}.attention.output.dense.{{part}}"),
+        layer(f"{ours}.attend.inner.out", f"{theirs}.attention.output.dense"),
         entry(f"stages.{stage}.position.{{n}}.table.weight", f"{theirs}.attention.self.relative_position_bias_table"),
-        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.layernorm_after.{{part}}"),
-        entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.intermediate.dense.{{part}}"),
-        entry(f"{ours}.feed.inner.down.{{part}}", f"{theirs}.output.dense.{{part}}"),
+        layer(f"{ours}.feed.norm", f"{theirs}.layernorm_after"),
+        layer(f"{ours}.feed.inner.up", f"{theirs}.intermediate.dense"),
+        layer(f"{ours}.feed.inner.down", f"{theirs}.output.dense"),
     )
 
 
 NAMES = NameTable(
     entries=(
-        entry("patches.{part}", "swin.embeddings.patch_embeddings.projection.{part}"),
-        entry("first.{part}", "swin.embeddings.norm.{part}"),
+        layer("patches", "swin.embeddings.patch_embeddings.projection"),
+        layer("first", "swin.embeddings.norm"),
         *itertools.chain.from_iterable(map(_stage_entries, range(STAGES))),
-        entry("merges.{n}.norm.{part}", "swin.encoder.layers.{n}.downsample.norm.{part}"),
+        layer("merges.{n}.norm", "swin.encoder.layers.{n}.downsample.norm"),
         entry("merges.{n}.reduce.weight", "swin.encoder.layers.{n}.downsample.reduction.weight"),
-        entry("norm.{part}", "swin.layernorm.{part}"),
-        entry("head.classes.{part}", "classifier.{part}"),
+        layer("norm", "swin.layernorm"),
+        layer("head.classes", "classifier"),
     ),
     drop=("*.relative_position_index", "*.attn_mask"),
     heads=("classifier.*", "decoder.*", "swin.embeddings.mask_token"),

@@ -22,7 +22,7 @@ from regard.systems.common.configs import ModelConfig, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
@@ -149,22 +149,22 @@ def _attention_entries(ours: str, theirs: str, *matrices: str) -> tuple[Any, ...
         entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in name))
         for name in matrices
     ]
-    return (*names, entry(f"{ours}.inner.out.{{part}}", f"{theirs}.out_proj.{{part}}"))
+    return (*names, layer(f"{ours}.inner.out", f"{theirs}.out_proj"))
 
 
 def _block_entries(side: str, decoder: bool) -> tuple[Any, ...]:
     ours, theirs = f"{side}.blocks.{{n}}", f"model.{side}.layers.{{n}}"
     cross = (
         *_attention_entries(f"{ours}.cross", f"{theirs}.encoder_attn", "q", "kv"),
-        entry(f"{ours}.cross.norm.{{part}}", f"{theirs}.encoder_attn_layer_norm.{{part}}"),
+        layer(f"{ours}.cross.norm", f"{theirs}.encoder_attn_layer_norm"),
     )
     return (
         *_attention_entries(f"{ours}.attend", f"{theirs}.self_attn", "qkv"),
-        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.self_attn_layer_norm.{{part}}"),
+        layer(f"{ours}.attend.norm", f"{theirs}.self_attn_layer_norm"),
         *(cross if decoder else ()),
-        entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.fc1.{{part}}"),
-        entry(f"{ours}.feed.inner.down.{{part}}", f"{theirs}.fc2.{{part}}"),
-        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.final_layer_norm.{{part}}"),
+        layer(f"{ours}.feed.inner.up", f"{theirs}.fc1"),
+        layer(f"{ours}.feed.inner.down", f"{theirs}.fc2"),
+        layer(f"{ours}.feed.norm", f"{theirs}.final_layer_norm"),
     )
 
 

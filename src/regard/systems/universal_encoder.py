@@ -75,14 +75,10 @@ class Config(ModelConfig):
 
 
 BASE = Config()
-MINI = replace(BASE, width=256, heads=4, ffn_dim=1024, vocab_size=8000, max_length=256, bos_id=2, eos_id=3, mask_id=4)
+MINI = replace(BASE, **bert.MINI, max_length=256)
 PRESETS = {
     "universal-encoder-mini": Preset(MINI, 2_912_576, recipes.small_bert(lr=5e-4)),
-    "universal-encoder-mini-halting": Preset(
-        replace(MINI, act=True),
-        2_912_833,
-        recipes.small_bert(lr=5e-4),
-    ),
+    "universal-encoder-mini-halting": Preset(replace(MINI, act=True), 2_912_833, recipes.small_bert(lr=5e-4)),
     "universal-encoder-base": Preset(
         replace(
             BASE,

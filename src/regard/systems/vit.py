@@ -22,7 +22,7 @@ from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def build(config: Config) -> VisionTransformer:
 
 
 NAMES = NameTable(
-    entries=(*vision.vit_entries("vit"), entry("head.classes.{part}", "classifier.{part}")),
+    entries=(*vision.vit_entries("vit"), layer("head.classes", "classifier")),
     heads=("classifier.*", "vit.pooler.*", "decoder.*", "vit.embeddings.mask_token"),
     prefix="vit.",
 )

@@ -42,6 +42,11 @@ def entry(native: str, *published: str, transposed: bool = False) -> NameEntry:
     return NameEntry(native, published, transposed)
 
 
+def layer(native: str, *published: str) -> NameEntry:
+    """Weight and bias of a layer."""
+    return entry(f"{native}.{{part}}", *(f"{name}.{{part}}" for name in published))
+
+
 def transposed_linear(native: str, published: str) -> tuple[NameEntry, NameEntry]:
     """Weight and bias of a linear layer with a matrix stored as (in, out)."""
     return entry(f"{native}.weight", f"{published}.weight", transposed=True), entry(

@@ -32,7 +32,7 @@ from regard.types import Batch
 from regard.weights.tables import (
     NameTable,
     PublishedLayout,
-    entry,
+    layer,
     matches,
     transposed_linear,
 )
@@ -122,9 +122,9 @@ OURS, THEIRS = "decoder.blocks.{n}", "decoder.transformer.h.{n}"
 NAMES = NameTable(
     entries=(
         *(replace(item, native=f"eyes.body.{item.native}") for item in vision.vit_entries("encoder")),
-        entry("bridge.{part}", "enc_to_dec_proj.{part}"),
+        layer("bridge", "enc_to_dec_proj"),
         *gpt.decoder_entries("decoder.transformer"),
-        entry(f"{OURS}.cross.norm.{{part}}", f"{THEIRS}.ln_cross_attn.{{part}}"),
+        layer(f"{OURS}.cross.norm", f"{THEIRS}.ln_cross_attn"),
         *transposed_linear(f"{OURS}.cross.inner.q", f"{THEIRS}.crossattention.q_attn"),
         *transposed_linear(f"{OURS}.cross.inner.kv", f"{THEIRS}.crossattention.c_attn"),
         *transposed_linear(f"{OURS}.cross.inner.out", f"{THEIRS}.crossattention.c_proj"),

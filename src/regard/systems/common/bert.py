@@ -5,9 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from regard.errors import SettingError
-from regard.weights.tables import NameEntry, entry
+from regard.weights.tables import NameEntry, entry, layer
 
 TASKS = ("mlm", "classify", "tag", "qa", "choose", "embed")
+
+
+MINI: dict[str, Any] = {
+    "width": 256, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4,
+}  # fmt: skip
+"""Sizes and special tokens of the mini presets."""
+
+
+def head_architectures(name: str) -> dict[str, str]:
+    """Hugging Face class by task."""
+    heads = {
+        "mlm": "MaskedLM",
+        "classify": "SequenceClassification",
+        "tag": "TokenClassification",
+        "qa": "QuestionAnswering",
+    }
+    return {**{task: f"{name}For{head}" for task, head in heads.items()}, "embed": f"{name}Model"}
 
 
 def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[NameEntry, ...]:
@@ -24,14 +41,14 @@ def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[Name
     return (
         entry("embedding.tokens.table.weight", f"{prefix}.embeddings.word_embeddings.weight"),
         entry("embedding.types.weight", f"{prefix}.embeddings.token_type_embeddings.weight"),
-        entry("embedding.norm.{part}", f"{prefix}.embeddings.LayerNorm.{{part}}"),
+        layer("embedding.norm", f"{prefix}.embeddings.LayerNorm"),
         look("qkv", "", "query", "key", "value"),
         *(reaching if global_projections else ()),
-        entry(f"{ours}.attend.inner.out.{{part}}", f"{theirs}.attention.output.dense.{{part}}"),
-        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.attention.output.LayerNorm.{{part}}"),
-        entry(f"{ours}.feed.inner.up.{{part}}", f"{theirs}.intermediate.dense.{{part}}"),
-        entry(f"{ours}.feed.inner.down.{{part}}", f"{theirs}.output.dense.{{part}}"),
-        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.output.LayerNorm.{{part}}"),
+        layer(f"{ours}.attend.inner.out", f"{theirs}.attention.output.dense"),
+        layer(f"{ours}.attend.norm", f"{theirs}.attention.output.LayerNorm"),
+        layer(f"{ours}.feed.inner.up", f"{theirs}.intermediate.dense"),
+        layer(f"{ours}.feed.inner.down", f"{theirs}.output.dense"),
+        layer(f"{ours}.feed.norm", f"{theirs}.output.LayerNorm"),
     )
 
 
@@ -78,14 +95,14 @@ def fill_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 HEAD_ENTRIES = (
-    entry("head.tags.{part}", "classifier.{part}"),
-    entry("head.ends.{part}", "qa_outputs.{part}"),
+    layer("head.tags", "classifier"),
+    layer("head.ends", "qa_outputs"),
 )
 """Entries of the heads for tag and qa."""
 
 MLM_ENTRIES = (
-    entry("head.words.dense.{part}", "cls.predictions.transform.dense.{part}"),
-    entry("head.words.norm.{part}", "cls.predictions.transform.LayerNorm.{part}"),
+    layer("head.words.dense", "cls.predictions.transform.dense"),
+    layer("head.words.norm", "cls.predictions.transform.LayerNorm"),
     entry("head.words.bias", "cls.predictions.bias"),
 )
 """Entries of the masked-token head of BERT and RoFormer."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regard.weights.tables import NameEntry, Tensors, entry, transposed_linear
+from regard.weights.tables import NameEntry, Tensors, entry, layer, transposed_linear
 
 TASKS = ("classify", "choose")
 
@@ -32,19 +32,19 @@ def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: s
     return (
         entry("tokens.table.weight", f"{body}.{tokens}.weight"),
         entry("position.table.weight", f"{body}.{positions}.weight"),
-        entry(f"{ours}.attend.norm.{{part}}", f"{theirs}.ln_1.{{part}}"),
+        layer(f"{ours}.attend.norm", f"{theirs}.ln_1"),
         *transposed_linear(f"{ours}.attend.inner.qkv", f"{theirs}.attn.c_attn"),
         *transposed_linear(f"{ours}.attend.inner.out", f"{theirs}.attn.c_proj"),
-        entry(f"{ours}.feed.norm.{{part}}", f"{theirs}.ln_2.{{part}}"),
+        layer(f"{ours}.feed.norm", f"{theirs}.ln_2"),
         *transposed_linear(f"{ours}.feed.inner.up", f"{theirs}.mlp.c_fc"),
         *transposed_linear(f"{ours}.feed.inner.down", f"{theirs}.mlp.c_proj"),
-        entry("decoder.norm.{part}", f"{body}.ln_f.{{part}}"),
+        layer("decoder.norm", f"{body}.ln_f"),
     )
 
 
 HEAD_ENTRIES = (
     entry("head.classes.weight", "score.weight"),
-    entry("head.choice.{part}", "multiple_choice_head.summary.{part}"),
+    layer("head.choice", "multiple_choice_head.summary"),
 )
 
 FIXED_HEAD_KEYS: dict[str, dict[str, Any]] = {

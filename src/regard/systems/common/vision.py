@@ -13,7 +13,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
-from regard.weights.tables import NameEntry, NameTable, Tensors, entry
+from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
 
 # -- ViT
 
@@ -43,7 +43,7 @@ def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
     return (
         entry("first", f"{prefix}.embeddings.cls_token"),
         entry("position.table", f"{prefix}.embeddings.position_embeddings"),
-        entry("patches.{part}", f"{prefix}.embeddings.patch_embeddings.projection.{{part}}"),
+        layer("patches", f"{prefix}.embeddings.patch_embeddings.projection"),
         *(
             entry(
                 f"{_BLOCK_PREFIX}.{ours}.{{part}}",
@@ -51,32 +51,32 @@ def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
             )
             for ours, _, _, theirs in _BLOCK_NAMES
         ),
-        entry("encoder.norm.{part}", f"{prefix}.layernorm.{{part}}"),
+        layer("encoder.norm", f"{prefix}.layernorm"),
     )
 
 
 TIMM_ENTRIES = (
     entry("first", "cls_token"),
     entry("position.table", "pos_embed"),
-    entry("patches.{part}", "patch_embed.proj.{part}"),
+    layer("patches", "patch_embed.proj"),
     *(
         entry(f"{_BLOCK_PREFIX}.{ours}.{{part}}", f"blocks.{{n}}.{theirs}{{part}}")
         for ours, theirs, _, _ in _BLOCK_NAMES
     ),
-    entry("encoder.norm.{part}", "norm.{part}"),
-    entry("head.classes.{part}", "head.{part}"),
+    layer("encoder.norm", "norm"),
+    layer("head.classes", "head"),
 )
 
 TORCHVISION_ENTRIES = (
     entry("first", "class_token"),
     entry("position.table", "encoder.pos_embedding"),
-    entry("patches.{part}", "conv_proj.{part}"),
+    layer("patches", "conv_proj"),
     *(
         entry(f"{_BLOCK_PREFIX}.{ours}.{{part}}", f"encoder.layers.encoder_layer_{{n}}.{theirs}{{part}}")
         for ours, _, theirs, _ in _BLOCK_NAMES
     ),
-    entry("encoder.norm.{part}", "encoder.ln.{part}"),
-    entry("head.classes.{part}", "heads.head.{part}"),
+    layer("encoder.norm", "encoder.ln"),
+    layer("head.classes", "heads.head"),
 )
 
 
@@ -162,13 +162,13 @@ def stage_entries(prefix: str, stem: tuple[str, str], block: str, count: int) ->
     """Entries of the convolutions under a native `prefix`. `stem`: names of the first convolution and its norm;
     `block`: name pattern with the fields `{stage}` and `{n}`."""
     yield entry(f"{prefix}stem.conv.weight", f"{stem[0]}.weight")
-    yield entry(f"{prefix}stem.norm.{{part}}", f"{stem[1]}.{{part}}")
+    yield layer(f"{prefix}stem.norm", f"{stem[1]}")
     for stage in range(count):
         here, there = f"{prefix}stages.{stage}.{{n}}", block.replace("{stage}", str(stage))
         units = [(f"units.{unit}", f"conv{unit + 1}", f"norm{unit + 1}") for unit in range(3)]
         for unit, conv, norm in (*units, ("shortcut", "downsample.conv", "downsample.norm")):
             yield entry(f"{here}.{unit}.conv.weight", f"{there}.{conv}.weight")
-            yield entry(f"{here}.{unit}.norm.{{part}}", f"{there}.{norm}.{{part}}")
+            yield layer(f"{here}.{unit}.norm", f"{there}.{norm}")
 
 
 def bit_entries(native_prefix: str, prefix: str, count: int) -> Iterator[NameEntry]:
