@@ -108,8 +108,11 @@ PUBLISHED = PublishedLayout(
     config=Config,
     defaults={"classifier_dropout": None},
     fixed={
-        "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
-        "tie_word_embeddings": True, "is_encoder_decoder": False,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "is_encoder_decoder": False,
     },
     ignored_keys=("initializer_range", "directionality", "pooler_*", "eos_token_id"),
     value_maps={"activation": bert.ACTIVATIONS},
@@ -121,7 +124,7 @@ PUBLISHED = PublishedLayout(
     },
     other_architectures={"BertForMaskedLM": "mlm"},
     select_architecture=lambda fields, task: "BertForMaskedLM" if task == "mlm" and not fields["nsp"] else "",
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:

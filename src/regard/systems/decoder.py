@@ -45,7 +45,7 @@ PRESETS = {
     "decoder-base": Preset(
         BASE, 35_298_304, recipes.decoder(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
     ),
-}  # fmt: skip
+}
 
 
 def build(config: Config) -> DecoderOnly:

@@ -71,7 +71,7 @@ PUBLISHED = PublishedLayout(
     after_read=lambda fields: {**fields, "ffn_dim": 4 * fields["width"], "eos_id": fields["eos_id"] or 0},
     head_architectures={"classify": "OpenAIGPTForSequenceClassification", "choose": "OpenAIGPTDoubleHeadsModel"},
     fixed_head_keys=gpt.FIXED_HEAD_KEYS,
-)  # fmt: skip
+)
 
 
 def unsupported_by_layout(config: Config) -> str:

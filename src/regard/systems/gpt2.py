@@ -118,7 +118,7 @@ PUBLISHED = PublishedLayout(
     after_read=lambda fields: {**fields, "ffn_dim": fields["ffn_dim"] or 4 * fields["width"]},
     head_architectures={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
     fixed_head_keys=gpt.FIXED_HEAD_KEYS,
-)  # fmt: skip
+)
 
 
 SYSTEM = System(

@@ -162,7 +162,7 @@ PUBLISHED = PublishedLayout(
     },
     before_write=_before_write,
     head_architectures={"classify": "ViTHybridForImageClassification"},
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:

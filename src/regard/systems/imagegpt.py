@@ -91,7 +91,7 @@ PRESETS = {
     "imagegpt-large": Preset(
         replace(SMALL, width=1536, depth=48, heads=16, ffn_dim=6144), 1_362_914_304, recipes.imagegpt(8, 16, 1e-3)
     ),
-}  # fmt: skip
+}
 
 
 class ImageGPT(DecoderOnly):
@@ -207,9 +207,13 @@ PUBLISHED = PublishedLayout(
     fixed={**gpt.FIXED, "activation_function": "quick_gelu", "tie_word_embeddings": False},
     ignored_keys=("n_ctx", "initializer_range", "pad_token_id", "eos_token_id", "is_decoder"),
     after_read=_after_read,
-    before_write=lambda fields: {**fields, "image_size": fields["image_size"] ** 2, "num_colors": fields["num_colors"] + 1},
+    before_write=lambda fields: {
+        **fields,
+        "image_size": fields["image_size"] ** 2,
+        "num_colors": fields["num_colors"] + 1,
+    },
     head_architectures={"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"},
-)  # fmt: skip
+)
 
 
 SYSTEM = System(

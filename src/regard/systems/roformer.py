@@ -114,13 +114,16 @@ PUBLISHED = PublishedLayout(
     config=Config,
     defaults={"embedding_size": None, "classifier_dropout": None},
     fixed={
-        "is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+        "is_encoder_decoder": False,
     },
     ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
     value_maps={"activation": bert.ACTIVATIONS},
     after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),
     head_architectures=bert.head_architectures("RoFormer"),
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:

@@ -87,7 +87,7 @@ BASE = replace(SMALL, width=128, heads=(4, 8, 16, 32), drop_path=0.5)
 LARGE = replace(SMALL, width=192, heads=(6, 12, 24, 48), drop_path=0.2)
 MINI = replace(
     TINY, image_size=32, patch_size=2, width=48, depths=(2, 2, 4, 2), heads=(2, 4, 8, 16), window_size=4, drop_path=0.1
-)  # fmt: skip
+)
 
 PAPER_RECIPE = recipes.swin({"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8})
 PRESETS = {

@@ -169,9 +169,13 @@ class UniversalTransformer(EncoderDecoder):
             else state.position_embeddings[turn.positions]
         )
         ran = self.decoder(
-            self.embed(ids, turn.positions), places, mask=turn.masks, context_mask=state.cross_mask, cache=state.layers,
+            self.embed(ids, turn.positions),
+            places,
+            mask=turn.masks,
+            context_mask=state.cross_mask,
+            cache=state.layers,
             at=turn.cache_columns,
-        )  # fmt: skip
+        )
         state.advance(turn.positions.shape[-1])
         return ran.states
 

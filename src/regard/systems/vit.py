@@ -122,7 +122,7 @@ PUBLISHED = PublishedLayout(
     value_maps={"activation": ACTIVATIONS},
     after_read=vision.require_square,
     head_architectures={"classify": "ViTForImageClassification"},
-)  # fmt: skip
+)
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
