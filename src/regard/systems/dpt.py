@@ -11,11 +11,7 @@ from typing import Any, Literal
 
 from regard.errors import SettingError, WeightsError
 from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
-from regard.nn.vision.patches import (
-    GridPosition,
-    PatchEmbedding,
-    VisionTransformer,
-)
+from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig

@@ -16,10 +16,7 @@ from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import (
-    NameTable,
-    PublishedLayout,
-)
+from regard.weights.tables import NameTable, PublishedLayout
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
-from regard.weights.tables import (
-    NameTable,
-    PublishedLayout,
-)
+from regard.weights.tables import NameTable, PublishedLayout
 
 
 @dataclass(frozen=True)
@@ -68,19 +65,13 @@ PRESETS = {
     ),
     "gpt2-small": Preset(SMALL, 124_439_808, recipes.gpt2_paper(6e-4)),
     "gpt2-medium": Preset(
-        replace(SMALL, width=1024, depth=24, heads=16, ffn_dim=4096),
-        354_823_168,
-        recipes.gpt2_paper(3e-4),
+        replace(SMALL, width=1024, depth=24, heads=16, ffn_dim=4096), 354_823_168, recipes.gpt2_paper(3e-4)
     ),
     "gpt2-large": Preset(
-        replace(SMALL, width=1280, depth=36, heads=20, ffn_dim=5120),
-        774_030_080,
-        recipes.gpt2_paper(2.5e-4),
+        replace(SMALL, width=1280, depth=36, heads=20, ffn_dim=5120), 774_030_080, recipes.gpt2_paper(2.5e-4)
     ),
     "gpt2-xl": Preset(
-        replace(SMALL, width=1600, depth=48, heads=25, ffn_dim=6400),
-        1_557_611_200,
-        recipes.gpt2_paper(2e-4),
+        replace(SMALL, width=1600, depth=48, heads=25, ffn_dim=6400), 1_557_611_200, recipes.gpt2_paper(2e-4)
     ),
 }
 

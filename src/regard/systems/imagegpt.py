@@ -168,11 +168,7 @@ def _init_weights(body: ImageGPT, config: Config) -> ImageGPT:
 
 
 NAMES = NameTable(
-    entries=(
-        *gpt.decoder_entries(),
-        entry("colours.weight", "lm_head.weight"),
-        layer("head.classes", "score"),
-    ),
+    entries=(*gpt.decoder_entries(), entry("colours.weight", "lm_head.weight"), layer("head.classes", "score")),
     drop=("transformer.h.{n}.attn.bias", "transformer.h.{n}.attn.masked_bias"),
     heads=("lm_head.*", "score.*"),
     optional=("colours.*",),

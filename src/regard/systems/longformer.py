@@ -85,9 +85,7 @@ class Config(ModelConfig):
 BASE = Config()
 PRESETS = {
     "longformer-mini": Preset(
-        replace(BASE, **bert.MINI, depth=4, attention_window=(128,)),
-        7_120_448,
-        recipes.small_bert(lr=1e-3),
+        replace(BASE, **bert.MINI, depth=4, attention_window=(128,)), 7_120_448, recipes.small_bert(lr=1e-3)
     ),
     "longformer-base": Preset(BASE, 148_711_257, recipes.bert(50_265, 4096)),
     "longformer-large": Preset(

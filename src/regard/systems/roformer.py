@@ -60,9 +60,7 @@ class Config(ModelConfig):
 BASE = Config()
 PRESETS = {
     "roformer-mini": Preset(
-        replace(BASE, **bert.MINI, depth=4, embedding_dim=256, max_length=512),
-        5_282_368,
-        recipes.small_bert(lr=1e-3),
+        replace(BASE, **bert.MINI, depth=4, embedding_dim=256, max_length=512), 5_282_368, recipes.small_bert(lr=1e-3)
     ),
     "roformer-base": Preset(BASE, 124_099_664, recipes.bert(50_000, 1536)),
 }
@@ -113,12 +111,7 @@ PUBLISHED = PublishedLayout(
     keys={**bert.KEYS, "embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
     config=Config,
     defaults={"embedding_size": None, "classifier_dropout": None},
-    fixed={
-        "is_decoder": False,
-        "add_cross_attention": False,
-        "tie_word_embeddings": True,
-        "is_encoder_decoder": False,
-    },
+    fixed={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False},
     ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
     value_maps={"activation": bert.ACTIVATIONS},
     after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),

@@ -92,9 +92,7 @@ MINI = replace(
 PAPER_RECIPE = recipes.swin({"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8})
 PRESETS = {
     "swin-mini": Preset(
-        MINI,
-        6_003_580,
-        recipes.swin({"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1),
+        MINI, 6_003_580, recipes.swin({"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1)
     ),
     "swin-tiny": Preset(TINY, 27_519_354, PAPER_RECIPE),
     "swin-small": Preset(SMALL, 48_837_258, PAPER_RECIPE),

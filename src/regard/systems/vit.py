@@ -11,13 +11,7 @@ from typing import ClassVar, Literal
 
 from regard.errors import SettingError
 from regard.nn.vision.dense import FeatureTap
-from regard.nn.vision.patches import (
-    GridPosition,
-    PatchEmbedding,
-    Pool,
-    VisionTransformer,
-    quarter_blocks,
-)
+from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import ModelConfig

@@ -19,23 +19,12 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import (
-    ENCODER_SYSTEMS,
-    CaptionConfig,
-    CaptionDecoder,
-    expand_to_captions,
-)
+from regard.systems.captioners.common import ENCODER_SYSTEMS, CaptionConfig, CaptionDecoder, expand_to_captions
 from regard.systems.common import gpt, recipes, vision
 from regard.systems.common.configs import transformer_blocks
 from regard.systems.common.system import Preset, System
 from regard.types import Batch
-from regard.weights.tables import (
-    NameTable,
-    PublishedLayout,
-    layer,
-    matches,
-    transposed_linear,
-)
+from regard.weights.tables import NameTable, PublishedLayout, layer, matches, transposed_linear
 
 
 @dataclass(frozen=True)

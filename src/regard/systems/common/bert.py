@@ -94,10 +94,7 @@ def fill_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, **special, "head_dropout": dropout}
 
 
-HEAD_ENTRIES = (
-    layer("head.tags", "classifier"),
-    layer("head.ends", "qa_outputs"),
-)
+HEAD_ENTRIES = (layer("head.tags", "classifier"), layer("head.ends", "qa_outputs"))
 """Entries of the heads for tag and qa."""
 
 MLM_ENTRIES = (

@@ -42,10 +42,7 @@ def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: s
     )
 
 
-HEAD_ENTRIES = (
-    entry("head.classes.weight", "score.weight"),
-    layer("head.choice", "multiple_choice_head.summary"),
-)
+HEAD_ENTRIES = (entry("head.classes.weight", "score.weight"), layer("head.choice", "multiple_choice_head.summary"))
 
 FIXED_HEAD_KEYS: dict[str, dict[str, Any]] = {
     "choose": {
