@@ -7,7 +7,7 @@ first three stages, with norms after the convolutions, are the backbone of the V
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -40,8 +40,7 @@ class Config(ModelConfig):
     """Total stride of the last feature map."""
     head_dropout: float = 0.0
 
-    head_std: ClassVar[float] = 0.0
-    """Standard deviation of a new classification matrix: equal probabilities at the start."""
+    head_std = 0.0
 
     extra_size_fields = ("norm_groups",)
 
@@ -60,8 +59,7 @@ class Config(ModelConfig):
         return vision.stage_maps(self.widths, 4, self.output_stride)
 
 
-AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
-PRESETS = {"bit-50": Preset(Config(), 23_500_352, recipes.resnet(AUGMENTATION))}
+PRESETS = {"bit-50": Preset(Config(), 23_500_352, recipes.resnet(recipes.BIT_DATA))}
 """Parameter counts without the classification matrix, because its size depends on the data."""
 
 
@@ -124,19 +122,6 @@ PUBLISHED = PublishedLayout(
 )
 
 
-FINETUNE_RECIPES = {
-    "classify": recipes.resnet(
-        {"crop_scale": 0.5, "flip": True, "mixup": 0.1},
-        epochs=10,
-        batch_size=64,
-        grad_accum=1,
-        lr=1e-4,
-        weight_decay=0.0,
-    ),
-    **recipes.resnet_dense(AUGMENTATION, 50, 1e-4),
-}
-"""Recipes for pretrained weights."""
-
 SYSTEM = System(
     name="bit",
     description="BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization",
@@ -147,6 +132,6 @@ SYSTEM = System(
     modality="image",
     names=NAMES,
     published=PUBLISHED,
-    recipes=recipes.resnet_dense(AUGMENTATION, 100, 5e-4),
-    finetune_recipes=FINETUNE_RECIPES,
+    recipes=recipes.BIT_DENSE,
+    finetune_recipes=recipes.BIT_FINETUNING,
 )

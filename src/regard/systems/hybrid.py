@@ -7,7 +7,7 @@ difference vanishes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from regard.errors import SettingError
 from regard.nn.vision.dense import FeatureTap
@@ -37,8 +37,7 @@ class Config(ModelConfig):
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-6
 
-    head_std: ClassVar[float] = 0.0
-    """Standard deviation of a new classification matrix: equal probabilities at the start."""
+    head_std = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

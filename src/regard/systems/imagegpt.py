@@ -52,8 +52,7 @@ class Config(ModelConfig):
     """Output layer over colors; false for classifiers."""
 
     head_dropout: ClassVar[float] = 0.0
-    head_bias: ClassVar[bool] = False
-    """The classification head has no bias."""
+    head_bias = False
 
     @property
     def max_length(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
@@ -66,7 +66,6 @@ class Config(ModelConfig):
         return vision.stage_maps(self.widths, first)
 
 
-AUGMENTATION: dict[str, Any] = {"crop_scale": 0.08, "flip": True, "color_jitter": 0.4}
 RESNET50 = Config()
 
 PRESETS = {
@@ -88,9 +87,9 @@ PRESETS = {
     "resnet-18": Preset(
         replace(RESNET50, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block_type="basic"),
         11_176_512,
-        recipes.resnet(AUGMENTATION),
+        recipes.resnet(recipes.RESNET_DATA),
     ),
-    "resnet-50": Preset(RESNET50, 23_508_032, recipes.resnet(AUGMENTATION)),
+    "resnet-50": Preset(RESNET50, 23_508_032, recipes.resnet(recipes.RESNET_DATA)),
 }
 """Parameter counts without the classification matrix; with 1,000 classes, 11,689,512 (resnet-18) and 25,557,032
 (resnet-50)."""
@@ -159,20 +158,6 @@ PUBLISHED = PublishedLayout(
 )
 
 
-FINETUNE_RECIPES = {
-    "classify": recipes.resnet(
-        {**AUGMENTATION, "crop_scale": 0.5},
-        epochs=10,
-        batch_size=64,
-        grad_accum=1,
-        lr=2e-4,
-        warmup_steps=0.1,
-        weight_decay=0.01,
-    ),
-    **recipes.resnet_dense(AUGMENTATION, 50, 1e-4),
-}
-"""Recipes for pretrained weights."""
-
 SYSTEM = System(
     name="resnet",
     description="ResNet (2015), convolutional baseline",
@@ -190,6 +175,6 @@ SYSTEM = System(
         stem_stride=2,
         stem_pool=True,
     ),
-    recipes=recipes.resnet_dense(AUGMENTATION, 100, 5e-4),
-    finetune_recipes=FINETUNE_RECIPES,
+    recipes=recipes.RESNET_DENSE,
+    finetune_recipes=recipes.RESNET_FINETUNING,
 )

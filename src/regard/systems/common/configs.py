@@ -77,6 +77,10 @@ class ModelConfig:
     help_texts: ClassVar[Mapping[str, str]] = FIELD_HELP
     extra_size_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of at least 1, beyond SIZE_FIELDS."""
+    head_std: ClassVar[float] = 0.02
+    """Standard deviation of a new matrix for image classes. 0: equal probabilities at the start."""
+    head_bias: ClassVar[bool] = True
+    """Bias of a new head for image classes."""
 
     def __post_init__(self) -> None:
         """Raise an error for sizes, numbers of heads, end tokens and dropout probabilities out of range."""

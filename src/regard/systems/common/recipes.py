@@ -242,7 +242,7 @@ def resnet(data: dict[str, Any], **changes: Any) -> Recipe:
     return make_recipe(train, data, **changes)
 
 
-def resnet_dense(augmentation: dict[str, Any], epochs: int, lr: float) -> dict[str, Recipe]:
+def _resnet_dense(augmentation: dict[str, Any], epochs: int, lr: float) -> dict[str, Recipe]:
     """Segmentation for `epochs` and depth for half as many; depth images are not cropped, because scale implies depth."""
     return {
         task: resnet(
@@ -250,6 +250,25 @@ def resnet_dense(augmentation: dict[str, Any], epochs: int, lr: float) -> dict[s
         )
         for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
     }
+
+
+BIT_DATA: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
+BIT_DENSE = _resnet_dense(BIT_DATA, 100, 5e-4)
+BIT_FINETUNING = {
+    "classify": resnet(
+        {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, epochs=10, batch_size=64, grad_accum=1, lr=1e-4, weight_decay=0.0
+    ),
+    **_resnet_dense(BIT_DATA, 50, 1e-4),
+}
+RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
+RESNET_DENSE = _resnet_dense(RESNET_DATA, 100, 5e-4)
+_RESNET_FINETUNING: dict[str, Any] = {
+    "epochs": 10, "batch_size": 64, "grad_accum": 1, "lr": 2e-4, "warmup_steps": 0.1, "weight_decay": 0.01,
+}  # fmt: skip
+RESNET_FINETUNING = {
+    "classify": resnet({**RESNET_DATA, "crop_scale": 0.5}, **_RESNET_FINETUNING),
+    **_resnet_dense(RESNET_DATA, 50, 1e-4),
+}
 
 
 def swin(data: dict[str, Any], **changes: Any) -> Recipe:
