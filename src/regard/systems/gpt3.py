@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from regard.errors import SettingError
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import RelativeKind, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
@@ -44,11 +43,6 @@ class Config(ModelConfig):
     embedding_dropout: float = 0.0
     norm_eps: float = 1e-5
     eos_id: int = 50_256
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.local_window < 0:
-            raise SettingError(f"model.local_window must be at least 0, got {self.local_window}.")
 
 
 SMALL = Config()

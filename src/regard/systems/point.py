@@ -61,8 +61,6 @@ class Config(ModelConfig):
                 "model.downsample must be 1 for the first stage (all points) and at least 2 for later stages, "
                 f"got {self.downsample}."
             )
-        if self.feature_dim < 0:
-            raise SettingError(f"model.feature_dim must be at least 0, got {self.feature_dim}.")
         if self.variant == "released" and (
             self.share_planes < 1 or any(width % self.share_planes for width in self.widths)
         ):

@@ -54,8 +54,6 @@ class Config(RecurrentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.init_range < 0:
-            raise SettingError(f"model.init_range must be at least 0, got {self.init_range}.")
         if self.bidirectional and self.width % 2:
             raise SettingError(f"model.bidirectional=true requires an even model.width, got {self.width}.")
 

@@ -51,8 +51,6 @@ class Config(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_position_offset < 0:
-            raise SettingError(f"model.max_position_offset must be at least 0, got {self.max_position_offset}.")
         if self.max_position_offset and self.position_embedding == "none":
             raise SettingError(
                 "model.max_position_offset requires absolute positions; model.position_embedding is none."

@@ -12,13 +12,12 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
 from regard.nn.blocks.act import Mixing
 from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.universal import UniversalOutput, UniversalStack, check_universal, make_universal_stack, max_steps
+from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack, max_steps
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
@@ -51,12 +50,6 @@ class Config(ModelConfig):
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_universal(self)
-        if self.max_position_offset < 0:
-            raise SettingError(f"model.max_position_offset must be at least 0, got {self.max_position_offset}.")
 
     @property
     def max_steps(self) -> int:

@@ -18,7 +18,7 @@ from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
 from regard.nn.blocks.act import Mixing
 from regard.nn.blocks.block import NormPlacement, TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
-from regard.nn.blocks.universal import UniversalStack, check_universal, make_universal_stack, max_steps
+from regard.nn.blocks.universal import UniversalStack, make_universal_stack, max_steps
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.seq2seq import position_ids
@@ -53,10 +53,6 @@ class Config(ModelConfig):
     bos_id: int = 101
     eos_id: int = 102
     mask_id: int = 103
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_universal(self)
 
     @property
     def max_steps(self) -> int:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
@@ -107,15 +106,6 @@ class UniversalStack(nn.Module):
             LayerCache(DynamicCache(k, v) if max_cache_len is None else StaticCache(max_cache_len).allocate(k, v))
             for _ in range(self.depth)
         ]
-
-
-def check_universal(config: Any) -> None:
-    """Raise a SettingError for invalid ACT settings."""
-    for name in ("act_max_steps", "ponder_cost"):
-        if getattr(config, name) < 0:
-            raise SettingError(f"model.{name} must be at least 0, got {getattr(config, name)}.")
-    if not 0 < config.act_epsilon < 1:
-        raise SettingError(f"model.act_epsilon must be between 0 and 1, got {config.act_epsilon}.")
 
 
 def max_steps(config: Any) -> int:

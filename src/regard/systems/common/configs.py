@@ -66,6 +66,10 @@ SIZE_FIELDS = (
 )  # fmt: skip
 """Fields of at least 1."""
 
+NON_NEGATIVE_FIELDS = (
+    "max_position_offset", "local_window", "feature_dim", "init_range", "act_max_steps", "ponder_cost",
+)  # fmt: skip
+
 FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dropout", "head_dropout", "drop_path")
 """Dropout probabilities, in [0, 1)."""
 
@@ -83,11 +87,15 @@ class ModelConfig:
     """Bias of a new head for image classes."""
 
     def __post_init__(self) -> None:
-        """Raise an error for sizes, numbers of heads, end tokens and dropout probabilities out of range."""
+        """Raise an error for sizes, numbers of heads, end tokens and probabilities out of range."""
         values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
         for name, value in values.items():
             if name in (*SIZE_FIELDS, *self.extra_size_fields) and isinstance(value, int) and value < 1:
                 raise SettingError(f"model.{name} must be at least 1, got {value}.")
+            if name in NON_NEGATIVE_FIELDS and value < 0:
+                raise SettingError(f"model.{name} must be at least 0, got {value}.")
+        if not 0 < values.get("act_epsilon", 0.5) < 1:
+            raise SettingError(f"model.act_epsilon must be between 0 and 1, got {values['act_epsilon']}.")
         if "vocab_size" in values and not 0 <= values.get("eos_id", 0) < values["vocab_size"]:
             raise SettingError(
                 f"model.eos_id must be between 0 and model.vocab_size - 1 ({values['vocab_size'] - 1}), "
