@@ -25,6 +25,7 @@ from regard.types import IGNORE
 
 MAX_SIDE: Final = 1600
 """Maximum side of drawn images in pixels; more would not be visible in a figure and would need too much memory."""
+COLUMN_TITLES: Final = ("image", "prediction", "label")
 CLASS_ALPHA: Final = 0.6
 """Opacity of class colors."""
 
@@ -181,7 +182,7 @@ def draw_segmentations(
         _class_fractions(samples, len(class_names)),
         "pixels, prediction and label together" if both else "pixels",
     )
-    return draw_panels(rows, [sample.name for sample in samples], path, title, subtitle, legend)
+    return draw_panels(rows, _column_titles(samples, rows), path, title, subtitle, legend)
 
 
 def draw_depths(
@@ -205,7 +206,7 @@ def draw_depths(
     below = ColorScale(
         apply_colormap(np.linspace(0, 1, 256)[None], DEPTH_COLORS), ("near", "", "far") if relative else names, gaps
     )
-    return draw_panels(rows, [sample.name for sample in samples], path, title, subtitle, below)
+    return draw_panels(rows, _column_titles(samples, rows), path, title, subtitle, below)
 
 
 def draw_heatmap_overlays(
@@ -237,6 +238,15 @@ def draw_heatmap_overlays(
     # colors over a gray image, because the heatmap is transparent at 0
     glowing = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
     return draw_panels(rows, names, path, title, subtitle, ColorScale(glowing, ("0", *ends)), mark)
+
+
+def _column_titles(samples: Sequence[S], rows: Sequence[Sequence[ImageArray]]) -> list[list[str]]:
+    """Titles of the panels: the meaning of each column above the first row, and the name of each sample, if any."""
+    titles: list[list[str]] = []
+    for sample, row in zip(samples, rows, strict=True):
+        first, *others = [""] * len(row) if titles else COLUMN_TITLES[: len(row)]
+        titles.append([sample.name or first, *others])
+    return titles
 
 
 def _depth_maps(sample: DepthSample) -> list[MapArray]:

@@ -368,7 +368,7 @@ class Caption(ImageTask):
         self, folder: Path, samples: Sequence[CaptionedImage], predictions: Sequence[Prediction]
     ) -> list[str]:
         """Figure with evenly spaced validation samples."""
-        from regard.draw.captions import CaptionSample, draw_captions
+        from regard.draw.panels import CaptionSample, draw_captions
 
         count = min(MAX_FIGURE_SAMPLES, len(predictions))
         chosen = [number * len(predictions) // count for number in range(count)]

@@ -24,8 +24,8 @@ from regard.data.store.token_store import RaggedRows
 from regard.data.text.tables import SkippedRow
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
-from regard.draw.contact_sheet import LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
 from regard.draw.overlay import save_image
+from regard.draw.panels import LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
