@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colors import INK, LIGHT, LINE, MUTED, WARM, colormap
-from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text
-from regard.draw.text import display_width, label
+from regard.draw.colors import LIGHT, LINE, MUTED, WARM, colormap
+from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, figure_style, text_width, wrap_text
+from regard.draw.text import label
 from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood, sort_cross_first
 from regard.draw.token_strips import act_steps_strip, decision_strips, surprisal_strip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.patches import Rectangle
 
-MARGIN: Final = 0.45
 HEADING: Final = 0.62  # inches above a panel for title and subtitle
 LEGEND: Final = 0.75  # inches below a panel for the color bar
 
@@ -122,7 +120,7 @@ class MatrixPanel:
         return 45 if self.cell > 0.2 else 90
 
     def _label_length(self, labels: tuple[str, ...], inches: float | None = None) -> float:
-        return max(map(display_width, labels)) * CHAR_WIDTH_PER_POINT * self.font_size(inches) + 0.12
+        return text_width(labels, self.font_size(inches)) + 0.12
 
     @property
     def left(self) -> float:
@@ -249,50 +247,33 @@ def draw_panel(sheet: Sheet, panel: MatrixPanel, left: float, top: float, width:
     size = 11.0
     sheet.text(left, top, wrap_text(panel.title, width, size, max_lines=1), size=size, weight="bold")
     sheet.text(left, top + 0.25, wrap_text(panel.subtitle, width, 8.5, max_lines=1), size=8.5, color=MUTED)
-    many, across = panel.matrix.shape
-    high, wide = panel.row_height * many, panel.cell * across
-    axes = sheet.axes(left + panel.left, top + matrix_top, wide, high)
+    num_rows, num_columns = panel.matrix.shape
+    width, height = panel.cell * num_columns, panel.row_height * num_rows
+    axes = sheet.axes(left + panel.left, top + matrix_top, width, height)
     most = panel.max_value
-    shade = np.sqrt(panel.matrix / most) if panel.sqrt_scale else panel.matrix / most
-    axes.imshow(shade, cmap=colormap(LIGHT), vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    _draw_tokens(axes, panel)
+    fractions = np.sqrt(panel.matrix / most) if panel.sqrt_scale else panel.matrix / most
+    row_stride, column_stride = panel.label_stride(panel.row_height), panel.label_stride(panel.cell)
+    rows = dict(list(enumerate(panel.rows))[::row_stride])
+    columns = dict(list(enumerate(panel.columns))[::column_stride])
+    texts = {}
+    if panel.cell >= 0.34:
+        values = np.ndenumerate(panel.matrix)
+        texts = {at: f"{weight:.2f}".removeprefix("0") for at, weight in values if weight >= 0.005}
+    font_sizes = panel.font_size(panel.row_height), panel.font_size()
+    draw_matrix(axes, fractions, rows, columns, font_sizes, texts, panel.font_size() * 0.74, panel.angle)
     if panel.cell >= 0.13:
-        axes.set_xticks(np.arange(across + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(many + 1) - 0.5, minor=True)
+        axes.set_xticks(np.arange(num_columns + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(num_rows + 1) - 0.5, minor=True)
         axes.grid(which="minor", color=LINE, linewidth=0.5)
         axes.tick_params(which="minor", length=0)
-    for cut in panel.boundaries:
-        axes.axhline(cut - 0.5, color=WARM, linewidth=1)
-        axes.axvline(cut - 0.5, color=WARM, linewidth=1)
-    if panel.cell >= 0.34:
-        _draw_values(axes, panel)
+    for boundary in panel.boundaries:
+        axes.axhline(boundary - 0.5, color=WARM, linewidth=1)
+        axes.axvline(boundary - 0.5, color=WARM, linewidth=1)
     half = f"{most / 4:.2g}" if panel.sqrt_scale else f"{most / 2:.2g}"
     unit = "fraction of the gradient norm" if panel.is_gradient else "attention weight"
-    names = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if panel.sqrt_scale else ""))
-    sheet.colorbar(left + panel.left, top + matrix_top + high + 0.22, min(wide, 2.4), colormap(LIGHT), most, names)
-
-
-def _draw_tokens(axes: Axes, panel: MatrixPanel) -> None:
-    across = range(0, len(panel.columns), panel.label_stride(panel.cell))
-    down = range(0, len(panel.rows), panel.label_stride(panel.row_height))
-    axes.xaxis.tick_top()
-    axes.set_xticks(
-        across, [panel.columns[at] for at in across], size=panel.font_size(), rotation=panel.angle, color=INK
-    )
-    for text in axes.get_xticklabels():
-        text.set_rotation_mode("anchor")
-        text.set_horizontalalignment("left")
-        text.set_verticalalignment("center" if panel.angle == 90 else "baseline")
-    axes.set_yticks(down, [panel.rows[at] for at in down], size=panel.font_size(panel.row_height), color=INK)
-    axes.tick_params(length=0, pad=3)
-
-
-def _draw_values(axes: Axes, panel: MatrixPanel) -> None:
-    for (row, column), weight in np.ndenumerate(panel.matrix):
-        if weight >= 0.005:
-            text = f"{weight:.2f}".removeprefix("0")
-            colour = "white" if weight > 0.45 * panel.max_value else INK
-            axes.text(column, row, text, size=panel.font_size() * 0.74, color=colour, ha="center", va="center")
+    labels = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if panel.sqrt_scale else ""))
+    below = top + matrix_top + height + 0.22
+    sheet.colorbar(left + panel.left, below, min(width, 2.4), colormap(LIGHT), most, labels)
 
 
 def tile_height(item: AttentionMap) -> float:
@@ -302,15 +283,18 @@ def tile_height(item: AttentionMap) -> float:
 
 def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     """Draw all layers (rows) and heads (columns) into one axes, because hundreds of axes would take minutes."""
+    from matplotlib.patches import Rectangle
+
     tall, gap = tile_height(item), 0.06
     colours, most = colormap(LIGHT), item.color_max(item.weights)
     for layer in range(item.layers):
         for head in range(item.heads):
             low = -(layer + 1) * tall + gap / 2
             extent = (head + gap / 2, head + 1 - gap / 2, low, low + tall - gap)
+            corner, width, height = extent[::2], 1 - gap, tall - gap
             shade = np.sqrt(np.clip(item.weights[layer, head] / most, 0, 1))
             axes.imshow(shade, cmap=colours, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="antialiased")
-            axes.add_patch(_frame(extent))
+            axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=LINE, linewidth=0.6))
     axes.set_xlim(0, item.heads)
     axes.set_ylim(-item.layers * tall, 0)
     size = 7.0 if max(item.heads, item.layers) <= 16 else 5.0
@@ -323,10 +307,3 @@ def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     axes.xaxis.set_label_position("top")
     for side in axes.spines.values():
         side.set_visible(False)
-
-
-def _frame(extent: tuple[float, float, float, float]) -> Rectangle:
-    from matplotlib.patches import Rectangle
-
-    left, right, low, high = extent
-    return Rectangle((left, low), right - left, high - low, fill=False, edgecolor=LINE, linewidth=0.6)

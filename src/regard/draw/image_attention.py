@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from regard.draw.colors import HEAT_COLORS, INK, LINE, MUTED, ImageArray, apply_colormap
-from regard.draw.figure import CHAR_WIDTH_PER_POINT, Sheet, check_suffix, figure_style, wrap_text, write_atomic
+from regard.draw.colors import HEAT_COLORS, INK, MUTED, ImageArray, apply_colormap
+from regard.draw.figure import CHAR_WIDTH_PER_POINT, MARGIN, Sheet, check_suffix, figure_style, wrap_text
 from regard.draw.overlay import resize_grid
 from regard.draw.page import read_asset, round_digits, write_page
+from regard.draw.panels import draw_image, percent
 from regard.draw.text import label
 from regard.errors import RegardError
 
@@ -105,19 +106,15 @@ def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> np.ndarra
 
 def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
     """Draw the cosine similarity of the position embeddings, one tile per position."""
-    from regard.draw.figure import figure_style
-
     ending = check_suffix(path, (".png", ".svg"))
     with figure_style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6.4, 6.9), dpi=160)
-        axes = figure.add_axes((0.03, 0.02, 0.94, 0.88))
+        sheet = Sheet(6.4, 6.9)
+        axes = sheet.axes(0.19, 0.69, 6.02, 6.07)
         axes.imshow(position_similarity_image(similarity), interpolation="nearest")
         axes.axis("off")
-        figure.text(0.03, 0.955, "Cosine similarity of position embeddings", weight="bold", size=11)
-        figure.text(0.03, 0.925, "Each tile compares one position with all others. Bright: similar.", size=8)
-        return write_atomic(path, lambda to: figure.savefig(to, format=ending))
+        sheet.text(0.19, 0.15, "Cosine similarity of position embeddings", 11, weight="bold")
+        sheet.text(0.19, 0.4, "Each tile compares one position with all others. Bright: similar.", 8)
+        return sheet.save(path, ending)
 
 
 Weights = npt.NDArray[np.floating]
@@ -125,7 +122,6 @@ Weights = npt.NDArray[np.floating]
 COLUMNS: Final = 6
 MAX_WIDTH: Final = 10.5  # maximum inches between the margins
 MAX_PANEL_WIDTH: Final = 1.9  # inches
-MARGIN: Final = 0.45
 GAP: Final = 0.16
 HEAD_HEIGHT: Final = 0.3  # inches above an image for the word
 MIN_IMAGE_SIDE: Final = 320
@@ -269,20 +265,16 @@ def _draw_word(
     sheet: Sheet, picture: ImageArray, at: tuple[float, float, float, float], said: CaptionWord | None
 ) -> None:
     left, top, side, tall = at
-    chance = "" if said is None else _percent(said.probability)
+    chance = "" if said is None else percent(said.probability)
     room = int((side - (len(chance) + 1) * CHAR_WIDTH_PER_POINT * 8) / (CHAR_WIDTH_PER_POINT * 10.5))
     word = "image" if said is None else label(said.word, max(room, 3))
-    axes = sheet.axes(left, top, side, HEAD_HEIGHT + tall)
-    axes.set_axis_off()
-    quiet = said is None
-    axes.text(
-        0, 0.07, word, size=9 if quiet else 10.5, color=MUTED if quiet else INK, weight="normal" if quiet else "bold"
-    )
-    axes.text(side, 0.07, chance, size=8, color=MUTED, ha="right")
-    axes.imshow(picture, extent=(0, side, -tall, 0), interpolation="antialiased", aspect="auto")
-    axes.plot([0, side, side, 0, 0], [0, 0, -tall, -tall, 0], color=LINE, linewidth=0.6)
-    axes.set_xlim(0, side)
-    axes.set_ylim(-tall, HEAD_HEIGHT)
+    axes = sheet.canvas(left, top, side, HEAD_HEIGHT + tall)
+    style: dict[str, Any] = {"size": 10.5, "color": INK, "weight": "bold"}
+    if said is None:
+        style = {"size": 9, "color": MUTED}
+    axes.text(0, HEAD_HEIGHT - 0.07, word, **style)
+    axes.text(side, HEAD_HEIGHT - 0.07, chance, size=8, color=MUTED, ha="right")
+    draw_image(axes, picture, 0, HEAD_HEIGHT, side, smooth=True)
 
 
 def _draw_scale(sheet: Sheet, top: float, told: str) -> None:
@@ -294,10 +286,6 @@ def _draw_scale(sheet: Sheet, top: float, told: str) -> None:
     bar.set_xticks([])
     bar.set_yticks([])
     sheet.text(MARGIN + 1.32, top - 0.02, wrap_text(told, sheet.width - 2 * MARGIN - 1.32, 8, 2), 8, MUTED)
-
-
-def _percent(chance: float) -> str:
-    return f"{100 * chance:.0f} %" if chance >= 0.0995 else f"{100 * chance:.1f} %" if chance >= 0.0005 else "< 0.1 %"
 
 
 # -- page
