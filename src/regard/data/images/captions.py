@@ -108,32 +108,32 @@ def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: Er
 
 
 def _read_samples(
-    entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
+    entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
 ) -> CaptionIterator:
     ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
-    path, parts = find_caption_file(entry)
-    rows = _read_rows(path, columns, complain, wanted)
-    return drop_trailing_blanks(str(path), _group_by_image(path, rows, parts, complain, wanted))
+    path, splits = find_caption_file(entry)
+    rows = _read_rows(path, columns, on_error, required)
+    return drop_trailing_blanks(str(path), _group_by_image(path, rows, splits, on_error, required))
 
 
 def parse_splits(entry: str) -> tuple[str, tuple[str, ...]]:
     """Path and selected splits of an entry FILE#SPLIT+SPLIT; no splits: all rows."""
-    said = None if os.path.exists(os.path.expanduser(entry)) else _SPLIT_SUFFIX.fullmatch(entry)
-    return (said[1], tuple(filter(None, said[2].split("+")))) if said else (entry, ())
+    match = None if os.path.exists(os.path.expanduser(entry)) else _SPLIT_SUFFIX.fullmatch(entry)
+    return (match[1], tuple(filter(None, match[2].split("+")))) if match else (entry, ())
 
 
 def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
     """Path of the caption file, and the selected splits."""
-    name, parts = parse_splits(entry)
+    name, splits = parse_splits(entry)
     folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
-        return existing_file(name), parts
+        return existing_file(name), splits
     files = [file for file in sorted(folder.iterdir()) if file_format(file) in CAPTION_SUFFIXES and file.is_file()]
     for stem in CAPTION_FILE_STEMS:
-        found = [file for file in files if file.name.lower().startswith(f"{stem}.")]
-        if len(found) == 1:
-            return found[0], parts
-        files = found or files
+        candidates = [file for file in files if file.name.lower().startswith(f"{stem}.")]
+        if len(candidates) == 1:
+            return candidates[0], splits
+        files = candidates or files
     found_names = f"Found: {format_list(file.name for file in files)}."
     if not files:
         found_names = f"No file has one of the extensions {', '.join(CAPTION_SUFFIXES)}."
@@ -145,66 +145,66 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _read_rows(
-    path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
+    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
 ) -> RowIterator:
     kind = file_format(path)
-    whole = read_json_document(path, ("images", "annotations")) if kind == ".json" else None
-    if isinstance(whole, dict):
-        return _coco_rows(path, whole, complain, wanted)
-    if isinstance(whole, list):
-        return select_columns(path, enumerate(whole, start=1), CAPTION_COLUMNS, wanted, columns, complain)
+    document = read_json_document(path, ("images", "annotations")) if kind == ".json" else None
+    if isinstance(document, dict):
+        return _coco_rows(path, document, on_error, required)
+    if isinstance(document, list):
+        return select_columns(path, enumerate(document, start=1), CAPTION_COLUMNS, required, columns, on_error)
     if has_column_names(path):
-        return select_columns(path, read_records(path, complain), CAPTION_COLUMNS, wanted, columns, complain)
-    return _table_rows(path, columns, complain, wanted)
+        return select_columns(path, read_records(path, on_error), CAPTION_COLUMNS, required, columns, on_error)
+    return _table_rows(path, columns, on_error, required)
 
 
-def _coco_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler, wanted: ColumnNames) -> RowIterator:
+def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, required: ColumnNames) -> RowIterator:
     """Yield numbered captions in annotation order, then images without annotations; for inputs, all images."""
     form = '{"images": [{"id": 1, "file_name": "a.jpg"}], "annotations": [{"image_id": 1, "caption": "…"}]}'
     hint = f"Expected COCO format: {form}."
-    images, said = whole.get("images"), whole.get("annotations", [])
-    if not isinstance(images, list) or not isinstance(said, list):
+    images, annotations = document.get("images"), document.get("annotations", [])
+    if not isinstance(images, list) or not isinstance(annotations, list):
         raise DataError("missing or invalid list 'images' or 'annotations'.", path, advice=hint)
-    said = said if wanted == REQUIRED_COLUMNS else []
-    known: dict[Any, RawRow] = {}
-    told: set[Any] = set()
+    annotations = annotations if required == REQUIRED_COLUMNS else []
+    images_by_id: dict[Any, RawRow] = {}
+    captioned: set[Any] = set()
     for number, image in enumerate(images, start=1):
         columns = match_columns(image, {"name": ("file_name", "filename")}, None) if isinstance(image, dict) else {}
         name = image[columns["name"]] if columns else None
         if not isinstance(name, str):
-            complain("format", DataError(f"image {number} has no file_name.", path, advice=hint))
+            on_error("format", DataError(f"image {number} has no file_name.", path, advice=hint))
             continue
         key = image.get("id", image.get("imgid", number))
-        if not isinstance(key, str | int | float) or key in known:
+        if not isinstance(key, str | int | float) or key in images_by_id:
             problem = f"image {number} has an invalid or duplicate id ({key!r:.40})."
-            complain("format", DataError(problem, path, advice=hint))
+            on_error("format", DataError(problem, path, advice=hint))
             continue
         row = {"image": os.path.join(str(image.get("filepath") or ""), name), "split": image.get("split", "")}
-        known[key] = {**row, "captions": image.get("sentences", "")}
-    for number, one in enumerate(said, start=1):
-        key = one.get("image_id") if isinstance(one, dict) else None
-        if not isinstance(key, str | int | float) or key not in known or "caption" not in one:
+        images_by_id[key] = {**row, "captions": image.get("sentences", "")}
+    for number, annotation in enumerate(annotations, start=1):
+        key = annotation.get("image_id") if isinstance(annotation, dict) else None
+        if not isinstance(key, str | int | float) or key not in images_by_id or "caption" not in annotation:
             problem = f"annotation {number} has no caption or an unknown image_id ({key!r:.40})."
-            complain("format", DataError(problem, path, advice=hint))
+            on_error("format", DataError(problem, path, advice=hint))
             continue
-        told.add(key)
-        yield number, {**known[key], "captions": one["caption"], "whole": True}
-    for number, (key, row) in enumerate(known.items(), start=len(said) + 1):
-        if key not in told:
+        captioned.add(key)
+        yield number, {**images_by_id[key], "captions": annotation["caption"], "whole": True}
+    for number, (key, row) in enumerate(images_by_id.items(), start=len(annotations) + 1):
+        if key not in captioned:
             yield number, {**row, "whole": True}
 
 
 def _table_rows(
-    path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler, wanted: ColumnNames
+    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
 ) -> RowIterator:
     if file_format(path) not in CAPTION_SUFFIXES:
-        return iterate_rows(str(path), wanted, columns, complain)  # raises with the supported file types
+        return iterate_rows(str(path), required, columns, on_error)  # raises with the supported file types
     names = read_header(path)
     chosen = match_columns(names, CAPTION_COLUMNS, columns)
     if not uses_positions(chosen, names):
         if not chosen and len(names) == len(REQUIRED_COLUMNS):
-            wanted = REQUIRED_COLUMNS  # no header
-        missing = [name for name in wanted if name not in chosen]
+            required = REQUIRED_COLUMNS  # no header
+        missing = [name for name in required if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
             commas = (
                 " If commas separate the columns, rename the file to .csv."
@@ -213,54 +213,56 @@ def _table_rows(
             )
             advice = f"Pass --columns {missing[0]}=NAME (available: {format_list(names)}).{commas}"
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
-    chosen = {name: column for name, column in chosen.items() if name in (*wanted, "split")}
-    return iterate_rows(str(path), wanted, chosen or None, complain, optional=("split",))
+    chosen = {name: column for name, column in chosen.items() if name in (*required, "split")}
+    return iterate_rows(str(path), required, chosen or None, on_error, optional=("split",))
 
 
 # -- rows -> samples
 
 
 def _group_by_image(
-    path: Path, rows: RowIterator, parts: Sequence[str], complain: ErrorHandler, wanted: ColumnNames
+    path: Path, rows: RowIterator, selected: Sequence[str], on_error: ErrorHandler, required: ColumnNames
 ) -> Iterator[tuple[int, CaptionedImage | SkippedRow | None]]:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
-    folders, splits, asked = _image_folders(path), dict[str, int](), wanted != REQUIRED_COLUMNS
+    folders, splits, inputs_only = _image_folders(path), dict[str, int](), required != REQUIRED_COLUMNS
     order: list[tuple[int, SkippedRow | _ImageCaptions | None]] = []
-    known: dict[str, _ImageCaptions] = {}
-    inside: _ImageCaptions | None = None
+    by_path: dict[str, _ImageCaptions] = {}
+    embedded: _ImageCaptions | None = None
     for line, row in rows:
-        where = None if row.get("whole") else line
+        error_line = None if row.get("whole") else line
         try:
-            image, captions, blank = _parse_row(path, where, line, {**row, "captions": "?"} if asked else row)
+            image, captions, blank = _parse_row(
+                path, error_line, line, {**row, "captions": "?"} if inputs_only else row
+            )
         except DataError as error:
-            complain("format", error)
+            on_error("format", error)
             continue
         split = str(row.get("split") or "")
         splits[split] = splits.get(split, 0) + bool(image)
-        if parts and split not in parts:
+        if selected and split not in selected:
             continue
         if blank is not None or not image:
             order.append((line, blank))
         if not captions or not image:
             continue
         if isinstance(image, EmbeddedFile):
-            if inside is not None and inside.image.content == image.content:  # type: ignore[union-attr]
-                inside.captions += captions
+            if embedded is not None and embedded.image.content == image.content:  # type: ignore[union-attr]
+                embedded.captions += captions
                 continue
-            if inside is not None:
-                yield inside.line, _make_sample(path, inside, folders)
-            inside = _ImageCaptions(image, line, where, captions)
-        elif image in known:
-            known[image].captions += captions
+            if embedded is not None:
+                yield embedded.line, _make_sample(path, embedded, folders)
+            embedded = _ImageCaptions(image, line, error_line, captions)
+        elif image in by_path:
+            by_path[image].captions += captions
         else:
-            known[image] = _ImageCaptions(image, line, where, captions)
-            order.append((line, known[image]))
-    _check_splits(path, parts, splits)
-    if not parts and not asked:
+            by_path[image] = _ImageCaptions(image, line, error_line, captions)
+            order.append((line, by_path[image]))
+    _check_splits(path, selected, splits)
+    if not selected and not inputs_only:
         _require_split(path, splits)
-    if inside is not None:
-        yield inside.line, _make_sample(path, inside, folders)
+    if embedded is not None:
+        yield embedded.line, _make_sample(path, embedded, folders)
     for line, item in order:
         if not isinstance(item, _ImageCaptions):
             yield line, item
@@ -268,62 +270,64 @@ def _group_by_image(
         try:
             yield line, _make_sample(path, item, folders)
         except DataError as error:
-            complain("missing", error)
+            on_error("missing", error)
 
 
 def _parse_row(
-    path: Path, where: int | None, line: int, row: RawRow
+    path: Path, error_line: int | None, line: int, row: RawRow
 ) -> tuple[str | EmbeddedFile, list[str], SkippedRow | None]:
     """Image, non-empty captions, and a `SkippedRow` if the image or a caption is missing."""
     image = cell_value(path, line, row.get("image"), "image")
     if isinstance(image, str):
         numbered = _CAPTION_NUMBER.fullmatch(image)
         image = numbered[1] if numbered else image
-    told = row.get("captions")
-    several = told if isinstance(told, list) else [told]
-    several = [one.get("raw", one.get("caption")) if isinstance(one, dict) else one for one in several]
+    value = row.get("captions")
+    items = value if isinstance(value, list) else [value]
+    items = [item.get("raw", item.get("caption")) if isinstance(item, dict) else item for item in items]
     texts = [
-        text_value(path, where or line, "captions", one, allow_numbers=False, allow_lists=False) for one in several
+        text_value(path, error_line or line, "captions", item, allow_numbers=False, allow_lists=False) for item in items
     ]
     captions = [" ".join(text.split()) for text in texts]
-    kept = [text for text in captions if text]
-    shown = image if isinstance(image, str) else image.name or f"row {line}"
+    nonempty = [text for text in captions if text]
+    name = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
-        return "", kept, SkippedRow(str(path), line, f"missing image for: {kept[0][:60]}") if kept else None
-    if kept and len(kept) == len(captions):
-        return image, kept, None
-    return image, kept, SkippedRow(str(path), line, f"missing caption for: {shown[:60]}")
+        return "", nonempty, SkippedRow(str(path), line, f"missing image for: {nonempty[0][:60]}") if nonempty else None
+    if nonempty and len(nonempty) == len(captions):
+        return image, nonempty, None
+    return image, nonempty, SkippedRow(str(path), line, f"missing caption for: {name[:60]}")
 
 
-def _make_sample(path: Path, told: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
-    source, content = resolve_file(str(path), told.error_line, told.image, "image", folders)
-    return CaptionedImage(source, path=str(path), line=told.line, content=content, captions=tuple(told.captions))
+def _make_sample(path: Path, group: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
+    source, content = resolve_file(str(path), group.error_line, group.image, "image", folders)
+    return CaptionedImage(source, path=str(path), line=group.line, content=content, captions=tuple(group.captions))
 
 
 def _image_folders(path: Path) -> list[str]:
     """Folders to search for images; in COCO, annotations/captions_val2017.json refers to val2017."""
-    here, part = path.parent, path.stem.rpartition("_")[2]
-    own = find_subfolder(str(here), IMAGE_FOLDERS)
-    near = [here / part, here.parent / part, here.parent / "images" / part, here.parent / "images"]
-    return [str(here), *([own] if own else []), *(str(folder) for folder in near if folder.is_dir())]
+    parent, split = path.parent, path.stem.rpartition("_")[2]
+    subfolder = find_subfolder(str(parent), IMAGE_FOLDERS)
+    siblings = [parent / split, parent.parent / split, parent.parent / "images" / split, parent.parent / "images"]
+    return [str(parent), *([subfolder] if subfolder else []), *(str(folder) for folder in siblings if folder.is_dir())]
 
 
-def _check_splits(path: Path, parts: Sequence[str], splits: Mapping[str, int]) -> None:
-    there = {name: many for name, many in splits.items() if name}
-    for part in parts:
-        if part not in there:
+def _check_splits(path: Path, selected: Sequence[str], splits: Mapping[str, int]) -> None:
+    existing = {name: count for name, count in splits.items() if name}
+    for split in selected:
+        if split not in existing:
             splits_found = (
-                f"Available splits: {format_list(there)}." if there else "No row has a value in the column 'split'."
+                f"Available splits: {format_list(existing)}."
+                if existing
+                else "No row has a value in the column 'split'."
             )
-            raise DataError(f"unknown split '{part}'.", path, advice=splits_found)
+            raise DataError(f"unknown split '{split}'.", path, advice=splits_found)
 
 
 def _require_split(path: Path, splits: Mapping[str, int]) -> None:
     """Raise `DataError` if the file contains several splits, because training uses one split."""
-    there = {name: many for name, many in splits.items() if name}
-    if len(there) > 1 and all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in there):
-        told = ", ".join(f"{name} {many:,}" for name, many in there.items())
-        first = next((name for name in there if name.startswith("train")), next(iter(there)))
-        other = next(name for name in there if name != first)
+    existing = {name: count for name, count in splits.items() if name}
+    if len(existing) > 1 and all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in existing):
+        counts = ", ".join(f"{name} {count:,}" for name, count in existing.items())
+        first = next((name for name in existing if name.startswith("train")), next(iter(existing)))
+        other = next(name for name in existing if name != first)
         advice = f"Select one split for each option: --data '{path}#{first}' --valid '{path}#{other}'."
-        raise DataError(f"the file contains several splits ({told}).", path, advice=advice)
+        raise DataError(f"the file contains several splits ({counts}).", path, advice=advice)

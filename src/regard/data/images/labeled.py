@@ -112,14 +112,14 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
     folder = os.path.expanduser(entry)
     if target not in TARGET_FOLDERS or not os.path.isdir(folder):
         return None
-    found = find_subfolder(folder, IMAGE_FOLDERS), find_subfolder(folder, TARGET_FOLDERS[target])
-    if None in found:
-        there = sorted(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
+    folders = find_subfolder(folder, IMAGE_FOLDERS), find_subfolder(folder, TARGET_FOLDERS[target])
+    if None in folders:
+        subfolders = sorted(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
         expected = f"'{IMAGE_FOLDERS[0]}' and '{TARGET_FOLDERS[target][0]}'"
-        problem = f"expected the subfolders {expected}, found: {format_list(there)}."
-        parts = f" Or pass the splits: --data {entry}/{there[0]} --valid …" if len(there) > 1 else ""
+        problem = f"expected the subfolders {expected}, found: {format_list(subfolders)}."
+        parts = f" Or pass the splits: --data {entry}/{subfolders[0]} --valid …" if len(subfolders) > 1 else ""
         raise DataError(problem, entry, advice=ADVICE[target] + parts)
-    return found  # type: ignore[return-value]  # neither is None
+    return folders  # type: ignore[return-value]  # neither is None
 
 
 # -- folders
@@ -128,63 +128,63 @@ def paired_folders(entry: str, target: str) -> tuple[str, str] | None:
 def _read_folder(entry: str) -> ImageIterator:
     folder = os.path.expanduser(entry)
     _check_layout(entry, folder, "images")
-    for number, found in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
-        yield ImageSample(found.path, "", entry, number) if found.matches else SkippedRow(entry, number, found.reason)
+    for number, file in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
+        yield ImageSample(file.path, "", entry, number) if file.matches else SkippedRow(entry, number, file.reason)
 
 
 def _read_class_folders(entry: str) -> ImageIterator:
     """Yield images labeled by the first subfolder; deeper folders have no meaning."""
     folder = os.path.expanduser(entry)
-    seen, outside = False, 0
+    has_classes, outside = False, 0
     _check_layout(entry, folder, "classes")
-    for number, found in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
-        label = found.parts[0] if len(found.parts) > 1 else ""
-        if found.matches and label:
-            seen = True
-            yield ImageSample(found.path, label, entry, number)
+    for number, file in enumerate(walk_files(folder, IMAGE_SUFFIXES), start=1):
+        label = file.parts[0] if len(file.parts) > 1 else ""
+        if file.matches and label:
+            has_classes = True
+            yield ImageSample(file.path, label, entry, number)
             continue
-        outside += found.matches
-        yield SkippedRow(entry, number, f"not in a class folder: {found.name}" if found.matches else found.reason)
-    if outside and not seen:
+        outside += file.matches
+        yield SkippedRow(entry, number, f"not in a class folder: {file.name}" if file.matches else file.reason)
+    if outside and not has_classes:
         advice = "Create one folder per class (the folder name is the label), or pass a table with the labels."
         raise DataError(f"no class folders, only {outside:,} image{'s'[: outside > 1]}.", entry, advice=advice)
 
 
-def _check_layout(entry: str, folder: str, wanted: str) -> None:
-    """Raise `DataError` if the subfolders are images with targets, or splits of the data, instead of `wanted`."""
+def _check_layout(entry: str, folder: str, expected: str) -> None:
+    """Raise `DataError` if the subfolders are images with targets, or splits of the data, instead of `expected`."""
     with os.scandir(folder) as items:
         names = sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
-    _reject_paired_folders(entry, names, wanted)
-    if wanted == "classes":
+    _reject_paired_folders(entry, names, expected)
+    if expected == "classes":
         reject_split_folders(entry, names)
 
 
-def _reject_paired_folders(entry: str, names: Sequence[str], wanted: str) -> None:
+def _reject_paired_folders(entry: str, names: Sequence[str], expected: str) -> None:
     """Raise if all subfolders have names of images or targets; next to other folders, `image` or `label` can be classes."""
-    called = {name.lower() for name in names}
-    there = [task for beside, task in TARGET_TASKS.items() if called & set(TARGET_FOLDERS[beside])]
-    pictures = next((name for name in names if name.lower() in IMAGE_FOLDERS), None)
+    lowered = {name.lower() for name in names}
+    tasks = [task for target, task in TARGET_TASKS.items() if lowered & set(TARGET_FOLDERS[target])]
+    image_folder = next((name for name in names if name.lower() in IMAGE_FOLDERS), None)
     if (
-        pictures is None
-        or not there
-        or called - {*IMAGE_FOLDERS, *(word for words in TARGET_FOLDERS.values() for word in words)}
+        image_folder is None
+        or not tasks
+        or lowered - {*IMAGE_FOLDERS, *(word for words in TARGET_FOLDERS.values() for word in words)}
     ):
         return
-    instead = "For classify, pass one folder per class, or a table with the columns image and label."
-    if wanted == "images":
-        instead = f"Pass the image folder: {os.path.join(entry, pictures)}."
+    advice = "For classify, pass one folder per class, or a table with the columns image and label."
+    if expected == "images":
+        advice = f"Pass the image folder: {os.path.join(entry, image_folder)}."
     raise DataError(
-        f"expected {wanted}, found data for the task {' or '.join(there)} ({format_list(names)}).",
+        f"expected {expected}, found data for the task {' or '.join(tasks)} ({format_list(names)}).",
         entry,
-        advice=instead,
+        advice=advice,
     )
 
 
 def reject_split_folders(entry: str, names: Sequence[str]) -> None:
     """Raise `DataError` if all folders are splits of the data, because each split is passed separately."""
     if names and all(name.lower() in SPLIT_FOLDERS for name in names):
-        held = [name for name in names if not name.lower().startswith("train")]
-        valid = f" --valid {os.path.join(entry, held[0])}" if held and len(names) > 1 else ""
+        held_out = [name for name in names if not name.lower().startswith("train")]
+        valid = f" --valid {os.path.join(entry, held_out[0])}" if held_out and len(names) > 1 else ""
         first = next((name for name in names if name.lower().startswith("train")), names[0])
         advice = f"Pass each split separately: --data {os.path.join(entry, first)}{valid}."
         raise DataError(
@@ -192,44 +192,44 @@ def reject_split_folders(entry: str, names: Sequence[str]) -> None:
         )
 
 
-def _read_paired_folders(entry: str, images: str, others: str, beside: str, complain: ErrorHandler) -> ImageIterator:
-    pairs, left, over = match_files(images, others, DEPTH_SUFFIXES if beside == "depth" else IMAGE_SUFFIXES)
-    for number, (found, other) in enumerate(pairs, start=1):
-        if not found.matches:
-            yield SkippedRow(entry, number, found.reason)
-        elif other is None:
-            some = "1 image has" if left == 1 else f"{left:,} images have"
-            advice = f"{some} no {beside}. File names of image and {beside} must match, except for the extension."
-            complain("unmatched_files", DataError(f"no matching {beside} in '{others}'.", found.path, advice=advice))
+def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_error: ErrorHandler) -> ImageIterator:
+    pairs, num_unmatched, unused = match_files(images, targets, DEPTH_SUFFIXES if target == "depth" else IMAGE_SUFFIXES)
+    for number, (file, target_path) in enumerate(pairs, start=1):
+        if not file.matches:
+            yield SkippedRow(entry, number, file.reason)
+        elif target_path is None:
+            count = "1 image has" if num_unmatched == 1 else f"{num_unmatched:,} images have"
+            advice = f"{count} no {target}. File names of image and {target} must match, except for the extension."
+            on_error("unmatched_files", DataError(f"no matching {target} in '{targets}'.", file.path, advice=advice))
         else:
-            yield _with_target(ImageSample(found.path, "", entry, number), beside, other)
-    for path in over:
-        complain("unmatched_files", DataError(f"no matching image in '{images}' for this {beside}.", path))
+            yield _with_target(ImageSample(file.path, "", entry, number), target, target_path)
+    for path in unused:
+        on_error("unmatched_files", DataError(f"no matching image in '{images}' for this {target}.", path))
 
 
-def _with_target(picture: ImageSample, beside: str, path: str, content: bytes = b"") -> ImageSample:
-    if beside == "mask":
-        return replace(picture, mask=path, target_content=content)
-    return replace(picture, depth=path, target_content=content)
+def _with_target(sample: ImageSample, target: str, path: str, content: bytes = b"") -> ImageSample:
+    if target == "mask":
+        return replace(sample, mask=path, target_content=content)
+    return replace(sample, depth=path, target_content=content)
 
 
 # -- tables
 
 
-def _make_sample(entry: str, line: int, row: Mapping[str, Any], beside: str) -> ImageSample | SkippedRow | None:
-    image, other = row["image"], row[beside] if beside else "-"
-    if not image and (not other or not beside):
+def _make_sample(entry: str, line: int, row: Mapping[str, Any], target: str) -> ImageSample | SkippedRow | None:
+    image, target_value = row["image"], row[target] if target else "-"
+    if not image and (not target_value or not target):
         return None
-    missing = [name for name, value in (("image", image), (beside, other)) if not value]
+    missing = [name for name, value in (("image", image), (target, target_value)) if not value]
     if missing:
-        return SkippedRow(entry, line, f"missing {missing[0]} for: {str(image or other)[:60]}")
+        return SkippedRow(entry, line, f"missing {missing[0]} for: {str(image or target_value)[:60]}")
     source, content = resolve_file(entry, line, image, "image")
-    if beside not in TARGET_FOLDERS:
-        if isinstance(other, EmbeddedFile):
+    if target not in TARGET_FOLDERS:
+        if isinstance(target_value, EmbeddedFile):
             raise DataError("the label is binary data, not text.", entry, line, "Pass --columns label=NAME.")
-        return ImageSample(source, other if beside else "", entry, line, content)
+        return ImageSample(source, target_value if target else "", entry, line, content)
     return _with_target(
-        ImageSample(source, "", entry, line, content), beside, *resolve_file(entry, line, other, beside)
+        ImageSample(source, "", entry, line, content), target, *resolve_file(entry, line, target_value, target)
     )
 
 
@@ -254,7 +254,7 @@ def resolve_file(
 
 
 def _search_folders(entry: str) -> Iterator[str]:
-    here = os.path.dirname(os.path.expanduser(entry))
-    yield here
-    if (own := find_subfolder(here or ".", IMAGE_FOLDERS)) is not None:
-        yield own
+    parent = os.path.dirname(os.path.expanduser(entry))
+    yield parent
+    if (subfolder := find_subfolder(parent or ".", IMAGE_FOLDERS)) is not None:
+        yield subfolder

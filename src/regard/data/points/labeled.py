@@ -81,7 +81,7 @@ class CloudSample:
 
     def __post_init__(self) -> None:
         # samples restored from JSON have lists instead of tuples
-        object.__setattr__(self, "columns", tuple((name, said) for name, said in self.columns))
+        object.__setattr__(self, "columns", tuple((name, column) for name, column in self.columns))
 
     @property
     def location(self) -> tuple[str, int] | None:
@@ -90,10 +90,10 @@ class CloudSample:
 
     def read(self, seed: int = 0, num_points: int = DEFAULT_POINTS) -> PointCloud:
         """Read the point cloud; a mesh is sampled with `num_points` points."""
-        said = dict(self.columns) or None
+        columns = dict(self.columns) or None
         if self.content:
-            return read_cloud(self.content, seed, num_points, said, self.location, self.source)
-        return read_cloud(self.source, seed, num_points, said)
+            return read_cloud(self.content, seed, num_points, columns, self.location, self.source)
+        return read_cloud(self.source, seed, num_points, columns)
 
 
 CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
@@ -132,7 +132,9 @@ def _read_entry(
                 "column choice", name, COLUMN_CHOICES, "Select columns with --columns cloud=NAME label=NAME."
             )
     own = tuple(
-        (name, said) for name, said in (columns or {}).items() if name in COLUMN_NAMES and (name, task) != _TABLE_LABEL
+        (name, column)
+        for name, column in (columns or {}).items()
+        if name in COLUMN_NAMES and (name, task) != _TABLE_LABEL
     )
     recipe = parse_cloud_recipe(entry)
     if recipe is not None:
@@ -173,11 +175,11 @@ def _subfolder_names(folder: str) -> list[str]:
 def _read_folder(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
     folder = os.path.expanduser(entry)
     reject_split_folders(entry, _subfolder_names(folder))
-    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
+    for number, file in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
         yield (
-            CloudSample(found.path, "", entry, number, columns=own)
-            if found.matches
-            else SkippedRow(entry, number, found.reason)
+            CloudSample(file.path, "", entry, number, columns=own)
+            if file.matches
+            else SkippedRow(entry, number, file.reason)
         )
 
 
@@ -185,16 +187,16 @@ def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIt
     """Point clouds with the first subfolder as the class; deeper subfolders are ignored."""
     folder = os.path.expanduser(entry)
     reject_split_folders(entry, _subfolder_names(folder))
-    seen, outside = False, 0
-    for number, found in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
-        label = found.parts[0] if len(found.parts) > 1 else ""
-        if found.matches and label:
-            seen = True
-            yield CloudSample(found.path, label, entry, number, columns=own)
+    has_classes, outside = False, 0
+    for number, file in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
+        label = file.parts[0] if len(file.parts) > 1 else ""
+        if file.matches and label:
+            has_classes = True
+            yield CloudSample(file.path, label, entry, number, columns=own)
             continue
-        outside += found.matches
-        yield SkippedRow(entry, number, f"not in a class folder: {found.name}" if found.matches else found.reason)
-    if outside and not seen:
+        outside += file.matches
+        yield SkippedRow(entry, number, f"not in a class folder: {file.name}" if file.matches else file.reason)
+    if outside and not has_classes:
         advice = "The folder of a point cloud is the class. Create one folder per class, or pass a table with labels."
         raise DataError(
             f"no class folders found ({outside:,} point cloud{'s' if outside > 1 else ''} in the folder itself).",
@@ -244,17 +246,17 @@ def _read_table(
 
 
 def _make_sample(
-    entry: str, line: int, row: Mapping[str, Any], beside: str, own: tuple[tuple[str, str], ...]
+    entry: str, line: int, row: Mapping[str, Any], target: str, own: tuple[tuple[str, str], ...]
 ) -> CloudSample | SkippedRow | None:
-    cloud, label = row["cloud"], row[beside] if beside else "-"
-    if not cloud and (not label or not beside):
+    cloud, label = row["cloud"], row[target] if target else "-"
+    if not cloud and (not label or not target):
         return None
     if not cloud or not label:
         return SkippedRow(entry, line, f"no {'label' if cloud else 'point cloud'} for: {str(cloud or label)[:60]}")
     if isinstance(label, EmbeddedFile):
         raise DataError("the label must be text.", entry, line, "Select the label column with --columns label=NAME.")
     source, content = _resolve_file(entry, line, cloud)
-    return CloudSample(source, label if beside else "", entry, line, content, own)
+    return CloudSample(source, label if target else "", entry, line, content, own)
 
 
 def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str, bytes]:

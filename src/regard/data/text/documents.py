@@ -54,17 +54,17 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
     if not files:
         raise DataError("No data given.", advice="Pass at least one file or folder.")
     check_columns(files, columns)
-    found = empty = number = 0
+    passages = empty = number = 0
     size = passage_size(files)
     for path in files:
         for item in iterate_passages(path, columns, size=size):
             if isinstance(item, Passage):
-                found, number = found + 1, number + item.starts_document
+                passages, number = passages + 1, number + item.starts_document
                 yield replace(item, document=number)
             else:
                 empty += 1
                 yield item
-    if not found:
+    if not passages:
         reason = "the data contains no rows"
         if empty:
             reason = f"all {empty} documents are empty" if empty > 1 else "the document is empty"
@@ -73,11 +73,11 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
 
 def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Files of all entries; patterns are replaced by matching files and folders by their text files, in sorted order."""
-    found: list[str] = []
+    files: list[str] = []
     for entry in expand_patterns(data):
         folder = os.path.expanduser(entry)
-        found += _text_files_below(folder) if os.path.isdir(folder) else [entry]
-    return found
+        files += _text_files_below(folder) if os.path.isdir(folder) else [entry]
+    return files
 
 
 def passage_size(files: Sequence[str]) -> int:
@@ -212,18 +212,18 @@ def _text_files_below(folder: str) -> list[str]:
     def fail(error: OSError) -> None:
         raise DataError(f"cannot be read: {error.strerror or error}.", error.filename) from error
 
-    found: list[str] = []
+    files: list[str] = []
     others: list[str] = []
-    for place, folders, names in os.walk(folder, onerror=fail):
+    for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             if not name.startswith("."):
-                known = file_format(name) in (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
-                (found if known else others).append(os.path.join(place, name))
-    if not found:
-        some = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
-        held = f"no text file in this folder; found: {some}{', …' if len(others) > 8 else ''}."
+                is_text = file_format(name) in (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
+                (files if is_text else others).append(os.path.join(parent, name))
+    if not files:
+        examples = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
+        problem = f"no text file in this folder; found: {examples}{', …' if len(others) > 8 else ''}."
         suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
         advice = f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
-        raise DataError(held if others else "the folder is empty.", folder, advice=advice)
-    return sorted(found)
+        raise DataError(problem if others else "the folder is empty.", folder, advice=advice)
+    return sorted(files)

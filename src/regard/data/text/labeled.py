@@ -160,8 +160,8 @@ def _check_consistent_labels(items: Iterator[LabeledText | SkippedRow]) -> Itera
             first = first or item
             if (item.label_set is None) != (first.label_set is None):
                 formats = ("one label", "several labels")
-                here, there = formats if item.label_set is None else formats[::-1]
-                problem = f"mixed label formats: {here} here, {there} in {first.path}."
+                label_format, first_format = formats if item.label_set is None else formats[::-1]
+                problem = f"mixed label formats: {label_format} here, {first_format} in {first.path}."
                 advice = "Use the column label in all files, or labels in all files (a list, or labels separated by |)."
                 raise DataError(problem, item.path, item.line, advice)
         yield item
@@ -171,16 +171,16 @@ def _labeled_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[str
     """Name of the label column (`label` or `labels`), and the column names: as chosen by the user, else detected."""
     names = read_header(entry)
     chosen = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
-    several = chosen.pop("labels", None)
-    if several is not None and "label" in chosen and "labels" not in (columns or {}):
-        several = None
-    if "label" in chosen and several is None and _holds_lists(entry, chosen["label"]):
-        several = chosen["label"]
-    if several is not None:
-        chosen = {**{name: column for name, column in chosen.items() if name != "label"}, "labels": several}
+    multi_label = chosen.pop("labels", None)
+    if multi_label is not None and "label" in chosen and "labels" not in (columns or {}):
+        multi_label = None
+    if "label" in chosen and multi_label is None and _holds_lists(entry, chosen["label"]):
+        multi_label = chosen["label"]
+    if multi_label is not None:
+        chosen = {**{name: column for name, column in chosen.items() if name != "label"}, "labels": multi_label}
     elif "label" not in chosen:
         return "label", columns
-    return "label" if several is None else "labels", _add_text_column(entry, chosen, names)
+    return "label" if multi_label is None else "labels", _add_text_column(entry, chosen, names)
 
 
 def _holds_lists(entry: str, column: str) -> bool:
@@ -209,14 +209,14 @@ def _add_text_column(entry: str, chosen: Mapping[str, str], names: Mapping[str, 
 def _input_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[tuple[str, ...], Mapping[str, str] | None]:
     """Required columns of unlabeled inputs, and the column names in the file."""
     names = read_header(entry)
-    spelt = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
+    matched = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
     texts = [name for name, text in names.items() if text and name.lower() not in NON_TEXT_COLUMNS]
-    if {"label", "labels"} & spelt.keys():
+    if {"label", "labels"} & matched.keys():
         chosen = _labeled_columns(entry, columns)[1] or {}
-    elif "text" in spelt:
-        chosen = _renamed_columns(spelt)
+    elif "text" in matched:
+        chosen = _renamed_columns(matched)
     elif has_column_names(entry) and len(texts) == 1:
-        chosen = _renamed_columns({**spelt, "text": texts[0]})
+        chosen = _renamed_columns({**matched, "text": texts[0]})
     else:  # a table without a header, possibly with labels
         return ("text", "label") if len(names) == 2 and not columns else ("text",), columns
     return ("text",), {name: column for name, column in chosen.items() if name not in ("label", "labels")}
@@ -227,31 +227,33 @@ def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
     return {name: column for name, column in chosen.items() if name != column}
 
 
-def _make_labeled(path: str, line: int, row: Mapping[str, Any], asked: bool = False) -> LabeledText | SkippedRow | None:
+def _make_labeled(
+    path: str, line: int, row: Mapping[str, Any], inputs_only: bool = False
+) -> LabeledText | SkippedRow | None:
     if "labels" in row:
         return _make_multilabel(path, line, row)
-    text, label = row["text"].strip(), "" if asked else row["label"].strip()
-    other = row.get("pair", "").strip()
-    if not text and not label and not other:
+    text, label = row["text"].strip(), "" if inputs_only else row["label"].strip()
+    second = row.get("pair", "").strip()
+    if not text and not label and not second:
         return None
-    missing = [name for name, value in (("text", text), ("label", asked or label)) if not value]
-    missing += ["second text"] * ("pair" in row and not other)
+    missing = [name for name, value in (("text", text), ("label", inputs_only or label)) if not value]
+    missing += ["second text"] * ("pair" in row and not second)
     if missing:
-        return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {(text or other or label)[:60]}")
-    return LabeledText(text, other, label, path, line)
+        return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {(text or second or label)[:60]}")
+    return LabeledText(text, second, label, path, line)
 
 
 def _make_multilabel(path: str, line: int, row: Mapping[str, Any]) -> LabeledText | SkippedRow | None:
     """Multi-label sample; an empty label set is valid."""
-    text, other, given = row["text"].strip(), row.get("pair", "").strip(), row["labels"]
-    parts = given.split(LABEL_SEPARATOR) if isinstance(given, str) else given
-    found = tuple(dict.fromkeys(label for label in map(str.strip, parts) if label))
-    if not text and not other and not found:
+    text, second, value = row["text"].strip(), row.get("pair", "").strip(), row["labels"]
+    items = value.split(LABEL_SEPARATOR) if isinstance(value, str) else value
+    labels = tuple(dict.fromkeys(label for label in map(str.strip, items) if label))
+    if not text and not second and not labels:
         return None
-    missing = ["text"] * (not text) + ["second text"] * ("pair" in row and not other)
+    missing = ["text"] * (not text) + ["second text"] * ("pair" in row and not second)
     if missing:
-        return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {(text or other or found[0])[:60]}")
-    return LabeledText(text, other, ", ".join(sorted(found)), path, line, found)
+        return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {(text or second or labels[0])[:60]}")
+    return LabeledText(text, second, ", ".join(sorted(labels)), path, line, labels)
 
 
 # -- multiple-choice questions
@@ -261,8 +263,8 @@ def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[li
     """Columns to read, and the column names in the file."""
     names = read_header(entry)
     chosen = match_columns(names, {name: (name,) for name in (*QUESTION_COLUMNS, "answer")}, columns)
-    asked = ["question"]
-    single = [name for name in names if CHOICE_COLUMN.fullmatch(name.lower())] or [
+    question = ["question"]
+    choice_columns = [name for name in names if CHOICE_COLUMN.fullmatch(name.lower())] or [
         n for n in chosen if CHOICE_COLUMN.fullmatch(n)
     ]
     answer = chosen.pop("answer", None)
@@ -270,22 +272,24 @@ def _question_columns(entry: str, columns: Mapping[str, str] | None) -> tuple[li
         chosen["label"] = answer
     if "context" not in chosen and "question" in chosen:
         chosen["context"] = chosen.pop("question")
-        asked = []
-    wanted = ["context", "label"]
-    if "choices" in chosen or not single:
-        wanted.append("choices")
+        question = []
+    columns_to_read = ["context", "label"]
+    if "choices" in chosen or not choice_columns:
+        columns_to_read.append("choices")
     else:
-        wanted += sorted((name.lower() for name in single), key=lambda name: int(name[6:]))
-        chosen |= {name.lower(): name for name in single if name.lower() not in chosen}
-        if wanted[2] != "choice0":
+        columns_to_read += sorted((name.lower() for name in choice_columns), key=lambda name: int(name[6:]))
+        chosen |= {name.lower(): name for name in choice_columns if name.lower() not in chosen}
+        if columns_to_read[2] != "choice0":
             advice = "Number the choice columns from choice0, because labels also start at 0."
-            raise DataError(f"expected 'choice0' as the first choice column, got '{wanted[2]}'.", entry, 1, advice)
+            raise DataError(
+                f"expected 'choice0' as the first choice column, got '{columns_to_read[2]}'.", entry, 1, advice
+            )
     if chosen and not uses_positions(chosen, names):
-        for name, form in (("context", ""), (wanted[2], " (a list), and none is named choice0, choice1, …")):
+        for name, form in (("context", ""), (columns_to_read[2], " (a list), and none is named choice0, choice1, …")):
             if name not in chosen:
                 advice = f"Pass --columns {name}=NAME (available: {format_list(names)})."
                 raise DataError(f"no column is named '{name}'{form}.", entry, 1, advice)
-    return [*wanted, *asked], _renamed_columns(chosen) if chosen else None
+    return [*columns_to_read, *question], _renamed_columns(chosen) if chosen else None
 
 
 def _optional_choices(names: Iterable[str]) -> list[str]:
@@ -294,30 +298,30 @@ def _optional_choices(names: Iterable[str]) -> list[str]:
 
 
 def _make_question(
-    path: str, line: int, row: Mapping[str, Any], by_text: bool, asked: bool = False
+    path: str, line: int, row: Mapping[str, Any], by_text: bool, inputs_only: bool = False
 ) -> ChoiceSample | SkippedRow | None:
-    context, label = row["context"].strip(), "" if asked else row["label"].strip()
+    context, label = row["context"].strip(), "" if inputs_only else row["label"].strip()
     question = row.get("question", "").strip()
-    given = row.get("choices", [value for name, value in row.items() if CHOICE_COLUMN.fullmatch(name)])
-    if isinstance(given, str) and given.strip():
+    listed = row.get("choices", [value for name, value in row.items() if CHOICE_COLUMN.fullmatch(name)])
+    if isinstance(listed, str) and listed.strip():
         raise DataError("expected a list in 'choices', got one text.", path, line, 'Write choices as ["…", "…"].')
-    choices = [choice.strip() for choice in given]
+    choices = [choice.strip() for choice in listed]
     while choices and not choices[-1] and "choices" not in row:
         choices.pop()  # empty cells of rows with fewer choices
     if not any((context, question, label, *choices)):
         return None
-    if not (context or question) or not (label or asked) or not choices:
-        missing = "context" if not (context or question) else "label" if not (label or asked) else "choices"
+    if not (context or question) or not (label or inputs_only) or not choices:
+        missing = "context" if not (context or question) else "label" if not (label or inputs_only) else "choices"
         return SkippedRow(path, line, f"missing {missing} for: {(context or question or label)[:60]}")
     if len(choices) < 2:
         raise DataError("expected at least 2 choices, got 1.", path, line)
     if not all(choices):
         raise DataError(f"choice {choices.index('')} is empty.", path, line)
     if len(set(choices)) < len(choices):
-        twice = next(choice for choice in choices if choices.count(choice) > 1)
-        raise DataError(f"choice '{twice[:40]}' is listed more than once.", path, line)
-    right = -1 if asked else _correct_choice(path, line, label, choices, by_text)
-    return ChoiceSample(context, question, tuple(choices), right, path, line)
+        duplicate = next(choice for choice in choices if choices.count(choice) > 1)
+        raise DataError(f"choice '{duplicate[:40]}' is listed more than once.", path, line)
+    correct = -1 if inputs_only else _correct_choice(path, line, label, choices, by_text)
+    return ChoiceSample(context, question, tuple(choices), correct, path, line)
 
 
 def _correct_choice(path: str, line: int, label: str, choices: Sequence[str], by_text: bool) -> int:

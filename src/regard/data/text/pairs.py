@@ -39,10 +39,10 @@ class Pair:
 
 
 def iterate_pairs(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Pair | SkippedRow]:
-    """Pairs of every file, pair of parallel files 'SRC:TGT' or pattern of either, in the order given, one by one; rows with
-    an empty side as `SkippedRow`.
+    """Yield the pairs of all files, parallel files 'SRC:TGT' and patterns in input order, and `SkippedRow` for rows with an
+    empty side.
 
-    Texts are kept exactly as they are written, without normalization; only whitespace around them is removed.
+    Texts are unchanged, without normalization; only surrounding whitespace is removed.
     `columns` names the two columns by header or key; in a table without a header, by position from 0.
     """
     entries = expand_patterns(data)
@@ -83,22 +83,22 @@ def iterate_entry_pairs(
     return make_samples(entry, rows, make_pair, on_error)
 
 
-def _zip_files(source: Path, target: Path, complain: ErrorHandler) -> Iterator[Row]:
+def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
     line = 0
-    left, right = read_lines(source, complain), read_lines(target, complain)
-    for line, (here, there) in enumerate(zip_longest(left, right), start=1):
-        if here is not None and there is not None:
-            yield line, {"source": here[1], "target": there[1]}
+    source_lines, target_lines = read_lines(source, on_error), read_lines(target, on_error)
+    for line, (source_line, target_line) in enumerate(zip_longest(source_lines, target_lines), start=1):
+        if source_line is not None and target_line is not None:
+            yield line, {"source": source_line[1], "target": target_line[1]}
             continue
-        shorter, longer = (source, target) if here is None else (target, source)
-        count = line + sum(1 for _ in (right if here is None else left))
+        shorter, longer = (source, target) if source_line is None else (target, source)
+        count = line + sum(1 for _ in (target_lines if source_line is None else source_lines))
         error = DataError(
             f"no matching line in '{shorter}' from here on: '{longer}' has {count} lines, '{shorter}' has {line - 1}.",
             longer,
             line,
             "Parallel files must have the same number of lines, with matching texts on the same line.",
         )
-        return complain("line_count_mismatch", error)
+        return on_error("line_count_mismatch", error)
 
 
 def read_sources(

@@ -110,11 +110,11 @@ def read_qa(
     `inputs_only`, answers are not read."""
     ColumnSpec(REQUIRED_COLUMNS, columns, COLUMNS[2:])  # raises for an unknown column choice
     path = existing_file(entry)
-    whole = read_json_document(path) if file_format(path) == ".json" else None
-    if isinstance(whole, dict):
-        rows = _squad_rows(path, whole, on_error)
-    elif isinstance(whole, list):
-        rows = select_columns(path, enumerate(whole, start=1), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
+    document = read_json_document(path) if file_format(path) == ".json" else None
+    if isinstance(document, dict):
+        rows = _squad_rows(path, document, on_error)
+    elif isinstance(document, list):
+        rows = select_columns(path, enumerate(document, start=1), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
     elif has_column_names(path):
         rows = select_columns(path, read_records(path, on_error), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
     else:
@@ -142,23 +142,23 @@ class AnswerNotFound(DataError):
 # -- files -> rows
 
 
-def _squad_rows(path: Path, whole: Mapping[str, Any], complain: ErrorHandler) -> Iterator[tuple[int, RawRow]]:
+def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler) -> Iterator[tuple[int, RawRow]]:
     """Yield numbers from 1 and questions of all articles in SQuAD JSON."""
     number = 0
-    for article, title, paragraphs in _squad_articles(path, whole, complain):
+    for article, title, paragraphs in _squad_articles(path, document, on_error):
         for place, paragraph in enumerate(paragraphs, start=1):
-            where = f"paragraph {place} of {article}"
+            location = f"paragraph {place} of {article}"
             try:
-                context, asked = paragraph["context"], paragraph["qas"]
-                asked = [dict(one) for one in asked]
+                context, questions = paragraph["context"], paragraph["qas"]
+                questions = [dict(item) for item in questions]
             except (TypeError, KeyError, ValueError) as error:
                 missing = f"has no key {error}" if isinstance(error, KeyError) else "is not in SQuAD format"
-                complain("format", DataError(f"{where} {missing}.", path, advice=_SQUAD_HINT))
+                on_error("format", DataError(f"{location} {missing}.", path, advice=_SQUAD_HINT))
                 continue
-            for row in asked:
+            for row in questions:
                 number += 1
-                told = {wanted: row[name] for wanted, name in _SQUAD_KEYS.items() if name in row}
-                yield number, {**told, "context": context, "title": title, "number": number}
+                values = {column: row[name] for column, name in _SQUAD_KEYS.items() if name in row}
+                yield number, {**values, "context": context, "title": title, "number": number}
 
 
 _SQUAD_HINT = (
@@ -169,25 +169,25 @@ _SQUAD_KEYS = {"question": "question", "answer": "answers", "id": "id", "impossi
 
 
 def _squad_articles(
-    path: Path, whole: Mapping[str, Any], complain: ErrorHandler
+    path: Path, document: Mapping[str, Any], on_error: ErrorHandler
 ) -> Iterator[tuple[str, Any, list[Any]]]:
     """Yield the name for messages, the title and the paragraphs of each article."""
-    articles = whole.get("data")
+    articles = document.get("data")
     if not isinstance(articles, list):
         advice = f"{_SQUAD_HINT} For one question per line, use .jsonl."
         raise DataError("missing list 'data'.", path, advice=advice)
     for place, article in enumerate(articles, start=1):
         title = article.get("title", "") if isinstance(article, dict) else ""
-        named = f"article {place}" + (f" ('{title}')" if title else "")
+        description = f"article {place}" + (f" ('{title}')" if title else "")
         paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
         if isinstance(paragraphs, list):
-            yield named, title, paragraphs
+            yield description, title, paragraphs
         else:
-            complain("format", DataError(f"{named} has no list 'paragraphs'.", path, advice=_SQUAD_HINT))
+            on_error("format", DataError(f"{description} has no list 'paragraphs'.", path, advice=_SQUAD_HINT))
 
 
 def _table_rows(
-    entry: str, path: Path, columns: Mapping[str, str] | None, complain: ErrorHandler
+    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler
 ) -> Iterator[tuple[int, RawRow]]:
     names = read_header(path)
     chosen = match_columns(names, {name: COLUMN_ALIASES[name] for name in COLUMNS}, columns)
@@ -195,39 +195,49 @@ def _table_rows(
     if missing is not None and not uses_positions(chosen, names):
         advice = f"Pass --columns {missing}=NAME (available: {format_list(names)})."
         raise DataError(f"no column is named '{missing}'.", path, 1, advice)
-    return iterate_rows(entry, REQUIRED_COLUMNS, chosen, complain, optional=COLUMNS[2:], numeric=("start", "id"))
+    return iterate_rows(entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id"))
 
 
 # -- rows -> samples
 
 
 def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | SkippedRow | None:
-    where = None if "number" in row else line
+    error_line = None if "number" in row else line
     texts = {
         name: text_value(path, line, name, row.get(name), allow_numbers=name == "id")
         for name in (*REQUIRED_COLUMNS, "id", "title")
     }
     question, context = texts["question"].strip(), texts["context"]
-    told = [] if row.get("impossible") is True else _parse_answers(path, where, row.get("answer"), row.get("start"))
-    if not question and not context.strip() and not told:
+    answers = (
+        [] if row.get("impossible") is True else _parse_answers(path, error_line, row.get("answer"), row.get("start"))
+    )
+    if not question and not context.strip() and not answers:
         return None
     if not question or not context.strip():
-        missing, beside = ("question", context) if context.strip() else ("context", question)
-        return SkippedRow(entry, line, f"missing {missing} for: {beside.strip()[:60]}")
-    found = []
-    for text, start in told:
+        missing, other = ("question", context) if context.strip() else ("context", question)
+        return SkippedRow(entry, line, f"missing {missing} for: {other.strip()[:60]}")
+    located = []
+    for text, start in answers:
         answer = locate_answer(context, text, start)
         if answer is None:
             name = f" {row['number']}" if "number" in row else ""
             name += f" ('{texts['id']}')" if texts["id"] else ""
             name = f"question{name}: " if name else ""
             problem = f"{name}answer not found in the context: '{text[:60]}'."
-            raise AnswerNotFound(problem, path, where, "Fix the answer, or remove the question.")
-        found.append(answer)
+            raise AnswerNotFound(problem, path, error_line, "Fix the answer, or remove the question.")
+        located.append(answer)
     return QASample(
-        question, context, tuple(answer.text for answer in found), tuple(answer.start for answer in found), bool(found),
-        texts["id"], texts["title"], entry, line, sum(answer.relocated for answer in found),
-    )  # fmt: skip
+        question,
+        context,
+        tuple(answer.text for answer in located),
+        tuple(answer.start for answer in located),
+        bool(located),
+        texts["id"],
+        texts["title"],
+        entry,
+        line,
+        sum(answer.relocated for answer in located),
+    )
 
 
 def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list[AnswerText]:
@@ -242,7 +252,11 @@ def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list
                 path,
                 line,
             )
-        return [told for item, at in zip(value, starts, strict=True) for told in _parse_answers(path, line, item, at)]
+        return [
+            answer
+            for item, offset in zip(value, starts, strict=True)
+            for answer in _parse_answers(path, line, item, offset)
+        ]
     if isinstance(start, list):
         start = start[0] if len(start) == 1 else None
     if value is None or value == "":

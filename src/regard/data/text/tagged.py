@@ -89,8 +89,10 @@ class TagOptions:
 
 
 def iterate_tagged(
-    data: Sequence[str], columns: Mapping[str, str] | None = None, tags: TagOptions = TagOptions()  # noqa: B008
-) -> Iterator[TaggedSentence | SkippedRow]:  # fmt: skip
+    data: Sequence[str],
+    columns: Mapping[str, str] | None = None,
+    tags: TagOptions = TagOptions(),  # noqa: B008
+) -> Iterator[TaggedSentence | SkippedRow]:
     """Yield the sentences of all files and patterns in input order."""
     advice = "Each sentence needs words, and one tag per word."
     return iterate_all(data, lambda entry: read_tagged(entry, columns, tags=tags), "sentences", advice)
@@ -110,15 +112,15 @@ def read_tagged(
     ColumnSpec(COLUMNS, columns)  # raises for an unknown column choice
     path = existing_file(entry)
     kind = file_format(path)
-    whole = _find_sentence_cell(path, columns) if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES) else None
+    sentence_cell = _find_sentence_cell(path, columns) if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES) else None
     if kind in CONLL_SUFFIXES or (
-        kind in TAB_SUFFIXES and not (_has_sentence_rows(path, columns) or (whole and tags is None))
+        kind in TAB_SUFFIXES and not (_has_sentence_rows(path, columns) or (sentence_cell and tags is None))
     ):
-        if whole is not None:
+        if sentence_cell is not None:
             raise DataError(
-                f"not CoNLL format: expected one word per line, found '{whole[1][:60].strip()}'.",
+                f"not CoNLL format: expected one word per line, found '{sentence_cell[1][:60].strip()}'.",
                 path,
-                whole[0],
+                sentence_cell[0],
                 "CoNLL files have one word and its tag per line, and an empty line between sentences. "
                 "Tables with one sentence per row need the columns words and tags, with one tag per word.",
             )
@@ -143,31 +145,31 @@ def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error
 
 def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
     """First cell with several words and its line number, if most lines of a TSV file have such a cell in the word column."""
-    said = (columns or {}).get("words", "0")
-    at = int(said) if said.isascii() and said.isdigit() else 0
-    found = (
+    choice = (columns or {}).get("words", "0")
+    position = int(choice) if choice.isascii() and choice.isdigit() else 0
+    lines = (
         (line, _split_columns(text, tab_separated=True))
         for line, text in read_lines(path, ignore_error)
         if "\t" in text and text[0] != "#"
     )
-    rows = [(line, cells[at]) for line, cells in islice(found, _PROBE_LINES) if at < len(cells)]
-    long = [(line, text) for line, text in rows if " " in text]
-    return long[0] if 2 * len(long) > len(rows) else None
+    rows = [(line, cells[position]) for line, cells in islice(lines, _PROBE_LINES) if position < len(cells)]
+    sentences = [(line, text) for line, text in rows if " " in text]
+    return sentences[0] if 2 * len(sentences) > len(rows) else None
 
 
 def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
     """True if a TSV file has one sentence per line: a cell with several tags cannot belong to one word."""
-    found = (
+    lines = (
         _split_columns(text, tab_separated=True)
         for _, text in read_lines(path, ignore_error)
         if "\t" in text and not text.startswith("# ")
     )
-    rows = list(islice(found, _PROBE_LINES))
-    said = (columns or {}).get("tags", "")
+    rows = list(islice(lines, _PROBE_LINES))
+    choice = (columns or {}).get("tags", "")
     names = [cell.lower() for cell in rows[0]] if rows else []
-    at = next((names.index(name) for name in (said.lower(), *TAG_COLUMNS) if name in names), -1)
-    at = int(said) if said.isascii() and said.isdigit() else at
-    return any(" " in cells[at] for cells in rows if at < len(cells))
+    position = next((names.index(name) for name in (choice.lower(), *TAG_COLUMNS) if name in names), -1)
+    position = int(choice) if choice.isascii() and choice.isdigit() else position
+    return any(" " in cells[position] for cells in rows if position < len(cells))
 
 
 def _read_conll(
@@ -197,23 +199,23 @@ class _TagValidator:
         if self.scheme == "plain":
             return
         for line, tag in tags:
-            spells = parse_tag(tag) is not None
-            if spells and len(tag) == 1:
+            is_entity = parse_tag(tag) is not None
+            if is_entity and len(tag) == 1:
                 continue  # O, or a single letter, which is valid in both cases
-            if self.scheme != "auto" and not spells:
+            if self.scheme != "auto" and not is_entity:
                 advice = f"{self.scheme} tags are O, or a letter and an entity type such as B-PER."
                 raise DataError(f"invalid {self.scheme} tag '{tag[:40]}'.", self.path, line, advice)
-            if (opposite := not spells) in self.first_seen:
-                where, other = self.first_seen[opposite]
-                entity, single = (tag, other) if spells else (other, tag)
+            if (opposite := not is_entity) in self.first_seen:
+                first_line, other = self.first_seen[opposite]
+                entity, single = (tag, other) if is_entity else (other, tag)
                 raise DataError(
-                    f"inconsistent tag schemes: '{tag[:40]}' here, '{other[:40]}' on line {where}.",
+                    f"inconsistent tag schemes: '{tag[:40]}' here, '{other[:40]}' on line {first_line}.",
                     self.path,
                     line,
                     f"'{entity[:40]}' is an entity tag, '{single[:40]}' is not. "
                     "Entity tags are O, B-PER, I-PER (also E-, S-, L-, U-).",
                 )
-            self.first_seen.setdefault(spells, (line, tag))
+            self.first_seen.setdefault(is_entity, (line, tag))
 
 
 # -- one sentence per row
@@ -277,15 +279,15 @@ def _make_sentence(
     if not words and not tags:
         return None
     if not words or not tags:
-        missing, there = ("words", tags) if tags else ("tags", words)
-        return SkippedRow(path, line, f"missing {missing} for: {' '.join(there)[:60]}")
+        missing, present = ("words", tags) if tags else ("tags", words)
+        return SkippedRow(path, line, f"missing {missing} for: {' '.join(present)[:60]}")
     if len(words) != len(tags):
         counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
         raise DataError(f"expected one tag per word, got {counts}: {' '.join(words)[:40]} …", path, line)
     for name, items in (("word", words), ("tag", tags)):
-        blank = next((place for place, item in enumerate(items) if not item.strip()), None)
-        if blank is not None:
-            raise DataError(f"{name} {blank} is empty (counting from 0).", path, line)
+        empty = next((place for place, item in enumerate(items) if not item.strip()), None)
+        if empty is not None:
+            raise DataError(f"{name} {empty} is empty (counting from 0).", path, line)
     if names:
         tags = [_tag_name(path, line, tag, names) for tag in tags]
     return TaggedSentence(tuple(words), tuple(tags), path, line)
@@ -406,8 +408,8 @@ def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
         cells = _split_columns(text, "\t" in text)
         return len(cells) < 2 or parse_tag(cells[-1]) is None
     cells = layout.split_line(text)
-    odd = len(cells) <= layout.tag_column or (layout.num_columns > 0 and len(cells) != layout.num_columns)
-    return odd or cells[layout.tag_column] not in tags
+    is_irregular = len(cells) <= layout.tag_column or (layout.num_columns > 0 and len(cells) != layout.num_columns)
+    return is_irregular or cells[layout.tag_column] not in tags
 
 
 def _detect_layout(
@@ -420,21 +422,23 @@ def _detect_layout(
     if len(cells) < 2:
         advice = "Each line needs a word and a tag, separated by a tab or spaces; an empty line ends a sentence."
         raise DataError(count_columns(2, 1, at_least=True), path, line, advice)
-    small = [cell.lower() for cell in cells]
-    named = [name for name in chosen.values() if not (name.isascii() and name.isdigit())]
-    usual = _find_column(small, WORD_COLUMNS), _find_column(small, TAG_COLUMNS)
-    header = bool(named) or None not in usual
-    for name in named:
+    lowered = [cell.lower() for cell in cells]
+    chosen_names = [name for name in chosen.values() if not (name.isascii() and name.isdigit())]
+    usual = _find_column(lowered, WORD_COLUMNS), _find_column(lowered, TAG_COLUMNS)
+    header = bool(chosen_names) or None not in usual
+    for name in chosen_names:
         if name not in cells:
-            found = f"Columns in {path}, line {line}: {format_list(cells)}."
-            raise UnknownColumnError(name, map(shorten, cells), f"{found} Positions start at 0: words=0 tags=1.")
+            header_hint = f"Columns in {path}, line {line}: {format_list(cells)}."
+            raise UnknownColumnError(name, map(shorten, cells), f"{header_hint} Positions start at 0: words=0 tags=1.")
     word, tag = (
         CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
     )
     if header:
         word, tag = usual[0] or 0, tag if usual[1] is None else usual[1]
     places = {
-        name: (cells.index(where) if where in named else int(where)) if (where := chosen.get(name)) else place
+        name: (cells.index(choice) if choice in chosen_names else int(choice))
+        if (choice := chosen.get(name))
+        else place
         for name, place in (("words", word), ("tags", tag))
     }
     for place in places.values():
@@ -452,13 +456,13 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_onl
     cells = layout.split_line(text)
     if layout.word_column and _MULTIWORD_ID.fullmatch(cells[0]):
         return None
-    wanted = layout.num_columns or max(layout.word_column, layout.tag_column) + 1
-    if len(cells) != wanted and (layout.num_columns or len(cells) < wanted):
-        by = "tabs" if layout.tab_separated else "spaces"
-        advice = f"In the first line, {by} separate the columns. Check for a missing or an extra separator."
-        raise DataError(count_columns(wanted, len(cells), at_least=not layout.num_columns), path, line, advice)
+    expected = layout.num_columns or max(layout.word_column, layout.tag_column) + 1
+    if len(cells) != expected and (layout.num_columns or len(cells) < expected):
+        separator = "tabs" if layout.tab_separated else "spaces"
+        advice = f"In the first line, {separator} separate the columns. Check for a missing or an extra separator."
+        raise DataError(count_columns(expected, len(cells), at_least=not layout.num_columns), path, line, advice)
     word, tag = cells[layout.word_column], cells[layout.tag_column]
     if not word.strip() or not (tag.strip() or words_only):
-        there, missing = ("word", "tag") if word.strip() else ("tag", "word")
-        raise DataError(f"{there} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
+        present, missing = ("word", "tag") if word.strip() else ("tag", "word")
+        raise DataError(f"{present} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
     return Word(line, word, tag)
