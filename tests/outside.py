@@ -76,19 +76,17 @@ def signatures() -> dict[str, str]:
 
 
 def finding_ids() -> list[str]:
-    """Ids of all findings: the second argument of `Finding`, and the keys of tables of findings."""
+    """Ids of all findings: the keys of the tables of findings, without the variant after the colon."""
     found = set()
     for path in sorted((ROOT / "src/regard/data/check").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding" and len(node.args) > 1:
-                found |= {part.value for part in ast.walk(node.args[1]) if isinstance(part, ast.Constant)}
             if isinstance(node, ast.Dict):
                 found |= {
-                    key.value
+                    str(key.value).partition(":")[0]
                     for key, value in zip(node.keys, node.values, strict=True)
-                    if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple) and len(value.elts) >= 3
+                    if isinstance(key, ast.Constant) and isinstance(value, ast.Call) and "Spec(" in ast.unparse(value)
                 }
-    return sorted(map(str, found))
+    return sorted(found)
 
 
 def extensions() -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.check.contrastive_pairs import check_contrastive_pairs
+from regard.data.check.pairs import ContrastivePairSurvey
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.data.text.pairs import iterate_positive_pairs
@@ -58,7 +58,7 @@ def test_files_side_by_side_are_pairs(tmp_path: Path) -> None:
 def checked(folder: Path, rows: list[tuple[str, str]], valid: list[tuple[str, str]] | None = None) -> Report:
     for name, pairs in (("a.tsv", rows), ("v.tsv", valid or [])):
         (folder / name).write_text("anchor\tpositive\n" + "".join(f"{a}\t{b}\n" for a, b in pairs))
-    return check_contrastive_pairs(
+    return ContrastivePairSurvey.check(
         [str(folder / "a.tsv")], [str(folder / "v.tsv")] if valid else [], None, DataSettings(max_length=20)
     )
 

@@ -15,8 +15,7 @@ import pytest
 
 import regard
 from regard.cli import main
-from regard.data.check.language_id import TrigramProfile
-from regard.data.check.pair_survey import PairSurvey
+from regard.data.check.pairs import PairSurvey, TrigramProfile
 from regard.data.check.report import Finding, Report
 from regard.data.check.text_quality import find_mojibake, find_quality_issues, normalize_text
 from regard.data.text.pairs import iterate_pairs
@@ -313,9 +312,9 @@ def test_what_reading_refuses_is_an_error_of_the_check(folder: Path, many: Pairs
 
 
 def test_texts_are_not_kept(folder: Path, many: Pairs) -> None:
-    survey = PairSurvey([tsv("a.tsv", many)], None)
-    survey.read(lambda what, rows: None, "data")
-    numbers = [*survey._sample_lines, *survey._sizes, *survey._hashes]
+    survey = PairSurvey([tsv("a.tsv", many)])
+    survey.read()
+    numbers = [*survey._positions, *survey._sizes, *survey._hashes]
     assert sum(n.itemsize * len(n) for n in numbers) <= 64 * len(many)
     assert not [value for value in vars(survey).values() if isinstance(value, list) and len(value) > 10]
 

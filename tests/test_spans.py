@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.check.qa import check_qa
+from regard.data.check.labeled import QASurvey
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
@@ -225,7 +225,7 @@ def test_empty_rows_are_skipped_by_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason="squad-small is not there")
 def test_real_questions(tmp_path: Path) -> None:
-    report = check_qa([str(REAL / "dev.json.gz")], [], None, DataSettings())
+    report = QASurvey.check([str(REAL / "dev.json.gz")], [], None, DataSettings())
     assert report.counts == {"questions": 2261, "contexts": 485, "articles": 10, "files": 1} and not report.errors
     assert report.lengths.names == ("context", "answer", "question")
     assert draw_lengths(report.lengths, tmp_path / "a.png").stat().st_size > 10_000
@@ -247,7 +247,7 @@ def checked(
 ) -> Report:
     data = write(folder, "a.jsonl", "\n".join(map(json.dumps, rows)))
     valid = [write(folder, "b.jsonl", "\n".join(map(json.dumps, held)))] if held else []
-    return check_qa([data], valid, None, DataSettings(max_length=longest))
+    return QASurvey.check([data], valid, None, DataSettings(max_length=longest))
 
 
 def kinds(report: Report) -> dict[str, tuple[str, int]]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.check.labeled import check_labeled, check_multiple_choice
+from regard.data.check.labeled import ChoiceSurvey, LabeledSurvey, TagSurvey
 from regard.data.check.report import ClassCounts, Report
-from regard.data.check.tagged import check_tags
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import TaggedSentence, TagOptions, iterate_tagged, read_tagged
@@ -208,7 +207,7 @@ def test_files_of_other_forms_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.exists(), reason="CoNLL-2003 is not there")
 def test_real_sentences() -> None:
-    report = check_tags([str(REAL / "dev.conll.gz")], [], None, DataSettings())
+    report = TagSurvey.check([str(REAL / "dev.conll.gz")], [], None, DataSettings())
     assert report.counts == {"sentences": 3250, "files": 1, "words": 51362, "entities": 5942}
     assert report.class_counts[0].train == {"PER": 1842, "LOC": 1837, "ORG": 1341, "MISC": 922}
     assert "tags use the IOB1 scheme\n" in str(report) and not report.errors
@@ -224,7 +223,7 @@ def clean(count: int = 200) -> list[str]:
 def checked(folder: Path, sentences: list[str], held: list[str] | None = None, **settings: Any) -> Report:
     data = write(folder, "a.conll", "\n".join(sentences))
     valid = [write(folder, "b.conll", "\n".join(held))] if held else []
-    return check_tags([data], valid, None, DataSettings(**settings))
+    return TagSurvey.check([data], valid, None, DataSettings(**settings))
 
 
 def kinds(report: Report) -> dict[str, tuple[str, int]]:
@@ -323,11 +322,11 @@ def test_leaks_and_unknown_kinds_of_the_validation_set(tmp_path: Path) -> None:
 
 def test_classes_of_texts_and_positions_of_choices_have_distributions_too(tmp_path: Path) -> None:
     rows = "".join(f"film {n}\t{'good' if n % 4 else 'bad'}\n" for n in range(200))
-    report = check_labeled([write(tmp_path, "a.tsv", f"text\tlabel\n{rows}")], [], None, DataSettings())
+    report = LabeledSurvey.check([write(tmp_path, "a.tsv", f"text\tlabel\n{rows}")], [], None, DataSettings())
     assert report.class_counts == (ClassCounts("classes", {"bad": 50, "good": 150}),)
     assert "75.0 %" in str(report) and str(report).endswith("Found no errors, 1 note.")
     asked = [{"context": f"{n}", "choices": ["a", "b"], "label": n % 2} for n in range(120)]
-    report = check_multiple_choice(
+    report = ChoiceSurvey.check(
         [write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, asked)))], [], None, DataSettings()
     )
     assert report.class_counts[0].train == {"0": 60, "1": 60}

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.check import text_survey
+from regard.data.check import documents
+from regard.data.check.documents import TextSurvey
 from regard.data.check.report import Finding, Report
-from regard.data.check.text import check_texts
-from regard.data.check.text_survey import TextSurvey
 from regard.data.settings import DataSettings
 from regard.data.text.documents import iterate_texts
 from regard.draw.curves import draw_lengths
@@ -58,7 +57,7 @@ def objects(path: str, texts: list[str]) -> str:
 
 
 def check(*data: str, valid: tuple[str, ...] = (), **columns: str) -> Report:
-    return check_texts(data, valid, columns or None, DataSettings())
+    return TextSurvey.check(data, valid, columns or None, DataSettings())
 
 
 def found(report: Report) -> dict[str, Finding]:
@@ -216,7 +215,7 @@ def test_leaked_passages_are_found_at_every_position(folder: Path) -> None:
 
 
 def test_a_sample_of_lines_represents_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_survey, "MAX_LINE_HASHES", 1000)
+    monkeypatch.setattr(documents, "MAX_LINE_HASHES", 1000)
     data, valid = save("a.txt", story(1, 20_000)), save("v.txt", [*story(2, 2000), *story(1, 2000)])
     leak = only(check(data, valid=(valid,)), "validation leak_lines")
     assert "estimated from 1 in 32 lines" in leak.message and leak.count == pytest.approx(2000, rel=0.3)
@@ -250,10 +249,10 @@ def test_what_reading_refuses_is_an_error_of_the_check(folder: Path) -> None:
 
 def test_text_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save("a.txt", story(1, 20_000))
-    monkeypatch.setattr(text_survey, "MAX_LINE_HASHES", 2000)
-    survey = TextSurvey([path], None)
+    monkeypatch.setattr(documents, "MAX_LINE_HASHES", 2000)
+    survey = TextSurvey([path])
     tracemalloc.start()
-    survey.read(lambda what, rows: None, "data")
+    survey.read()
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert Path(path).stat().st_size > 1.4e6 and kept < 0.3e6

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from regard.config import override
-from regard.data.check.pair_survey import ProgressCallback
+from regard.data.check.engine import Paths, ProgressCallback, Survey
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.errors import SettingError, UnknownNameError
@@ -21,20 +21,20 @@ from regard.lazy import LazyTable
 from regard.runs.modality import resolve_task
 from regard.runs.settings import collect_overrides
 
-TEXT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
-    "translate": "regard.data.check.pairs:check_pairs",
-    "lm": "regard.data.check.text:check_texts",
-    "mlm": "regard.data.check.documents:check_documents",
-    "classify": "regard.data.check.labeled:check_labeled",
-    "choose": "regard.data.check.labeled:check_multiple_choice",
-    "tag": "regard.data.check.tagged:check_tags",
-    "qa": "regard.data.check.qa:check_qa",
-    "embed": "regard.data.check.contrastive_pairs:check_contrastive_pairs",
-    "algorithmic": "regard.data.check.algorithmic:check_algorithmic",
+TEXT_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
+    "translate": "regard.data.check.pairs:PairSurvey",
+    "lm": "regard.data.check.documents:TextSurvey",
+    "mlm": "regard.data.check.documents:DocumentSurvey",
+    "classify": "regard.data.check.labeled:LabeledSurvey",
+    "choose": "regard.data.check.labeled:ChoiceSurvey",
+    "tag": "regard.data.check.labeled:TagSurvey",
+    "qa": "regard.data.check.labeled:QASurvey",
+    "embed": "regard.data.check.pairs:ContrastivePairSurvey",
+    "algorithmic": "regard.data.check.pairs:AlgorithmicSurvey",
 })  # fmt: skip
 """Data checks of text tasks."""
 
-IMAGE_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
+IMAGE_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
     "classify": "regard.data.check.images:ImageSurvey",
     "segment": "regard.data.check.images:MaskSurvey",
     "depth": "regard.data.check.images:DepthSurvey",
@@ -43,7 +43,7 @@ IMAGE_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
 })  # fmt: skip
 """Data checks of image tasks."""
 
-POINT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
+POINT_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
     "classify": "regard.data.check.point_clouds:CloudSurvey",
     "segment": "regard.data.check.point_clouds:LabeledCloudSurvey",
 })  # fmt: skip
@@ -51,13 +51,16 @@ POINT_CHECKS: LazyTable[Callable[..., Report]] = LazyTable({
 
 CHECKS_BY_MODALITY = {"text": TEXT_CHECKS, "image": IMAGE_CHECKS, "points": POINT_CHECKS}
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
 
 def check(
-    task: str, data: Paths, *, valid: Paths = (), columns: Mapping[str, str] | None = None,
-    settings: Sequence[str] | Mapping[str, Any] = (), out: str | os.PathLike[str] | None = None,
-) -> Report:  # fmt: skip
+    task: str,
+    data: Paths,
+    *,
+    valid: Paths = (),
+    columns: Mapping[str, str] | None = None,
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    out: str | os.PathLike[str] | None = None,
+) -> Report:
     """Check data in the same way as `train` reads it. Print the report or use its findings; `out` is a folder or a .png or
     .svg file for the chart of lengths."""
     task = resolve_task_name(task)
@@ -65,35 +68,33 @@ def check(
         raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
     if not data:
         raise SettingError("No data given. Pass files with --data.")
-    said = collect_overrides(settings)
-    for named in (f"{group}.{key}" for group, values in said.items() for key in values):
-        if not named.startswith("data."):
-            raise SettingError(f"'regard check' only accepts data.* settings, not {named}.")
-    made = override(DataSettings(), said.get("data", {}), "data.")
-    picture = None if out is None else _figure_path(Path(out))
-    with _progress() as advance:
+    overrides = collect_overrides(settings)
+    for name in (f"{group}.{key}" for group, values in overrides.items() for key in values):
+        if not name.startswith("data."):
+            raise SettingError(f"'regard check' only accepts data.* settings, not {name}.")
+    data_settings = override(DataSettings(), overrides.get("data", {}), "data.")
+    figure_path = None if out is None else _figure_path(Path(out))
+    with _progress() as progress:
         paths = [data] if isinstance(data, str | os.PathLike) else data
-        form = CHECKS_BY_MODALITY[resolve_task(task, None, [os.fspath(path) for path in paths], columns).modality]
-        report = getattr(form[task], "check", form[task])(data, valid, columns or None, made, advance)
-    if picture is None:
+        modality = resolve_task(task, None, [os.fspath(path) for path in paths], columns).modality
+        report = CHECKS_BY_MODALITY[modality][task].check(data, valid, columns or None, data_settings, progress)
+    if figure_path is None:
         return report
-    drawn = []
+    figures = []
     if len(report.lengths.words):
         from regard.draw.curves import draw_lengths
 
-        drawn.append(draw_lengths(report.lengths, picture))
+        figures.append(draw_lengths(report.lengths, figure_path))
     if report.class_counts:
         from regard.draw.class_charts import draw_class_counts
 
-        alone = not drawn and picture == Path(out or "")
-        drawn.append(
-            draw_class_counts(
-                report.class_counts, picture if alone else picture.with_name(_classes_figure_name(picture))
-            )
-        )
-    if not drawn:
+        if figures or figure_path != Path(out or ""):
+            stem = "classes" if figure_path.stem == "lengths" else f"{figure_path.stem}-classes"
+            figure_path = figure_path.with_name(f"{stem}{figure_path.suffix}")
+        figures.append(draw_class_counts(report.class_counts, figure_path))
+    if not figures:
         print(f"note: no chart written to {out}: this data has no lengths or classes to plot.", file=sys.stderr)
-    return replace(report, figures=tuple(map(str, drawn)))
+    return replace(report, figures=tuple(map(str, figures)))
 
 
 def _figure_path(out: Path) -> Path:
@@ -104,11 +105,6 @@ def _figure_path(out: Path) -> Path:
         return out / "lengths.png"
     check_suffix(out, (".png", ".svg"))
     return out
-
-
-def _classes_figure_name(picture: Path) -> str:
-    """File name of the class chart, derived from the name of the length chart."""
-    return f"classes{picture.suffix}" if picture.stem == "lengths" else f"{picture.stem}-classes{picture.suffix}"
 
 
 @contextmanager

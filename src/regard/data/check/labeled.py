@@ -1,249 +1,479 @@
-"""What is wrong with texts and their classes, or with questions and their choices, before an hour is lost on them.
-
-What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
-tenth of the rows.
-
-| finding                  | what it is                                                  | error   | warning | note   |
-|--------------------------|-------------------------------------------------------------|---------|---------|--------|
-| unreadable               | a file that cannot be read to its end                       | always  |         |        |
-| encoding                 | lines that are not UTF-8                                    | always  |         |        |
-| format                   | other columns than the first row, broken JSON, bad choices  | always  |         |        |
-| header                   | a first row that looks like the names of columns            | always  |         |        |
-| few                      | rows                                                        | < 2     | < 100   |        |
-| empty                    | rows without a text or a label, which are skipped           | if much | else    |        |
-| mojibake                 | UTF-8 that was decoded as another encoding                  | if much | else    |        |
-| replacement_character    | U+FFFD where a character was lost                           | if much | else    |        |
-| control_character        | control characters inside a text                            |         | always  |        |
-| markup                   | entities and tags of HTML                                   |         |         | always |
-| classes                  | number of rows of each class                                |         |         | always |
-| correct_choice_positions | number of questions by position of the correct choice       |         |         | always |
-| single_class             | there is nothing to tell apart                              | always  |         |        |
-| too_many_classes         | more than half as many classes as rows: the label is a text | always  |         |        |
-| multiple_labels          | labels of rows that may have several                        |         |         | always |
-| rare                     | classes of fewer than five rows                             |         | always  |        |
-| imbalance                | one class (or place) is nine tenths of all                  |         | always  |        |
-| duplicates               | rows that occur before                                      |         | always  |        |
-| conflicting_labels       | the same text with another label                            | if much | else    |        |
-| long                     | rows of more than data.max_length tokens, by estimate       |         | always  |        |
-| unseen_classes           | classes of the validation set that are not trained on       | always  |         |        |
-| leak                     | rows of the validation set that are also trained on         | always  |         |        |
-| leak_conflicting_labels  | the same with another label                                 |         | always  |        |
-| leak_near_duplicate      | the same but for case and punctuation                       |         | always  |        |
-"""
+"""Checks of annotated texts: texts with classes, multiple-choice questions, tagged sentences, and questions with contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from regard.data.check.labeled_survey import EntryReader, TableSurvey
-from regard.data.check.pair_survey import DatasetSurvey, ProgressCallback, no_progress
-from regard.data.check.pairs import (
-    COMMON_FINDINGS,
-    HIGH_FRACTION,
+from regard.data.check.engine import (
+    CLASS_FINDINGS,
+    COUNT_FINDINGS,
+    FILE_FINDINGS,
     LEAK_ADVICE,
+    MAX_CLASS_FRACTION,
+    MIN_CLASS_SAMPLES,
     NEAR_LEAK_ADVICE,
-    TOKEN_ESTIMATE_NOTE,
-    FindingSpecs,
-    LeakSpecs,
-    find_conflicts,
-    find_duplicates,
-    leak_findings,
-    named_splits,
-    sample_finding,
-    split_counts,
-    tally_findings,
+    QUALITY_FINDINGS,
+    ClassSurvey,
+    Columns,
+    FindingTable,
+    Indices,
+    Spec,
+    Survey,
+    format_counts,
+    hash_text,
+    select,
 )
-from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Report
-from regard.data.settings import DataSettings
-from regard.data.sources import expand_patterns
-from regard.data.text.labeled import read_labeled, read_questions
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
+from regard.data.check.text_quality import normalize_text
+from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.formats import file_format
+from regard.data.text.labeled import ChoiceSample, LabeledText, read_labeled, read_questions
+from regard.data.text.qa import QASample, read_qa
+from regard.data.text.tables import SkippedRow, read_json_document
+from regard.data.text.tag_schemes import OUTSIDE, SCHEME_LETTERS, SchemeDetector, TagScheme, convert_tags
+from regard.data.text.tagged import TaggedSentence, read_tagged
 
-MIN_SAMPLES = 100
-MIN_CLASS_SAMPLES = 5
-MAX_CLASS_FRACTION = 0.9
-"""share of one class from which on saying it always is nearly as good"""
-MAX_CLASSES = 1000
-"""classes up to which their spread is shown: beyond, the label is a text"""
+MAX_OUTSIDE_FRACTION = 0.99
+"""fraction of words outside of entities above which little is left to train on"""
+MAX_ANSWER_WORDS = 30
 NUM_SPECIAL_TOKENS = 3
-"""tokens that stand around texts"""
+"""special tokens around a text or a pair of texts"""
+NUM_SENTENCE_TOKENS = 2
+"""special tokens around a tagged sentence"""
 
-
-def check_labeled(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
-    progress: ProgressCallback = no_progress,
-) -> Report:  # fmt: skip
-    """Look at training texts and their classes, and at those of validation against them."""
-    return _check("classify", "texts", read_labeled, data, valid, columns, settings, progress)
-
-
-def check_multiple_choice(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
-    progress: ProgressCallback = no_progress,
-) -> Report:  # fmt: skip
-    return _check("choose", "questions", read_questions, data, valid, columns, settings, progress)
-
-
-def _check(
-    task: str, unit: str, read: EntryReader, data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None,
-    settings: DataSettings, advance: ProgressCallback,
-) -> Report:  # fmt: skip
-    train, held = TableSurvey(expand_patterns(data), columns, read), TableSurvey(expand_patterns(valid), columns, read)
-    train.read(advance, "training data")
-    held.read(advance, "validation data")
-    findings: list[Finding] = []
-    for name, survey in named_splits(train, held):
-        findings += tally_findings(name, survey.tallies, survey.rows, _FINDINGS)
-        findings += [
-            *sample_count_findings(name, unit, survey, bool(held.entries)),
-            *class_findings(name, task, survey),
-        ]
-        findings += [*duplicate_findings(name, unit, survey), *length_findings(name, unit, survey, settings.max_length)]
-    findings += [*unknown_class_findings(task, train, held), *leak_findings(train, held, _LEAKS)]
-
-    def counts(survey: TableSurvey) -> dict[str, int]:
-        told = {"classes": len(survey.classes)} if task == "classify" and survey is train else {}
-        return {unit: len(survey), "files": len(survey.entries), **told}
-
-    names = ("context", "longest_choice") if task == "choose" else ("text", "pair") if train.has_pairs else ("text",)
-    words, characters, tokens = (train.sizes(name) for name in ("words", "characters", "tokens"))
-    lengths = Lengths(words, characters, tokens, settings.max_length, np.zeros(0, dtype=np.int64), names, unit)
-    name = "correct_choice_positions" if task == "choose" else "classes"
-    spreads = (ClassCounts(name, train.classes, held.classes),) if 1 < len(train.classes) <= MAX_CLASSES else ()
-    return Report(task, split_counts(train, held, counts), tuple(findings), lengths, class_counts=spreads)
-
-
-_FINDINGS: FindingSpecs = {
-    **{kind: COMMON_FINDINGS[kind] for kind in ("unreadable", "encoding", "format", "header")},
-    "empty": ("rows with an empty field", "Training skips these rows.", "warning", True),
-    **{kind: COMMON_FINDINGS[kind] for kind in ("mojibake", "replacement_character", "control_character", "markup")},
-}
-
-_LEAKS: LeakSpecs = (
-    ("leak", "rows also present in the training data", "error", LEAK_ADVICE),
-    (
-        "leak_conflicting_labels", "rows also present in the training data, with another label", "warning",
-        "Check which label is correct.",
+TEXT_FINDINGS: FindingTable = {
+    **FILE_FINDINGS,
+    "empty": Spec("warning", "rows with an empty field", "Training skips these rows.", "error", drops=True),
+    **QUALITY_FINDINGS,
+    **COUNT_FINDINGS,
+    **CLASS_FINDINGS,
+    "long": Spec(
+        "warning", "{unit} longer than {limit}",
+        "Training truncates long {unit} in the middle. If the model's context is longer, raise data.max_length.",
     ),
-    (
-        "leak_near_duplicate", "rows also present in the training data, ignoring case and punctuation", "warning",
-        NEAR_LEAK_ADVICE,
+    "leak": Spec("error", "rows also present in the training data", LEAK_ADVICE),
+    "leak_conflicting_labels": Spec(
+        "warning", "rows also present in the training data, with another label", "Check which label is correct.",
     ),
-)  # fmt: skip
+    "leak_near_duplicate": Spec(
+        "warning", "rows also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE,
+    ),
+}  # fmt: skip
+CHOICE_FINDINGS: FindingTable = {
+    **TEXT_FINDINGS,
+    "correct_choice_positions": Spec("note", "positions of the correct choice, counted from 0 ({classes})"),
+    "imbalance": Spec(
+        "warning", "the correct choice is unevenly distributed: questions with the correct choice at position '{name}'",
+        "Predicting only '{name}' scores {percent:.0f} % accuracy.",
+    ),
+}  # fmt: skip
+TAG_FINDINGS: FindingTable = {
+    **FILE_FINDINGS,
+    "empty": Spec("warning", "rows without words or without tags", "Training skips these rows.", "error", drops=True),
+    **select(QUALITY_FINDINGS, "mojibake", "replacement_character", "control_character"),
+    **COUNT_FINDINGS,
+    "tag_scheme": Spec("note", "tags use the {scheme} scheme"),
+    "tag_scheme:words": Spec("note", "tags are classes of single words"),
+    "tag_scheme:ambiguous": Spec(
+        "warning", "tags use the {scheme} scheme, but {ambiguity}", "Entities are parsed the same way in every scheme.",
+    ),
+    "tag_scheme:words_ambiguous": Spec(
+        "warning", "tags are classes of single words, but {ambiguity}", "Check whether the tags should mark entities.",
+    ),
+    "invalid_tags": Spec(
+        "warning", "sentences with invalid {scheme} tags ({num_invalid:,} tags)",
+        "Invalid tags are repaired: a tag without an entity to continue starts a new entity.", "error",
+    ),
+    "outside_words": Spec("note", "words tagged O (outside of entities)"),
+    "imbalance:outside": Spec(
+        "warning", "class imbalance, words inside of entities",
+        "A model predicting only O is nearly always correct. Check for untagged entities.",
+    ),
+    "no_entities": Spec("error", "no entities", "Training needs at least one entity."),
+    "single_class": Spec("error", "only one tag", "Training needs at least two different tags."),
+    "classes": Spec("note", "{types} ({classes})"),
+    "too_many_classes": Spec(
+        "error", "too many {types} (more than half the number of {counted})",
+        "Is the tag column correct? Select the tag column with --columns tags=NAME, or by index from 0.",
+    ),
+    "imbalance": Spec(
+        "warning", "class imbalance, {counted} {relation} '{name}'",
+        "Check the score of each class: the overall score hides rare classes.",
+    ),
+    "rare": Spec(
+        "warning", f"{{types}} with fewer than {MIN_CLASS_SAMPLES} {{counted}} ({{classes}})",
+        "Add {counted}, or merge rare {types} with other {types}.",
+    ),
+    "conflicting_labels": Spec(
+        "warning", "identical {unit} with different tags", "Correct the wrong labels, or merge overlapping classes.",
+        "error",
+    ),
+    "long": Spec(
+        "warning", "sentences longer than {limit}",
+        "Is a blank line between two sentences missing? Long sentences are split into overlapping windows, "
+        "unless data.max_length is raised.",
+    ),
+    "unseen_classes": Spec(
+        "error", "{types} absent from the training data ({classes})",
+        "Add sentences with these {types} to the training data, or remove these {types} from the validation data.",
+    ),
+    "leak": Spec(
+        "warning", "sentences also present in the training data",
+        "Consider removing all but the short duplicates from the training data.", "error",
+    ),
+    "leak_conflicting_labels": Spec(
+        "warning", "sentences also present in the training data, with different tags", "Check which tags are correct.",
+    ),
+    "leak_near_duplicate": Spec(
+        "warning", "sentences also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE,
+    ),
+}  # fmt: skip
+SPLIT_ADVICE = "Keep all questions about an article in one set, so that scores measure performance on new texts."
+QA_FINDINGS: FindingTable = {
+    **FILE_FINDINGS,
+    "answer_not_in_context": Spec(
+        "error", "questions with an answer missing from the context",
+        "Answers must be spans of the context. Fix or remove the questions: training rejects the file.", drops=True,
+    ),
+    "empty": Spec("warning", "rows without a question or a context", "Training skips these rows.", "error", drops=True),
+    **QUALITY_FINDINGS,
+    **COUNT_FINDINGS,
+    "wrong_answer_offsets": Spec(
+        "warning", "questions with wrong answer offsets ({num_answers:,} answers)",
+        "The nearest occurrence of the answer is used. Offsets must count characters (not bytes) from 0 "
+        "in the unmodified context.", "error",
+    ),
+    "unanswerable": Spec("note", "questions without an answer"),
+    "no_answers": Spec(
+        "error", "no question has an answer",
+        "Is the answer column correct? Select the answer column with --columns answer=NAME.",
+    ),
+    "imbalance": Spec(
+        "warning", "imbalance, questions {relation} an answer",
+        "Check the scores of answerable and unanswerable questions separately: the overall score hides the smaller group.",
+    ),
+    "conflicting_labels": Spec(
+        "warning", "identical {unit} with different answers",
+        "Remove the wrong answers, or list all answers under one question.", "error",
+    ),
+    "long": Spec(
+        "note", "contexts longer than {limit}",
+        "Long contexts are split into overlapping windows. If the model's context is longer, raise data.max_length.",
+    ),
+    "long_answer": Spec(
+        "warning", f"questions with an answer of more than {MAX_ANSWER_WORDS} words",
+        "Check that the answers are not whole sentences.",
+    ),
+    "leak": Spec("error", "questions also present in the training data", LEAK_ADVICE),
+    "leak_question": Spec("error", "questions also present in the training data, with different answers", LEAK_ADVICE),
+    "leak_context": Spec("warning", "questions about contexts also present in the training data", SPLIT_ADVICE),
+    "leak_article": Spec("note", "questions about articles also present in the training data", SPLIT_ADVICE),
+}  # fmt: skip
 
 
-def sample_count_findings(prefix: str, unit: str, survey: DatasetSurvey[Any], has_valid: bool) -> Iterable[Finding]:
-    many, different = len(survey), len(np.unique(survey.hashes(1)))
-    if not many:
-        yield Finding(
-            "error",
-            "few",
-            f"{prefix}no usable {unit}",
-            0,
-            0.0,
-            (),
-            f"Pass files with {unit}. Skipped files and rows are listed above.",
-        )
-    elif not prefix and different < 2 and not has_valid:
-        what = f"{unit} with identical content, so no validation split is possible"
-        advice = "Add data, or pass separate validation data with --valid."
-        yield Finding("error", "few", what, many, 0.0, (), advice)
-    elif not prefix and many < MIN_SAMPLES:
-        advice = f"Aim for several hundred {unit}, better several thousand."
-        yield Finding("warning", "few", f"small dataset, number of {unit}", many, 0.0, (), advice)
+class LabeledSurvey(ClassSurvey[Any]):
+    """Survey of texts or pairs of texts with classes.
+
+    Hashes are of the texts with the label (0), of the texts (1), of the texts without case and punctuation (2).
+    """
+
+    task, unit, sides = "classify", "texts", ("text", "pair")
+    findings = TEXT_FINDINGS
+    leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
+    reader: ClassVar[Callable[[str, Columns, ErrorHandler], Iterator[Any]]] = read_labeled
+    counted: ClassVar[str] = "classes"
+    """name of the class counts"""
+    has_pairs = False
+
+    def sizes(self, measure: str) -> Indices:
+        """(N, 1) or, with pairs, (N, 2)."""
+        return super().sizes(measure)[:, : 1 + self.has_pairs]
+
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
+        yield from type(self).reader(entry, self.columns, on_error)  # lazily, so that errors before the first row count
+
+    def _texts(self, sample: Any) -> tuple[Sequence[str], tuple[str, str]]:
+        """All input texts, and the two texts with a length."""
+        texts = (sample.text, sample.text_pair) if sample.text_pair else (sample.text,)
+        return texts, (sample.text, sample.text_pair)
+
+    def _preview(self, sample: Any) -> str:
+        first, second = self._texts(sample)[1]
+        text = f"{excerpt(first, width=36)} | {excerpt(second, width=24)}" if second else excerpt(first)
+        return f"{text} → {excerpt(str(sample.label), width=24)}"
+
+    def _add_sample(self, sample: Any, stats: Any = None) -> None:
+        texts, measured = self._texts(sample)
+        self._tally_quality_issues(sample, texts)
+        self._append_sizes(*measured)
+        self.has_pairs = self.has_pairs or len(texts) > 1
+        for label in sample.labels if isinstance(sample, LabeledText) else (str(sample.label),):
+            self.classes[label] = self.classes.get(label, 0) + 1
+        if isinstance(sample, LabeledText) and sample.label_set is not None:
+            self.num_multilabel += 1
+            self.num_unlabeled += not sample.label_set
+        joined, normalized = "\0".join(texts), "\0".join(map(normalize_text, texts))
+        self._append(sample.line, map(hash_text, (f"{joined}\0{sample.label}", joined, normalized)))
+
+    def counts(self) -> dict[str, int]:
+        return {**super().counts(), **({"classes": len(self.classes)} if self.train is None else {})}
+
+    def split_findings(self) -> Iterable[Finding]:
+        yield from self.count_findings()
+        yield from self.class_findings()
+        yield from self.duplicate_findings()
+        yield from self.long_findings(self.sizes("tokens").sum(axis=1) + NUM_SPECIAL_TOKENS)
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        yield from self.unseen_class_findings()
+        yield from self.leak_findings()
+
+    def report_fields(self, valid: Any) -> dict[str, Any]:
+        return {"class_counts": self.class_counts(valid, self.counted)}
 
 
-def class_findings(prefix: str, task: str, survey: TableSurvey) -> Iterable[Finding]:
-    """How the classes are spread, or in which place the right choices stand."""
-    counts, many = dict(sorted(survey.classes.items(), key=lambda item: -item[1])), len(survey)
-    if not many:
-        return
-    choose = task == "choose"
-    what = "positions of the correct choice, counted from 0" if choose else "classes"
-    finding_id = "correct_choice_positions" if choose else "classes"
-    yield Finding("note", finding_id, f"{prefix}{what} ({format_counts(counts)})", len(counts), 0.0)
-    if survey.num_multilabel:
-        labels = sum(counts.values())
-        what = f"{prefix}labels, {labels / many:.2f} per row on average ({survey.num_unlabeled:,} rows without a label)"
-        yield Finding("note", "multiple_labels", what, labels, 0.0)
-    if choose:
-        counts = counts if len(counts) > 1 else {**counts, "others": 0}
-    elif len(counts) == 1:
-        advice = "Classification needs at least two classes."
-        yield Finding("error", "single_class", f"{prefix}too few classes", 1, 0.0, (), advice)
-        return
-    elif len(counts) > max(many // 2, 20):
-        what = f"{prefix}too many classes (more than half the number of samples)"
-        advice = "Is the label column correct? Select the label column with --columns label=NAME."
-        yield Finding("error", "too_many_classes", what, len(counts), 0.0, (), advice)
-        return
-    first, most = next(iter(counts.items()))
-    if most / many > MAX_CLASS_FRACTION:
-        said = (
-            "the correct choice is unevenly distributed: questions with the correct choice at position"
-            if choose
-            else "class imbalance, samples of class"
-        )
-        advice = f"Predicting only '{first}' scores {100 * most / many:.0f} % accuracy."
-        advice += "" if choose else " Check macro-F1."
-        yield Finding("warning", "imbalance", f"{prefix}{said} '{first}'", most, most / many, (), advice)
-    rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
-    if rare and not choose:
-        advice = "Add samples, or merge rare classes with other classes."
-        yield Finding(
-            "warning",
-            "rare",
-            f"{prefix}classes with fewer than {MIN_CLASS_SAMPLES} samples ({format_counts(rare)})",
-            len(rare),
-            0.0,
-            (),
-            advice,
-        )
+class ChoiceSurvey(LabeledSurvey):
+    """Survey of multiple-choice questions; the class is the position of the correct choice."""
+
+    task, unit, sides = "choose", "questions", ("context", "longest_choice")
+    findings = CHOICE_FINDINGS
+    reader = read_questions
+    counted = "correct_choice_positions"
+
+    def _texts(self, sample: ChoiceSample) -> tuple[Sequence[str], tuple[str, str]]:
+        return (sample.prompt, *sample.choices), (sample.prompt, max(sample.choices, key=len))
+
+    def counts(self) -> dict[str, int]:
+        return Survey.counts(self)
+
+    def class_findings(self) -> Iterable[Finding]:
+        counts = dict(sorted(self.classes.items(), key=lambda item: -item[1]))
+        if counts:
+            yield self.finding("correct_choice_positions", len(counts), classes=format_counts(counts))
+            yield from self.imbalance_findings(counts)
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        return self.leak_findings()
 
 
-def duplicate_findings(
-    prefix: str, unit: str, survey: DatasetSurvey[Any], conflict: str = "different labels",
-    advice: str = "Correct the wrong labels, or merge overlapping classes.",
-) -> Iterable[Finding]:  # fmt: skip
-    """Rows that are there twice, and the same texts with another label."""
-    findings, once = find_duplicates(prefix, unit, survey)
-    yield from findings
-    others, said = find_conflicts(survey, once)
-    if len(others):
-        yield sample_finding(
-            survey, others, said, "error" if len(others) / survey.rows > HIGH_FRACTION else "warning", "conflicting_labels",
-            f"{prefix}identical {unit} with {conflict}", advice,
-        )  # fmt: skip
+class TagSurvey(Survey[TaggedSentence]):
+    """Survey of tagged sentences: also the sentences with invalid tags in each tag scheme.
+
+    Hashes are of the words with the tags (0), of the words (1), of the words without case and punctuation (2).
+    """
+
+    task, unit, sides = "tag", "sentences", ("sentence",)
+    findings = TAG_FINDINGS
+    leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.scheme_detector = SchemeDetector()
+        self._invalid_samples = {scheme: array("Q") for scheme in SCHEME_LETTERS}
+        self._invalid_notes: dict[TagScheme, dict[int, str]] = {scheme: {} for scheme in SCHEME_LETTERS}
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether the tags mark entities."""
+        return self.scheme_detector.scheme != "plain"
+
+    @property
+    def classes(self) -> Counter[str]:
+        """Number of entities of each type, or of words with each tag."""
+        if not self.has_entities:
+            return self.scheme_detector.tag_counts
+        return Counter({name or "_": count for name, count in self.scheme_detector.type_counts.items()})
+
+    @property
+    def class_words(self) -> dict[str, str]:
+        """Plural nouns for the classes and for the counted things."""
+        words = ("entity types", "entities", "of type") if self.has_entities else ("tags", "words", "tagged")
+        return dict(zip(("types", "counted", "relation"), words, strict=True))
+
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[TaggedSentence | SkippedRow]:
+        yield from read_tagged(entry, self.columns, on_error)  # lazily, so that errors before the first row count
+
+    def _preview(self, sample: TaggedSentence) -> str:
+        words = (excerpt(word, width=16) for word in sample.words[:8])
+        tagged = zip(words, sample.tags, strict=False)
+        text = " ".join(word if tag == OUTSIDE else f"{word}/{tag}" for word, tag in tagged)
+        return text + (" …" if len(sample.words) > 8 else "")
+
+    def _add_sample(self, sample: TaggedSentence, stats: Any = None) -> None:
+        text = " ".join(sample.words)
+        self._tally_quality_issues(sample, (text,))
+        for scheme in self.scheme_detector.update(sample.tags):
+            self._invalid_samples[scheme].append(len(self))
+            if len(self._invalid_samples[scheme]) <= MAX_LOCATIONS:
+                valid_tags = convert_tags(sample.tags, scheme)
+                at = next(at for at, tag in enumerate(sample.tags) if tag != valid_tags[at])
+                word = excerpt(sample.words[at], width=24)
+                note = f"'{word}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
+                self._invalid_notes[scheme][len(self)] = note
+        self._append_sizes(text)
+        joined = "\0".join(sample.words)
+        tagged = joined + "\0" + " ".join(sample.tags)
+        self._append(sample.line, map(hash_text, (tagged, joined, normalize_text(text))))
+
+    def counts(self) -> dict[str, int]:
+        detector = self.scheme_detector
+        entities = {"entities": sum(detector.type_counts.values())} if self.has_entities else {}
+        return {**super().counts(), "words": sum(detector.tag_counts.values()), **entities}
+
+    def split_findings(self) -> Iterable[Finding]:
+        yield from self.count_findings()
+        if len(self):
+            yield from self.scheme_findings()
+            yield from self.class_findings()
+        yield from self.duplicate_findings()
+        yield from self.long_findings(self.sizes("tokens")[:, 0] + NUM_SENTENCE_TOKENS)
+
+    def scheme_findings(self) -> Iterable[Finding]:
+        """Tag scheme, and sentences with invalid tags."""
+        detector = self.scheme_detector
+        variant = "" if self.has_entities else ":words"
+        if detector.ambiguity:
+            variant = f"{variant}_ambiguous" if variant else ":ambiguous"
+        yield self.finding(f"tag_scheme{variant}", scheme=detector.scheme, ambiguity=detector.ambiguity)
+        if self.has_entities:
+            invalid = np.array(self._invalid_samples[detector.scheme], dtype=np.int64)
+            note = self._invalid_notes[detector.scheme].__getitem__
+            values = {"scheme": detector.scheme, "num_invalid": detector.num_invalid}
+            yield from self.sample_findings("invalid_tags", invalid, note, **values)
+
+    def class_findings(self) -> Iterable[Finding]:
+        """Distribution of the entity types or tags."""
+        counts = dict(self.classes.most_common())
+        total, num_words = sum(counts.values()), sum(self.scheme_detector.tag_counts.values())
+        if self.has_entities:
+            outside = self.scheme_detector.tag_counts[OUTSIDE]
+            yield self.finding("outside_words", outside, outside / num_words)
+            if MAX_OUTSIDE_FRACTION < outside / num_words < 1:
+                yield self.finding("imbalance:outside", num_words - outside)
+        if not counts or (len(counts) == 1 and not self.has_entities):
+            yield self.finding("no_entities" if self.has_entities else "single_class")
+            return
+        words: dict[str, Any] = self.class_words
+        yield self.finding("classes", len(counts), classes=format_counts(counts), **words)
+        if len(counts) > max(total // 2, 20):
+            yield self.finding("too_many_classes", len(counts), **words)
+            return
+        name, count = next(iter(counts.items()))
+        if len(counts) > 1 and count / total > MAX_CLASS_FRACTION:
+            yield self.finding("imbalance", count, count / total, name=name, **words)
+        rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
+        if rare and self.train is None:
+            yield self.finding("rare", len(rare), classes=format_counts(rare), **words)
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        words: dict[str, Any] = self.class_words
+        unseen = {label: count for label, count in self.classes.items() if label not in self.train.classes}
+        if unseen:
+            yield self.finding("unseen_classes", len(unseen), classes=format_counts(unseen), **words)
+        yield from self.leak_findings()
+
+    def report_fields(self, valid: TagSurvey) -> dict[str, Any]:
+        train_tags, valid_tags = self.scheme_detector.tag_counts, valid.scheme_detector.tag_counts
+        class_counts = [ClassCounts("words_by_tag", train_tags, valid_tags)]
+        if self.has_entities and self.scheme_detector.type_counts:
+            valid_types: Mapping[str, int] = valid.classes if valid.has_entities else {}
+            class_counts.insert(0, ClassCounts("entities_by_type", self.classes, valid_types))
+        return {"class_counts": tuple(class_counts)}
 
 
-def length_findings(prefix: str, unit: str, survey: TableSurvey, max_length: int) -> Iterable[Finding]:
-    tokens = survey.sizes("tokens").sum(axis=1) + NUM_SPECIAL_TOKENS
-    over = np.flatnonzero(tokens > max_length)
-    if len(over):
-        what = f"{prefix}{unit} longer than data.max_length={max_length:,} tokens {TOKEN_ESTIMATE_NOTE}"
-        advice = (
-            f"Training truncates long {unit} in the middle. If the model's context is longer, raise data.max_length."
-        )
-        said = {int(n): f"about {tokens[n]:,} tokens" for n in over[:MAX_LOCATIONS]}
-        yield sample_finding(survey, over, said, "warning", "long", what, advice)
+class QASurvey(Survey[QASample]):
+    """Survey of questions with answers in a context: also the unanswerable questions and the relocated answers.
 
+    Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
+    """
 
-def unknown_class_findings(task: str, train: TableSurvey, valid: TableSurvey) -> Iterable[Finding]:
-    strange = {label: count for label, count in valid.classes.items() if label not in train.classes}
-    if strange and task == "classify":
-        yield Finding(
-            "error",
-            "unseen_classes",
-            f"validation: classes absent from the training data ({format_counts(strange)})",
-            len(strange),
-            0.0,
-            (),
-            "Add samples of these classes to the training data, or remove these classes from the validation data.",
-        )
+    task, unit, sides = "qa", "questions", ("context", "answer", "question")
+    findings = QA_FINDINGS
+    leaks = ("leak", "leak_question", "leak_context", "leak_article")
+    num_hashes = 4
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.num_relocated = 0
+        """number of answers found at another position than stated"""
+        self._unanswerable, self._relocated = array("Q"), array("Q")
+        self._json_documents: dict[str, bool] = {}
+        """whether a file is one JSON document"""
 
-def format_counts(counts: Mapping[str, int], limit: int = 12) -> str:
-    shown = ", ".join(f"{label[:24]}: {count:,}" for label, count in list(counts.items())[:limit])
-    return shown + (", …" if len(counts) > limit else "")
+    @property
+    def classes(self) -> dict[str, int]:
+        return {"answerable": len(self) - len(self._unanswerable), "unanswerable": len(self._unanswerable)}
+
+    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
+        """In a file that is one JSON document, questions are counted instead of lines."""
+        return Location(path, line, text, "question" if self._is_json_document(path) else "")
+
+    def location_name(self, index: int, reference: int | None = None) -> str:
+        name = super().location_name(index, reference)
+        is_number = name.startswith("line ") and self._is_json_document(self.entries[self._positions[0][index]])
+        return f"question {name.removeprefix('line ')}" if is_number else name
+
+    def _is_json_document(self, path: str) -> bool:
+        if path not in self._json_documents:
+            is_json = file_format(path) == ".json"
+            self._json_documents[path] = is_json and read_json_document(existing_file(path)) is not None
+        return self._json_documents[path]
+
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[QASample | SkippedRow]:
+        yield from read_qa(entry, self.columns, on_error)  # lazily, so that errors before the first row count
+
+    def _preview(self, sample: QASample) -> str:
+        answer = excerpt(sample.answers[0], width=24) if sample.is_answerable else "no answer"
+        return f"{excerpt(sample.question, width=48)} → {answer}"
+
+    def _add_sample(self, sample: QASample, stats: Any = None) -> None:
+        self._tally_quality_issues(sample, (sample.context, sample.question))
+        if not sample.is_answerable:
+            self._unanswerable.append(len(self))
+        if sample.num_relocated:
+            self._relocated.append(len(self))
+        self.num_relocated += sample.num_relocated
+        self._append_sizes(sample.context, max(sample.answers, key=len, default=""), sample.question)
+        question = f"{sample.context}\0{sample.question}"
+        answered = "\0".join((question, *sorted(set(sample.answers))))
+        self._append(sample.line, map(hash_text, (answered, question, sample.context, sample.split_key)))
+
+    def counts(self) -> dict[str, int]:
+        contexts, articles = (len(np.unique(self.hashes(kind))) for kind in (2, 3))
+        num_articles = {"articles": articles} if articles < contexts else {}
+        return {"questions": len(self), "contexts": contexts, **num_articles, "files": len(self.entries)}
+
+    def split_findings(self) -> Iterable[Finding]:
+        yield from self.count_findings()
+        relocated = np.array(self._relocated, dtype=np.int64)
+        yield from self.sample_findings("wrong_answer_offsets", relocated, num_answers=self.num_relocated)
+        yield from self.answerability_findings()
+        yield from self.duplicate_findings()
+        tokens, answer_words = self.sizes("tokens"), self.sizes("words")[:, 1]
+        yield from self.long_findings(tokens[:, 0] + tokens[:, 2] + NUM_SPECIAL_TOKENS)
+        long_answers = np.flatnonzero(answer_words > MAX_ANSWER_WORDS)
+        yield from self.sample_findings("long_answer", long_answers, lambda n: f"{answer_words[n]:,} words")
+
+    def answerability_findings(self) -> Iterable[Finding]:
+        """Number of questions with and without an answer."""
+        unanswerable, total = len(self._unanswerable), len(self)
+        if not unanswerable:
+            return
+        fraction = unanswerable / total
+        yield self.finding("unanswerable", unanswerable, fraction)
+        if fraction == 1:
+            yield self.finding("no_answers")
+        elif max(fraction, 1 - fraction) > MAX_CLASS_FRACTION:
+            larger = max(unanswerable, total - unanswerable)
+            relation = "without" if fraction > MAX_CLASS_FRACTION else "with"
+            yield self.finding("imbalance", larger, larger / total, relation=relation)
+
+    def report_fields(self, valid: QASurvey) -> dict[str, Any]:
+        if not self._unanswerable and not valid._unanswerable:
+            return {"class_counts": ()}
+        return {"class_counts": (ClassCounts("questions", self.classes, valid.classes if valid.entries else {}),)}

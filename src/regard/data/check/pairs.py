@@ -1,300 +1,472 @@
-"""What is wrong with pairs of texts, before an hour is lost on them.
+"""Checks of text pairs: translations, pairs of texts with the same meaning, and questions with computed answers.
 
-What must be put right is an error: training would refuse it, or learn from it what nobody wants. "Much" is more than a
-tenth of the rows.
-
-| finding                     | what it is                                                 | error   | warning | note   |
-|-----------------------------|------------------------------------------------------------|---------|---------|--------|
-| unreadable                  | a file that cannot be read to its end                      | always  |         |        |
-| encoding                    | lines that are not UTF-8                                   | always  |         |        |
-| format                      | rows with other columns than the first, broken JSON or CSV | always  |         |        |
-| header                      | a first row that looks like the names of columns           | always  |         |        |
-| line_count_mismatch         | parallel files of different length                         | always  |         |        |
-| few                         | pairs                                                      | < 2     | < 1,000 |        |
-| empty                       | rows with a blank side, which are skipped                  | if much | else    |        |
-| mojibake                    | UTF-8 that was decoded as another encoding                 | if much | else    |        |
-| replacement_character       | U+FFFD where a character was lost                          | if much | else    |        |
-| control_character           | control characters inside a text                           |         | always  |        |
-| markup                      | entities and tags of HTML                                  |         |         | always |
-| duplicates                  | pairs that occur before                                    |         | always  |        |
-| multiple_targets            | sources with several different targets                     |         |         | always |
-| identical_sides             | targets that are their source                              |         | > 1 %   | else   |
-| long                        | sides with more than data.max_length tokens, by estimate   |         | always  |        |
-| length_ratio                | sides of very different length                             |         | always  |        |
-| turned                      | a whole file with its sides exchanged                      | always  |         |        |
-| swapped                     | single rows with their sides exchanged                     | if much | else    |        |
-| same_language               | rows of which both sides are in the language of one        |         | always  |        |
-| indistinguishable_languages | the sides cannot be told apart by their letters            |         |         | always |
-| leak                        | pairs of the validation set that are also trained on       | always  |         |        |
-| leak_source                 | sources of the validation set that are also trained on     |         | always  |        |
-| leak_near_duplicate         | the same but for case and punctuation                      |         | always  |        |
+The language of a side is identified by trigram counts of the data itself. Measured on 29,000 English–German pairs with
+1 % of the rows swapped: all swapped rows are found and no others; see the tests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.pair_languages import language_findings
-from regard.data.check.pair_survey import DatasetSurvey, PairSurvey, ProgressCallback, Tally, no_progress
-from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Report, Severity
+from regard.data.check.engine import (
+    COUNT_FINDINGS,
+    FILE_FINDINGS,
+    LEAK_ADVICE,
+    NEAR_LEAK_ADVICE,
+    QUALITY_FINDINGS,
+    Columns,
+    FindingTable,
+    Indices,
+    Paths,
+    ProgressCallback,
+    Spec,
+    Survey,
+    hash_text,
+    no_progress,
+)
+from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
+from regard.data.check.text_quality import normalize_text
 from regard.data.settings import DataSettings
-from regard.data.sources import expand_patterns, split_parallel
+from regard.data.sources import split_parallel
+from regard.data.text.files import ErrorHandler, chunked
+from regard.data.text.pairs import Pair, iterate_entry_pairs
+from regard.data.text.tables import SkippedRow
 
-HIGH_FRACTION = 0.1
-MIN_PAIRS = 1000
-FILE_FINDINGS = ("unreadable", "header", "line_count_mismatch")
-"""what is counted by files, not by rows"""
+if TYPE_CHECKING:
+    from regard.data.synthetic.algorithmic import AlgorithmicQuestion
+
+FloatArray = NDArray[np.float64]
+
 MAX_LENGTH_RATIO = 3.0
-"""times longer or shorter than usual, in words and in characters, before the length of a side is odd"""
+"""factor between the length ratio of a pair and the median ratio, in words and in characters"""
+CHUNK = 4096
+"""pairs per update of the trigram counts"""
+HASH_BITS = 14
+"""Trigrams are hashed into 2¹⁴ buckets: alphabets use far fewer, and collisions only weaken the evidence."""
+NUM_BUCKETS = 1 << HASH_BITS
+SMOOTHING = 0.5
+"""added to every trigram count, so that unseen trigrams are neutral"""
+MIN_FILE_PAIRS = 20
+"""minimum number of pairs in a file to detect swapped sides"""
+SWAPPED_SIMILARITY = -0.5
+"""similarity to the previous files below which the sides of a file count as swapped: English–German pairs give −0.9
+from 30 pairs on, two samples of one language ±0.2"""
+MIN_PROFILE_PAIRS = 50
+"""minimum number of training pairs for language scores"""
+MIN_DISTANCE, MIN_ORDERED_FRACTION = 0.3, 0.6
+"""Languages are distinguishable if the median distance of the scores is at least 0.3 nats per character, and the source
+has the higher score in 60 % of the rows: one language gives about 0 and 50 %, English and German 4.5 and all."""
+MARGIN = 0.15
+"""minimum score of a text in the language of the other side, as a fraction of the median distance"""
+MIN_EVIDENCE = 3.0
+"""minimum evidence in nats for each side of a swapped row: e³ = 20 to 1"""
+STRONG_EVIDENCE = 10.0
+"""minimum evidence for rows in one language, since names and foreign words have a similar effect"""
 
-TOKEN_ESTIMATE_NOTE = "(estimate: 4 bytes per token, at least one token per word)"
-LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, validation scores are too high."
-NEAR_LEAK_ADVICE = "Consider removing the duplicates from the training data."
-
-Indices = NDArray[np.int64]
-S = TypeVar("S", bound=DatasetSurvey[Any])
-
-FindingSpecs = Mapping[str, tuple[str, str, Severity, bool]]
-"""Of each finding id what is said of it, what to do, how bad it is, and whether much of it is an error."""
-
-LeakSpecs = tuple[tuple[str, str, Severity, str], ...]
-"""Of each kind of hash a word for programs, what is said of those that both sets have, how bad it is, and what to do."""
-
-COMMON_FINDINGS: FindingSpecs = {
-    "unreadable": ("files with a read error", "Training would stop at the same error.", "error", False),
-    "encoding": (
-        "lines with invalid UTF-8", "Convert the file from its encoding to UTF-8 with iconv, or remove the lines.",
-        "error", False,
+PAIR_FINDINGS: FindingTable = {
+    **FILE_FINDINGS,
+    "line_count_mismatch": Spec(
+        "error", "pairs of parallel files with different numbers of lines",
+        "Find the first misaligned line. Lines after the end of the shorter file were not checked.", per="files",
     ),
-    "format": ("invalid rows", "Fix or remove the rows: training rejects the file.", "error", False),
-    "header": ("files with a probable header", "Name the columns with --columns, or remove the header.", "error", False),
-    "line_count_mismatch": (
-        "pairs of parallel files with different numbers of lines",
-        "Find the first misaligned line. Lines after the end of the shorter file were not checked.", "error", False,
+    "empty": Spec("warning", "rows with an empty side", "Training skips these rows.", "error", drops=True),
+    **QUALITY_FINDINGS,
+    "identical_sides": Spec(
+        "note", "targets identical to the source",
+        "Identical names and numbers are normal; identical sentences train the model to copy instead of translate.",
     ),
-    "empty": ("rows with an empty side", "Training skips these rows.", "warning", True),
-    "mojibake": (
-        "rows with UTF-8 decoded as another encoding, such as Ã¼ for ü",
-        "Recreate the file, or repair the text, for example with the Python package ftfy.", "warning", True,
+    **COUNT_FINDINGS,
+    "few:none": Spec("error", "no usable pairs", "Each row needs two texts."),
+    "few:split": Spec(
+        "error", "pairs with one common source, so no validation split is possible",
+        "Add data, or pass separate validation data with --valid.",
     ),
-    "replacement_character": (
-        "rows with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "warning", True,
+    "few:small": Spec(
+        "warning", "small dataset, number of pairs",
+        "The model will memorize the pairs. Aim for several thousand pairs or more.",
     ),
-    "control_character": ("rows with control characters", "Remove the control characters, unless intended.", "warning", False),
-    "markup": (
-        "rows with HTML entities or tags, such as &amp;",
-        "Unescape the entities, unless the text is tokenizer output to be detokenized later.", "note", False,
+    "multiple_targets": Spec(
+        "note", "sources with several different targets",
+        "Several targets per source are normal in some data; the model is trained on all targets.",
     ),
+    "long": Spec(
+        "warning", "pairs with a side longer than {limit}",
+        "Training skips these pairs. Split the texts, or raise data.max_length.",
+    ),
+    "length_ratio": Spec(
+        "warning", f"pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
+        "Check whether the pairs are aligned.",
+    ),
+    "swapped_file": Spec(
+        "error", "pairs in a file with source and target swapped relative to {reference}",
+        "Swap the columns of the file, or name the columns with --columns.",
+    ),
+    "indistinguishable_languages": Spec(
+        "note", "source and target language cannot be distinguished by characters, so swapped rows are not detected",
+    ),
+    "swapped": Spec(
+        "warning", "rows with source and target probably swapped", "Swap the sides, or remove the rows.", "error",
+    ),
+    "same_language": Spec(
+        "warning", "rows with probably the same language on both sides", "Check whether the rows are translated.",
+    ),
+    "leak": Spec("error", "pairs also present in the training data", LEAK_ADVICE),
+    "leak_source": Spec("warning", "sources also present in the training data, with another target", NEAR_LEAK_ADVICE),
+    "leak_near_duplicate": Spec(
+        "warning", "sources also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE,
+    ),
+}  # fmt: skip
+TRANSLATION_FINDINGS = (
+    "identical_sides", "multiple_targets", "length_ratio", "swapped_file", "indistinguishable_languages", "swapped",
+    "same_language",
+)  # fmt: skip
+"""findings about problems of translations only"""
+CONTRASTIVE_FINDINGS: FindingTable = {
+    **{key: spec for key, spec in PAIR_FINDINGS.items() if key not in TRANSLATION_FINDINGS},
+    "identical_sides": Spec(
+        "warning", "pairs of two identical texts", "Remove the pairs: identical texts give no training signal.",
+        "error",
+    ),
+    "long": Spec(
+        "warning", "pairs with a text longer than {limit}",
+        "Texts are truncated at the end, to data.max_length and to the model's maximum length. "
+        "Split the texts, or raise data.max_length.",
+    ),
+    "leak_anchor": Spec("warning", "first texts also present in the training data", NEAR_LEAK_ADVICE),
+    "leak_near_duplicate": Spec(
+        "warning", "first texts also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE,
+    ),
+}  # fmt: skip
+ALGORITHMIC_FINDINGS: FindingTable = {
+    key: spec for key, spec in PAIR_FINDINGS.items() if key not in TRANSLATION_FINDINGS or key == "multiple_targets"
 }  # fmt: skip
 
 
-def check_pairs(
-    data: Sequence[str], valid: Sequence[str], columns: Mapping[str, str] | None, settings: DataSettings,
-    progress: ProgressCallback = no_progress,
-) -> Report:  # fmt: skip
-    """Look at training pairs, and at validation pairs against them."""
-    train, held = PairSurvey(expand_patterns(data), columns), PairSurvey(expand_patterns(valid), columns)
-    train.read(progress, "training data")
-    held.read(progress, "validation data", reference=train.profile)
-    findings: list[Finding] = []
-    for name, survey in named_splits(train, held):
-        findings += [*row_findings(name, survey), *pair_count_findings(name, survey, bool(held.entries))]
-        findings += [*pair_duplicate_findings(name, survey), *length_findings(name, survey, settings.max_length)]
-        findings += language_findings(name, survey, train, progress)
-    findings += leak_findings(train, held, _LEAKS)
-    counts = split_counts(train, held, lambda survey: {"pairs": len(survey), "files": count_files(survey)})
-    lengths = Lengths(train.sizes(0), train.sizes(1), train.sizes(2), settings.max_length, length_ratio_outliers(train))
-    return Report("translate", counts, tuple(findings), lengths)
+def trigrams(texts: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Bucket of each trigram, and the index of its text."""
+    # the first and last letters of a word are informative, so a space is added at both ends; \0 separates the texts
+    joined = "\0".join(f" {text.lower()} " for text in texts)
+    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32)
+    a, b, c = codes[:-2], codes[1:-1], codes[2:]
+    mixed = (a * np.uint32(0x9E3779B1)) ^ (b * np.uint32(0x85EBCA6B)) ^ (c * np.uint32(0xC2B2AE35))
+    mixed = (mixed ^ (mixed >> np.uint32(15))) * np.uint32(0x2C1B3C6D)
+    inside = (a != 0) & (b != 0) & (c != 0)
+    owner = np.cumsum(codes == 0)[:-2]
+    return (mixed >> np.uint32(32 - HASH_BITS))[inside].astype(np.intp), owner[inside]
 
 
-def named_splits(train: S, valid: S) -> list[tuple[str, S]]:
-    """The sets that there are, with what stands before all that is said of them."""
-    return [("", train), *([("validation: ", valid)] if valid.entries else [])]
+@dataclass
+class TrigramProfile:
+    """(2, NUM_BUCKETS) trigram counts of source and target.
+
+    The score of a text is the mean over its trigrams of log P(trigram | source) − log P(trigram | target), positive for
+    a text in the source language. Source and target of a row with a negative and a positive score are swapped.
+    """
+
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls) -> TrigramProfile:
+        return cls(np.zeros((2, NUM_BUCKETS), dtype=np.int64))
+
+    def update(self, sources: Sequence[str], targets: Sequence[str]) -> None:
+        for side, texts in enumerate((sources, targets)):
+            self.counts[side] += np.bincount(trigrams(texts)[0], minlength=NUM_BUCKETS)
+
+    def swap_sides(self) -> TrigramProfile:
+        return TrigramProfile(self.counts[::-1])
+
+    def __add__(self, other: TrigramProfile) -> TrigramProfile:
+        return TrigramProfile(self.counts + other.counts)
+
+    def similarity(self, other: TrigramProfile) -> float:
+        """Cosine similarity of the log ratios: 1 for equal sides, 0 for unrelated data, −1 for swapped sides.
+
+        Each trigram is weighted by the smaller of the two counts."""
+        weights = np.minimum(self.counts.sum(0), other.counts.sum(0))
+        a, b = self._log_ratios(), other._log_ratios()
+        norm = np.sqrt((weights * a * a).sum() * (weights * b * b).sum())
+        return float((weights * a * b).sum() / norm) if norm else 0.0
+
+    def source_scores(
+        self, sources: Sequence[str], targets: Sequence[str], leave_one_out: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Score of each source and each target. With `leave_one_out`, the rows are part of the profile, and the counts of
+        each row are subtracted."""
+        logs = np.log(self.counts + SMOOTHING)
+        without = np.log(np.maximum(self.counts - 1, 0) + SMOOTHING) if leave_one_out else logs
+        shift = self._log_total(0) - self._log_total(1)
+        tables = without[0] - logs[1] - shift, logs[0] - without[1] - shift
+        scores = []
+        for texts, table in zip((sources, targets), tables, strict=True):
+            buckets, owner = trigrams(texts)
+            sums = np.bincount(owner, weights=table[buckets], minlength=len(texts))
+            scores.append(sums / np.maximum(np.bincount(owner, minlength=len(texts)), 1))
+        return scores[0], scores[1]
+
+    def _log_ratios(self) -> FloatArray:
+        """log P(trigram | source) − log P(trigram | target) of each bucket."""
+        logs = np.log(self.counts + SMOOTHING)
+        ratios: FloatArray = logs[0] - logs[1] - (self._log_total(0) - self._log_total(1))
+        return ratios
+
+    def _log_total(self, side: int) -> float:
+        return float(np.log(self.counts[side].sum() + SMOOTHING * NUM_BUCKETS))
 
 
-def split_counts(train: S, valid: S, count: Callable[[S], dict[str, int]]) -> dict[str, int]:
-    counts = count(train)
-    return counts | {f"validation_{name}": many for name, many in count(valid).items()} if valid.entries else counts
+class PairSurvey(Survey[Pair]):
+    """Survey of text pairs: also the pairs with identical sides, and the files with swapped sides.
 
+    Hashes are of the pairs (0), of the sources (1), of the sources without case and punctuation (2).
+    """
 
-def sample_finding(
-    survey: DatasetSurvey[Any],
-    indices: Sequence[int] | Indices,
-    notes: Mapping[int, str] | None,
-    severity: Severity,
-    finding_id: str,
-    message: str,
-    advice: str,
-) -> Finding:
-    """A finding about the samples of these numbers; `said` stands behind each that is shown."""
-    many = len(indices)
-    return Finding(severity, finding_id, message, many, many / survey.rows, survey.locations(indices, notes), advice)
+    task, unit, sides = "translate", "pairs", ("source", "target")
+    findings = PAIR_FINDINGS
+    leaks = ("leak", "leak_source", "leak_near_duplicate")
+    conflict = "multiple_targets"
+    min_samples = 1000
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.swapped_entries: list[bool] = []
+        """for each entry: sides swapped relative to the previous entries"""
+        self.profile = TrigramProfile.empty()
+        self.identical = array("Q")
+        """indices of pairs with identical source and target"""
 
-def count_files(survey: PairSurvey) -> int:
-    """Two for a pair of parallel files."""
-    return sum(len(split_parallel(entry) or (entry,)) for entry in survey.entries)
+    def read(self, progress: ProgressCallback = no_progress) -> None:
+        """Read every row. The sides of the training data define the correct order of source and target."""
+        super().read(progress)
+        if self.train is None and self.swapped_entries and 2 * int(self.swapped_pairs().sum()) > len(self):
+            # the majority of pairs defines the correct order
+            self.swapped_entries = [not is_swapped for is_swapped in self.swapped_entries]
+            self.profile = self.profile.swap_sides()
 
+    def _survey_entry(self, samples: Iterator[Pair]) -> None:
+        profile = TrigramProfile.empty()
+        first = len(self)
+        for chunk in chunked(samples, CHUNK):
+            for pair in chunk:
+                self._add_sample(pair)
+            profile.update([pair.source for pair in chunk], [pair.target for pair in chunk])
+            self._report_progress(len(self))
+        reference = self.profile if self.train is None else self.train.profile
+        is_large = len(self) - first >= MIN_FILE_PAIRS
+        self.swapped_entries.append(is_large and reference.similarity(profile) < SWAPPED_SIMILARITY)
+        self.profile += profile.swap_sides() if self.swapped_entries[-1] else profile
 
-def row_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
-    """What was noted row by row."""
-    yield from tally_findings(prefix, survey.tallies, survey.rows, COMMON_FINDINGS)
-    if copies := len(survey.copies):
-        yield sample_finding(
-            survey, survey.copies, None, "warning" if copies / survey.rows > 0.01 else "note", "identical_sides",
-            f"{prefix}targets identical to the source",
-            "Identical names and numbers are normal; identical sentences train the model to copy instead of translate.",
-        )  # fmt: skip
+    @property
+    def entry_index(self) -> Indices:
+        """Index of the entry of each pair."""
+        return np.array(self._positions[0], dtype=np.int64)
 
+    def swapped_pairs(self) -> NDArray[np.bool_]:
+        """(N,) whether a pair is in a file with swapped sides."""
+        return np.array(self.swapped_entries, dtype=bool)[self.entry_index]
 
-def tally_findings(prefix: str, tallies: Mapping[str, Tally], rows: int, specs: FindingSpecs) -> Iterable[Finding]:
-    for kind, (what, advice, severity, much) in specs.items():
-        if kind not in tallies:
-            continue
-        tally = tallies[kind]
-        share = tally.count / max(rows, 1)
-        if kind in FILE_FINDINGS:
-            share = 0.0
-        elif much and share > HIGH_FRACTION:
-            severity = "error"
-        yield Finding(severity, kind, f"{prefix}{what}", tally.count, share, tuple(tally.locations), advice)
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
+        return iterate_entry_pairs(entry, self.columns, on_error)
 
+    def _entry_files(self, entry: str) -> Sequence[str]:
+        return split_parallel(entry) or (entry,)
 
-def pair_count_findings(prefix: str, survey: PairSurvey, has_valid: bool) -> Iterable[Finding]:
-    sources = len(np.unique(survey.hashes(1)))
-    many = len(survey)
-    if not many:
-        yield Finding("error", "few", f"{prefix}no usable pairs", 0, 0.0, (), "Each row needs two texts.")
-    elif not prefix and sources < 2 and not has_valid:
-        what = "pairs with one common source, so no validation split is possible"
-        advice = "Add data, or pass separate validation data with --valid."
-        yield Finding("error", "few", what, many, 0.0, (), advice)
-    elif not prefix and many < MIN_PAIRS:
-        advice = "The model will memorize the pairs. Aim for several thousand pairs or more."
-        yield Finding("warning", "few", "small dataset, number of pairs", many, 0.0, (), advice)
+    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
+        files = split_parallel(path)
+        return Location(files[side] if files else path, line, text)
 
+    def _preview(self, sample: Pair) -> str:
+        return f"{excerpt(sample.source, width=36)} | {excerpt(sample.target, width=36)}"
 
-class SortedHashes:
-    """Hashes in order, to find the first of equals."""
+    def _add_sample(self, sample: Pair, stats: Any = None) -> None:
+        texts = sample.source, sample.target
+        self._tally_quality_issues(sample, texts)
+        self._append_sizes(*texts)
+        if sample.source == sample.target:
+            self.identical.append(len(self))
+        self._append(sample.line, map(hash_text, ("\0".join(texts), sample.source, normalize_text(sample.source))))
 
-    def __init__(self, hashes: NDArray[np.uint64]) -> None:
-        self.order = np.argsort(hashes, kind="stable")
-        self.values = hashes[self.order]
+    def counts(self) -> dict[str, int]:
+        return {"pairs": len(self), "files": sum(len(self._entry_files(entry)) for entry in self.entries)}
 
-    def duplicates(self) -> Indices:
-        """The numbers of those that equal an earlier one."""
-        return np.sort(self.order[1:][self.values[1:] == self.values[:-1]])
+    def lengths(self) -> Lengths:
+        return replace(super().lengths(), outliers=self.length_ratio_outliers())
 
-    def first_index(self, value: np.uint64) -> int:
-        return int(self.order[np.searchsorted(self.values, value)])
+    def split_findings(self) -> Iterable[Finding]:
+        for finding in self.sample_findings("identical_sides", self.identical):
+            is_common = finding.severity == "note" and finding.fraction > 0.01
+            yield replace(finding, severity="warning") if is_common else finding
+        yield from self.count_findings()
+        yield from self.duplicate_findings()
+        yield from self.long_findings(self.sizes("tokens").max(axis=1, initial=0))
+        words, characters = self.sizes("words"), self.sizes("characters")
+        yield from self.sample_findings(
+            "length_ratio",
+            self.length_ratio_outliers(),
+            lambda n: (
+                f"{words[n][0]:,} vs. {words[n][1]:,} words, {characters[n][0]:,} vs. {characters[n][1]:,} characters"
+            ),
+        )
+        if "swapped" in self.findings:
+            yield from self.language_findings()
 
+    def conflict_findings(self, indices: Indices, note: Callable[[int], str]) -> Iterable[Finding]:
+        """Sources with several targets, each source counted once."""
+        for finding in super().conflict_findings(indices, note):
+            count = len(np.unique(self.hashes(1)[indices]))
+            yield replace(finding, count=count, fraction=count / self.rows)
 
-def find_duplicates(prefix: str, unit: str, survey: DatasetSurvey[Any]) -> tuple[list[Finding], Indices]:
-    """What is said of samples that are there twice, and the numbers of all that do not repeat an earlier one."""
-    whole = survey.hashes(0)
-    order = SortedHashes(whole)
-    again = order.duplicates()
-    once = np.setdiff1d(np.arange(len(whole)), again)
-    if not len(again):
-        return [], once
-    said = {
-        int(n): f"same as {survey.location_name(order.first_index(whole[n]), int(n))}" for n in again[:MAX_LOCATIONS]
-    }
-    what, advice = f"{prefix}duplicate {unit}", "Remove the duplicates, unless a higher weight is intended."
-    return [sample_finding(survey, again, said, "warning", "duplicates", what, advice)], once
+    def length_ratio_outliers(self) -> Indices:
+        """Pairs with a length ratio far from the median, in characters and in words; short pairs are ignored."""
+        words, characters = self.sizes("words"), self.sizes("characters")
+        if not len(words) or "length_ratio" not in self.findings:
+            return np.zeros(0, dtype=np.int64)
+        outliers = (characters.max(axis=1) >= 40) & _is_ratio_outlier(characters)
+        # without spaces between words, as in Chinese, the number of words is meaningless
+        if (np.median(characters / np.maximum(words, 1), axis=0) < 12).all():
+            outliers &= _is_ratio_outlier(words)
+        return np.flatnonzero(outliers)
 
+    def language_findings(self) -> Iterable[Finding]:
+        """Files and rows with swapped sides, and rows with one language on both sides."""
+        train = self if self.train is None else self.train
+        for number in np.flatnonzero(self.swapped_entries):
+            count = int((self.entry_index == number).sum())
+            reference = "the other files" if self.train is None else "the training data"
+            file = (Location(self.entries[number]),)
+            yield self.finding("swapped_file", count, count / self.rows, file, reference=reference)
+        if len(train) < MIN_PROFILE_PAIRS or not len(self):
+            return
+        scores = self.language_scores(train.profile)
+        distances = scores[:, 0] - scores[:, 1]
+        median = float(np.median(distances))
+        if median < MIN_DISTANCE or (distances > 0).mean() < MIN_ORDERED_FRACTION:
+            if self.train is None:
+                yield self.finding("indistinguishable_languages")
+            return
+        margin = MARGIN * median
+        lengths, swapped = self.sizes("characters"), self.swapped_pairs()
+        lengths[swapped] = lengths[swapped][:, ::-1]
+        evidence = scores * lengths
+        is_reversed = (scores[:, 0] < -margin) & (scores[:, 1] > margin)
+        is_reversed &= (evidence[:, 0] < -MIN_EVIDENCE) & (evidence[:, 1] > MIN_EVIDENCE)
+        yield from self.sample_findings("swapped", np.flatnonzero(is_reversed))
+        is_same = np.abs(scores).min(axis=1) > 2 * margin
+        is_same &= np.abs(evidence).min(axis=1) > STRONG_EVIDENCE
+        is_same &= np.sign(scores[:, 0]) == np.sign(scores[:, 1])
+        is_same[np.array(self.identical, dtype=np.int64)] = False  # reported as identical_sides
+        yield from self.sample_findings("same_language", np.flatnonzero(is_same))
 
-def find_conflicts(survey: DatasetSurvey[Any], unique: Indices) -> tuple[Indices, dict[int, str]]:
-    """Those of `once` whose question an earlier one asks, with another answer; and where, of the first few."""
-    asked = survey.hashes(1)
-    order = SortedHashes(asked[unique])
-    others = unique[order.duplicates()]
-    return others, {
-        int(n): f"also in {survey.location_name(int(unique[order.first_index(asked[n])]), int(n))}"
-        for n in others[:MAX_LOCATIONS]
-    }
-
-
-def pair_duplicate_findings(prefix: str, survey: PairSurvey) -> Iterable[Finding]:
-    findings, once = find_duplicates(prefix, "pairs", survey)
-    yield from findings
-    others, said = find_conflicts(survey, once)
-    if len(others):
-        many = len(np.unique(survey.hashes(1)[others]))
-        yield Finding(
-            "note", "multiple_targets", f"{prefix}sources with several different targets", many, many / survey.rows,
-            survey.locations(others, said),
-            "Several targets per source are normal in some data; the model is trained on all targets.",
-        )  # fmt: skip
-
-
-def length_findings(prefix: str, survey: PairSurvey, max_length: int) -> Iterable[Finding]:
-    tokens = survey.sizes(2)
-    over = np.flatnonzero(tokens.max(axis=1, initial=0) > max_length)
-    if len(over):
-        said = {int(n): f"about {tokens[n].max():,} tokens" for n in over[:MAX_LOCATIONS]}
-        yield sample_finding(
-            survey, over, said, "warning", "long",
-            f"{prefix}pairs with a side longer than data.max_length={max_length:,} tokens {TOKEN_ESTIMATE_NOTE}",
-            "Training skips these pairs. Split the texts, or raise data.max_length.",
-        )  # fmt: skip
-    odd = length_ratio_outliers(survey)
-    if len(odd):
-        words, letters = survey.sizes(0), survey.sizes(1)
-        said = {
-            int(n): f"{words[n][0]:,} vs. {words[n][1]:,} words, {letters[n][0]:,} vs. {letters[n][1]:,} characters"
-            for n in odd[:MAX_LOCATIONS]
-        }
-        yield sample_finding(
-            survey, odd, said, "warning", "length_ratio",
-            f"{prefix}pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
-            "Check whether the pairs are aligned.",
-        )  # fmt: skip
-
-
-def length_ratio_outliers(survey: PairSurvey) -> Indices:
-    """Pairs whose ratio of lengths is far from the median, in characters and in words; short ones may be anything."""
-    letters, words = survey.sizes(1), survey.sizes(0)
-    if not len(letters):
-        return np.zeros(0, dtype=np.int64)
-    odd = letters.max(axis=1) >= 40
-    odd &= _is_ratio_outlier(letters)
-    # where words are not divided by blanks, as in Chinese, their number says nothing
-    if (np.median(letters / np.maximum(words, 1), axis=0) < 12).all():
-        odd &= _is_ratio_outlier(words)
-    return np.flatnonzero(odd)
+    def language_scores(self, profile: TrigramProfile) -> FloatArray:
+        """(N, 2) language scores of source and target, higher for the source language; swapped files are swapped back."""
+        scores = np.zeros((len(self), 2))
+        done = 0
+        for is_swapped, entry in zip(self.swapped_entries, self.entries, strict=True):
+            for chunk in chunked(self._entry_samples(entry), CHUNK):
+                texts = [pair.source for pair in chunk], [pair.target for pair in chunk]
+                sources, targets = texts[::-1] if is_swapped else texts
+                columns = profile.source_scores(sources, targets, leave_one_out=self.train is None)
+                scores[done : done + len(chunk)] = np.stack(columns, axis=1)
+                done += len(chunk)
+                self.progress(f"comparing languages in {self.split} data", done)
+        return scores
 
 
 def _is_ratio_outlier(sizes: Indices) -> NDArray[np.bool_]:
     ratio = np.log(np.maximum(sizes, 1)) @ np.array([1.0, -1.0])
-    far: NDArray[np.bool_] = np.abs(ratio - np.median(ratio)) > np.log(MAX_LENGTH_RATIO)
-    return far
+    outliers: NDArray[np.bool_] = np.abs(ratio - np.median(ratio)) > np.log(MAX_LENGTH_RATIO)
+    return outliers
 
 
-def leak_findings(train: S, valid: S, specs: LeakSpecs) -> Iterable[Finding]:
-    """What is validated on and trained on as well; each sample counts once, by the worst that is true of it."""
-    left = np.arange(len(valid))
-    for kind, (name, what, severity, advice) in enumerate(specs):
-        theirs, ours = valid.hashes(kind), SortedHashes(train.hashes(kind))
-        known = np.isin(theirs[left], ours.values)
-        found, left = left[known], left[~known]
-        if len(found):
-            said = {
-                int(n): f"in training data: {train.location_name(ours.first_index(theirs[n]))}"
-                for n in found[:MAX_LOCATIONS]
-            }
-            yield sample_finding(valid, found, said, severity, name, f"validation: {what}", advice)
+class ContrastivePairSurvey(PairSurvey):
+    """Survey of pairs of texts with the same meaning, with any column names."""
+
+    task = "embed"
+    findings = CONTRASTIVE_FINDINGS
+    leaks = ("leak", "leak_anchor", "leak_near_duplicate")
+
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
+        from regard.data.text.pairs import read_positive_pairs
+
+        return read_positive_pairs(entry, self.columns, on_error)
 
 
-_LEAKS: LeakSpecs = (
-    ("leak", "pairs also present in the training data", "error", LEAK_ADVICE),
-    ("leak_source", "sources also present in the training data, with another target", "warning", NEAR_LEAK_ADVICE),
-    (
-        "leak_near_duplicate", "sources also present in the training data, ignoring case and punctuation", "warning",
-        NEAR_LEAK_ADVICE,
+class AlgorithmicSurvey(PairSurvey):
+    """Survey of questions and answers in files. Generated questions are checked for length and leaks."""
+
+    task = "algorithmic"
+    findings = ALGORITHMIC_FINDINGS
+
+    @classmethod
+    def check(
+        cls,
+        data: Paths,
+        valid: Paths = (),
+        columns: Columns = None,
+        settings: DataSettings | None = None,
+        progress: ProgressCallback = no_progress,
+    ) -> Report:
+        from regard.data.synthetic.algorithmic import generate_questions, parse_recipe
+
+        entries, valid_entries = (
+            [str(paths)] if isinstance(paths, str | os.PathLike) else [str(path) for path in paths]
+            for paths in (data, valid)
+        )
+        recipes = [parse_recipe(entry) for entry in entries]
+        if not all(recipes):
+            return super().check(data, valid, columns, settings, progress)
+        valid_entries = valid_entries or [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
+        splits: list[list[AlgorithmicQuestion]] = []
+        for split in (entries, valid_entries):
+            splits.append([])
+            for entry in split:
+                progress(f"generating {entry}", 0)
+                splits[-1] += generate_questions(entry)
+        train, held_out = splits
+        max_length = (settings or DataSettings()).max_length
+        texts = [(question.source, question.target) for question in train]
+        words = np.array([[len(text.split()) for text in pair] for pair in texts])
+        characters = np.array([[len(text) for text in pair] for pair in texts])
+        # tokens are words or characters, as in the tokenizer of the task
+        tokens = words if any(" " in question.source for question in train) else characters
+        long = [question for question, sizes in zip(train, tokens, strict=True) if sizes.max() > max_length]
+        known = {question.source for question in train}
+        leaked = [question for question in held_out if question.source in known]
+        findings = [
+            *_question_findings("long", long, len(train), max_length),
+            *_question_findings("leak", leaked, len(held_out), max_length),
+        ]
+        counts = {"questions": len(train), "validation_questions": len(held_out)}
+        counts["validation_longer_questions"] = sum(bool(question.is_longer) for question in held_out)
+        no_outliers = np.zeros(0, np.int64)
+        lengths = Lengths(words, characters, tokens, max_length, no_outliers, ("question", "answer"), "questions")
+        return Report(cls.task, counts, tuple(findings), lengths)
+
+
+GENERATED_FINDINGS: FindingTable = {
+    "long": Spec(
+        "warning", "questions with a side longer than data.max_length={max_length:,} tokens",
+        "Training skips these questions. Generate shorter questions, or raise data.max_length.",
     ),
-)  # fmt: skip
+    "leak": Spec(
+        "error", "validation: questions also present in the training data",
+        "Use the training seed and part=valid for validation: splits with the same seed do not overlap.",
+    ),
+}  # fmt: skip
+
+
+def _question_findings(
+    key: str, questions: Sequence[AlgorithmicQuestion], total: int, max_length: int
+) -> Iterable[Finding]:
+    if questions:
+        spec = GENERATED_FINDINGS[key]
+        locations = tuple(Location(q.path, q.line, q.source[:60], "question") for q in questions[:MAX_LOCATIONS])
+        message = spec.message.format(max_length=max_length)
+        count = len(questions)
+        yield Finding(spec.severity, key, message, count, count / total, locations, spec.advice)

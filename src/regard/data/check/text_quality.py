@@ -1,4 +1,4 @@
-"""Marks that a text was damaged on its way: characters that were lost, decoded wrongly, or left in another's writing."""
+"""Signs of damaged text: lost characters, wrong encodings, control characters and markup; and normalized text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MARKUP = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});|</?(?:br|p|b|i|a|div|span)\b[^<>]{0,40}>")
 
 _CONTINUATION_CHARS = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
-"""What the second bytes of UTF-8 look like in Latin-1 and Windows-1252."""
+"""continuation bytes of UTF-8 decoded as Latin-1 or Windows-1252"""
 _MOJIBAKE = re.compile(f"[ÂÃÄÅÎÏÐÑâ][{_CONTINUATION_CHARS}]{{1,2}}")
 
 
 def find_quality_issues(text: str) -> Iterator[tuple[str, int]]:
-    """The kind of each mark that occurs, and where it occurs first."""
+    """Finding id of each kind of damage in the text, and the position of the first occurrence."""
     if text.isascii():
         if not text.isprintable() and (found := _CONTROL.search(text)):
             yield "control_character", found.start()
@@ -32,14 +32,14 @@ def find_quality_issues(text: str) -> Iterator[tuple[str, int]]:
 
 
 def find_mojibake(text: str) -> int:
-    """Where UTF-8 was read as if it were Windows-1252 ("Ã¼" for "ü"), or −1."""
+    """Position of the first UTF-8 character decoded as Windows-1252 ("Ã¼" for "ü"), or −1."""
     for found in _MOJIBAKE.finditer(text):
         for encoding in ("cp1252", "latin-1"):
             try:
                 once = found.group().encode(encoding).decode("utf-8", "ignore")
             except UnicodeEncodeError:
                 continue
-            # a quote behind a capital umlaut also decodes, to letters that hardly any text holds
+            # a quotation mark after a capital umlaut can be decoded too, but to a rare letter
             if once and (once[0] in _COMMON_LETTERS or unicodedata.category(once[0])[0] in "PSZ"):
                 return found.start()
     return -1
@@ -51,7 +51,7 @@ _COMMON_LETTERS = set(
 
 
 class _NormalizationTable(dict[int, str | None]):
-    """A table for `str.translate` that drops punctuation, signs and controls, and learns as it goes."""
+    """Table for `str.translate` without punctuation, symbols and control characters, filled on first use."""
 
     def __missing__(self, code: int) -> str | None:
         kind = unicodedata.category(chr(code))[0]
@@ -63,5 +63,5 @@ _NORMALIZATION = _NormalizationTable({ord("\t"): " ", ord("\n"): " "})
 
 
 def normalize_text(text: str) -> str:
-    """The words alone: without case, punctuation and double blanks. A text of nothing else stays as it is."""
+    """Text without case, punctuation and repeated spaces; a text of punctuation only is unchanged."""
     return " ".join(text.casefold().translate(_NORMALIZATION).split()) or text
