@@ -75,7 +75,7 @@ def held(rows: int, places: int, first: float, mask: bool = False) -> RecurrentS
     return RecurrentState.from_tensors(own, {**context, **real})
 
 
-def test_beams_exchange_their_pasts_and_not_what_they_read() -> None:
+def test_beams_swap_their_prefixes_and_not_their_sources() -> None:
     state = held(2, 3, 0.0)
     state.expand_beams(2)
     assert len(state.positions) == 4 and torch.equal(state.state["h"][0], state.state["h"][1])

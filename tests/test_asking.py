@@ -51,7 +51,7 @@ def rows(out: str) -> list[dict[str, object]]:
         ("a.txt", "".join(f"{t}\n" for t in TEXTS), ()),
     ],
 )
-def test_a_classifier_answers_every_form_of_table_it_is_trained_on(
+def test_a_classifier_predicts_every_form_of_training_table(
     cli: Cli, tmp_path: Path, name: str, content: str, columns: tuple[str, ...]
 ) -> None:
     folder, model = made("classify", tmp_path, ("bad", "good"))
@@ -84,7 +84,7 @@ def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) ->
         ("a.jsonl", '{"tokens": ["the", "cat"]}\n{"tokens": ["a", "dog"], "tags": 7}\n'),
     ],
 )
-def test_a_tagger_answers_words_with_or_without_tags(cli: Cli, tmp_path: Path, name: str, content: str) -> None:
+def test_a_tagger_predicts_words_with_or_without_tags(cli: Cli, tmp_path: Path, name: str, content: str) -> None:
     folder, model = made("tag", tmp_path, ("O", "B-X", "I-X"))
     Path(name).write_text(content)
     found = rows(cli("predict", folder, name, "--json").out)
@@ -128,7 +128,7 @@ def test_vectors_are_of_the_first_texts_of_pairs(cli: Cli, tmp_path: Path, conte
 # -- empty and invalid lines
 
 
-def test_one_bad_line_is_named_and_the_others_are_answered(cli: Cli, tmp_path: Path) -> None:
+def test_one_invalid_line_is_named_and_the_others_are_predicted(cli: Cli, tmp_path: Path) -> None:
     folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
     pair = "the cat\ta dog"
     Path("a.txt").write_bytes(

@@ -164,7 +164,7 @@ PACKED_RULES: dict[str, tuple[AttentionMask, int]] = {
 
 
 @pytest.mark.parametrize("name", PACKED_RULES)
-def test_a_rule_that_the_packed_kernel_takes_means_the_same_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_accepted_by_the_packed_kernel_gives_equal_outputs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     rule, keys = PACKED_RULES[name]
     q, k, v = leaves(11, keys, rows=1)
@@ -432,7 +432,7 @@ def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: boo
     same_with_gradients(ours(x, context if crossing else None), right, wanted)
 
 
-def test_each_matrix_starts_as_a_matrix_of_its_own() -> None:
+def test_each_matrix_is_initialized_separately() -> None:
     self_attention, cross = Attention(64, 4), Attention(64, 4, context_width=32)
     for matrix in (*self_attention.qkv.weight.split(64), cross.q.weight, cross.out.weight):
         assert 0.95 * (6 / 128) ** 0.5 < matrix.abs().max() <= (6 / 128) ** 0.5
@@ -441,7 +441,7 @@ def test_each_matrix_starts_as_a_matrix_of_its_own() -> None:
     assert not any(line.bias.any() for line in (self_attention.qkv, self_attention.out, cross.q, cross.kv))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="heads"):
         Attention(6, 4)
     with pytest.raises(ValueError, match="context"):
@@ -523,7 +523,7 @@ def test_rows_of_a_static_cache_may_have_different_lengths() -> None:
             near(out, torch.cat([whole[0][:, here : here + size], whole[1][:, there : there + size]]))
 
 
-def test_what_is_frozen_is_computed_once() -> None:
+def test_keys_of_cross_attention_are_computed_once() -> None:
     cross, x, context, calls = noisy(Attention(6, 2, context_width=4)), noise(2, 3, 6), noise(2, 5, 4, seed=1), []
     cross.kv.register_forward_hook(lambda *_: calls.append(1))
     memory, rule = CrossCache(), Padding(torch.tensor([5, 2]))

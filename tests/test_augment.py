@@ -187,7 +187,7 @@ def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
     assert (found == np.array(whole)).mean() > 0.99
 
 
-def test_what_cannot_happen_is_left_out_without_a_difference() -> None:
+def test_impossible_augmentations_are_skipped_without_a_difference() -> None:
     x = photographs(6)
     for how in (Augment(), Augment(mixup=0.3, color_jitter=0.0), Augment(shift=0.1, flip=False), Augment(erase=0.4)):
         changes = torch.from_numpy(sample_params(np.random.default_rng(3), 6, how))

@@ -193,7 +193,7 @@ def test_window_masks_are_recognized_by_their_form() -> None:
         local_dispatch.local_attention(*leaves(1), LocalPattern(SlidingWindow(1, 1, (1, 2))), 1.0)
 
 
-def test_a_window_covers_rows_that_are_no_longer_than_each_of_its_sides() -> None:
+def test_a_window_covers_rows_no_longer_than_each_of_its_sides() -> None:
     assert (
         LocalPattern(SlidingWindow(9, 8)).covers(9)
         and not LocalPattern(SlidingWindow(9, 8)).covers(10)

@@ -97,7 +97,7 @@ SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("name", "spoil", "right"), SPOILT, ids=[one[0] for one in SPOILT])
-def test_what_was_spoilt_is_found_and_nothing_else(name: str, spoil: Any, right: Any, tmp_path: Path) -> None:
+def test_deliberate_errors_are_found_and_nothing_else(name: str, spoil: Any, right: Any, tmp_path: Path) -> None:
     rows = clean(tmp_path)
     spoil(tmp_path, rows)
     assert found(looked(write(tmp_path, rows))) == right
@@ -110,7 +110,7 @@ def test_leaked_images_are_reported_with_their_line(tmp_path: Path) -> None:
     assert f"{tmp_path}/captions.jsonl:4  003.png → A thing called one, of one in 0!" in said
 
 
-def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
+def test_training_data_in_the_validation_set_is_found(tmp_path: Path) -> None:
     train, valid = tmp_path / "a b", tmp_path / "valid"
     rows, held = clean(train), clean(valid, 12, first=200)
     picture(7).save(valid / "200.png")

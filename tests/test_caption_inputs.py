@@ -73,7 +73,7 @@ def test_every_image_of_a_file_is_captioned_once(form: str, place: Path, model: 
     assert sorted(answered(cli("predict", model, str(place / form), "--json"))) == sorted(SAID)
 
 
-def test_a_part_is_answered_and_without_one_all_are(place: Path, model: str, cli: Cli) -> None:
+def test_a_split_is_predicted_and_without_one_all_rows_are(place: Path, model: str, cli: Cli) -> None:
     whole = karpathy()
     for image, part in zip(whole["images"], ("train", "val", "val"), strict=True):
         image["split"] = part

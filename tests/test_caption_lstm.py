@@ -199,7 +199,7 @@ def test_no_token_precedes_the_first_word() -> None:
     )
 
 
-def test_small_ones_are_spread_by_what_they_read() -> None:
+def test_small_models_are_initialized_by_fan_in() -> None:
     config = config_of("caption-attend", width=40, embedding_dim=30, attention_dim=12, vocab_size=400)
     body = show_attend_tell.build(replace(config, init_std=0.0))  # type: ignore[arg-type]
     for matrix in (body.cell["h"].weight, body.words.weight, body.out["h"].weight):
@@ -207,7 +207,7 @@ def test_small_ones_are_spread_by_what_they_read() -> None:
     assert body.tokens.weight.std().item() == pytest.approx(0.1, rel=0.1) and not body.words.bias.any()
 
 
-def test_its_decoder_has_as_many_numbers_as_the_authors_and_begins_as_theirs() -> None:
+def test_its_decoder_has_the_parameters_and_initialization_of_the_authors() -> None:
     """V = 10,000, embedding size 512, hidden size 1800, feature size 512."""
     config = show_attend_tell.Config(encoder="resnet-18")
     assert (config.vocab_size, config.embedding_dim, config.width) == (10_000, 512, 1800)

@@ -197,7 +197,7 @@ def grad_of(part: nn.Parameter, ours: str) -> Tensor:
 
 
 @pytest.mark.parametrize("width", [12, 15])
-def test_a_folder_of_ours_is_read_by_them(width: int, tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_read_by_transformers(width: int, tmp_path: Path) -> None:
     body = made("caption-vit", width=width)
     config = config_of("caption-vit", width=width)
     tensors = vit_gpt2.NAMES.write(body.state_dict())
@@ -213,7 +213,7 @@ def test_a_folder_of_ours_is_read_by_them(width: int, tmp_path: Path) -> None:
     assert (again.bos_id, again.eos_id, again.pad_id, again.width, again.ffn_dim) == (1, 2, 0, width, 20)
 
 
-def test_what_would_be_computed_otherwise_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_unsupported_config_values_are_refused_by_name(tmp_path: Path) -> None:
     theirs_of().save_pretrained(tmp_path)
     published = json.loads((tmp_path / "config.json").read_text())
 

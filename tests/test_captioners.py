@@ -107,7 +107,7 @@ def test_rows_join_and_end_at_different_lengths(name: str, eyes: str) -> None:
 
 @usual
 @pytest.mark.parametrize("room", [None, 9])
-def test_beams_keep_their_own_pasts(name: str, eyes: str, room: int | None) -> None:
+def test_beams_keep_their_own_caches(name: str, eyes: str, room: int | None) -> None:
     body, batch, W = made(name, eyes), batch_of((2, 2, 2)), 2
     assert batch.decoder_inputs is not None
     said = torch.randint(3, 23, (4, 6), generator=torch.Generator().manual_seed(8))
@@ -157,9 +157,7 @@ def test_greedy_search_takes_the_most_likely_word_each_time(name: str, eyes: str
 @pytest.mark.every(4)
 @usual
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_fixed_shapes_find_what_growing_ones_find_and_rows_alone(
-    name: str, eyes: str, settings: DecodeSettings
-) -> None:
+def test_static_shapes_equal_growing_shapes_and_rows_alone(name: str, eyes: str, settings: DecodeSettings) -> None:
     body, batch, limits = made(name, eyes, seed=5, max_length=10), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
     right = search(body, batch, 2, limits, settings)
     assert body.static_cache and any(len(options[0].tokens) > 2 for options in right)
@@ -392,7 +390,7 @@ def test_the_tiny_ones_are_of_about_one_size() -> None:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_the_grid_is_what_the_body_makes_of_any_size(eyes: str) -> None:
+def test_the_grid_matches_the_body_for_every_image_size(eyes: str) -> None:
     body = made("caption-transformer", eyes, image_positions="none")
     side = 8 if eyes in ("vit", "hybrid") else 1
     for height, width in ((24, 40), (32 + 5 // side, 17 * side if side == 1 else 48)):

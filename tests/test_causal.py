@@ -110,7 +110,7 @@ def test_a_band_is_a_token_and_those_before_it() -> None:
 
 
 @pytest.mark.parametrize(("name", "masks"), [("dense", 0), ("banded", 1), ("all banded", 2)])
-def test_a_mask_is_written_out_once_for_all_layers_of_a_band(
+def test_a_mask_is_materialized_once_for_all_layers_of_a_band(
     name: str, masks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
@@ -337,7 +337,7 @@ def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
 @bands
 @rooms
 @pytest.mark.parametrize("W", [1, 2, 3])
-def test_beams_of_ragged_prompts_are_rows_of_their_own(bands: str, room: int | None, W: int) -> None:
+def test_beams_of_ragged_prompts_equal_separate_rows(bands: str, room: int | None, W: int) -> None:
     model = body(bands)
     state = model.start(ragged(PROMPTS, more=1), room)
     state.expand_beams(W)

@@ -291,7 +291,7 @@ def test_leaks_are_distinguished_by_overlap(folder: Path, many: Pairs) -> None:
 # -- guarantees
 
 
-def test_what_reading_refuses_is_an_error_of_the_check(folder: Path, many: Pairs) -> None:
+def test_errors_of_reading_are_errors_of_the_check(folder: Path, many: Pairs) -> None:
     """For randomly damaged files: every error of training must be a finding of the check."""
     draw = random.Random(5)
     whole = "".join(f"{a}\t{b}\n" for a, b in many[:200]).encode()
@@ -368,7 +368,7 @@ def test_json_holds_the_same(cli: Callable[..., Any], many: Pairs) -> None:
         (["translate", "--data", "a.tsv", "--out", "a.jpg"], ".png or .svg"),
     ],
 )
-def test_what_is_typed_wrong_is_code_2(cli: Callable[..., Any], many: Pairs, words: list[str], said: str) -> None:
+def test_invalid_arguments_give_exit_code_2(cli: Callable[..., Any], many: Pairs, words: list[str], said: str) -> None:
     tsv("a.tsv", many[:20])
     code, out, err = cli(*words)
     assert code == 2 and out == "" and err.startswith("regard: ") and said in err

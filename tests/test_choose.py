@@ -84,7 +84,7 @@ def test_packed_micro_batches_have_one_shape() -> None:
     near(whole, 8 * oracle(model, encode(model, SAMPLES), LossWeights(0, 0.5)), 1e-11)
 
 
-def test_answers_are_choices_with_their_probabilities() -> None:
+def test_predictions_are_choices_with_their_probabilities() -> None:
     model = headed("choose")
     asked = {"context": "h", "question": "a", "choices": ["bed", "c"]}
     answer = model.predict(asked)
@@ -99,7 +99,7 @@ def test_answers_are_choices_with_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["no JSON", "[1]", '{"context": "a"}', {"context": 1, "choices": ["a", "b"]}])
-def test_what_is_no_question_is_refused(wrong: Any) -> None:
+def test_invalid_questions_are_refused(wrong: Any) -> None:
     with pytest.raises(RegardError, match="question"):
         headed("choose").predict(wrong)
     with pytest.raises(RegardError, match="non-empty choices"):

@@ -172,7 +172,7 @@ def test_a_symmetric_pair_has_no_order_and_an_ordered_one_has() -> None:
         other.predict([("a", "b", "c")])
 
 
-def test_measures_are_those_that_are_taught() -> None:
+def test_metrics_equal_their_definitions() -> None:
     right = list("aaaabbbbcc")
     said = list("aaabbbacca")
     counts = confusion_matrix(("a", "b", "c", "d"), right, said)
@@ -245,7 +245,7 @@ def alike(ours: Any, theirs: Any, asked: Any) -> bool:
     return a.value == b.value and np.allclose(a.score, b.score, rtol=1e-12)
 
 
-def test_classes_without_names_have_those_that_are_meant(tmp_path: Path) -> None:
+def test_classes_without_names_get_default_names(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     theirs = published(transformers, "gpt2")
     theirs.save_pretrained(tmp_path)
@@ -287,7 +287,7 @@ def test_both_orders_are_not_supported_in_hugging_face_format(tmp_path: Path) ->
     assert load(tmp_path / "run", task="lm").notes == ["Not used: head.classes.weight (of another task)."]
 
 
-def test_a_head_that_is_missing_is_no_new_one(tmp_path: Path) -> None:
+def test_a_missing_head_of_a_classifier_is_an_error(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     headed("classify", labels=LABELS).save(tmp_path)
@@ -356,7 +356,7 @@ def test_fine_tuning_reports_new_weights_and_improves(place: Path, tuned: str) -
     assert "regard explain" in card and model.explain("a superb story").decision is not None
 
 
-def test_a_finished_run_is_evaluated_on_what_it_remembers_and_on_other_files(place: Path, tuned: str) -> None:
+def test_a_finished_run_is_evaluated_on_its_stored_data_and_on_other_files(place: Path, tuned: str) -> None:
     found = evaluate(place / "run")
     assert found.scores["accuracy"] == facts(place / "run")["scores"]["accuracy"] and "confusion_matrix" in found.scores
     other = write(place / "more.tsv", [*sentences(6, 5), ("it was so", "middling")])

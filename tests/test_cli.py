@@ -133,7 +133,7 @@ def test_the_version_is_the_packages(cli: Cli) -> None:
         ("", ""),
     ],
 )
-def test_what_follows_an_option_of_many_values_belongs_to_it(typed: str, meant: str) -> None:
+def test_arguments_after_an_option_of_many_values_belong_to_it(typed: str, meant: str) -> None:
     assert expand_options(shlex.split(typed)) == shlex.split(meant)
 
 
@@ -248,7 +248,7 @@ def test_json_of_an_empty_line_has_the_same_keys(cli: Cli, trained: Trained) -> 
     assert rows[0].keys() == rows[1].keys()
 
 
-def test_several_answers_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     words = (
         "predict",
         trained.path,
@@ -280,7 +280,9 @@ def test_a_run_is_scored_on_its_stored_data_as_on_its_card(cli: Cli, trained: Tr
     assert {k: v for k, v in scores.items() if k != "loss"} == facts(trained.path)["scores"]
 
 
-def test_a_run_is_scored_on_other_files_and_its_answers_are_written(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+def test_a_run_is_scored_on_other_files_and_its_predictions_are_written(
+    cli: Cli, trained: Trained, pairs: Pairs
+) -> None:
     write_pairs(Path("mine.tsv"), pairs[:3])
     done = cli("evaluate", trained.path, "--data", "mine.tsv", "--predictions", "answers.jsonl")
     assert done.code == 0 and re.search(r"^samples +3$", done.out, re.MULTILINE)
@@ -299,7 +301,7 @@ def test_a_run_finds_its_data_from_any_folder(cli: Cli, pairs: Pairs, monkeypatc
     assert done.code == 0, done.err
 
 
-def test_info_counts_what_there_is(cli: Cli, trained: Trained) -> None:
+def test_info_reports_parameter_counts(cli: Cli, trained: Trained) -> None:
     shown = cli("info", trained.path).out
     count = sum(p.numel() for p in regard.load(trained.path).parameters())
     assert f"{count:,} parameters" in shown and f"{count * 4 / 2**20:,.1f} MiB" in shown and "width 32" in shown
@@ -344,7 +346,7 @@ def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: T
         assert done.code == 2 and said in done.err and not Path("c.json").exists()
 
 
-def test_a_converted_model_is_smaller_luggage_with_the_same_answers(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+def test_an_exported_model_is_smaller_with_the_same_predictions(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     assert cli("export", trained.path, "to/there").code == 0
     wanted = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in Path("to/there").iterdir()} == wanted

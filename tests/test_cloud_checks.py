@@ -107,7 +107,7 @@ SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("spoil", "wanted"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
-def test_what_was_spoilt_is_found_and_nothing_else(
+def test_deliberate_errors_are_found_and_nothing_else(
     spoil: Any, wanted: dict[str, tuple[str, int]], tmp_path: Path
 ) -> None:
     spoil(clean(tmp_path))
@@ -119,14 +119,14 @@ def test_what_was_spoilt_is_found_and_nothing_else(
             assert "z." in place or finding.id == "skipped"
 
 
-def test_much_of_what_is_odd_is_an_error(tmp_path: Path) -> None:
+def test_frequent_warnings_become_errors(tmp_path: Path) -> None:
     clean(tmp_path, 30)
     for number in range(30):
         put(tmp_path / f"cube/z{number}.ply", points(500 + number, 9))
     assert found(classify(tmp_path))["few_points"] == ("error", 30)
 
 
-def test_what_is_trained_on_does_not_validate(tmp_path: Path) -> None:
+def test_training_data_in_the_validation_set_is_found(tmp_path: Path) -> None:
     train, valid = clean(tmp_path / "train"), clean(tmp_path / "valid", 20, first=1000)
     put(valid / "ball/same.ply", points(2)[::-1])
     put(valid / "ball/other.ply", points(3))
@@ -172,7 +172,7 @@ def test_labels_are_held_against_the_classes(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_labels_that_are_no_classes_are_found(tmp_path: Path) -> None:
+def test_labels_that_are_not_classes_are_found(tmp_path: Path) -> None:
     for number in range(4):
         put(tmp_path / "many" / f"{number}.ply", points(number), labels=np.arange(80) + 80 * number)
         put(tmp_path / "one" / f"{number}.ply", points(number), labels=np.zeros(80))

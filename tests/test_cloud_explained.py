@@ -68,7 +68,7 @@ def test_a_point_is_chosen_by_number_or_by_position() -> None:
             parse_position(wrong, "points")
 
 
-def test_layers_are_named_by_their_level_and_the_way() -> None:
+def test_layers_are_named_by_their_level_and_direction() -> None:
     assert level_and_block("down.0.blocks.0.attend", 5) == (0, "block 1") and level_and_block("down.3.blocks.4", 5) == (
         3,
         "block 5",

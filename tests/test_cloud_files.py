@@ -377,7 +377,7 @@ def test_a_header_or_the_user_names_the_columns(tmp_path: Path) -> None:
         (b"LASF\1\2", "a LAS or LAZ file .convert the file to PLY"),
     ],
 )  # fmt: skip
-def test_wrong_lines_are_refused_by_their_number(text: Any, said: str, tmp_path: Path) -> None:
+def test_invalid_lines_are_refused_by_line_number(text: Any, said: str, tmp_path: Path) -> None:
     refused(text, ".xyz", said, tmp_path)
 
 
@@ -387,7 +387,7 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     refused("1 2 3\n", ".xyz", "no header line, so the column 'class' for label", tmp_path, columns={"label": "class"})
 
 
-def test_points_that_are_nowhere_are_dropped_with_what_belongs_to_them(tmp_path: Path) -> None:
+def test_points_at_nan_are_dropped_with_their_attributes(tmp_path: Path) -> None:
     cloud = at(
         "x y z r g b label\n1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5",
         ".txt",

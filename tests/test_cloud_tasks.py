@@ -295,7 +295,7 @@ def test_point_clouds_are_batched_within_the_memory_limit() -> None:
 
 
 @both
-def test_an_answer_is_the_same_alone_and_among_others(task: str) -> None:
+def test_a_prediction_is_the_same_alone_and_in_a_batch(task: str) -> None:
     model = made(task)
     asked = [cloud(many) for many in (60, 31, 90)]
     together = model.predict(asked)
@@ -321,7 +321,7 @@ def picked(whole: PointCloud, places: np.ndarray) -> PointCloud:
 
 
 @both
-def test_permuted_points_permute_the_answer(task: str) -> None:
+def test_permuted_points_permute_the_prediction(task: str) -> None:
     model, whole = made(task), cloud(80)
     order = RANDOM.permutation(len(whole))
     one, other = model.predict(whole), model.predict(picked(whole, order))
@@ -498,7 +498,7 @@ def test_a_run_trains_on_generated_point_clouds(task: str, runs: dict[str, Path]
 
 
 @both
-def test_a_saved_model_answers_as_before(task: str, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_saved_model_predicts_as_before(task: str, runs: dict[str, Path], tmp_path: Path) -> None:
     model = regard.load(runs[task])
     model.save(tmp_path / "it")
     again = regard.load(tmp_path / "it")

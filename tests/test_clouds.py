@@ -78,7 +78,7 @@ def test_a_folder_for_each_class(classed: Path) -> None:
     assert first.path == str(classed) and len(first.read()) == 20 and first.location is None
 
 
-def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
+def test_folders_that_are_not_classes_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "flat/a.ply")
     with pytest.raises(DataError, match="no class folders"):
         list(iterate_clouds([str(tmp_path / "flat")]))
@@ -280,7 +280,7 @@ def test_labels_become_class_indices() -> None:
     assert infer_cloud_classes([0, 1, 255]).void == (255,)
 
 
-def test_whatever_is_wrong_is_one_of_our_errors(tmp_path: Path) -> None:
+def test_every_error_is_a_regard_error(tmp_path: Path) -> None:
     for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
         for read in (iterate_clouds, iterate_labeled_clouds):
             with pytest.raises(RegardError):

@@ -117,7 +117,7 @@ def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: p
         assert ForwardBackward(loss, TrainSettings(), torch.device("cpu"), ProcessGroup(), steady).can_compile == steady
 
 
-def test_what_was_found_before_an_interruption_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_found_before_an_interruption_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(monkeypatch, {"compiled": 1.0}, 400, known="compiled")[0] == ["compiled"]
 
 
@@ -163,7 +163,7 @@ def test_a_mode_that_fails_is_reported_and_the_step_is_computed_plainly(monkeypa
     assert "Compiling" in said[0]
 
 
-def test_a_window_with_a_validation_in_it_is_no_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_with_a_validation_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, chooser = choose(monkeypatch, {"graph": 0.001}, 1)
     chooser.tuning = True
     for number in range(1, 40):

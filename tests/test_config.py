@@ -168,7 +168,7 @@ def test_assignments_are_grouped_and_the_last_wins() -> None:
 
 
 @pytest.mark.parametrize("text", ["train.steps", "steps=3", ".steps=3", "train.=3", "=3", "", "train steps 3"])
-def test_what_is_no_assignment_is_refused_as_it_was_written(text: str) -> None:
+def test_arguments_that_are_not_assignments_are_refused_with_their_text(text: str) -> None:
     with pytest.raises(SettingError, match=r"train\.steps=1000"):
         parse_assignments([text])
 
@@ -229,7 +229,7 @@ def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "pad_id", "bos_id", "eos_id"])
-def test_what_follows_from_the_tokenizer_cannot_be_set(name: str) -> None:
+def test_settings_derived_from_the_tokenizer_cannot_be_set(name: str) -> None:
     with pytest.raises(SettingError, match=rf"model\.{name}"):
         check_tokenizer_settings({name: 3}, True)
     check_tokenizer_settings({name: 3}, False)
@@ -240,7 +240,7 @@ def test_differences_are_named_by_their_whole_path() -> None:
     assert diff_settings(old, new) == ["seed: 1 -> None", "train.lr: 0.1 -> 0.2"] and diff_settings(old, old) == []
 
 
-def test_names_with_dots_at_the_top_of_a_file_mean_what_they_mean_on_a_command_line(tmp_path: Path) -> None:
+def test_names_with_dots_at_the_top_of_a_file_work_as_on_a_command_line(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("data.vocab_size: 400\ntrain: {steps: 5}\ntrain.lr: 0.1\n")
     assert read_settings(path) == {"data": {"vocab_size": 400}, "train": {"steps": 5, "lr": 0.1}}

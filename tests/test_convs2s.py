@@ -157,7 +157,7 @@ def test_cached_steps_equal_one_pass(label: str, prompt: int) -> None:
     assert state.positions.tolist() == [9] * len(batch.inputs)
 
 
-def test_rows_leave_exchange_their_pasts_and_are_joined() -> None:
+def test_rows_end_swap_their_caches_and_join() -> None:
     model = tiny("convs2s")
     batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
     target = noise(5, 8, seed=3).mul(6).abs().long() + 3
@@ -236,7 +236,7 @@ def test_an_empty_source_has_zero_attention() -> None:
 
 
 @pytest.mark.parametrize("preset", convs2s.PRESETS)
-def test_a_preset_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> None:
+def test_parameters_of_a_preset_are_the_sum_of_its_parts(preset: str) -> None:
     """A matrix and two numbers per row in every layer, plus tables of words and positions."""
     config = find_preset(preset)[1].config
     E, V, last = config.embedding_dim, config.vocab_size, config.output_dim

@@ -26,7 +26,7 @@ def long_text(many: int = 3000, second: int = 0) -> TokenAttribution:
     return TokenAttribution("good", GRADIENT, pieces, shares / shares.sum(), special, tuple(range(many)), second, (0,))
 
 
-def test_of_a_long_text_its_beginning_and_what_counted_is_shown() -> None:
+def test_a_long_text_shows_its_beginning_and_the_highest_attributions() -> None:
     one = long_text()
     passages = one.top_passages(480)
     assert passages[0][0] == 0 and any(begin <= 2000 and end >= 2010 for begin, end in passages)
@@ -87,7 +87,7 @@ def test_the_figure_contains_predictions_texts_and_both_legends(explained: Expla
     assert explained.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_holds_what_counted_and_no_token_can_break_out_of_it(tmp_path: Path, explained: Explanation) -> None:
+def test_the_page_contains_attributions_and_escapes_tokens(tmp_path: Path, explained: Explanation) -> None:
     text = explained.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
     assert explained.decision is not None

@@ -389,7 +389,7 @@ def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a GPU whose kernels can begin early")
-def test_kernels_that_begin_early_wait_for_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_with_early_launch_wait_for_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.nn.kernels import decode_attention, small_linear
 
     B, H, d, room, D = 1, 12, 64, 512, 768

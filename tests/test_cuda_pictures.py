@@ -104,7 +104,7 @@ def test_image_features_on_the_device_equal_the_cpu(task: str, name: str) -> Non
     assert (low - wanted).norm() <= 6e-2 * wanted.norm()
 
 
-def test_fine_patches_learn_in_sixteen_bits_what_they_learn_in_thirty_two() -> None:
+def test_gradients_of_small_patches_in_sixteen_bits_are_close_to_float32() -> None:
     """197 tokens use the cuDNN kernel."""
     model = made("classify", "vit-tiny", patch_size=2, depth=4)
     batch = batch_for(model, 16)

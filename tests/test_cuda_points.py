@@ -94,7 +94,7 @@ def test_float64_is_searched_without_the_kernels() -> None:
     )
 
 
-def test_what_is_carried_is_that_of_the_cpu() -> None:
+def test_interpolation_equals_the_cpu() -> None:
     coarse, fine = places_of((90, 20), "spread"), places_of((400, 60), "spread", 1)
     wanted = knn_interpolation(coarse, CloudSizes((90, 20)), fine, CloudSizes((400, 60)))
     got = knn_interpolation(coarse.cuda(), CloudSizes((90, 20)), fine.cuda(), CloudSizes((400, 60)))
@@ -229,7 +229,7 @@ def test_a_captured_step_equals_a_plain_step() -> None:
     assert apart([part.grad.cpu() for part in body.parameters() if part.grad is not None], grads) < 0.1
 
 
-def test_permuted_points_permute_the_answer_on_the_device() -> None:
+def test_permuted_points_permute_the_output_on_the_device() -> None:
     body, x = made().cuda().eval(), torch.rand(1, 900, 6, device="cuda")
     x[..., :3] = (x[..., :3] * 8).round()
     turned = torch.randperm(900, device="cuda")

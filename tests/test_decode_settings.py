@@ -11,7 +11,7 @@ from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError
 
 
-def test_what_has_no_meaning_is_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     alone = {
         "num_beams": 0,
         "num_return_sequences": 0,
@@ -78,7 +78,7 @@ def test_a_temperature_of_zero_is_greedy() -> None:
         assert not cold.is_sampling and (cold.num_beams, cold.num_return_sequences) == (1, 1)
 
 
-def test_texts_that_end_an_answer_are_taken_as_they_are() -> None:
+def test_stop_strings_are_used_unchanged() -> None:
     assert apply_overrides(DecodeSettings(), {"stop_strings": ["\n", " a, b "]}).stop_strings == ("\n", " a, b ")
     assert apply_overrides(DecodeSettings(), {"stop_strings": "\\n\\n,Q:"}).stop_strings == ("\n\n", "Q:"), (
         "the form of the command line"

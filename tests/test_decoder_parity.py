@@ -148,7 +148,7 @@ def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
     ours_and_theirs(model, theirs, theirs(input_ids=X).logits, names, turned=True)
 
 
-def test_bands_mean_what_gpt_neo_means_by_them() -> None:
+def test_bands_equal_the_local_attention_of_gpt_neo() -> None:
     """GPT-Neo has no biases of q, k and v, does not scale scores, and computes attention in 32 bits."""
     model = model_of("gpt3", gpt3.Config(**SIZES, local_window=3))
     theirs = transformers.GPTNeoForCausalLM(

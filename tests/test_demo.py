@@ -164,7 +164,7 @@ def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypa
     assert "regard demo clouds --overwrite" in shown and "step " not in shown and "room-001" in shown
 
 
-def test_demos_have_folders_of_their_own_and_an_unknown_one_is_refused_by_name() -> None:
+def test_demos_have_separate_folders_and_an_unknown_one_is_refused_by_name() -> None:
     assert list(DEMOS) == ["translate", "caption", "clouds"] == [kind.name for kind in DEMOS.values()]
     assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption", "runs/demo-clouds"]
     with pytest.raises(UnknownNameError, match="'paint'"):

@@ -248,7 +248,7 @@ def test_a_relative_prediction_is_aligned_to_the_unit_of_the_reference() -> None
     assert np.isnan(align_depth(said, np.zeros((6, 5)), 20.0)).all()
 
 
-def test_a_relative_answer_fits_the_inverse_as_least_squares_do() -> None:
+def test_a_relative_prediction_is_fitted_to_the_inverse_by_least_squares() -> None:
     random = np.random.default_rng(8)
     said, right = random.uniform(0, 1, (6, 5)), random.uniform(1, 2, (6, 5))
     matrix = np.stack([said.ravel(), np.ones(30)], 1)

@@ -140,7 +140,7 @@ def gradients_agree(model: Ours, peer: Any, ours: Tensor, expected: Tensor) -> N
 
 @kinds
 @tasks
-def test_answers_and_gradients_are_those_of_the_peer(task: str, hybrid: bool, tmp_path: Path) -> None:
+def test_outputs_and_gradients_equal_transformers(task: str, hybrid: bool, tmp_path: Path) -> None:
     peer = theirs(task, hybrid)
     model = loaded(peer, tmp_path, task)
     said = peer(PIXELS)
@@ -279,7 +279,7 @@ def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
         ({"a_new_key": 1}, "a_new_key"),
     ],
 )
-def test_what_would_be_computed_otherwise_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
+def test_unsupported_config_values_are_refused_by_name(changes: dict[str, Any], named: str) -> None:
     told = {**transformers.DPTConfig(**SIZES).to_dict(), **changes}
     with pytest.raises(WeightsError, match=named):
         dpt.PUBLISHED.read(told)
@@ -301,7 +301,7 @@ def test_what_would_be_computed_otherwise_is_refused_by_name(changes: dict[str, 
         ({"fusion_dim": 0}, "fusion"),
     ],
 )
-def test_what_cannot_be_built_is_refused(changes: dict[str, Any], named: str) -> None:
+def test_invalid_configs_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(SettingError, match=named):
         replace(dpt.BASE, **changes)
 

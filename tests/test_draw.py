@@ -268,7 +268,7 @@ def test_any_token_can_be_drawn_and_of_a_long_text_the_end(tmp_path: Path) -> No
     assert strip.boxes[0].text == f" word{2000 - len(strip.boxes)}"
 
 
-def test_the_page_carries_what_was_expected_and_only_where_there_is_a_text(tmp_path: Path) -> None:
+def test_the_page_contains_likelihoods_only_for_texts(tmp_path: Path) -> None:
     maps = [attention("decoder", HOSTILE, HOSTILE)]
     reading = expected(*HOSTILE, given=2, row=-1)
     stored = embedded(write_attention_page(maps, tmp_path / "a.html", title="t", likelihood=reading))["reading"]

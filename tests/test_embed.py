@@ -94,7 +94,7 @@ def test_vectors_are_those_that_others_make_of_the_same_folder(model: Model, pub
     near(values(with_pooling(model, Pooling(mode, normalize=False)).predict(ASKED)), right)
 
 
-def test_a_bare_encoder_answers_with_a_plain_list_of_length_1(model: Model) -> None:
+def test_a_bare_encoder_returns_a_plain_list_of_length_1(model: Model) -> None:
     assert model.task.name == "embed" and model.body.has_pooler
     answer = model.predict("the cat")
     assert isinstance(answer.value, list) and len(answer.value) == 12 and type(answer.value[0]) is float
@@ -134,7 +134,7 @@ def test_texts_are_lowercased_if_the_checkpoint_requires_it(published: Path) -> 
     assert rows[0] == Embed()._encode_texts(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
 
 
-def test_others_read_what_is_saved(model: Model, tmp_path: Path) -> None:
+def test_other_libraries_read_saved_models(model: Model, tmp_path: Path) -> None:
     regard.save(model, tmp_path)
     right = said_by_others(tmp_path, ASKED)
     near(values(model.predict(ASKED)), right / right.norm(dim=1, keepdim=True))
@@ -203,7 +203,7 @@ def encode(model: Model, pairs: list[Pair]) -> Any:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_loss_is_that_of_both_directions_and_equal_texts_are_no_contrast(model: Model, packed: bool) -> None:
+def test_the_loss_has_both_directions_and_equal_texts_are_not_negatives(model: Model, packed: bool) -> None:
     encoded = encode(model, PAIRS)
     plan = model.task.sampler(encoded, model.config, 256, 0, packed)
     assert isinstance(plan, PackedSampler) == packed
@@ -258,7 +258,7 @@ def test_a_pair_that_is_longer_than_a_micro_batch_is_a_micro_batch(model: Model,
     assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == list(range(len(PAIRS)))
 
 
-def test_tokens_are_kept_apart_by_what_is_read_of_a_text() -> None:
+def test_token_caches_depend_on_length_and_case() -> None:
     kinds = [Pooling(), Pooling(max_length=7), Pooling(lowercase=True), Pooling("max")]
     assert len({Embed(kind).encoding_key(DataSettings()) for kind in kinds}) == 3  # the pooling does not change tokens
 
@@ -289,7 +289,7 @@ def test_settings_without_a_meaning_are_refused(model: Model) -> None:
 # -- runs
 
 
-def test_a_run_learns_what_belongs_together_and_is_searched(tmp_path: Path) -> None:
+def test_a_run_trains_on_pairs_and_is_searched(tmp_path: Path) -> None:
     words = product(("cat", "dog", "cow"), ("eats", "sees", "has"), ("bread", "fish", "milk", "corn"))
     said = [(f"{a} {b} {c}", f"what {a} {c} {b}?") for a, b, c in words]
     data = tmp_path / "pairs.tsv"

@@ -130,7 +130,7 @@ def test_masked_tokens_of_longformer_equal_transformers(windows: list[int], tmp_
 
 
 @pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4]])
-def test_gradients_of_longformer_are_those_of_the_published_one(windows: list[int], tmp_path: Path) -> None:
+def test_gradients_of_longformer_equal_transformers(windows: list[int], tmp_path: Path) -> None:
     """In transformers, padded rows and rows with unequal numbers of global tokens have NaN gradients: excluded here."""
     peer = longformer("LongformerForMaskedLM", attention_window=windows)
     model = loaded(peer, tmp_path)

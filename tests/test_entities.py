@@ -94,7 +94,7 @@ def test_every_scheme_gives_back_the_entities_it_was_given(scheme: TagScheme) ->
     assert seen == set(scheme_tags(KINDS, scheme))
 
 
-def test_what_each_scheme_writes() -> None:
+def test_each_scheme_writes_its_tags() -> None:
     found = [Entity("X", 0, 2), Entity("X", 3, 3), Entity("Y", 4, 4)]
     written = {scheme: [tag[0] for tag in entities_to_tags(found, 6, scheme)] for scheme in SCHEME_LETTERS}
     assert written == {
@@ -104,7 +104,7 @@ def test_what_each_scheme_writes() -> None:
     assert scheme_tags([""], "BIOES") == ["O", "B", "E", "I", "S"]
 
 
-def test_strict_seqeval_reads_what_we_write() -> None:
+def test_strict_seqeval_reads_our_tags() -> None:
     pytest.importorskip("seqeval", reason="what is compared with")
     from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, Entities
 
@@ -163,7 +163,7 @@ def test_measures_by_hand() -> None:
     ]
 
 
-def test_half_an_entity_is_no_hit() -> None:
+def test_half_an_entity_is_not_a_hit() -> None:
     found = tagging_metrics([["B-X", "I-X", "I-X"]], [["B-X", "I-X", "O"]], "IOB2")
     assert found.micro.correct == 0 and found.accuracy == pytest.approx(2 / 3)
 

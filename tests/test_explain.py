@@ -221,7 +221,7 @@ def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[
     return logs, torch.cat(seen.attentions).double().numpy()
 
 
-def test_a_text_is_the_product_of_its_tokens_given_their_pasts(poet: regard.Model, tmp_path: Path) -> None:
+def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.Model, tmp_path: Path) -> None:
     logs, _ = peer(poet, tmp_path, VERSE)
     reading = poet.explain(VERSE).likelihood
     assert reading is not None and "".join(guess.piece for guess in reading.tokens) == VERSE.translate(
@@ -261,7 +261,7 @@ def test_banded_attention_is_drawn_as_a_band() -> None:
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
 
 
-def test_what_follows_is_measured_alone_and_expected_from_all_before(poet: regard.Model) -> None:
+def test_a_continuation_is_scored_alone_given_the_whole_prefix(poet: regard.Model) -> None:
     source, target = VERSE[:18], VERSE[18:]
     whole, parts = poet.explain(VERSE), poet.explain(source, target)
     assert whole.likelihood is not None and parts.likelihood is not None

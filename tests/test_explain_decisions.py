@@ -74,9 +74,7 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monke
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
-def test_what_each_token_counted_is_the_difference_that_each_weight_makes(
-    system: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attributions_equal_finite_differences_by_each_weight(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ā is the positive part of weight × gradient of (logit - average logit), averaged over heads; then R ← R + Ā R."""
     model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
     source = "the cat sat" if system == "bert" else "deaf"
@@ -245,7 +243,7 @@ def test_another_class_than_the_predicted_one_can_be_explained() -> None:
 
 
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
-def test_every_choice_is_explained_by_itself(system: str) -> None:
+def test_every_choice_is_explained_separately(system: str) -> None:
     model = encoder("choose") if system == "bert" else headed("choose")
     told, choices = ("the cat", ["a dog", "the moon"]) if system == "bert" else ("abc", ["de", "hag"])
     found = model.explain(told, "|".join(choices))
@@ -321,7 +319,7 @@ def test_without_a_named_word_every_entity_is_explained() -> None:
     assert one.title == f"{source.split()[least]}: O"
 
 
-def test_both_ends_of_an_answer_are_explained_where_they_were_read() -> None:
+def test_both_ends_of_an_answer_are_explained_in_their_window() -> None:
     model = encoder("qa")
     question, context = "who saw the comet", "a dog that never barked was sleeping under the table"
     answer = model.predict((question, context))
@@ -388,7 +386,7 @@ def test_the_likeness_of_two_texts_is_shared_among_the_words_of_both() -> None:
     assert not counted(alone) and len(counted(alone, ROLLOUT)) == 1
 
 
-def test_what_cannot_be_explained_is_refused_in_words() -> None:
+def test_unsupported_explanations_are_refused_with_a_message() -> None:
     model = encoder("classify", LABELS)
     with pytest.raises(RegardError, match="explain"):
         model.explain("  ")

@@ -105,7 +105,7 @@ def test_an_error_for_the_user_arrives_unchanged(wrong: Exception, many: int) ->
 
 
 @linux
-def test_a_defect_of_ours_keeps_its_traceback() -> None:
+def test_an_internal_error_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError, match="Traceback"):
         list(prefetch(Maker(ZeroDivisionError("no")).grain, range(20), 1))
 

@@ -44,7 +44,7 @@ def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
 @pytest.mark.every(4)
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("rows", [1, 3, 5])
-def test_fixed_shapes_find_what_growing_ones_find(settings: DecodeSettings, rows: int) -> None:
+def test_static_shapes_equal_growing_shapes(settings: DecodeSettings, rows: int) -> None:
     model = tiny("transformer")
     batch, limits = asked(rows, model)
     requests, banned = np.arange(rows) + 7, torch.tensor([model.config.pad_id])
@@ -77,7 +77,7 @@ def test_graphs_of_many_sizes_are_evicted_in_turn() -> None:
 
 @pytest.mark.parametrize("room", [None, 9])
 @pytest.mark.parametrize("prompt", [1, 3])
-def test_beams_share_keys_and_keep_their_own_pasts(room: int | None, prompt: int) -> None:
+def test_beams_share_keys_and_keep_their_own_caches(room: int | None, prompt: int) -> None:
     """Two beams of three sources swap their prefixes twice; outputs equal one pass over each path."""
     model, W = tiny("transformer"), 2
     batch, _ = asked(3, model)

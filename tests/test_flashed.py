@@ -96,7 +96,7 @@ def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
 
 
 @pytest.mark.usefixtures("emulated")
-def test_flash_with_dropout_has_the_gradient_of_what_it_kept() -> None:
+def test_flash_with_dropout_has_the_gradient_of_kept_weights() -> None:
     given = [x[:, :, :14].detach().requires_grad_() for x in leaves(2, width=2)]
     rule = (SlidingWindow(2, 3) | GlobalTokens(SOME[:, :14])) & Padding(torch.tensor([9, 14]))
 

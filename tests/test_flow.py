@@ -137,7 +137,7 @@ def test_bytes_among_the_pieces_of_any_other_tokenizer_wait_for_each_other() -> 
 
 
 @pytest.mark.parametrize("until", ["stop", ["a", ""]])
-def test_stop_strings_that_cannot_be_meant_are_refused(until: str | list[str]) -> None:
+def test_invalid_stop_strings_are_refused(until: str | list[str]) -> None:
     with pytest.raises(SettingError, match="strings"):
         StreamDecoder(TextTokenizer.from_characters(["a"]), until)
 

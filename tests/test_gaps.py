@@ -52,7 +52,7 @@ def seeds(done: int = 0, **more: Any) -> list[int]:
     return noting.seeds
 
 
-def test_every_micro_batch_has_a_seed_of_its_own_and_the_same_one_after_a_resume() -> None:
+def test_every_micro_batch_has_a_separate_seed_and_the_same_one_after_a_resume() -> None:
     found = seeds()
     assert len(found) == len(set(found)) == 6
     assert seeds(done=1) == found[2:]

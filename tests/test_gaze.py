@@ -97,7 +97,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, list[np.ndarr
     return model, found, said.logits
 
 
-def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> None:
+def test_attention_maps_of_swin_equal_transformers(pair: Any) -> None:
     model, right, logits = pair
     near(model.logits(model.processor.normalize(_bytes(model))), logits, 1e-10)
     found = model.explain(PICTURE)
@@ -118,7 +118,7 @@ def test_a_swin_is_explained_by_the_weights_of_the_published_one(pair: Any) -> N
     assert set(found.method_maps) == {"rollout"}  # the class is predicted from the average over tokens
 
 
-def test_roll_out_goes_through_windows_and_merging(pair: Any) -> None:
+def test_rollout_covers_windows_and_merging(pair: Any) -> None:
     """Product of full matrices: normalized (A + I) per block, and the average of four tokens per merge."""
     model, right, _ = pair
     state, layer = np.eye(GRIDS[0][0] * GRIDS[0][1]), iter(right)
@@ -144,7 +144,7 @@ def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("task", ["classify", "segment"])
-def test_what_counted_is_joined_through_windows_and_merging(pair: Any, task: str) -> None:
+def test_relevance_covers_windows_and_merging(pair: Any, task: str) -> None:
     """R ← R + Ā R for a block, R ← M R for a merge; a head on feature maps reads each stage."""
     model, _, _ = pair if task == "classify" else (made("swin", "segment"), None, None)
     batch = model.task.prepare_inputs(model, Batch(_bytes(model)))
@@ -190,7 +190,7 @@ def _grids(model: Model) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("task", ["draw", "classify"])
-def test_an_imagegpt_is_explained_by_the_weights_of_the_published_one(tmp_path: Path, task: str) -> None:
+def test_attention_maps_of_imagegpt_equal_transformers(tmp_path: Path, task: str) -> None:
     """The pixel token at position n is predicted at position n - 1; the classifier averages over all positions."""
     config = transformers.ImageGPTConfig(
         n_positions=25, vocab_size=12, n_embd=12, n_layer=3, n_head=3, n_inner=20, num_labels=3, resid_pdrop=0.0,

@@ -71,7 +71,7 @@ def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str,
         assert found.finish_reason == "eos" or len(found.tokens) == LIMITS[row]
 
 
-def test_log_probabilities_of_beams_are_the_models_own_whatever_chose_them(body: Any) -> None:
+def test_log_probabilities_of_beams_are_unpenalized(body: Any) -> None:
     for row, options in enumerate(
         search(
             body,
@@ -118,7 +118,7 @@ def _counted(real: Callable[..., None], made: list[int]) -> Callable[..., None]:
     return build
 
 
-def test_answers_may_fill_the_context_and_no_more() -> None:
+def test_outputs_may_fill_the_context_and_no_more() -> None:
     body = small(length=40)
     prompts = [[1 + place % 11 for place in range(38)], [4, 5]]
     asking = padded(prompts), V, torch.tensor([3, 39]), DecodeSettings(), np.arange(2)
@@ -133,7 +133,7 @@ def test_answers_may_fill_the_context_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("budget", [1, 60, 150, 10**6])
-def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int) -> None:
+def test_many_samples_are_drawn_in_chunks_with_equal_results(body: Any, budget: int) -> None:
     asking = asked([1, 4], do_sample=True, num_return_sequences=10, temperature=1.5, repetition_penalty=1.2)
     right, sizes = search(body, *asking), []
     real = body.step
@@ -149,7 +149,7 @@ def test_many_draws_are_made_in_parts_that_change_nothing(body: Any, budget: int
 @pytest.mark.every(6)
 @pytest.mark.parametrize("paths", [1, 2, 3, 7])
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
+def test_rows_and_samples_beyond_the_memory_limit_are_decoded_in_chunks(
     way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body, asking = small(), asked([0, 1, 2, 3, 4], **way)
@@ -167,7 +167,7 @@ def test_rows_and_draws_that_take_too_much_memory_are_followed_in_parts(
     agree(search(body, *asking, stop_fn=enough), listened)
 
 
-def test_many_answers_to_one_prompt_stay_within_the_bytes() -> None:
+def test_many_samples_of_one_prompt_stay_within_the_memory_limit() -> None:
     gpt2 = BodySizes(12, 768, 50257, 4)
     rows = max_cached_rows(gpt2, 8, 8)
     assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < memory_budget.DEFAULT_BUDGET, (

@@ -179,7 +179,7 @@ def test_settings_of_the_user_go_before_those_of_the_folder(tmp_path: Path) -> N
     assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample
 
 
-def test_what_has_no_effect_is_one_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_without_effect_are_one_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = with_generation(write_folder("gpt2", tmp_path), no_repeat_ngram_size=2, min_length=4, num_beams=2)
     for _ in range(2):
         assert regard.load(folder).spec.decode.num_beams == 2

@@ -37,7 +37,7 @@ def theirs_of(logits: Tensor, way: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("way", NARROWINGS)
-def test_what_is_drawn_from_is_what_they_draw_from(way: dict[str, Any]) -> None:
+def test_filtered_distributions_equal_transformers(way: dict[str, Any]) -> None:
     logits = 3 * noise(50, 60, seed=4)
     ours, theirs = filter_logits(logits, **way), theirs_of(logits, way)
     assert torch.equal(ours.isfinite(), theirs.isfinite())
@@ -93,7 +93,7 @@ def ways(beams: int) -> list[DecodeSettings]:
 @pytest.mark.every(2)
 @pytest.mark.parametrize("prompt", [1, 3])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_translator_repeats_itself_as_theirs_does(beams: int, prompt: int) -> None:
+def test_a_translator_with_repetition_penalty_equals_transformers(beams: int, prompt: int) -> None:
     model, random = tiny("transformer", depth=1), torch.Generator().manual_seed(3)
     lively(model.body)
     theirs = marian(model)
@@ -137,7 +137,7 @@ def their_gpt2(body: Any) -> Any:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("beams", [1, 2, 4])
-def test_a_gpt_repeats_itself_as_theirs_does(beams: int) -> None:
+def test_a_gpt_with_repetition_penalty_equals_transformers(beams: int) -> None:
     body, different = small(), set()
     theirs = their_gpt2(body)
     for settings in ways(beams):

@@ -109,7 +109,7 @@ def rows(vocabulary: int = 23) -> tuple[Tensor, Tensor]:
 
 @systems
 @pytest.mark.parametrize("changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"max_length": 9}])
-def test_logits_and_gradients_are_theirs(name: str, changes: dict[str, Any]) -> None:
+def test_logits_and_gradients_equal_transformers(name: str, changes: dict[str, Any]) -> None:
     model = model_of(name, **changes)
     theirs, (x, lengths) = their(model), rows()
     real = torch.arange(9) < lengths[:, None]
@@ -124,7 +124,7 @@ def test_logits_and_gradients_are_theirs(name: str, changes: dict[str, Any]) -> 
 
 
 @systems
-def test_the_loss_is_theirs(name: str) -> None:
+def test_the_loss_equals_transformers(name: str) -> None:
     model = model_of(name)
     x, lengths = rows()
     labels = x.masked_fill(torch.arange(9) >= lengths[:, None], IGNORE)
@@ -136,7 +136,7 @@ def test_the_loss_is_theirs(name: str) -> None:
 
 
 @systems
-def test_single_precision_is_theirs_to_its_rounding(name: str) -> None:
+def test_single_precision_equals_transformers_up_to_rounding(name: str) -> None:
     model, (x, _) = model_of(name).float(), rows()
     near(model.logits(x), their(model)(input_ids=x).logits, 1e-5)
 
@@ -159,7 +159,7 @@ def test_attention_of_each_head_equals_transformers(name: str) -> None:
 
 
 @systems
-def test_weights_begin_as_theirs_do(name: str) -> None:
+def test_weights_are_initialized_as_in_transformers(name: str) -> None:
     sizes = {"width": 96, "depth": 8, "heads": 4, "ffn_dim": 384, "vocab_size": 300, "max_length": 64, "eos_id": 0}
     torch.manual_seed(3)
     body = SYSTEMS[name].build(replace(CONFIGS[name], **sizes))
@@ -190,7 +190,7 @@ def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
 @systems
 @dtypes
 @pytest.mark.parametrize("sharded", [False, True])
-def test_load_reads_what_save_pretrained_wrote(name: str, dtype: torch.dtype, sharded: bool, tmp_path: Path) -> None:
+def test_load_reads_save_pretrained(name: str, dtype: torch.dtype, sharded: bool, tmp_path: Path) -> None:
     wanted = model_of(name).to(dtype)
     theirs = their(wanted)
     theirs.save_pretrained(tmp_path, max_shard_size="3KB" if sharded else "1GB")
@@ -204,7 +204,7 @@ def test_load_reads_what_save_pretrained_wrote(name: str, dtype: torch.dtype, sh
 
 @systems
 @dtypes
-def test_from_pretrained_reads_what_save_wrote(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_from_pretrained_reads_save(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = model_of(name, dropout=0.3, norm_eps=1e-4).to(dtype)
     regard.save(model, tmp_path, layout="huggingface")
     theirs, told = getattr(transformers, LM[name]).from_pretrained(tmp_path, output_loading_info=True)
@@ -350,7 +350,7 @@ def test_a_folder_with_a_tokenizer_is_read_there_too(tmp_path: Path) -> None:
 
 @systems
 @pytest.mark.parametrize("beams", [1, 3])
-def test_answers_are_those_of_generate(name: str, beams: int) -> None:
+def test_outputs_equal_generate(name: str, beams: int) -> None:
     """transformers with single prompts, ours with one batch."""
     model = model_of(name, max_length=24)
     with torch.no_grad():

@@ -95,7 +95,7 @@ def test_no_step_is_computed_that_no_position_needs() -> None:
     assert len(taken) == 9
 
 
-def test_what_is_computed_beyond_the_slowest_changes_not_a_bit() -> None:
+def test_steps_after_the_last_halt_change_nothing() -> None:
     halting, place, change, x = world(12, 0.2)
     halting = halting.float()
 

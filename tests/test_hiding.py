@@ -157,7 +157,7 @@ def test_neither_length_nor_the_end_of_the_text_reveals_the_nsp_label() -> None:
     assert abs(lengths[other].mean() - lengths[~other].mean()) < 0.5
 
 
-def test_what_does_not_follow_comes_from_all_over_the_text_of_others() -> None:
+def test_negative_second_texts_come_from_all_positions_of_other_documents() -> None:
     documents = np.array([[0, 5000, 0], [5000, 5500, 1], [5500, 7000, 2]])
     rows = np.concatenate([segment_pairs(documents, 20, random(seed)) for seed in range(80)])
     other = rows[rows[:, 4] == 1]

@@ -54,7 +54,9 @@ def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(
         assert "nothing was downloaded" in message and "Did you mean" not in message and "\n" not in message
 
 
-def test_a_preset_is_no_model_and_the_pretrained_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         RegardError, match=r"gpt2-medium is a preset \(random weights\).*hf:openai-community/gpt2-medium"
@@ -80,11 +82,11 @@ def test_an_organization_and_a_name_are_a_repository(
 
 
 @pytest.mark.parametrize("name", ["runs/none", "./thing", "a/b/c", "thing", "/tmp/none/thing"])
-def test_other_names_are_no_names_of_the_hub(name: str) -> None:
+def test_other_names_are_not_hub_names(name: str) -> None:
     assert hub.describe_hub_name(name) == ""
 
 
-def test_what_is_not_supported_is_not_recommended() -> None:
+def test_unsupported_models_are_not_recommended() -> None:
     for kind, names in hub.UNSUPPORTED.items():
         assert kind not in index.model_types()
         for name in (*names, f"org/{names[0]}"):

@@ -133,7 +133,7 @@ def rows(length: int = 16, colours: int = 11) -> Tensor:
 @pytest.mark.parametrize(
     "changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"image_size": 5, "num_colors": 12}]
 )
-def test_logits_and_gradients_are_theirs(task: str, changes: dict[str, Any], length: int) -> None:
+def test_logits_and_gradients_equal_transformers(task: str, changes: dict[str, Any], length: int) -> None:
     model, x = model_of(task, **changes), rows(length)
     theirs = their(model)
     ours, right = model.logits(x), theirs(input_ids=x).logits
@@ -147,7 +147,7 @@ def test_logits_and_gradients_are_theirs(task: str, changes: dict[str, Any], len
         near(mine[name], gradient, 1e-11)
 
 
-def test_single_precision_is_theirs_to_its_rounding() -> None:
+def test_single_precision_equals_transformers_up_to_rounding() -> None:
     model = model_of().float()
     near(model.logits(rows()), their(model)(input_ids=rows()).logits, 1e-5)
 
@@ -164,7 +164,7 @@ def test_attention_of_each_head_equals_transformers() -> None:
         near(seen.weights(f"decoder.blocks.{number}.attend"), weights)
 
 
-def test_states_after_each_layer_are_theirs() -> None:
+def test_states_after_each_layer_equal_transformers() -> None:
     model = model_of()
     right = their(model)(input_ids=rows(), output_hidden_states=True).hidden_states
     states = model.body(Batch(rows()), taps=range(3))
@@ -181,7 +181,7 @@ def test_an_image_is_pooled_over_its_real_pixels() -> None:
     near(padded, torch.cat(alone))
 
 
-def test_the_loss_is_theirs_where_theirs_is_not_shifted_once_more() -> None:
+def test_the_loss_equals_transformers_without_its_second_shift() -> None:
     """transformers shifts the labels by one position: its input must be one token longer."""
     model = model_of()
     colours = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
@@ -216,7 +216,7 @@ def test_presets_have_the_parameters_that_were_published() -> None:
     assert find_preset("imagegpt-mini")[1].config.max_length == 784
 
 
-def test_weights_begin_as_in_the_papers_code() -> None:
+def test_weights_are_initialized_as_in_the_code_of_the_paper() -> None:
     torch.manual_seed(3)
     config = replace(SMALL, width=96, depth=8, heads=4, ffn_dim=384, num_colors=300, image_size=16)
     body = imagegpt.build(config)
@@ -253,7 +253,7 @@ def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
 
 @tasks
 @dtypes
-def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_load_reads_save_pretrained(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
     wanted = model_of(task).to(dtype)
     theirs = their(wanted)
     theirs.save_pretrained(tmp_path)
@@ -266,7 +266,7 @@ def test_load_reads_what_save_pretrained_wrote(task: str, dtype: torch.dtype, tm
 
 @tasks
 @dtypes
-def test_from_pretrained_reads_what_save_wrote(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_from_pretrained_reads_save(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = model_of(task, dropout=0.3, norm_eps=1e-4).to(dtype)
     model.processor = Palette(np.linspace(-1, 1, 33).reshape(11, 3), 4)
     regard.save(model, tmp_path)
@@ -343,7 +343,7 @@ def test_cached_steps_equal_one_pass() -> None:
         near(model.body.step(x[:, place_], fixed), whole[:, place_])
 
 
-def test_greedy_and_beam_search_draw_what_they_draw() -> None:
+def test_greedy_and_beam_search_equal_transformers() -> None:
     model = model_of()
     theirs, prompt = their(model), rows()[:, :4]
     for beam in (1, 3):
@@ -367,7 +367,7 @@ def random_pictures(count: int = 6, seed: int = 0) -> list[Any]:
 
 
 @pytest.mark.parametrize("resample", [0, 2, 3])
-def test_numbers_are_those_of_their_processor_both_ways(resample: int, tmp_path: Path) -> None:
+def test_color_indices_equal_the_processor_in_both_directions(resample: int, tmp_path: Path) -> None:
     colours = np.random.default_rng(1).uniform(-1, 1, (37, 3))
     ours = Palette(colours, 9, resample)
     theirs = transformers.ImageGPTImageProcessorPil(clusters=colours, size={"height": 9, "width": 9}, resample=resample)

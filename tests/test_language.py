@@ -275,7 +275,7 @@ def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
     )
 
 
-def test_answers_end_where_the_context_does() -> None:
+def test_outputs_end_where_the_context_does() -> None:
     model = model_of(length=8)
     found = model.predict("abcde", max_new_tokens=100, do_sample=False, stop_strings=())
     assert len(found.extra["token_ids"]) == 4 and found.extra["finish_reason"] == "context"
@@ -476,7 +476,7 @@ def test_a_choice_and_logits_use_changed_weights() -> None:
     assert model.rank("abc", choices).score == fresh.rank("abc", choices).score != before.score
 
 
-def test_streams_of_several_texts_draw_as_their_answers_do() -> None:
+def test_streams_of_several_texts_equal_their_predictions() -> None:
     from regard.decode.settings import apply_overrides
 
     model = model_of(length=64)
@@ -499,7 +499,7 @@ def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
     assert model.tokenizer is not None and model.tokenizer.token_to_id(END_OF_TEXT) == model.config.eos_id
 
 
-def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused_before_reading(tmp_path: Path) -> None:
     for setting, told in (("data.stride=17", "must not exceed"), ("train.batch_tokens=8", "context")):
         with pytest.raises(SettingError, match=told):
             train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # the file does not exist
@@ -540,7 +540,7 @@ def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
     assert theirs.eos_token == END_OF_TEXT
 
 
-def test_one_text_is_streamed_and_a_preset_is_no_model() -> None:
+def test_one_text_is_streamed_and_a_preset_is_not_a_model() -> None:
     with pytest.raises(RegardError, match="one text"):
         model_of().stream(["abc"])  # type: ignore[arg-type]
     with pytest.raises(RegardError, match="is a preset"):

@@ -53,7 +53,7 @@ def mean_of(run: Path, group: str, *steps: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("more", [(), ("train.ema_decay=0.9",)], ids=["weights", "their averages"])
-def test_the_mean_of_the_last_checkpoints_is_what_is_saved_where_it_is_better(
+def test_the_average_of_the_last_checkpoints_is_saved_if_it_is_better(
     more: tuple[str, ...], few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranked(monkeypatch, 4, 3, 2, 1, 0.5)
@@ -72,7 +72,7 @@ def test_the_mean_of_the_last_checkpoints_is_what_is_saved_where_it_is_better(
     ]
 
 
-def test_where_the_mean_is_no_better_the_best_is_kept(
+def test_if_the_average_is_not_better_the_best_is_kept(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranked(monkeypatch, 4, 3, 1, 2, 1.5)
@@ -199,7 +199,7 @@ def test_patterns_that_match_nothing_are_refused_with_the_nearest_name() -> None
 
 
 @pytest.mark.parametrize("setting", ["train.freeze=*", "train.freeze=nothing.*", "train.lr_overrides=nothing.*=1"])
-def test_what_leaves_nothing_to_learn_is_refused_before_a_folder_is_made(
+def test_settings_without_trainable_parameters_are_refused_before_a_folder_is_created(
     setting: str, few: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingError, match="train"):
@@ -234,7 +234,7 @@ def losses(run: Path) -> list[float]:
     return [row["loss"] for row in rows(run) if "loss" in row]
 
 
-def test_packed_rows_train_what_padded_rows_do(few: Path, tmp_path: Path) -> None:
+def test_packed_rows_train_as_padded_rows_do(few: Path, tmp_path: Path) -> None:
     padded = train_tiny(few, tmp_path / "padded", *TWELVE, *LARGE)
     packed = train_tiny(few, tmp_path / "packed", *TWELVE, *LARGE, "train.packing=on")
     assert "6.0 epochs" in padded and "6.0 epochs" in packed and "packed rows" in packed

@@ -237,7 +237,7 @@ def test_w11_heads_divide_the_width_between_them() -> None:
     assert rows == slide["bert_heads"] * columns
 
 
-def test_w21_words_in_another_order_are_answered_in_that_order() -> None:
+def test_w21_permuted_words_give_permuted_outputs() -> None:
     x, order = tensor(LECTURES["W21"]["inputs"]["X_rows"]), LECTURES["W21"]["inputs"]["permutation"]
     weights, out = seen_and_said(bare(2), x.tolist())
     near(weights[0], reading("W21")["alpha"])

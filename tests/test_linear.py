@@ -34,7 +34,7 @@ def said(layer: Linear, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("rows", "shape"), [(1, (300, 400)), (4, (300, 400)), (200, (64, 32)), (300, (300, 400))])
 @pytest.mark.parametrize("bias", [True, False])
-def test_blocks_give_what_rows_give(rows: int, shape: tuple[int, int], bias: bool) -> None:
+def test_packed_weights_equal_plain_weights(rows: int, shape: tuple[int, int], bias: bool) -> None:
     layer = Linear(shape[1], shape[0], bias)
     x = torch.randn(2, rows, shape[1])[:1]
     assert torch.allclose(said(layer, x), F.linear(x, layer.weight, layer.bias), atol=1e-5)
@@ -42,7 +42,7 @@ def test_blocks_give_what_rows_give(rows: int, shape: tuple[int, int], bias: boo
 
 
 @pytest.mark.parametrize("rows", [1, 4, 100])
-def test_blocks_of_bfloat16_give_what_rows_give(rows: int) -> None:
+def test_packed_weights_of_bfloat16_equal_plain_weights(rows: int) -> None:
     layer = Linear(400, 300).bfloat16()
     x = torch.randn(rows, 400).bfloat16()
     right = F.linear(x.float(), layer.weight.float(), layer.bias.float())
@@ -81,7 +81,7 @@ def test_dropout_follows_a_kernel_with_its_activation_too() -> None:
         assert not torch.equal(feed(x), feed(x)) and torch.equal(feed.eval()(x), feed(x))
 
 
-def test_what_learns_what_is_wide_and_what_is_float64_is_left_alone() -> None:
+def test_trained_wide_and_float64_layers_are_not_packed() -> None:
     layer = Linear(300, 400)
     assert layer(torch.randn(4, 300)).requires_grad and layer.weight not in _packed_weights
     double = layer.double()

@@ -86,7 +86,7 @@ def test_the_kernel_gets_contiguous_tensors(in_parts: None, swept: list[Any]) ->
 
 
 @pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
-def test_only_the_gradients_that_are_wanted_are_made(wanted: tuple[bool, ...], in_parts: None) -> None:
+def test_only_required_gradients_are_computed(wanted: tuple[bool, ...], in_parts: None) -> None:
     *parts, labels = problem()
     parts = [part.detach().requires_grad_(asked) for part, asked in zip(parts, wanted, strict=True)]
     made = loss._fused_op(parts[0].reshape(-1, D), *parts[1:], labels.reshape(-1), 0.1, *wanted)
@@ -130,7 +130,7 @@ def test_sums_of_sixteen_bits_are_made_in_thirty_two(monkeypatch: pytest.MonkeyP
         near(one.double(), other.double(), 1e-6)
 
 
-def test_what_is_pulled_back_is_not_rounded_to_sixteen_bits() -> None:
+def test_incoming_gradients_are_not_rounded_to_sixteen_bits() -> None:
     x, weight, bias, labels = problem(torch.bfloat16)
     total = fused_linear_cross_entropy(x, weight, bias, labels)[0]
     (once,) = torch.autograd.grad(total, x, retain_graph=True)
@@ -161,7 +161,7 @@ def test_the_operator_passes_the_checks_of_torch(biased: bool, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_tokens_offer_the_loss_of_what_they_read(biased: bool) -> None:
+def test_token_embeddings_provide_the_loss(biased: bool) -> None:
     tokens, labels = TokenEmbedding(V, D, bias=biased).double(), problem()[3]
     x = noise(3, R // 3, D).requires_grad_()
     leaves = [x, *tokens.parameters()]

@@ -244,7 +244,7 @@ def test_packed_micro_batches_have_one_shape_with_equally_many_labels() -> None:
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_packed_rows_learn_what_padded_rows_learn(pairs: bool) -> None:
+def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
     model = asked_model(nsp=pairs, pooler=pairs)
     encoded = encode(model, stories(12))
     plan = TASK.sampler(encoded, model.config, 144, 1, True)
@@ -335,7 +335,7 @@ def test_smoothing_is_of_words_alone() -> None:
 # -- validation
 
 
-def test_the_loss_of_validation_is_the_same_whatever_is_read_together() -> None:
+def test_the_validation_loss_does_not_depend_on_batching() -> None:
     model = asked_model()
     encoded = encode(model, stories(10))
     losses = []
@@ -483,7 +483,7 @@ def test_a_folder_of_documents_is_trained_on(trained: tuple[Path, str]) -> None:
     assert "[MASK]" in (out / "samples.txt").read_text() and "mlm_loss" in (out / "README.md").read_text()
 
 
-def test_a_run_answers_on_the_command_line_and_is_evaluated(
+def test_a_run_predicts_on_the_command_line_and_is_evaluated(
     trained: tuple[Path, str], corpus: Path, cli: Callable[..., tuple[int, str, str]]
 ) -> None:
     out, _ = trained
@@ -498,7 +498,7 @@ def test_a_run_answers_on_the_command_line_and_is_evaluated(
     assert code == 2 and "No [MASK] in 'sun sand'" in wrong
 
 
-def test_a_run_is_what_transformers_reads(trained: tuple[Path, str]) -> None:
+def test_transformers_reads_a_run(trained: tuple[Path, str]) -> None:
     out, _ = trained
     peer = transformers.AutoModelForPreTraining.from_pretrained(out, attn_implementation="eager")
     tokens = transformers.AutoTokenizer.from_pretrained(out)

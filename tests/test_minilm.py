@@ -70,7 +70,7 @@ def test_vectors_are_those_of_transformers_together_and_alone(model: Model) -> N
     assert float((alone - right).abs().max()) < 1e-5 and float((alone - together).abs().max()) < 1e-6
 
 
-def test_transformers_reads_what_we_save(model: Model, tmp_path: Path) -> None:
+def test_transformers_reads_saved_models(model: Model, tmp_path: Path) -> None:
     assert FOLDER is not None
     regard.save(model, tmp_path)
     ours = transformers.AutoModel.from_pretrained(tmp_path).state_dict()

@@ -45,7 +45,7 @@ def test_every_shape_is_written_once_in_its_part_and_class(modelnet: Any, tmp_pa
     assert [parts[n] for n in (4, 5, 6)] == [parts[n] for n in (8, 9, 10)]  # duplicates are in the same split
 
 
-def test_the_surface_is_what_is_not_surrounded(modelnet: Any) -> None:
+def test_the_surface_is_the_set_of_voxels_with_a_free_side(modelnet: Any) -> None:
     cells = shapes(1, 2)[0].astype(bool)
     cells[1:5, 1:5, 1:5] = True
     found = modelnet.surface(cells)
@@ -79,7 +79,7 @@ def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body
     np.testing.assert_allclose(cloud.normals[inner], np.broadcast_to([0, 0, 1], (inner.sum(), 3)), atol=1e-6)
 
 
-def test_what_is_held_out_may_be_trained_on_too(modelnet: Any, tmp_path: Path) -> None:
+def test_held_out_shapes_may_be_trained_on_too(modelnet: Any, tmp_path: Path) -> None:
     train = shapes(60, 3)
     np.savez(tmp_path / "m.npz", X_train=train, y_train=np.zeros(60), X_test=train[:1], y_test=[0])
     few = modelnet.prepare(tmp_path / "m.npz", tmp_path / "few", modelnet.Wanted(held_out=3))

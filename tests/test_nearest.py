@@ -106,7 +106,9 @@ def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float
     )
 
 
-def test_ranks_count_what_is_nearer_and_any_right_answer_will_do(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_count_nearer_texts_and_any_correct_text_is_accepted(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     placed(model, monkeypatch, {"the cat": 0.0, "sat": 0.3, "is": 0.2, "mat": 0.1, "a dog": 1.0, "on": 1.4, "b": 0.25})
     pairs = [("the cat", "sat"), ("the cat", "is"), ("a dog", "on"), ("b", "mat"), ("mat", "the cat"), ("on", "on")]
     scores, ranks = score(model, [Pair(a, b, "", 1) for a, b in pairs])
@@ -131,7 +133,7 @@ def saved(model: Model, tmp_path: Path) -> Path:
     return model.save(tmp_path / "my encoder")
 
 
-def test_a_file_is_searched_for_what_is_nearest(cli: Cli, saved: Path, model: Model, tmp_path: Path) -> None:
+def test_a_file_is_searched_for_the_nearest_texts(cli: Cli, saved: Path, model: Model, tmp_path: Path) -> None:
     (tmp_path / "my texts.txt").write_text("\n\n".join([*TEXTS, TEXTS[0]]) + "\n")
     right = model.predict({"query": "the mat", "corpus": TEXTS, "top_k": 2})
     told = "".join(

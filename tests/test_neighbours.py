@@ -126,7 +126,7 @@ def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @kinds
 @dtypes
 @pytest.mark.parametrize("count", [3, 16])
-def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_lists_equal_all_pairs(kind: str, dtype: Any, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     n = 700
     x, queries = points(n, kind).to(dtype), points(90, kind, seed=1).to(dtype) * 1.5
     wanted, others = knn(x, CloudSizes((n,)), count), knn(x, CloudSizes((n,)), count, queries, CloudSizes((90,)))
@@ -142,7 +142,7 @@ def test_cells_find_what_all_pairs_find(kind: str, dtype: Any, count: int, monke
 
 @pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_cells_hold_what_no_grid_was_made_for(scale: float) -> None:
+def test_cell_lists_support_extreme_densities(scale: float) -> None:
     """Densities that differ by many powers of ten, and one distant point."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(1500, 3, generator=draw) ** 5

@@ -112,7 +112,7 @@ def test_attended_patches_are_bright_where_they_are() -> None:
     assert np.abs(smooth - dark).sum(-1)[20:, 10:20].mean() > 4 * np.abs(smooth - dark).sum(-1)[:10].mean()
 
 
-def test_an_answer_of_another_size_is_refused() -> None:
+def test_a_prediction_of_another_size_is_refused() -> None:
     with pytest.raises(RegardError, match="30"):
         overlay_classes(PICTURE, np.zeros((30, 41), int), 4)
 

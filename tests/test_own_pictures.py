@@ -65,7 +65,7 @@ def test_an_unknown_class_is_named_with_its_image(folder: Path) -> None:
         label_ids([sample], ["a"], ["b"])
 
 
-def test_entries_that_are_left_out_are_no_rows() -> None:
+def test_skipped_entries_are_not_rows() -> None:
     assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(
         "note: 1 entry skipped: hidden, no image or without label"
     )

@@ -228,7 +228,7 @@ def test_a_model_comes_back_with_its_palette_and_draws_the_same(learnt: Any, tmp
         regard.load(tmp_path).predict(picture)
 
 
-def test_what_cannot_be_drawn_is_refused(learnt: Any) -> None:
+def test_unsupported_requests_are_refused(learnt: Any) -> None:
     model, picture = learnt[0], striped(1, 4)[0]
     for settings in ({"repetition_penalty": 1.2}, {"max_new_tokens": 4}, {"stop_strings": "x"}):
         with pytest.raises(SettingError, match="not used by task"):
@@ -364,7 +364,7 @@ def test_completions_are_between_the_prompt_and_the_reference(learnt: Any, tmp_p
 @pytest.mark.parametrize(
     ("lines", "name"), [([], "it.png"), ([SheetRow([])], "it.png"), ([SheetRow([LabeledImage(THREE[None])])], "it.gif")]
 )
-def test_what_is_no_sheet_is_refused(lines: Any, name: str, tmp_path: Path) -> None:
+def test_invalid_sheets_are_refused(lines: Any, name: str, tmp_path: Path) -> None:
     with pytest.raises(RegardError):
         draw_contact_sheet(lines, tmp_path / name)
 

@@ -132,7 +132,7 @@ def test_a_damaged_gzip_file_is_refused(folder: Path) -> None:
         assert f"{path}, line" in said and "damaged gzip" in said and "gzip -t" in said
 
 
-def test_a_missing_file_is_answered_with_the_nearest_name(folder: Path) -> None:
+def test_a_missing_file_is_reported_with_the_nearest_name(folder: Path) -> None:
     write(folder / "train.tsv", "a\tb\n")
     said = complaint(str(folder / "trian.tsv"))
     assert "trian.tsv: file not found. Did you mean 'train.tsv'?" in said
@@ -208,7 +208,7 @@ def test_columns_without_a_header_are_chosen_by_position(folder: Path) -> None:
     assert "column 3 does not exist. Column positions range from 0 to 2." in complaint(path, source="0", target="3")
 
 
-def test_an_unknown_column_is_answered_with_the_nearest(folder: Path) -> None:
+def test_an_unknown_column_is_reported_with_the_nearest(folder: Path) -> None:
     path = write(folder / "a.csv", "id,english,german\n1,cat,Katze\n")
     said = complaint(path, kind=UnknownNameError, source="englsh", target="german")
     assert "Unknown column 'englsh'. Did you mean 'english'?" in said
@@ -279,7 +279,7 @@ def test_json_of_nested_translations_is_read_by_column(folder: Path) -> None:
     assert "(keys: en, de)." in complaint(path)
 
 
-def test_an_unknown_json_key_is_answered_with_the_nearest(folder: Path) -> None:
+def test_an_unknown_json_key_is_reported_with_the_nearest(folder: Path) -> None:
     path = write(folder / "a.jsonl", '{"english": "a", "german": "b"}\n{"english": "a"}\n')
     said = complaint(path, kind=UnknownNameError, source="english", target="germen")
     assert "Did you mean 'german'?" in said and f"{path}, line 1" in said
@@ -377,7 +377,7 @@ def test_the_same_sentence_never_falls_on_both_sides() -> None:
     assert not {pair.source for pair in valid} & {pair.source for pair in train}
 
 
-def test_order_does_not_change_what_is_held_out_and_growth_changes_little() -> None:
+def test_order_does_not_change_the_held_out_rows_and_growth_changes_few() -> None:
     pairs = numbered(1000)
     held = set(hold_out(pairs, source_of, fraction=0.1)[1])
     random.Random(0).shuffle(pairs)

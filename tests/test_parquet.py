@@ -94,7 +94,7 @@ def test_a_damaged_file_is_refused(folder: Path) -> None:
     assert "contains no rows" in complaint(save(folder / "b.pq", {"source": nothing, "target": nothing}))
 
 
-def test_bytes_that_are_no_text_are_named_by_their_row(folder: Path) -> None:
+def test_invalid_bytes_are_named_by_their_row(folder: Path) -> None:
     raw = arrow.array([b"cat", b"M\xe4dchen"], arrow.binary())
     column = arrow.Array.from_buffers(arrow.string(), 2, raw.buffers())
     path = save(folder / "a.parquet", {"source": ["a", "b"], "target": column})

@@ -94,7 +94,7 @@ def test_the_norm_is_where_it_is_placed(placement: Any) -> None:
 
 
 @pytest.mark.parametrize("placement", ["pre", "post", None])
-def test_dropout_falls_on_what_the_layer_adds_and_never_on_the_path_around_it(placement: Any) -> None:
+def test_dropout_applies_to_the_layer_and_never_to_the_residual_path(placement: Any) -> None:
     residual, x = noisy(Residual(nn.Linear(4, 4), 4, placement, dropout=0.5)).train(), noise(2000, 4)
     plain = x + residual.inner(residual.norm(x) if placement == "pre" else x)
     torch.manual_seed(0)
@@ -232,7 +232,7 @@ def test_sixteen_bits_are_summed_in_thirty_two() -> None:
     near(total.double(), cross_entropy(logits.double(), torch.arange(400) % 50, 0.1)[0], 1e-5)
 
 
-def test_a_label_that_is_no_token_is_not_trained_as_another() -> None:
+def test_an_invalid_label_is_not_trained_as_another() -> None:
     logits = noise(3, 5).requires_grad_()
     with pytest.raises((RuntimeError, IndexError)):
         cross_entropy(logits, torch.tensor([1, -1, 2]))[0].backward()
@@ -244,7 +244,7 @@ def test_a_label_that_is_no_token_is_not_trained_as_another() -> None:
 
 
 @pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(4), CrossCache()])
-def test_selected_rows_take_their_past_along(memory: KVCache) -> None:
+def test_selected_rows_keep_their_cache(memory: KVCache) -> None:
     memory.select_rows(torch.tensor([1, 0]))  # no effect on an empty cache
     k, v = noise(3, 2, 4, 5), noise(3, 2, 4, 6, seed=1)
     memory.extend(lambda: (k, v), None)
@@ -270,7 +270,7 @@ def test_kept_rows_continue_as_if_alone(past: Any) -> None:
     near(out, right[:, 3:])
 
 
-def test_reordered_rows_exchange_their_pasts_and_leave_the_source_alone() -> None:
+def test_reordered_rows_swap_their_caches_and_keep_the_source() -> None:
     k, lengths = noise(3, 1, 2, 2), torch.tensor([1, 2, 3])
     state = DecoderState(
         [LayerCache(DynamicCache(k, -k), CrossCache((k + 1, k + 2)))], torch.tensor([5, 6, 7]), lengths

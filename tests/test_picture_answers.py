@@ -238,7 +238,7 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     assert np.array_equal(answers[0].extra["meters"], said), "meters are not rescaled"
 
 
-def test_what_a_palette_makes_ready_may_be_written_to() -> None:
+def test_images_normalized_by_a_palette_are_writable() -> None:
     """Read-only arrays would cause a PyTorch warning in explanations of images with a palette."""
     palette = fresh("imagegpt", "classify").processor
     assert all(palette.prepare(noise((*shape, 3))).flags.writeable for shape in ((5, 5), (9, 7)))

@@ -90,7 +90,7 @@ def clear(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "wanted"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
-def test_what_was_spoilt_is_found_and_nothing_else(
+def test_deliberate_errors_are_found_and_nothing_else(
     spoil: Any, wanted: dict[str, tuple[str, int]], tmp_path: Path
 ) -> None:
     spoil(clean(tmp_path))

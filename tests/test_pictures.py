@@ -220,7 +220,7 @@ def test_an_image_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
         assert not any(item.depth or item.label for item in found)
 
 
-def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
+def test_images_without_a_mask_are_named(tmp_path: Path) -> None:
     entry = pairs(tmp_path)
     draw(tmp_path / "images/4.jpg")
     (tmp_path / "masks/x/2.png").rename(tmp_path / "masks/x/9.png")
@@ -302,7 +302,7 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
         ("classes.json", json.dumps([str(n) for n in range(300)]), "300"),
     ],
 )  # fmt: skip
-def test_a_file_of_classes_that_means_nothing_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_an_invalid_file_of_classes_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(RegardError, match=said) as error:
         read_classes(tmp_path / name)

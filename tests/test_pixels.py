@@ -44,7 +44,7 @@ def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
-def test_what_is_kept_without_loss_is_read_as_it_was(form: str) -> None:
+def test_lossless_formats_are_read_exactly(form: str) -> None:
     picture = photograph()
     how = {"lossless": True} if form == "WEBP" else {}
     assert np.array_equal(read_image(encoded(Image.fromarray(picture), form, **how)), picture)
@@ -123,7 +123,7 @@ def test_broken_exif_data_leaves_the_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
-def test_of_what_moves_the_first_frame_is_taken(form: str) -> None:
+def test_the_first_frame_of_animations_is_taken(form: str) -> None:
     frames = [Image.fromarray(np.full((9, 12, 3), shade, np.uint8)) for shade in (40, 120, 250)]
     content = encoded(frames[0], form, save_all=True, append_images=frames[1:])
     pixels, facts = image_io.inspect_image(content)
@@ -207,7 +207,7 @@ def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> Non
         read_image(encoded(Image.fromarray(photograph(120, 200)), "PNG"))
 
 
-def test_only_what_is_needed_of_a_jpeg_is_decoded() -> None:
+def test_a_jpeg_is_decoded_at_the_needed_resolution() -> None:
     content = encoded(Image.fromarray(photograph(400, 600)), "JPEG")
     sizes = {least: read_image(content, least).shape[:2] for least in (0, 300, 200, 120, 100, 40, 1)}
     assert sizes == {
@@ -311,7 +311,7 @@ def test_depth_is_in_meters_and_0_where_unknown(tmp_path: Path) -> None:
         read_depth(encoded(Image.fromarray(photograph()), "PNG"), 1.0)
 
 
-def test_arrays_that_are_no_depth_are_refused(tmp_path: Path) -> None:
+def test_invalid_depth_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
     with pytest.raises(DataError, match=r"a\.npy"):
         read_depth(str(tmp_path / "a.npy"))

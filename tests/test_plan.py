@@ -107,7 +107,7 @@ def test_a_micro_batch_may_be_changed_by_its_owner() -> None:
     assert plan.micro_batch(0)[1].min() >= 0
 
 
-def test_evaluation_goes_by_length() -> None:
+def test_evaluation_is_sorted_by_length() -> None:
     lengths = some_lengths(500)
     totals = lengths[np.concatenate(LengthBucketed(lengths, 512, 0).sequential())].sum(1)
     assert (np.diff(totals) >= 0).all()

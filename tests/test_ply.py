@@ -218,7 +218,7 @@ def test_invalid_files_are_reported_without_large_allocations(what: str, said: s
 # -- writing
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_files_are_read_again(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     places = random.normal(size=(20, 3)).astype(np.float32)
     labels, colours = random.integers(-1, 3, 20), random.integers(0, 256, (20, 3)).astype(np.uint8)
@@ -254,7 +254,7 @@ def trimesh() -> Any:
     return pytest.importorskip("trimesh")
 
 
-def test_trimesh_reads_what_is_written(trimesh: Any, tmp_path: Path) -> None:
+def test_trimesh_reads_written_files(trimesh: Any, tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     places, colours = random.normal(size=(20, 3)).astype(np.float32), random.integers(0, 256, (20, 3)).astype(np.uint8)
     write_ply(tmp_path / "a.ply", PointCloud(places), np.arange(20), colours, ("one", "two"))
@@ -266,7 +266,7 @@ def test_trimesh_reads_what_is_written(trimesh: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "binary"])
-def test_what_trimesh_writes_is_read(trimesh: Any, encoding: str) -> None:
+def test_files_of_trimesh_are_read(trimesh: Any, encoding: str) -> None:
     mesh = trimesh.creation.torus(2, 0.5)
     cloud = read_cloud(mesh.export(file_type="ply", encoding=encoding), num_points=5000)
     assert cloud.from_mesh and len(cloud) == 5000

@@ -111,7 +111,7 @@ def test_rows_contain_coordinates_then_colors_then_normals() -> None:
     np.testing.assert_array_equal(x[:, 6:], made.normals)
 
 
-def test_what_a_file_does_not_have_is_nothing() -> None:
+def test_missing_attributes_are_zeros() -> None:
     x, _ = PointProcessor(features=("colors", "normals")).prepare(PointCloud(cloud(20).coordinates))
     assert x.shape == (20, 9) and not x[:, 3:].any()
     assert PointProcessor(features=("normals",)).normals_column == 3 and PointProcessor().normals_column is None
@@ -205,7 +205,7 @@ def test_a_wrong_file_of_it_is_refused(text: str | None, said: str, tmp_path: Pa
         {"features": ("heat",)}, {"frame": "floor", "block": 0.1, "voxel": 0.2}, {"up": "w"}, {"frame": "none"},
     ],
 )  # fmt: skip
-def test_what_means_nothing_is_refused(how: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         PointProcessor(**how)
 
@@ -279,7 +279,7 @@ def test_dropping_leaves_some_out_and_never_all() -> None:
     np.testing.assert_array_equal(sample_kept_points(9, random, NO_POINT_AUGMENT), np.arange(9))
 
 
-def test_shaking_is_a_pure_function_of_its_generator_and_leaves_what_it_reads() -> None:
+def test_augmentation_is_a_pure_function_of_its_generator_and_keeps_its_input() -> None:
     x = cloud(40).coordinates
     before = x.copy()
     how = PointAugment("any", (0.8, 1.25), 0.1, 0.02, 0.3)
@@ -290,7 +290,7 @@ def test_shaking_is_a_pure_function_of_its_generator_and_leaves_what_it_reads() 
     np.testing.assert_array_equal(augment_points(x, generator(1), NO_POINT_AUGMENT), x)
 
 
-def test_what_is_switched_off_leaves_the_rest_as_it_falls_out() -> None:
+def test_disabled_augmentations_do_not_change_the_others() -> None:
     x = cloud(40).coordinates
     turned = augment_points(x, generator(4), PointAugment("up"))
     both = augment_points(x, generator(4), PointAugment("up", shift=0.5))
@@ -308,7 +308,7 @@ def test_what_is_switched_off_leaves_the_rest_as_it_falls_out() -> None:
         {"point_dropout": 1.0},
     ],
 )
-def test_shaking_that_means_nothing_is_refused(how: dict[str, Any]) -> None:
+def test_invalid_augmentations_are_refused(how: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         PointAugment(**how)
 
@@ -387,7 +387,7 @@ def test_votes_are_the_mean_of_the_predictions() -> None:
     np.testing.assert_array_equal(votes.labels(), (right / counts[:, None]).argmax(axis=1))
 
 
-def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
+def test_every_point_of_a_scene_has_the_prediction_of_its_voxel() -> None:
     """The substitute model predicts the class of the voxel, which every point of the voxel receives."""
     made = cloud(3000, scale=5)
     points = PointProcessor(64, "floor", voxel=0.3, block=1.5, features=("colors",))
@@ -407,7 +407,7 @@ def test_every_point_of_a_scene_has_the_answer_of_its_cell() -> None:
     assert votes.probabilities(found.voxel_index).shape == (3000, 5)
 
 
-def test_tilts_mirrors_and_stretches_are_what_they_are_called() -> None:
+def test_tilts_flips_and_scales_match_their_names() -> None:
     x = np.eye(3, dtype=np.float32)
     # rows are the images of the axes
     turns = np.stack([augment_points(x, generator(n), PointAugment(tilt=10)) for n in range(2000)])

@@ -105,7 +105,7 @@ def test_neighbor_lists_are_computed_once_for_each_level(form: Any, monkeypatch:
 
 @forms
 @pytest.mark.parametrize("counts", [(30,), (9, 26, 4)])
-def test_permuted_points_permute_the_answer_and_leave_the_summary(form: Any, counts: Any) -> None:
+def test_permuted_points_permute_the_output_and_keep_the_pooled_output(form: Any, counts: Any) -> None:
     """Includes grids and duplicate points: only coordinates may break ties."""
     body, batch = body_of(variant=form, point_order="sorted"), packed(counts)
     x = batch.inputs.clone()

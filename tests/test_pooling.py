@@ -51,7 +51,7 @@ def write(folder: Path, files: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("pooling", [Pooling(), Pooling("cls", False), Pooling("max", True, 256, True)])
-def test_what_is_written_about_pooling_is_read_again(pooling: Pooling, tmp_path: Path) -> None:
+def test_pooling_files_are_written_and_read(pooling: Pooling, tmp_path: Path) -> None:
     assert read_pooling(write(tmp_path, pooling_files(pooling, 12))) == pooling
     assert read_pooling(tmp_path / "1_Pooling") == Pooling()  # the default without such files
     named = {"embedding_dimension": 12, "pooling_mode": pooling.mode}  # the format of newer files

@@ -198,7 +198,7 @@ def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
     near(drawn.mean(0), right, 0.12)
 
 
-def test_what_is_dropped_adds_no_vector_of_its_distance_either() -> None:
+def test_dropped_weights_add_no_relative_value_either() -> None:
     one, x, placed = attention(dropout=0.5).train(), noise(B, L, H * D), whole(make("shaw"))
     weights: list[Tensor] = []
     one(x, position=placed, record=lambda w: weights.append(w))
@@ -366,7 +366,7 @@ def t5_encoder(depth: int, hidden: int) -> Any:
     return noisy(Stack(blocks, RMSNorm(width), T5Bias(H))).eval()
 
 
-def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_encoder_of_t5_is_built_from_our_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs, gradients and padding, with one table for all blocks."""
     from transformers import T5Config, T5EncoderModel
     from transformers.models.t5 import modeling_t5
@@ -405,7 +405,7 @@ def test_the_encoder_of_t5_is_made_of_our_parts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
-def test_the_root_of_the_mean_square_is_taken_with_what_is_added(kind: torch.dtype) -> None:
+def test_rms_norm_includes_the_residual_sum(kind: torch.dtype) -> None:
     """16-bit states are cast to the dtype of the gain, as in layer norm under autocast."""
     norm = noisy(RMSNorm(6, eps=0.1))
     x, more = noise(2, 3, 6).to(kind), noise(2, 3, 6, seed=1).to(kind)

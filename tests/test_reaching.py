@@ -185,7 +185,7 @@ def test_global_tokens_whose_weights_are_all_dropped_give_zero(monkeypatch: pyte
     near(module(x, mask=SlidingWindow(2, 2) | GlobalTokens(marks))[marks], module.out.bias.expand(3, -1))
 
 
-def test_other_rules_and_whatever_else_an_attention_may_be_given_are_refused() -> None:
+def test_other_masks_and_unsupported_arguments_are_refused() -> None:
     module, x = LongformerAttention(WIDTH, H), torch.randn(1, 5, WIDTH)
     for rule in (None, Causal(), Padding(torch.tensor([3]))):
         with pytest.raises(ValueError, match="window"):

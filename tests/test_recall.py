@@ -76,7 +76,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("kind", GENERATORS)
-def test_answers_are_right_and_questions_are_the_same_for_the_same_name(kind: str) -> None:
+def test_answers_are_correct_and_questions_are_the_same_for_the_same_name(kind: str) -> None:
     made = some(kind, longest=20, samples=600)
     assert made == some(kind, longest=20, samples=600) != some(kind, longest=20, samples=600, seed=2)
     assert len({one.source for one in made}) == len(made) == 600
@@ -195,7 +195,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_run_remembers_what_it_was_made_of(run: Path) -> None:
+def test_a_run_stores_its_data_settings(run: Path) -> None:
     facts = json.loads((run / "regard.json").read_text())
     assert facts["sources"]["data"] == ["facts-1#longest=3,samples=60"]
     assert facts["sources"]["valid"] == ["facts-1#longest=3,samples=12,part=valid"]

@@ -48,7 +48,7 @@ def test_steps_are_teacher_forcing(name: str, label: str, prompt: int) -> None:
 
 
 @cases
-def test_beams_exchange_their_pasts_and_rows_leave(name: str, label: str) -> None:
+def test_beams_swap_their_states_and_rows_end(name: str, label: str) -> None:
     model = tiny(name, label)
     batch, _ = asked(3, model)
     start, owners = torch.tensor([[1], [4], [5]]), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -181,7 +181,7 @@ def run(request: pytest.FixtureRequest, pairs: Pairs, tmp_path_factory: pytest.T
 
 
 @pytest.mark.every(2)
-def test_a_run_is_kept_under_our_own_names_and_answers_and_is_scored(run: Path) -> None:
+def test_a_run_in_native_format_predicts_and_is_scored(run: Path) -> None:
     from regard.runs.evaluate import evaluate
     from regard.runs.info import info
 
@@ -222,7 +222,7 @@ def test_packed_rows_are_refused_in_words(run: Path, tmp_path: Path) -> None:
 SOURCE, SAID = "the old women danced", "die alten Frauen tanzten"
 
 
-def test_an_explanation_shows_the_alignment_or_what_words_depended_on(run: Path, tmp_path: Path) -> None:
+def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(run: Path, tmp_path: Path) -> None:
     model = regard.load(run).double()
     found = model.explain(SOURCE, SAID)
     (item,) = found.maps

@@ -166,7 +166,7 @@ def test_the_decoding_kernel_gets_rotated_keys_and_no_bias(case: str, monkeypatc
 @pytest.mark.every(5)
 @cases
 @pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=3)])
-def test_search_in_fixed_shapes_finds_what_search_in_growing_ones_finds(case: str, settings: DecodeSettings) -> None:
+def test_search_in_fixed_shapes_equals_search_in_growing_shapes(case: str, settings: DecodeSettings) -> None:
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     prompt = torch.randint(3, 20, (3, 2), generator=torch.Generator().manual_seed(2))
@@ -198,7 +198,7 @@ def test_captured_tensors_can_be_written(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["transformer rotary", "transformer buckets", "transformer shaw", "gpt3 buckets"])
-def test_packed_rows_learn_what_padded_rows_learn(case: str) -> None:
+def test_packed_rows_train_as_padded_rows_do(case: str) -> None:
     model = model_of(case)
     padded, packed = batch_of(case, model), batch_of(case, model, packed=True)
     right, ours = (model.task.loss(model, batch, LossWeights(0.1))[0] for batch in (padded, packed))
@@ -261,7 +261,7 @@ def test_shared_terms_of_all_blocks_are_computed_once_per_pass(monkeypatch: pyte
 
 
 @cases
-def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
+def test_a_saved_model_predicts_as_before(case: str, tmp_path: Path) -> None:
     model, name = model_of(case), CASES[case][0]
     batch = batch_of(case, model)
     right = model.body(batch).sequence
@@ -278,7 +278,7 @@ def test_a_saved_model_answers_as_before(case: str, tmp_path: Path) -> None:
             regard.save(model, tmp_path / "theirs")
 
 
-def test_a_run_by_name_learns_answers_and_explains(few: Path, tmp_path: Path) -> None:
+def test_a_run_by_name_trains_predicts_and_explains(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     said = train_tiny(few, run, *TWELVE, "model.position_embedding=none", "model.relative_position=t5")
     model = regard.load(run)
@@ -307,7 +307,7 @@ def refused(words: str, position: Any, blocks: Any = None) -> None:
         Stack(blocks or [transformer_block(12, 3, 8), transformer_block(12, 3, 8)], position=position)
 
 
-def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
+def test_incompatible_configs_are_refused_on_construction() -> None:
     refused("Rotary has head width 6, but the attention has head width 4", Rotary(6))
     refused("has head width 6, but the attention has head width 4", [Shaw(6), Shaw(6)])
     refused("T5Bias has 4 heads, but the attention has 3", T5Bias(4))

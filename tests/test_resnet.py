@@ -111,7 +111,7 @@ KINDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("training", [False, True], ids=["asked", "taught"])
 @pytest.mark.parametrize("kind", KINDS, ids=["bottleneck", "basic", "coarse", "early", "narrow"])
-def test_a_resnet_makes_the_maps_of_the_published_one_and_gathers_its_statistics(
+def test_feature_maps_and_statistics_of_resnet_equal_transformers(
     kind: dict[str, Any], training: bool, tmp_path: Path
 ) -> None:
     peer = theirs("resnet", **kind)
@@ -132,7 +132,7 @@ STANDARDS = list(itertools.product(["preactivation", "bottleneck"], [None, "same
 
 
 @pytest.mark.parametrize(("kind", "padding", "fits"), STANDARDS)
-def test_bit_makes_the_maps_of_the_published_one(kind: str, padding: str | None, fits: bool, tmp_path: Path) -> None:
+def test_feature_maps_of_bit_equal_transformers(kind: str, padding: str | None, fits: bool, tmp_path: Path) -> None:
     peer = theirs("bit", layer_type=kind, global_padding=padding, embedding_dynamic_padding=fits)
     body = opened(bit.SYSTEM, saved(peer, tmp_path)).train()
     for seed, shape in enumerate(SHAPES):
@@ -294,7 +294,7 @@ def test_feature_maps_have_the_stated_width_and_stride(system: System, config: A
 
 @systems
 @pytest.mark.parametrize("shape", [(37, 53), (48, 64)])
-def test_dense_heads_answer_for_each_pixel(system: System, shape: tuple[int, int]) -> None:
+def test_dense_heads_predict_each_pixel(system: System, shape: tuple[int, int]) -> None:
     config = OURS[system.name]
     body, x = noisy(system.build(config)), noise(2, 2, *shape)
     segment, depth = noisy(segmentation_head(config, 3)), noisy(depth_head(config))

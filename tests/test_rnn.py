@@ -251,7 +251,7 @@ def test_weights_begin_evenly_between_two_numbers() -> None:
     assert rnn.PRESETS["rnn-sutskever"].config.init_range == 0.08
 
 
-def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> None:
+def test_without_init_std_matrices_are_initialized_by_fan_in_and_embeddings_wider() -> None:
     torch.manual_seed(3)
     body = rnn.build(rnn.Config(width=60, embedding_dim=90, depth=2, vocab_size=500, init_range=0.0))
     for name, parameter in body.named_parameters():
@@ -272,7 +272,7 @@ def test_without_a_spread_matrices_begin_by_what_they_read_and_words_wider() -> 
         ({"eos_id": 7}, r"model\.eos_id"),
     ],
 )
-def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:
+def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingError, match=told):
         rnn.Config(**{**SIZES, **changes})
 

@@ -218,7 +218,7 @@ def test_it_has_as_many_parameters_as_the_papers_equations_add_up_to() -> None:
     assert sum(p.numel() for p in plain.parameters()) == 80_401_000 == added_up(plain.config)
 
 
-def test_weights_begin_as_in_the_paper() -> None:
+def test_weights_are_initialized_as_in_the_paper() -> None:
     torch.manual_seed(1)
     body = rnnsearch.build(
         rnnsearch.Config(width=60, encoder_width=50, embedding_dim=70, attention_dim=80, maxout_dim=40, vocab_size=900)
@@ -242,7 +242,7 @@ def test_weights_begin_as_in_the_paper() -> None:
         ({"attention_dim": 0}, "least"),
     ],
 )
-def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], told: str) -> None:
+def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingError, match=told):
         rnnsearch.Config(**{**SIZES, **changes})
 

@@ -64,7 +64,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_and_leaves_the_one_befo
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
-def test_a_gradient_that_is_no_number_is_noticed_too() -> None:
+def test_a_nan_gradient_is_detected_too() -> None:
     watchman = NonFiniteGuard(torch.device("cpu"))
     watchman.record(torch.tensor(1.0), 6)
     watchman.record(torch.tensor(float("inf")), 7)
@@ -124,7 +124,7 @@ def test_sampling_continues_where_the_last_chunk_ended(trained: Trained) -> None
     assert parts == whole and len(set(whole)) > 1
 
 
-def test_a_saved_model_is_no_run_to_resume(tmp_path: Path) -> None:
+def test_a_saved_model_is_not_a_run_to_resume(tmp_path: Path) -> None:
     tiny("transformer").save(tmp_path)
     with pytest.raises(RunError, match="run"):
         train("translate", out=tmp_path, resume=True)
@@ -135,7 +135,7 @@ def test_a_folder_brings_its_own_tokenizer(trained: Trained, tmp_path: Path) -> 
         train("translate", ["x.tsv"], model=str(trained.path), out=tmp_path / "new", settings=["data.vocab_size=300"])
 
 
-def test_evaluation_takes_only_what_it_can_use(trained: Trained) -> None:
+def test_evaluation_accepts_only_settings_with_an_effect(trained: Trained) -> None:
     with pytest.raises(SettingError, match=r"data\.valid_fraction"):
         evaluate(trained.path, settings=["data.valid_fraction=0.5"])
 

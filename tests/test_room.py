@@ -53,7 +53,7 @@ def test_a_body_reports_its_cache_size_before_reading(name: str, label: str) -> 
     "way", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3, "seed": 4}]
 )
 @pytest.mark.parametrize("paths", [1, 2, 4])
-def test_rows_that_take_too_much_memory_are_followed_in_parts(
+def test_rows_beyond_the_memory_limit_are_decoded_in_chunks(
     name: str, label: str, way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (body, batch), settings = asked(name, label), DecodeSettings(**way)

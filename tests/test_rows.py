@@ -78,7 +78,7 @@ def test_optional_columns_are_there_or_not(folder: Path) -> None:
     )
 
 
-def test_lists_and_numbers_pass_where_they_are_meant(folder: Path) -> None:
+def test_lists_and_numbers_are_accepted_in_their_columns(folder: Path) -> None:
     row = {"text": "a", "choices": ["b", "c"], "answer": 1}
     path = write("a.jsonl", json.dumps(row) + "\n" + json.dumps({**row, "answer": True, "choices": "b|c"}))
     names = ("text", "choices", "answer")

@@ -96,7 +96,7 @@ def test_a_mask_equals_its_predicate_at_each_query_and_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rule_written_out_is_the_same_rule(name: str) -> None:
+def test_a_materialized_mask_equals_the_mask(name: str) -> None:
     rule, predicate = CASES[name]
     table = materialize(rule, B, H, torch.arange(L), torch.arange(L))
     assert table.dtype == torch.bool and table.shape[-2:] == (L, L)
@@ -185,7 +185,7 @@ def test_packed_targets_attend_to_the_packed_source_of_the_same_number() -> None
     assert table == [[owner(q, STARTS) == owner(k, theirs) for k in range(6)] for q in range(8)]
 
 
-def test_joining_keeps_what_is_given() -> None:
+def test_masks_are_combined_and_single_ones_returned_unchanged() -> None:
     causal, window, real = Causal(), SlidingWindow(2, 0), Padding(torch.tensor(LENGTHS))
     assert and_masks() is None and and_masks(None, None) is None
     assert and_masks(None, causal, None) is causal

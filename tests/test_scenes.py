@@ -97,7 +97,7 @@ def test_words_refer_to_their_objects() -> None:
 
 
 @pytest.mark.slow
-def test_parts_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[ShapeScene]]) -> None:
+def test_splits_have_their_sizes_and_no_arrangement_twice(made: dict[str, list[ShapeScene]]) -> None:
     seen: set[frozenset[SceneObject]] = set()
     for name, many in SPLIT_SIZES.items():
         counts = Counter(len(scene.objects) for scene in made[name])
@@ -151,7 +151,7 @@ def test_captions_are_short_and_their_words_even(made: dict[str, list[ShapeScene
 
 
 @pytest.mark.parametrize("side", [48, 64, 97])
-def test_regions_hold_what_is_drawn(made: dict[str, list[ShapeScene]], side: int) -> None:
+def test_regions_contain_the_drawn_objects(made: dict[str, list[ShapeScene]], side: int) -> None:
     for scene in made["valid"][:30]:
         picture, boxes = render_scene(scene, side)
         bare = scenes.to_uint8(scenes.render_background(scene.background, side))

@@ -45,7 +45,7 @@ def test_the_title_names_the_explained_class() -> None:
     assert model.explain("the cat", said).title == f"the cat → {said}"
 
 
-def test_no_word_reaches_over_what_was_left_out() -> None:
+def test_no_word_extends_over_the_removed_part() -> None:
     model = encoder("classify", [" ".join("abcdefgh"), "abcdefgh"], ("bad", "good"), vocab_size=24)
     text, inside = model.require_tokenizer(), 0
     for more in range(4):

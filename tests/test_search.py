@@ -142,7 +142,7 @@ PENALTIES = [(0.0, "wu"), (0.6, "wu"), (2.0, "wu"), (0.6, "power"), (1.0, "power
 
 @pytest.mark.parametrize(("penalty", "form"), PENALTIES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_beam_wide_enough_for_everything_ranks_all_answers_there_are(seed: int, penalty: float, form: str) -> None:
+def test_a_beam_wide_enough_ranks_all_possible_outputs(seed: int, penalty: float, form: str) -> None:
     chain = Chain(seed=seed)
     right = sorted(every_answer(chain.follow(0), 4), key=lambda one: -worth(one[1], penalty, form))
     assert len(right) == 31
@@ -265,7 +265,7 @@ def test_neighbors_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_in_another_order_are_answered_in_that_order(way: dict[str, Any]) -> None:
+def test_rows_in_another_order_give_outputs_in_that_order(way: dict[str, Any]) -> None:
     chain, limits, order = Chain(sources=5, vocab_size=4, seed=6), [3, 9, 1, 6, 9], [4, 2, 0, 3, 1]
     straight = ask(chain, list(range(5)), limits, **way)
     assert ask(chain, order, [limits[n] for n in order], named=order, **way) == [straight[n] for n in order]
@@ -296,7 +296,7 @@ def test_a_limit_of_0_gives_an_empty_output_in_every_batch(way: dict[str, Any]) 
     assert mixed[1] == ask(chain, [1], [5], named=[1], **way)[0]
 
 
-def test_no_rows_have_no_answers() -> None:
+def test_no_rows_have_no_outputs() -> None:
     assert ask(Chain(), [], [])[:] == [] and ask(Chain(), [], [], num_beams=2) == []
 
 
@@ -410,7 +410,7 @@ def test_random_numbers_are_uniform_and_keyed_by_all_their_inputs() -> None:
     assert len({float(uniform_numbers(7, *(np.array([number]) for number in key))) for key in keys}) == 4
 
 
-def test_only_what_is_possible_is_drawn_however_the_die_falls() -> None:
+def test_only_tokens_with_positive_probability_are_drawn() -> None:
     edges = torch.tensor([0.0, 0.3, 1 - 2**-53], dtype=torch.float64)
     for logits in ([-math.inf, 0.0, -math.inf, 0.0, -math.inf], [0.0, -math.inf, -math.inf, -math.inf, -40.0]):
         rows = torch.tensor(logits, dtype=torch.float64).expand(3, 5)
@@ -432,7 +432,7 @@ def test_the_most_likely_token_can_always_be_drawn(temperature: float) -> None:
 # -- a real model
 
 
-def test_a_transformer_is_searched_as_if_each_answer_were_computed_from_the_start() -> None:
+def test_a_cached_transformer_search_equals_recomputation_from_the_start() -> None:
     body: Any = build(
         Config(width=8, depth=1, decoder_depth=2, heads=2, ffn_dim=16, vocab_size=7, dropout=0.0)
     ).double()

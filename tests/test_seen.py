@@ -185,7 +185,7 @@ def test_an_image_is_read_once_if_all_fit() -> None:
         assert len(reads) == times
 
 
-def test_threads_read_what_is_not_there_yet_and_sizes_of_their_own_are_not_kept() -> None:
+def test_threads_read_missing_images_and_other_sizes_are_not_cached() -> None:
     read: list[int] = []
 
     def picture(number: int) -> np.ndarray:
@@ -206,7 +206,7 @@ def test_image_paths_are_stored_as_numbers() -> None:
         assert decode_source(encode_source(sample)) == (sample.content or sample.source)
 
 
-def test_a_task_has_a_form_for_what_is_read() -> None:
+def test_a_task_has_a_class_per_modality() -> None:
     assert find_task("classify").modality == "text" and find_task("classify", "image").modality == "image"
     assert find_task("segment").modality == "image"
     with pytest.raises(RegardError, match="image"):

@@ -137,7 +137,7 @@ def test_solids_of_a_kind_differ_and_every_kind_is_as_frequent() -> None:
             assert len({tuple(np.round(size / size[2], 6)) for size in sizes}) == 5
 
 
-def test_rooms_hold_what_they_are_for_on_a_floor_within_walls() -> None:
+def test_rooms_contain_their_furniture_on_a_floor_within_walls() -> None:
     seen: Counter[str] = Counter()
     for number in range(40):
         made = sample_room("train", number)
@@ -213,7 +213,7 @@ def test_a_name_is_read_as_it_is_written() -> None:
         ("rooms#points=few", SettingError, "integer"),
     ],
 )
-def test_a_name_that_means_nothing_is_refused(name: str, kind: type[Exception], said: str) -> None:
+def test_an_invalid_name_is_refused(name: str, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         parse_cloud_recipe(name)
 

@@ -64,7 +64,7 @@ def test_the_label_is_the_tokens_of_the_answer() -> None:
             assert (first, last) == (0, 0)
 
 
-def test_part_of_a_word_is_answered_by_the_word() -> None:
+def test_an_answer_inside_a_word_is_predicted_as_the_word() -> None:
     sample = QASample("?", "a longword here", ("ongwo",), (3,))
     assert answer_tokens(sample, [(0, 1), (2, 10), (11, 15)]) == (1, 1)
     assert answer_tokens(sample, [(0, 1), (11, 15)]) is None
@@ -113,7 +113,7 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
 
 
 @pytest.mark.parametrize("silent", [False, True])
-def test_the_answer_is_the_best_stretch_of_all_windows(silent: bool) -> None:
+def test_the_answer_is_the_best_span_of_all_windows(silent: bool) -> None:
     model = encoder("qa", TEXTS, (NO_ANSWER,) if silent else (), max_length=24)
     context = " ".join([CONTEXT] * 2)
     sample = QASample("where did it sleep", context, (), (), False)
@@ -149,7 +149,7 @@ def test_together_as_alone() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["where", ("where",), {"question": "where"}, ("", "a"), ("a", " "), 3, "[1, 2]"])
-def test_what_is_no_question_is_refused(wrong: Any) -> None:
+def test_invalid_questions_are_refused(wrong: Any) -> None:
     model = encoder("qa", TEXTS)
     with pytest.raises(RegardError, match="question"):
         model.predict([wrong])

@@ -100,7 +100,7 @@ def test_questions_marked_as_impossible_have_no_answer(tmp_path: Path) -> None:
     assert [span.num_relocated for span in found] == [0, 0]  # -1 is not a position
 
 
-def test_tables_have_an_answer_a_row(tmp_path: Path) -> None:
+def test_tables_have_one_answer_per_row(tmp_path: Path) -> None:
     rows = f"Id,Passage,Question,Answer_Start,Answer\n7,{CONTEXT},Where?,26,Paris\n"
     rows += f"8,{CONTEXT},When?,,1889\n9,{CONTEXT},Why?,,\n"
     found = list(iterate_qa([write(tmp_path, "a.csv", rows)]))
@@ -156,7 +156,7 @@ def test_a_context_is_kept_as_it_is_written(tmp_path: Path) -> None:
     assert found.starts == (29,) and not found.num_relocated
 
 
-def test_mended_answers_are_counted(tmp_path: Path) -> None:
+def test_relocated_answers_are_counted(tmp_path: Path) -> None:
     moved = {**WHERE, "answers": [{"text": "Paris", "answer_start": 25}, {"text": "in Paris", "answer_start": 23}]}
     found = list(iterate_qa([write(tmp_path, "a.json", json.dumps(squad(moved, WHEN)))]))
     assert [s.num_relocated for s in found] == [1, 0] and found[0].starts == (26, 23)
@@ -288,7 +288,7 @@ SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("spoil", "found"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
-def test_what_was_spoilt_is_found_and_nothing_else(
+def test_deliberate_errors_are_found_and_nothing_else(
     spoil: Any, found: dict[str, tuple[str, int]], tmp_path: Path
 ) -> None:
     report = checked(tmp_path, spoil(clean()))
@@ -444,7 +444,7 @@ def test_scores_at_the_reported_best_threshold_are_correct(doubts: tuple[float, 
     assert squad_scores(spans, said, doubts, found["best_exact_match_threshold"])["exact_match"] == 100
 
 
-def test_silence_is_wrong_where_every_question_has_an_answer() -> None:
+def test_an_empty_answer_is_wrong_if_every_question_has_an_answer() -> None:
     spans = [asked("Paris"), asked("1889")]
     found = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0])
     assert found["exact_match"] == found["f1"] == found["answerable_f1"] == 50
@@ -453,7 +453,7 @@ def test_silence_is_wrong_where_every_question_has_an_answer() -> None:
     )
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_invalid_predictions_are_refused() -> None:
     with pytest.raises(RegardError, match="questions"):
         squad_scores([asked("x")], [])
     with pytest.raises(RegardError, match="questions"):

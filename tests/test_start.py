@@ -129,7 +129,7 @@ ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
 """Modules that each command may load, and a part of its output."""
 
 
-def test_lists_help_and_typos_are_answered_without_torch(folder: Path) -> None:
+def test_lists_help_and_typos_need_no_torch(folder: Path) -> None:
     for allowed in (LISTS, CHECKED):
         commands = [words for words, (known, _) in ANSWERS.items() if known == allowed]
         for words, report in zip(commands, start(*map(str.split, commands)), strict=True):
@@ -233,7 +233,7 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
 # -- the index and the tables
 
 
-def test_the_index_is_what_the_tables_contain() -> None:
+def test_the_index_equals_the_tables() -> None:
     assert json.loads(json.dumps(build_index())) == load_index(), "run: python -m regard.runs.catalog"
     assert INDEX_PATH.read_text("utf-8") == json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
     assert [row["model"] for row in list_rows("models")] == list(SYSTEMS)

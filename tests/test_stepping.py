@@ -99,7 +99,7 @@ def test_kept_rows_continue_from_their_own_cache(name: str, label: str, prompt: 
 @pytest.mark.every(3)
 @generating
 @pytest.mark.parametrize("room", [None, 9])
-def test_reordered_rows_of_one_source_exchange_their_pasts(name: str, label: str, room: int | None) -> None:
+def test_reordered_rows_of_one_source_swap_their_caches(name: str, label: str, room: int | None) -> None:
     model = tiny(name, label)
     batch, target = sources(model, name, 7)
     twice = torch.tensor([0, 0, 2, 2])

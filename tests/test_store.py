@@ -108,7 +108,7 @@ def test_a_store_without_rows_is_one() -> None:
         assert len(make("empty", lambda _: {}).sides["source"]) == 0
 
 
-def test_keys_differ_with_what_they_are_made_of() -> None:
+def test_keys_differ_with_their_inputs() -> None:
     keys = [
         cache_key(1, "ab", "c"),
         cache_key(1, "a", "bc"),
@@ -207,7 +207,7 @@ def test_a_builder_that_is_killed_leaves_nothing_that_is_ever_used(place: Path) 
     assert left_in(place) == ["a", "b"]
 
 
-def test_what_a_living_process_writes_stays_however_slow_it_is(place: Path) -> None:
+def test_files_of_a_running_process_stay_however_slow_it_is(place: Path) -> None:
     slow = place / f".a.{os.getpid()}.0123abcd.writing"
     slow.mkdir(parents=True)
     os.utime(slow, (1, 1))
@@ -234,14 +234,14 @@ def test_the_least_recently_used_are_evicted_but_none_in_use(place: Path, monkey
     assert left_in(place) == ["g"]
 
 
-def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for said in ("much", "-1", "nan"):
         monkeypatch.setenv("REGARD_CACHE_GB", said)
         with pytest.raises(SettingError, match="gigabytes"):
             make("a", filled())
 
 
-def test_a_store_that_goes_while_it_is_opened_is_not_used(place: Path) -> None:
+def test_a_store_deleted_while_opening_is_not_used(place: Path) -> None:
     make("a", filled())
     lock = FileLock(place / "a" / "store.json")
     (place / "a").rename(place / "b")

@@ -211,7 +211,7 @@ def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, in
     ).hidden_states == ()
 
 
-def test_the_loss_of_labels_is_the_published_one(tmp_path: Path) -> None:
+def test_the_loss_equals_transformers(tmp_path: Path) -> None:
     peer = theirs()
     x, labels = noise(3, 3, 48, 48), torch.tensor([0, 4, 2])
     near(F.cross_entropy(ours(peer, tmp_path)(x), labels), peer(x, labels=labels).loss, 1e-11)
@@ -238,7 +238,7 @@ def test_folders_are_written_as_they_were_read(name: str, tmp_path: Path) -> Non
         assert (list(mine) if isinstance(mine, list | tuple) else mine) == other or "gelu" in str(mine), key
 
 
-def test_a_folder_is_a_model_with_its_labels_and_goes_back_to_one(tmp_path: Path) -> None:
+def test_a_checkpoint_is_loaded_with_its_labels_and_saved_again(tmp_path: Path) -> None:
     peer = theirs(id2label=dict(enumerate("abcde")))
     peer.save_pretrained(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
@@ -279,7 +279,7 @@ def test_a_masked_image_model_is_read_without_its_decoder(tmp_path: Path) -> Non
     [("qkv_bias", False), ("use_absolute_embeddings", True), ("image_size", [32, 64]), ("hidden_act", "selu"),
      ("pretrained_window_sizes", [0, 0, 0, 0])],
 )  # fmt: skip
-def test_what_would_be_another_computation_is_refused(key: str, value: Any) -> None:
+def test_unsupported_config_values_are_refused(key: str, value: Any) -> None:
     with pytest.raises(WeightsError, match=r"size" if key == "image_size" else key):
         swin.PUBLISHED.read({**swin.PUBLISHED.write(as_dict(TINY)), key: value})
     assert swin.PUBLISHED.read({"image_size": [48, 48], "patch_size": (2, 2)})["image_size"] == 48
@@ -397,7 +397,7 @@ def whole_grid(
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
-def test_attention_within_windows_is_that_of_the_whole_grid_under_their_rule(shift: int) -> None:
+def test_window_attention_equals_dense_attention_with_a_mask(shift: int) -> None:
     part, table = attention(shift)
     x = noise(2, 54, 8)
     right, weights = whole_grid(part, table, x, (6, 9))
@@ -527,7 +527,7 @@ def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
     assert torch.equal(body(Batch(x)).pooled, body(Batch(x)).pooled)
 
 
-def test_each_branch_is_left_out_by_itself() -> None:
+def test_each_branch_is_dropped_independently() -> None:
     body: Any = noisy(swin.build(replace(TINY, drop_path=0.5)))
     block, table = body.stages[3].blocks[1], body.stages[3].positions()[1]
     x, inside = noise(64, 6, 64), BoundPosition(table, GridPositionIds(2, 3))
@@ -600,7 +600,7 @@ def test_the_smallest_preset_reads_small_images(size: int) -> None:
         ({"mlp_ratio": 0.1}, "model.mlp_ratio"),
     ],
 )
-def test_what_cannot_be_built_is_refused_in_words(changes: dict[str, Any], said: str) -> None:
+def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         replace(TINY, **changes)
 

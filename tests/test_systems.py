@@ -123,7 +123,7 @@ GPTS = [preset for name in ("gpt1", "gpt2", "gpt3", "decoder") for preset in SYS
 
 
 @pytest.mark.parametrize("preset", GPTS)
-def test_a_decoder_alone_has_as_many_parameters_as_its_parts_add_up_to(preset: str) -> None:
+def test_parameters_of_a_decoder_are_the_sum_of_its_parts(preset: str) -> None:
     system, found = find_preset(preset)
     config = found.config
     D, F = config.width, config.ffn_dim
@@ -207,7 +207,7 @@ def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
 @pytest.mark.every(3)
 @cases
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_packed_rows_learn_what_padded_rows_learn(name: str, label: str, smoothing: float) -> None:
+def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: float) -> None:
     model = tiny(name, label)
     if not getattr(model.config, "packs", True):
         with pytest.raises(ValueError, match="padded"):

@@ -59,7 +59,7 @@ SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("spoil", "found"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
-def test_what_was_spoilt_is_found_and_nothing_else(
+def test_deliberate_errors_are_found_and_nothing_else(
     spoil: Any, found: dict[str, tuple[str, int]], tmp_path: Path
 ) -> None:
     report = check("classify", table(tmp_path, spoil(clean())))

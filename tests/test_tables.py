@@ -233,7 +233,7 @@ def test_parquet_has_lists_of_labels_and_a_list_may_hold_numbers(tmp_path: Path)
     assert [item.label_set for item in iterate_labeled([path])] == [("1", "20"), (), ("3",)]
 
 
-def test_a_column_label_of_texts_goes_before_labels_unless_they_are_named(tmp_path: Path) -> None:
+def test_a_column_label_takes_precedence_over_labels_unless_named(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "text,label,labels\na,x,y|z\n")
     assert plain(iterate_labeled([path])) == [("a", "", "x")]
     assert next(iterate_labeled([path], {"labels": "labels"})).label_set == ("y", "z")

@@ -80,7 +80,7 @@ def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> Non
     assert int(number) == 11 and int((packed.labels != IGNORE).sum()) == 11
 
 
-def test_a_long_sentence_is_read_in_windows_and_every_word_answered_once() -> None:
+def test_a_long_sentence_is_read_in_windows_and_every_word_tagged_once() -> None:
     model = encoder("tag", TEXTS, LABELS, max_length=12)
     words = ("john", "unbelievably", "rome", "longwinded", "to", "mary") * 5
     encoded = TASK.encode([TaggedSentence(words, ())], model.tokenizer, model.config, 12)

@@ -105,7 +105,7 @@ def test_parquet_has_lists_and_may_name_its_numbers(tmp_path: Path) -> None:
     assert plain(iterate_tagged([path], None, TagOptions(names=tuple(names)))) == WANTED
 
 
-def test_numbers_are_no_tags_unless_they_have_names(tmp_path: Path) -> None:
+def test_numbers_are_not_tags_unless_they_have_names(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '\n{"words": ["a", "b"], "tags": [0, 1]}\n')
     with pytest.raises(DataError, match="line 2"):
         list(iterate_tagged([path]))
@@ -279,7 +279,7 @@ SPOILT: list[tuple[str, Any, dict[str, tuple[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("spoil", "found"), [case[1:] for case in SPOILT], ids=[case[0] for case in SPOILT])
-def test_what_was_spoilt_is_found_and_nothing_else(
+def test_deliberate_errors_are_found_and_nothing_else(
     spoil: Any, found: dict[str, tuple[str, int]], tmp_path: Path
 ) -> None:
     report = checked(tmp_path, spoil(clean()))

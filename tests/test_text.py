@@ -115,7 +115,7 @@ def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
     assert TextTokenizer.train_lm_bpe([], 300).size == 257
 
 
-def test_a_saved_one_is_what_it_was(language: TextTokenizer, characters: TextTokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_unchanged(language: TextTokenizer, characters: TextTokenizer, tmp_path: Path) -> None:
     assert not TextTokenizer.exists(tmp_path)
     for made in (language, characters):
         made.save(tmp_path / "tokenizer.json")
@@ -197,7 +197,7 @@ def test_words_are_split_as_transformers_does(words: TextTokenizer, tmp_path: Pa
     assert made.decode(made.encode(["The CAT's mat"])) == ["the cat ' s mat"]
 
 
-def test_what_is_saved_is_the_same_to_transformers(
+def test_a_saved_tokenizer_is_the_same_in_transformers(
     language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
 ) -> None:
     from transformers import PreTrainedTokenizerFast
@@ -217,7 +217,7 @@ def test_what_is_saved_is_the_same_to_transformers(
 
 @pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_the_two_files_have_names_of_their_own_in_other_releases(
+def test_the_two_files_have_other_names_in_other_releases(
     language: TextTokenizer, tmp_path: Path, names: tuple[str, str], zipped: bool
 ) -> None:
     publish(language, tmp_path, *names)

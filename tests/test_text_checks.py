@@ -225,7 +225,7 @@ def test_a_sample_of_lines_represents_all(folder: Path, monkeypatch: pytest.Monk
 # -- guarantees
 
 
-def test_what_reading_refuses_is_an_error_of_the_check(folder: Path) -> None:
+def test_errors_of_reading_are_errors_of_the_check(folder: Path) -> None:
     """For randomly damaged files: every error of training must be a finding of the check."""
     draw = random.Random(5)
     plain = "".join(f"{line}\n" for line in story(1, 300)).encode()

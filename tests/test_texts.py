@@ -115,7 +115,7 @@ def test_line_numbers_of_errors_are_right_far_into_a_file(folder: Path, monkeypa
     assert f"byte offset {content.index(255)} after unzipping." in complaint("a.txt.gz")
 
 
-def test_a_missing_file_is_answered_with_the_nearest_name(folder: Path) -> None:
+def test_a_missing_file_is_reported_with_the_nearest_name(folder: Path) -> None:
     write("train.txt", "a"), write("train.jsonl", "a")
     assert "trian.txt: file not found. Did you mean 'train.txt'" in complaint("trian.txt")
     assert "Did you mean 'train.jsonl'" in complaint("trian.jsonl")

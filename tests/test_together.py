@@ -59,7 +59,7 @@ def alone(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_two_processes_train_what_one_does_and_one_of_them_writes(few: Path, alone: Path, tmp_path: Path) -> None:
+def test_two_processes_train_as_one_does_and_one_of_them_writes(few: Path, alone: Path, tmp_path: Path) -> None:
     done = together(words(few, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     same_losses(tmp_path / "run", alone)
@@ -97,7 +97,7 @@ def test_processes_that_cannot_divide_the_micro_batches_are_refused_with_valid_n
 ) -> None:
     done = together(words(few, tmp_path / "run", "train.grad_accum=9"))
     assert done.returncode != 0 and not (tmp_path / "run/regard.json").exists()
-    assert "[rank" not in done.stderr, done.stderr  # torchrun has a traceback of its own, and ours would bury the words
+    assert "[rank" not in done.stderr, done.stderr  # torchrun prints its traceback, and ours would hide the message
     assert "train.grad_accum=9 is not divisible by 2 processes" in done.stderr
     assert "Use 1, 3, 9 processes, or set train.grad_accum to a multiple of 2" in done.stderr
 

@@ -98,7 +98,7 @@ def test_weights_have_the_file_permissions_of_the_card(trained: Trained) -> None
     assert modes["model.safetensors"] == modes["README.md"], {name: oct(mode) for name, mode in modes.items()}
 
 
-def test_the_best_model_is_what_is_kept(trained: Trained, few: Path, tmp_path: Path) -> None:
+def test_the_best_model_is_kept(trained: Trained, few: Path, tmp_path: Path) -> None:
     assert keeps_best(trained.path, "model:")
     valid = write_pairs(tmp_path / "v.tsv", [("a horse ran", "☃ ☃ ☃ ☃")])
     train_tiny(few, tmp_path / "wild", *TWELVE, "train.lr=1", "train.keep_checkpoints=3", valid=valid)
@@ -242,7 +242,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_differs_from_the_run_is_refused_by_name(change: str, whole: Path) -> None:
+def test_settings_that_differ_from_the_run_are_refused_by_name(change: str, whole: Path) -> None:
     more, arguments, message = CHANGES[change]
     with pytest.raises(RunError, match=message):
         train_tiny((), whole, *TWELVE, *more, resume=True, **arguments)

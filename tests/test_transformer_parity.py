@@ -264,9 +264,7 @@ def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_load_reads_what_save_pretrained_wrote(
-    changes: dict[str, Any], dtype: torch.dtype, sharded: bool, tmp_path: Path
-) -> None:
+def test_load_reads_save_pretrained(changes: dict[str, Any], dtype: torch.dtype, sharded: bool, tmp_path: Path) -> None:
     wanted = tiny("transformer", **changes).to(dtype)
     theirs = marian(wanted, table=False)
     theirs.save_pretrained(tmp_path, max_shard_size="3KB" if sharded else "1GB")
@@ -281,7 +279,7 @@ def test_load_reads_what_save_pretrained_wrote(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_from_pretrained_reads_what_save_wrote(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path) -> None:
+def test_from_pretrained_reads_save(changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path) -> None:
     model = tiny("transformer", **changes).to(dtype)
     regard.save(model, tmp_path, layout="huggingface")
     theirs, told = transformers.MarianMTModel.from_pretrained(tmp_path, output_loading_info=True)
@@ -353,7 +351,7 @@ def generate(taught: Any, batch: Batch, limit: int, **settings: Any) -> tuple[Sa
 
 
 @pytest.mark.parametrize("limit", [1, 5, 12])
-def test_greedy_answers_are_those_of_generate(taught: Any, limit: int) -> None:
+def test_greedy_outputs_equal_generate(taught: Any, limit: int) -> None:
     model, _, batch, _ = taught
     found = search(model.body, batch, END, torch.full((6,), limit), DecodeSettings())
     ours = [(answers[0].tokens, answers[0].has_eos) for answers in found]

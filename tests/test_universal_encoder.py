@@ -207,7 +207,7 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, STOPS])
-def test_each_step_is_a_layer_of_what_counted(changes: dict[str, Any]) -> None:
+def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
     model = encoder("classify", TEXTS, ("no", "yes"), NAME, max_length=48, **{"num_steps": 3, **changes})
     found = model.explain("the old cat sat")
     assert found.decision is not None

@@ -465,6 +465,6 @@ def test_a_config_with_few_keys_means_the_published_defaults() -> None:
         ({"registers": 4}, "registers"),
     ],
 )
-def test_what_would_change_the_computation_is_refused(changes: dict[str, Any], refused: str) -> None:
+def test_unsupported_config_values_are_refused(changes: dict[str, Any], refused: str) -> None:
     with pytest.raises(WeightsError, match=refused):
         vit.PUBLISHED.read(told(**changes))

@@ -86,7 +86,7 @@ def test_our_own_layout_is_held_to_the_same(case: str, tmp_path: Path) -> None:
         regard.load(folder)
 
 
-def test_a_long_list_of_what_is_missing_is_cut() -> None:
+def test_a_long_list_of_missing_tensors_is_truncated() -> None:
     names = NameTable((entry("w{n}.{part}", "theirs.{n}.{part}"),))
     with pytest.raises(WeightsError, match="expected") as refused:
         names.read({"other": zeros(1)}, [f"w{n}.weight" for n in range(8)])
@@ -338,7 +338,7 @@ def test_a_config_that_would_compute_otherwise_is_refused_by_the_name_of_its_key
 @pytest.mark.parametrize(
     "said", [{"encoder_attention_heads": 5, "decoder_attention_heads": 5}, {"d_model": 0}, {"activation_function": []}]
 )
-def test_a_config_that_cannot_be_built_is_no_defect_of_ours(said: dict[str, Any], tmp_path: Path) -> None:
+def test_an_invalid_config_is_not_an_internal_error(said: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(RegardError):
         regard.load(with_config(published(tmp_path), **said))
 
@@ -366,7 +366,7 @@ def test_configs_as_translators_were_published_are_read(without: Any, said: Any,
     assert model.config == TINY["transformer"].config
 
 
-def test_what_an_absent_key_means_is_what_it_means_over_there() -> None:
+def test_absent_keys_have_the_defaults_of_transformers() -> None:
     marian = pytest.importorskip("transformers").MarianConfig()
     assert {key: getattr(marian, key) for key in PUBLISHED.defaults} == PUBLISHED.defaults
     assert {key: getattr(marian, key, value) for key, value in PUBLISHED.fixed.items()} == PUBLISHED.fixed
@@ -423,7 +423,7 @@ def test_a_missing_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -
         regard.load(tmp_path / "ende")
 
 
-def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_config_is_not_a_model(tmp_path: Path) -> None:
     folder = published(tmp_path)
     (folder / "config.json").unlink()
     for what in (folder, folder / "model.safetensors"):
@@ -431,7 +431,7 @@ def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
             regard.load(what)
 
 
-def test_an_unknown_task_preset_or_layout_is_refused_with_what_there_is(tmp_path: Path) -> None:
+def test_an_unknown_task_preset_or_layout_is_refused_with_valid_choices(tmp_path: Path) -> None:
     model = tiny("transformer")
     with pytest.raises(UnknownNameError, match="'translate'"):
         regard.load(published(tmp_path), task="translat")
@@ -450,7 +450,7 @@ def test_sizes_that_no_model_can_have_are_refused_as_settings(changes: dict[str,
         regard.build("transformer-tiny", device="meta", **changes)
 
 
-def test_a_folder_without_tokenizer_loads_and_only_the_answer_misses_it(tmp_path: Path) -> None:
+def test_a_folder_without_tokenizer_loads_and_only_prediction_fails(tmp_path: Path) -> None:
     model = regard.load(published(tmp_path))
     assert model.tokenizer is None
     assert model.logits(torch.tensor([[3, 4, 2]]), torch.tensor([[1, 5]])).shape == (1, 2, 23)

@@ -101,7 +101,7 @@ def test_a_few_short_stretches_leave_a_corpus_its_windows() -> None:
         assert all(sorted(labels(plan.epoch(epoch))) == said(documents) for epoch in range(5))
 
 
-def test_what_rows_leave_unsaid_is_foretold() -> None:
+def test_expected_padding_equals_the_average_padding() -> None:
     for documents in (LONG, np.array([[0, 5], [6, 46], [47, 63], [64, 81]])):
         plan = FixedWindows(documents, 16, 16, seed=1)
         rows = np.mean([len(plan.epoch(epoch)) for epoch in range(2000)])

@@ -189,7 +189,7 @@ def test_nothing_to_learn_from_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "roformer", "longformer", "roberta"])
-def test_what_is_saved_gives_the_same_rows_to_transformers(
+def test_a_saved_tokenizer_gives_the_same_rows_in_transformers(
     trained: TextTokenizer, roberta: Path, tmp_path: Path, kind: str
 ) -> None:
     from transformers import AutoTokenizer

@@ -152,7 +152,7 @@ def test_words_with_an_end_marker_begin_after_one() -> None:
 # -- special tokens
 
 
-def test_parts_are_found_by_the_names_that_a_folder_gives(trained: TextTokenizer, tmp_path: Path) -> None:
+def test_special_tokens_are_found_by_the_names_in_a_checkpoint(trained: TextTokenizer, tmp_path: Path) -> None:
     other = {"[CLS]": "<first>", "[SEP]": "<last>", "[MASK]": "<gap>", "[PAD]": "<void>", "[UNK]": "<what>"}
     settings = {
         "cls_token": "<first>", "sep_token": {"content": "<last>"}, "mask_token": "<gap>", "pad_token": "<void>",

@@ -112,7 +112,7 @@ def test_a_caption_that_is_given_is_read(text: TextTokenizer) -> None:
         model.explain(PICTURE)
 
 
-def test_a_caption_that_was_broken_off_is_read_as_far_as_it_goes(text: TextTokenizer) -> None:
+def test_a_truncated_caption_is_explained_as_far_as_it_goes(text: TextTokenizer) -> None:
     for given in (tables(text, (2,)), []):
         model = Captioner(SENTENCE, given, GRID, 24, text)
         whole = model.explain(PICTURE)
