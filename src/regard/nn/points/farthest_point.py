@@ -97,7 +97,12 @@ def _fps_sliced(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
     begins, ends = held[axis, :, 0].tolist(), held[axis, :, -1].tolist()
     nearest = torch.full((count, SLICE_SIZE), torch.inf, dtype=places.dtype)
     nearest.view(-1)[len(places) :] = -1.0
-    where, names = _inverse_permutation(names[: len(places)]), names.view(count, SLICE_SIZE)
+    where = (
+        torch.empty(len(places), dtype=torch.int64)
+        .scatter_(0, names[: len(places)], torch.arange(len(places)))
+        .tolist()
+    )
+    names = names.view(count, SLICE_SIZE)
     far, lowest = torch.full((count,), torch.inf, dtype=places.dtype), torch.zeros(count, dtype=torch.int64)
     chosen, most = [0], torch.inf
     while len(chosen) < kept and most > 0:
@@ -119,7 +124,3 @@ def _fps_sliced(places: Float[Tensor, "n 3"], kept: int) -> Int[Tensor, "m"]:
         left[chosen] = False
         chosen += left.nonzero()[: kept - len(chosen), 0].tolist()
     return torch.tensor(chosen)
-
-
-def _inverse_permutation(order: Int[Tensor, "n"]) -> list[int]:
-    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).tolist()

@@ -66,9 +66,11 @@ def _knn(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], 
     if places.is_cuda and capabilities.is_available("triton"):
         from regard.nn.points import triton_kernels
 
-        if triton_kernels.knn_supported(places, count) and not _prefers_grid(places, packing):
+        # the grid is faster for large point clouds, but synchronizes
+        use_grid = packing.max_size >= GRID_MIN_POINTS_CUDA and not torch.cuda.is_current_stream_capturing()
+        if triton_kernels.knn_supported(places, count) and not use_grid:
             return triton_kernels.knn(places, queries, packing, asked, count)
-    found = places.new_empty(_output_shape(queries, counts, count), dtype=torch.int64)
+    found = _empty_output(places, queries, counts, asking, count)
     for first, last in _batch_groups(packing, asked):
         (some, rows), (those, ask) = packing.subset(first, last), asked.subset(first, last)
         most = min(count, some.max_size)
@@ -83,17 +85,8 @@ def _knn(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], 
     return found
 
 
-def _prefers_grid(places: Tensor, packing: CloudSizes) -> bool:
-    """Whether the grid is faster than the CUDA kernel and a synchronization is allowed."""
-    return packing.max_size >= GRID_MIN_POINTS_CUDA and not torch.cuda.is_current_stream_capturing()
-
-
-def _output_shape(queries: Tensor, counts: list[int], count: int) -> tuple[int, int]:
-    return len(queries), min(count, max(counts))
-
-
 def _empty_output(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], count: int) -> Tensor:
-    return places.new_empty(_output_shape(queries, counts, count), dtype=torch.int64)
+    return places.new_empty((len(queries), min(count, max(counts))), dtype=torch.int64)
 
 
 _knn_op = torch.library.custom_op(

@@ -20,7 +20,13 @@ class StreamDecoder:
         if isinstance(stop, str) or not all(stop):
             raise SettingError("Stop strings must be a list of non-empty strings.")
         self._text, self._stop_strings = text, tuple(stop)
-        self._detokenizer = _make_detokenizer(text)
+        self._detokenizer: _Detokenizer
+        if text.token_format.is_byte_level:
+            self._detokenizer = _ByteDetokenizer(text, strip=text.token_format is TokenFormat.PREFIXED_BYTES)
+        elif text.token_format in (TokenFormat.CHARACTERS, TokenFormat.WORD_SUFFIX):
+            self._detokenizer = _WordDetokenizer(text)
+        else:
+            self._detokenizer = _WindowDetokenizer(text)
         self._pending = ""
         self.stopped = False
         """a stop string was found"""
@@ -68,14 +74,6 @@ class _Detokenizer(Protocol):
 
     def add(self, token: int) -> str: ...
     def end(self) -> str: ...
-
-
-def _make_detokenizer(text: TextTokenizer) -> _Detokenizer:
-    if text.token_format in (TokenFormat.BYTES, TokenFormat.PREFIXED_BYTES):
-        return _ByteDetokenizer(text, strip=text.token_format is TokenFormat.PREFIXED_BYTES)
-    if text.token_format in (TokenFormat.CHARACTERS, TokenFormat.WORD_SUFFIX):
-        return _WordDetokenizer(text)
-    return _WindowDetokenizer(text)
 
 
 class _ByteDetokenizer:

@@ -240,21 +240,17 @@ class TextTokenizer:
 
     def special_tokens_map(self) -> dict[str, str]:
         """Special tokens of this vocabulary by their `transformers` keys."""
-        known = {
-            name: (
-                *([self.declared_tokens[name]] if name in self.declared_tokens else []),
-                *DEFAULT_SPECIAL_TOKENS[name],
-            )
-            for name in DEFAULT_SPECIAL_TOKENS
-        }
-        if (
-            self.token_to_id(published.ROBERTA_MASK) is not None
-        ):  # RoBERTa uses the same token as bos and cls, and the same token as eos and sep
+        known = dict(DEFAULT_SPECIAL_TOKENS)
+        if self.token_to_id(published.ROBERTA_MASK) is not None:
+            # RoBERTa uses the same token as bos and cls, and the same token as eos and sep
             known |= {"cls_token": (*known["cls_token"], START), "sep_token": (*known["sep_token"], END)}
-        found = {
-            name: [token for token in tokens if self.token_to_id(token) is not None] for name, tokens in known.items()
-        }
-        return {name: tokens[0] for name, tokens in found.items() if tokens}
+        tokens: dict[str, str] = {}
+        for name, defaults in known.items():
+            declared = [self.declared_tokens[name]] if name in self.declared_tokens else []
+            available = [token for token in (*declared, *defaults) if self.token_to_id(token) is not None]
+            if available:
+                tokens[name] = available[0]
+        return tokens
 
     def special_id(self, role: Role) -> int | None:
         """Id of the special token of a role: [CLS] or <s> for start, [SEP] or </s> for end; None if there is none."""
@@ -323,15 +319,8 @@ class TextTokenizer:
             return [(ids, unit_spans(text, self.token_format is TokenFormat.WORDPIECE)) for ids, text in rows]
         found = []
         for text, item in zip(texts, self._encode_batches(texts, self._plain_backend.encode_batch), strict=True):
-            ids = item.ids
-            found.append(
-                (
-                    ids,
-                    trim_spans(
-                        text, item.offsets, None if self._whitespace_tokens is None else self._whitespace_tokens[ids]
-                    ),
-                )
-            )
+            is_whitespace = None if self._whitespace_tokens is None else self._whitespace_tokens[item.ids]
+            found.append((item.ids, trim_spans(text, item.offsets, is_whitespace)))
         return found
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
