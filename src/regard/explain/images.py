@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from regard.tasks.image_generation import require_palette, shift_right
 from regard.tasks.image_task import load_image
 from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
+
+if TYPE_CHECKING:
+    from regard.draw.overlay import AttentionOverlay
 
 METHOD_TITLES = {
     "rollout": "Attention rollout",
@@ -74,27 +77,25 @@ class ImageExplanation(Explanation):
     """cosine similarity (n, n) of learned position embeddings, if any"""
 
     @property
+    def stages(self) -> tuple[GridAttention, ...]:
+        return () if self.image_attention is None else self.image_attention.stages
+
+    @property
     def attention(self) -> tuple[GridArray, ...]:
         """Attention of the query in each layer, (heads, h, w)."""
-        return (
-            ()
-            if self.image_attention is None
-            else tuple(layer for sight in self.image_attention.stages for layer in sight.query_maps)
-        )
+        return tuple(layer for stage in self.stages for layer in stage.query_maps)
 
     @property
     def layer_names(self) -> tuple[str, ...]:
         """Names of all layers, counted over all stages."""
-        sights = () if self.image_attention is None else self.image_attention.stages
-        stages = [stage for stage, sight in enumerate(sights, 1) for _ in sight.query_maps]
-        told = [f" (stage {stage})" if len(sights) > 1 else "" for stage in stages]
-        return tuple(f"layer {number}{stage}" for number, stage in enumerate(told, 1))
+        numbers = [number for number, stage in enumerate(self.stages, 1) for _ in stage.query_maps]
+        suffixes = [f" (stage {number})" if len(self.stages) > 1 else "" for number in numbers]
+        return tuple(f"layer {number}{suffix}" for number, suffix in enumerate(suffixes, 1))
 
     @property
     def extents(self) -> tuple[tuple[float, float], ...]:
         """Height and width of the grid of each layer, relative to the image."""
-        sights = () if self.image_attention is None else self.image_attention.stages
-        return tuple(sight.token_grid.extent for sight in sights for _ in sight.query_maps)
+        return tuple(stage.token_grid.extent for stage in self.stages for _ in stage.query_maps)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -129,57 +130,48 @@ class ImageExplanation(Explanation):
         if self.attention:
             about += f"; query: {self.query_name}" + ("; average over heads" if layer is head is None else "")
         about = "; ".join([about, *(PAPERS[name] for name in self.method_maps)])
-        return draw_heatmap_overlays(panels, path, self.title, about, unit=None, mark=self._relative_query)
-
-    @property
-    def _relative_query(self) -> tuple[float, float] | None:
-        """Query pixel as fractions of image height and width."""
-        if self.query_pixel is None:
-            return None
-        return (self.query_pixel[0] + 0.5) / self.image.shape[0], (self.query_pixel[1] + 0.5) / self.image.shape[1]
+        return draw_heatmap_overlays(
+            panels, path, self.title, about, unit=None, mark=relative_position(self.query_pixel, self.image)
+        )
 
     def _write_page(self, path: Path) -> Path:
         from regard.draw.image_attention import OverlayMap, write_image_page
 
         first = self.extents[0] if self.extents else (1.0, 1.0)
-        each = (
-            []
-            if self.image_attention is None
-            else [layer for sight in self.image_attention.stages for layer in sight.stored_maps]
+        stored = [layer for stage in self.stages for layer in stage.stored_maps]
+        layers = zip(
+            self.layer_names, self.attention, self.extents, stored or (None,) * len(self.attention), strict=True
         )
-        layers = [
-            OverlayMap(name, own, covers, each[number] if each else None)
-            for number, (name, own, covers) in enumerate(
-                zip(self.layer_names, self.attention, self.extents, strict=True)
-            )
-        ]
-        ways = {METHOD_TITLES[name]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
+        methods = {METHOD_TITLES[name]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
         return write_image_page(
-            self.image, layers, ways, path, self.title, self.facts, query=(self.query_name, self._relative_query),
-            query_grid=self.query_grid, positions=self.position_similarity, descriptions=METHOD_DESCRIPTIONS,
-        )  # fmt: skip
+            self.image,
+            [OverlayMap(*layer) for layer in layers],
+            methods,
+            path,
+            self.title,
+            self.facts,
+            query=(self.query_name, relative_position(self.query_pixel, self.image)),
+            query_grid=self.query_grid,
+            positions=self.position_similarity,
+            descriptions=METHOD_DESCRIPTIONS,
+        )
 
-    def _panels(self, layer: int | None, head: int | None) -> list[Any]:
+    def _panels(self, layer: int | None, head: int | None) -> list[AttentionOverlay]:
+        """The methods and the selected attention maps: averages over heads, one head of each layer, or the heads of a layer."""
         from regard.draw.overlay import AttentionOverlay
 
-        def panel(name: str, grid: GridArray, covers: tuple[float, float]) -> AttentionOverlay:
-            return AttentionOverlay(self.image, grid, name, covers)
-
-        first = self.extents[0] if self.extents else (1.0, 1.0)
-        panels = [panel(PANEL_TITLES[name], grid, first) for name, grid in self.method_maps.items()]
         self._check_layer_head(layer, head)
-        for number, (name, own, covers) in enumerate(
+        first = self.extents[0] if self.extents else (1.0, 1.0)
+        maps = [(PANEL_TITLES[name], grid, first) for name, grid in self.method_maps.items()]
+        for number, (name, heads, extent) in enumerate(
             zip(self.layer_names, self.attention, self.extents, strict=True), 1
         ):
-            if layer is None:
-                if head is None:
-                    panels.append(panel(name, own.mean(0), covers))
-                elif head <= len(own):
-                    panels.append(panel(f"{name}, head {head}", own[head - 1], covers))
-            elif layer == number:
-                heads = range(1, len(own) + 1) if head is None else (head,)
-                panels += [panel(f"{name}, head {n}", own[n - 1], covers) for n in heads]
-        return panels
+            if layer is head is None:
+                maps.append((name, heads.mean(0), extent))
+            elif layer in (None, number):
+                chosen = range(1, len(heads) + 1) if head is None else [head] * (head <= len(heads))
+                maps += [(f"{name}, head {n}", heads[n - 1], extent) for n in chosen]
+        return [AttentionOverlay(self.image, grid, name, extent) for name, grid, extent in maps]
 
     def _check_layer_head(self, layer: int | None, head: int | None) -> None:
         if not self.attention:
@@ -206,11 +198,43 @@ def explain_image(
 ) -> ImageExplanation:
     """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
     preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
-    pixels = model.require_image_processor()
-    seen = pixels.prepare(load_image(source))
+    processor = model.require_image_processor()
+    image = processor.prepare(load_image(source))
     name = Path(source).name if isinstance(source, str) else "image"
-    check_pixel(at, seen)
-    return _explain_pixels(model, seen, target, at, name)
+    check_pixel(at, image)
+    batch = image_batch(model, image)
+    with torch.inference_mode():
+        logits = model.task.logits(model, batch).float()
+    class_index, prediction, facts = _target_class(model, logits, target, at)
+    title = f"{name} → {prediction}"
+    grids = token_grids(model, batch)
+    if not grids:
+        if at is not None:
+            raise RegardError("This model has no attention, so a position (--at) is not supported.")
+        return ImageExplanation(
+            title, (), facts, image=image, method_maps={"grad-cam": _grad_cam(model, batch, class_index)}
+        )
+    is_dense = model.task.name != "classify"
+    query_grid, attention = make_image_attention(model, grids, relative_position(at, image), is_dense)
+    # a class score does not belong to one position
+    attribution = attention.record(model, batch, _score_fn(class_index, at) if at is None or is_dense else None)
+    method_maps = {"rollout": normalize_sum(attention.rollout_map())}
+    if attribution is not None:
+        method_maps["gradient × attention"] = normalize_sum(attribution)
+    elif at is None or is_dense:
+        facts["gradient × attention"] = MEMORY_NOTE
+    return ImageExplanation(
+        title,
+        (),
+        facts,
+        image=image,
+        query_name=query_name(attention, at),
+        query_pixel=at,
+        method_maps=method_maps,
+        image_attention=attention,
+        query_grid=query_grid,
+        position_similarity=position_similarity(model.body),
+    )
 
 
 def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
@@ -226,34 +250,6 @@ def image_batch(model: ModelProtocol, image: np.ndarray) -> Batch:
     """Batch of one preprocessed image."""
     x = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].contiguous().to(model.device)
     return model.task.prepare_inputs(model, Batch(x))
-
-
-def _explain_pixels(
-    model: ModelProtocol, seen: np.ndarray, target: str | None, at: Pixel | None, name: str
-) -> ImageExplanation:
-    batch = image_batch(model, seen)
-    with torch.inference_mode():
-        logits = model.task.logits(model, batch).float()
-    which, said, facts = _target_class(model, logits, target, at)
-    title = f"{name} → {said}"
-    floors = token_grids(model, batch)
-    if not floors:
-        if at is not None:
-            raise RegardError("This model has no attention, so a position (--at) is not supported.")
-        return ImageExplanation(title, (), facts, image=seen, method_maps={"grad-cam": _grad_cam(model, batch, which)})
-    mapped = model.task.name != "classify"
-    lattice, scene = make_image_attention(model, floors, relative_position(at, seen), mapped)
-    # a class score does not belong to one position
-    owed = scene.record(model, batch, _score_fn(which, at) if at is None or mapped else None)
-    ways = {"rollout": normalize_sum(scene.rollout_map())}
-    if owed is not None:
-        ways["gradient × attention"] = normalize_sum(owed)
-    elif at is None or mapped:
-        facts["gradient × attention"] = MEMORY_NOTE
-    return ImageExplanation(
-        title, (), facts, image=seen, query_name=query_name(scene, at), query_pixel=at, method_maps=ways,
-        image_attention=scene, query_grid=lattice, position_similarity=position_similarity(model.body),
-    )  # fmt: skip
 
 
 def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
@@ -344,11 +340,8 @@ def position_similarity(body: Any) -> GridArray | None:
     position = getattr(body, "position", None)
     if position is None:
         return None
-    table = (
-        position.table[0, position.num_prefix_tokens :]
-        if hasattr(position, "num_prefix_tokens")
-        else position.table.weight
-    )
+    has_prefix = hasattr(position, "num_prefix_tokens")
+    table = position.table[0, position.num_prefix_tokens :] if has_prefix else position.table.weight
     table = torch.nn.functional.normalize(table.detach().double(), dim=1)
     return (table @ table.T).cpu().numpy()
 
@@ -361,26 +354,33 @@ def explain_generation(
         raise RegardError(f"Class '{target}' cannot be explained: this is an image generator, not a classifier.")
     palette = require_palette(model)
     ids = torch.from_numpy(palette.encode(load_image(source)))[None]
-    seen = palette.decode(ids[0].numpy())
+    image = palette.decode(ids[0].numpy())
     at = (palette.side // 2, palette.side // 2) if at is None else at
-    check_pixel(at, seen)
+    check_pixel(at, image)
     name = Path(source).name if isinstance(source, str) else "image"
     batch = shift_right(ids, model.config).to(model.device)
     facts = _facts(model, batch, at[0] * palette.side + at[1])
-    position = relative_position(at, seen)
-    lattice, scene = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
-    scene.record(model, batch)
-    ways = {"rollout": normalize_sum(scene.rollout_map())}
-    owed = _pixel_attribution(model, batch, scene)
-    if owed is None:
+    position = relative_position(at, image)
+    query_grid, attention = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
+    attention.record(model, batch)
+    method_maps = {"rollout": normalize_sum(attention.rollout_map())}
+    attribution = _pixel_attribution(model, batch, attention)
+    if attribution is None:
         facts["gradient × attention"] = MEMORY_NOTE
     else:
-        ways["gradient × attention"] = normalize_sum(owed)
+        method_maps["gradient × attention"] = normalize_sum(attribution)
     return ImageExplanation(
-        f"{name}, pixel at row {at[0]}, column {at[1]}", (), facts, image=seen,
-        query_name=f"row {at[0]}, column {at[1]}", query_pixel=at, method_maps=ways, image_attention=scene,
-        query_grid=lattice, position_similarity=position_similarity(model.body),
-    )  # fmt: skip
+        f"{name}, pixel at row {at[0]}, column {at[1]}",
+        (),
+        facts,
+        image=image,
+        query_name=f"row {at[0]}, column {at[1]}",
+        query_pixel=at,
+        method_maps=method_maps,
+        image_attention=attention,
+        query_grid=query_grid,
+        position_similarity=position_similarity(model.body),
+    )
 
 
 def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
