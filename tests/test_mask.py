@@ -425,7 +425,7 @@ def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
             said = (before if gap[0]["begins"] else before.rstrip()) + gap[0]["word"] + after
         assert answer.value == said and answer.score[0] == answer.extra["masks"][0][0]["probability"]
     assert model.predict(given[0]).value == answers[0].value
-    assert "| gap |" in TASK.format_prediction(given[1], answers[1]) and answers[1].value in TASK.format_prediction(
+    assert "| mask |" in TASK.format_prediction(given[1], answers[1]) and answers[1].value in TASK.format_prediction(
         given[1], answers[1]
     )
 
@@ -488,7 +488,7 @@ def test_a_run_predicts_on_the_command_line_and_is_evaluated(
 ) -> None:
     out, _ = trained
     code, said, _ = cli("predict", out, "sun sun [MASK] sun sun .")
-    assert code == 0 and said.startswith("sun sun sun sun sun .\n") and "| gap |" in said
+    assert code == 0 and said.startswith("sun sun sun sun sun .\n") and "| mask |" in said
     row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json")[1])
     assert row["value"] == "coal coal coal ." and row["masks"][0][0]["probability"] > 0.3
     scores = evaluate(out).scores
