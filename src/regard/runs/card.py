@@ -90,7 +90,7 @@ def _scores(facts: dict[str, Any], few: str) -> str:
 
 
 def _origin(facts: dict[str, Any], folder: Path) -> str:
-    """`trained from random weights`, or `fine-tuned from` the folder of the initial weights."""
+    """Origin of the weights as part of a sentence: random weights, or the folder of the initial weights."""
     if not os.path.isabs(facts["preset"]):
         return "trained from random weights"
     name = display_name(facts["preset"])
@@ -109,7 +109,7 @@ def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
     sources, found, unit = facts["sources"], facts["data_stats"], task.unit
     fraction = found["valid"] / max(found["train"] + found["valid"], 1)
     valid = ", ".join(f"`{_relative(p, folder)}`" for p in sources["valid"])
-    valid = valid or f"{100 * fraction:.3g} % of the training data, held out by content hash"
+    valid = valid or f"{100 * fraction:.3g} % of the training data, held out by a content hash"
     text = (
         f"- Training: {', '.join(f'`{_relative(p, folder)}`' for p in sources['data'])} "
         f"({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"

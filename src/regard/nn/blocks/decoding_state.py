@@ -151,7 +151,7 @@ class DecoderState:
             self.static_kv.write_columns += self.beams  # a single tensor, shared by all layers
 
     def set_positions(self, positions: Tensor | None = None) -> None:
-        """Set the positions; without `positions` (after rows were removed), only update `max_position` and `aligned`."""
+        """Set the positions; without `positions` (after rows were removed), only update `aligned` and the derived lengths."""
         if positions is not None:
             self.positions.copy_(positions)
         low, high = map(int, self.positions.aminmax())
