@@ -238,7 +238,7 @@ def test_unsupported_requests_are_refused(learnt: Any) -> None:
             model.predict(asked)
     with pytest.raises(RegardError):
         model.predict(np.zeros((4, 4)))
-    with pytest.raises(RegardError, match="Palette"):
+    with pytest.raises(RegardError, match="palette"):
         TASK.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
 
 

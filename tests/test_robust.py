@@ -126,7 +126,7 @@ def test_sampling_continues_where_the_last_chunk_ended(trained: Trained) -> None
 
 def test_a_saved_model_is_not_a_run_to_resume(tmp_path: Path) -> None:
     tiny("transformer").save(tmp_path)
-    with pytest.raises(RunError, match="run"):
+    with pytest.raises(RunError, match="saved model"):
         train("translate", out=tmp_path, resume=True)
 
 
