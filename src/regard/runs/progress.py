@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -128,4 +129,4 @@ def program_command() -> str:
     called = Path(sys.argv[0])
     if called.name != "regard":
         return "python -m regard" if called.name == "__main__.py" else "regard"
-    return "regard" if shutil.which("regard") else os.path.relpath(called)
+    return "regard" if shutil.which("regard") else shlex.quote(os.path.relpath(called))
