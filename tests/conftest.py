@@ -76,7 +76,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every(n): without --all, one of n cases of the test runs")
 
 
-LONG = ("golden", "benchmarks", "compiled", "shapes", "systems", "training", "faults", "triton", "start", "cli", "seen")
+LONG = (
+    "golden",
+    "benchmarks",
+    "compile",
+    "shapes",
+    "systems",
+    "training",
+    "faults",
+    "triton",
+    "start",
+    "cli",
+    "image_tasks",
+)
 """The slowest test files, which run first to balance the workers."""
 
 

@@ -158,4 +158,6 @@ def update(found: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     update(collect())
-    sys.exit("The sections of trained models are written by: REGARD_UPDATE_OUTSIDE=1 pytest -n0 tests/test_outside.py")
+    sys.exit(
+        "The sections of trained models are written by: REGARD_UPDATE_OUTSIDE=1 pytest -n0 tests/project/test_outside.py"
+    )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from test_tokenizer import PROSE, publish
 
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from test_text import PROSE, publish
 from writings import HARD, STORY
 
 MARKED = (

@@ -1,6 +1,6 @@
 """Trains in forked processes with a fault injected at a chosen call. torch is imported once, before the forks.
 
-Each line of standard input is an order, each line of standard output its result (tests/test_faults.py). Counted calls compute a
+Each line of standard input is an order, each line of standard output its result (test_faults.py). Counted calls compute a
 micro-batch or change a file of the run; a fault occurs before a call or halfway through a write.
 """
 

@@ -29,7 +29,7 @@ IMPORT = "import"
 """Context of lines that run when all modules are imported, including functions called during import."""
 MAIN = "regard/__main__"
 """Excluded from the import context, because importing this module starts the command line."""
-OWN = "tests/test_mutants.py"
+OWN = "tests/mutants/test_mutants.py"
 """Excluded test file: checks the fault patterns, and therefore fails for every fault without testing the product."""
 
 
@@ -136,7 +136,11 @@ class Record:
             left.remove(best)
             found.append(best)
             module = best.partition("::")[0]
-            ready = {name for name in ready if not name.startswith(f"{FIXTURE}tests/test_") or module in name}
+            ready = {
+                name
+                for name in ready
+                if not name.startswith(f"{FIXTURE}tests/") or "/test_" not in name or module in name
+            }
             ready |= set(self.tests[best][1])
         return found
 
@@ -193,13 +197,14 @@ def package_imports() -> dict[str, set[str]]:
 @functools.cache
 def test_imports() -> dict[str, set[str]]:
     """Files of the package imported by each test file, including imports in functions and through helper files of `tests`."""
-    trees = {path.stem: ast.parse(path.read_bytes()) for path in (ROOT / "tests").glob("*.py")}
+    paths = {path.stem: path for path in (ROOT / "tests").rglob("*.py")}
+    trees = {name: ast.parse(path.read_bytes()) for name, path in paths.items()}
     shared = {name: imported(tree.body) for name, tree in trees.items()}
     found: dict[str, set[str]] = {}
     for name, tree in trees.items():
         helpers = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module in trees}
         own = imported([node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)])
-        found[f"tests/{name}.py"] = own.union(*(shared[str(helper)] for helper in helpers))
+        found[paths[name].relative_to(ROOT).as_posix()] = own.union(*(shared[str(helper)] for helper in helpers))
     return found
 
 

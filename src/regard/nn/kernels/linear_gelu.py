@@ -2,7 +2,7 @@
 
 cuBLAS applies the tanh form of GELU to float32 sums, also if the exact GELU is requested. The two differ by at most
 5e-4, less than the error of rounding the sums to 16 bits before an exact GELU, so the result is closer to float64 than
-with two kernels (tests/test_cuda_pictures.py). In inference of ViT-B/16, the second kernel took an eighth of the time.
+with two kernels (tests/cuda/test_cuda_images.py). In inference of ViT-B/16, the second kernel took an eighth of the time.
 """
 
 from __future__ import annotations

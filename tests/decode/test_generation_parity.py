@@ -1,0 +1,150 @@
+"""Logits processors and generated tokens, against transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_transformer import marian
+from torch import Tensor
+
+from regard.decode.protocol import Hypothesis
+from regard.decode.sampling import filter_logits
+from regard.decode.search import search
+from regard.decode.settings import DecodeSettings
+from regard.types import Batch
+from talk import END, PROMPTS, V, lively, padded, small
+from tiny import noise, tiny
+
+transformers = pytest.importorskip("transformers")
+
+NARROWINGS = [
+    {"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"top_p": 0.05}, {"min_p": 0.1}, {"min_p": 1.0},
+    {"temperature": 1.6, "top_k": 20, "top_p": 0.9, "min_p": 0.05},
+]  # fmt: skip
+
+
+def theirs_of(logits: Tensor, way: dict[str, Any]) -> Tensor:
+    """Logits warpers of transformers, in the order of `generate`."""
+    made = {
+        "temperature": transformers.TemperatureLogitsWarper, "top_k": transformers.TopKLogitsWarper,
+        "top_p": transformers.TopPLogitsWarper, "min_p": transformers.MinPLogitsWarper,
+    }  # fmt: skip
+    for name, kind in made.items():
+        logits = kind(way[name])(None, logits) if name in way else logits
+    return logits
+
+
+@pytest.mark.parametrize("way", NARROWINGS)
+def test_filtered_distributions_equal_transformers(way: dict[str, Any]) -> None:
+    logits = 3 * noise(50, 60, seed=4)
+    ours, theirs = filter_logits(logits, **way), theirs_of(logits, way)
+    assert torch.equal(ours.isfinite(), theirs.isfinite())
+    assert (ours.softmax(-1) - theirs.softmax(-1)).abs().max() < 1e-14
+    assert ours.isfinite().all() or "temperature" not in way or len(way) > 1
+
+
+@pytest.mark.parametrize("way", NARROWINGS)
+def test_of_equal_tokens_as_many_stay_as_with_them(way: dict[str, Any]) -> None:
+    """Sixteen values among sixty tokens. The order of equal tokens in transformers matters only if some are removed."""
+    logits = (2 * noise(200, 60, seed=4)).round() / 2
+    ours, theirs = filter_logits(logits, **way).softmax(-1), theirs_of(logits, way).softmax(-1)
+    near = (ours.sort(-1).values - theirs.sort(-1).values).abs().max()
+    assert near < 1e-14
+    if "top_p" not in way:
+        assert torch.equal(ours > 0, theirs > 0)
+
+
+# -- repetition penalties
+
+
+def generate(theirs: Any, x: Tensor, beams: int, penalty: float, **more: Any) -> Any:
+    return theirs.generate(
+        x, max_new_tokens=12, do_sample=False, num_beams=beams, num_return_sequences=beams, length_penalty=1.0,
+        repetition_penalty=penalty, early_stopping=False, return_dict_in_generate=True, output_scores=True, **more,
+    )  # fmt: skip
+
+
+def same(found: list[list[Hypothesis]], out: Any, prompt: int, end: int, beams: int) -> None:
+    ours = [one for options in found for one in options]
+    rows = [row[prompt:] for row in out.sequences.tolist()]
+    assert [one.tokens for one in ours] == [tuple(row[: row.index(end)] if end in row else row) for row in rows]
+    if beams > 1:
+        assert [one.score for one in ours] == pytest.approx(out.sequences_scores.tolist(), rel=1e-4)
+
+
+PENALTIES = [1.0, 1.3, 4.0, 0.8]
+
+
+def ways(beams: int) -> list[DecodeSettings]:
+    return [
+        DecodeSettings(
+            num_beams=beams,
+            num_return_sequences=beams,
+            length_penalty=1.0,
+            length_penalty_type="power",
+            repetition_penalty=penalty,
+        )
+        for penalty in PENALTIES
+    ]
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("prompt", [1, 3])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_translator_with_repetition_penalty_equals_transformers(beams: int, prompt: int) -> None:
+    model, random = tiny("transformer", depth=1), torch.Generator().manual_seed(3)
+    lively(model.body)
+    theirs = marian(model)
+    x, lengths = torch.randint(3, 23, (4, 6), generator=random), torch.tensor([6, 2, 4, 3])
+    marks = (torch.arange(6) < lengths[:, None]).long()
+    target = torch.cat([torch.full((4, 1), 1), x[:, : prompt - 1]], 1)
+    different = set()
+    for settings in ways(beams):
+        found = search(model.body, Batch(x, lengths, target), 2, torch.full((4,), 12), settings)
+        out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=marks, decoder_input_ids=target)
+        same(found, out, prompt, 2, beams)
+        different.add(tuple(one.tokens for options in found for one in options))
+    assert len(different) > 2
+
+
+def their_gpt2(body: Any) -> Any:
+    """GPT-2 of transformers with our weights; their matrices are (in, out)."""
+    config = transformers.GPT2Config(
+        vocab_size=V, n_positions=300, n_embd=12, n_layer=2, n_head=3, n_inner=20, eos_token_id=END, bos_token_id=END,
+        pad_token_id=END,
+    )  # fmt: skip
+    theirs = transformers.GPT2LMHeadModel(config).double().eval()
+    parts = {"attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj",
+             "feed.norm": "ln_2", "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj"}  # fmt: skip
+    names = {
+        f"decoder.blocks.{n}.{ours}": f"transformer.h.{n}.{there}" for n in range(2) for ours, there in parts.items()
+    }
+    names |= {
+        "tokens.table": "transformer.wte",
+        "position.table": "transformer.wpe",
+        "decoder.norm": "transformer.ln_f",
+    }
+    places = dict(theirs.named_parameters())
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            module, _, kind = name.rpartition(".")
+            turned = ".inner." in name and kind == "weight"
+            places[f"{names[module]}.{kind}"].copy_(parameter.T if turned else parameter)
+    return theirs
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("beams", [1, 2, 4])
+def test_a_gpt_with_repetition_penalty_equals_transformers(beams: int) -> None:
+    body, different = small(), set()
+    theirs = their_gpt2(body)
+    for settings in ways(beams):
+        found = search(body, padded(PROMPTS), END, torch.full((5,), 12), settings)
+        for prompt, options in zip(PROMPTS, found, strict=True):
+            x = torch.tensor([prompt])  # without padding, because transformers penalizes padding as a repeated token
+            out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=torch.ones_like(x))
+            same([options], out, len(prompt), END, beams)
+        different.add(tuple(one.tokens for options in found for one in options))
+    assert len(different) == len(PENALTIES)

@@ -1,0 +1,280 @@
+"""Recurrent translators in decoding: cached steps, beams, CUDA graphs, batches; and the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_static_cache import SETTINGS, asked
+from torch import Tensor
+
+import regard
+from conftest import Pairs, write_pairs
+from regard.decode.cuda_graphs import _graph_caches, graphed_search
+from regard.decode.search import search
+from regard.decode.settings import DecodeSettings
+from regard.errors import SettingError
+from regard.model import Model
+from regard.types import Batch
+from tiny import CASES, near, tiny
+
+cases = pytest.mark.parametrize(("name", "label"), [case for case in CASES if case[0] in ("rnn", "rnnsearch")])
+
+
+def logits(model: Model, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return model.body.to_logits(model.body(batch).sequence)
+
+
+@cases
+@pytest.mark.parametrize("prompt", [1, 3])
+def test_steps_are_teacher_forcing(name: str, label: str, prompt: int) -> None:
+    model = tiny(name, label)
+    batch, _ = asked(4, model)
+    target = torch.randint(3, 20, (4, 6), generator=torch.Generator().manual_seed(2))
+    right = logits(model, replace(batch, decoder_inputs=target))
+    with torch.no_grad():
+        state = model.body.start(replace(batch, decoder_inputs=target[:, :prompt]))
+        assert state.positions.tolist() == [prompt - 1] * 4
+        places = [tensor.data_ptr() for tensor in state.tensors()]
+        for at in range(prompt - 1, 6):
+            near(model.body.step(target[:, at], state), right[:, at])
+        assert [tensor.data_ptr() for tensor in state.tensors()] == places and state.positions.tolist() == [6] * 4
+
+
+@cases
+def test_beams_swap_their_states_and_rows_end(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch, _ = asked(3, model)
+    start, owners = torch.tensor([[1], [4], [5]]), torch.tensor([0, 0, 1, 1, 2, 2])
+    with torch.no_grad():
+        state = model.body.start(replace(batch, decoder_inputs=start))
+        state.expand_beams(2)
+        paths = start.repeat_interleave(2, 0)[:, :0]
+        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
+            tokens = start.repeat_interleave(2, 0)[:, 0] if number == 0 else torch.arange(len(paths)) + 7 * number
+            paths = torch.cat([paths, tokens[:, None]], 1)
+            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
+            near(model.body.step(tokens, state), logits(model, whole)[:, -1])
+            state.reorder(torch.tensor(rows))
+            paths = paths[rows]
+            if number == 1:  # the second source is removed
+                kept = [4, 5, 0, 1]
+                state.select_rows(torch.tensor(kept))
+                paths, owners = paths[kept], owners[kept]
+
+
+@cases
+@pytest.mark.parametrize("lengths", [(3, 7), (7, 3)])
+def test_rows_join_others_that_are_longer(name: str, label: str, lengths: tuple[int, int]) -> None:
+    model = tiny(name, label)
+    parts = []
+    for seed, length in enumerate(lengths):
+        x = torch.randint(3, 23, (2, length), generator=torch.Generator().manual_seed(seed))
+        mask = torch.tensor([length, length - 1]) if seed else None
+        parts.append(Batch(x, mask, torch.tensor([[1, 8, 9], [1, 9, 8]])[:, : 3 - seed]))
+    with torch.no_grad():
+        states = [model.body.start(part) for part in parts]
+        states[0].append_rows(states[1])
+        ours = model.body.step(torch.tensor([9, 8, 8, 9]), states[0])
+    assert states[0].positions.tolist() == [3, 3, 2, 2]
+    near(ours, torch.cat([logits(model, part)[:, -1] for part in parts]))
+
+
+@pytest.mark.every(6)
+@cases
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_results_depend_on_no_neighbor_and_on_no_capture(name: str, label: str, settings: DecodeSettings) -> None:
+    model = tiny(name, label)
+    batch, limits = asked(5, model)
+    requests, end = np.arange(5) + 7, model.config.eos_id
+    right = search(model.body, batch, end, limits, settings, requests, (model.config.pad_id,))
+    for row in range(5):
+        alone = batch.select_rows(torch.tensor([row]))
+        length = int(alone.mask[0])  # type: ignore[index]
+        alone = replace(alone, inputs=alone.inputs[:, :length], mask=None)
+        (own,) = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (0,))
+        same(own, right[row])
+    with torch.inference_mode():
+        for _ in range(2):  # the second time with reused buffers
+            found = graphed_search(model.body, batch, end, limits, settings, requests, torch.tensor([0]), capture=False)
+            assert found is not None
+            for mine, theirs in zip(found, right, strict=True):
+                same(mine, theirs)
+    assert len(_graph_caches[model.body].entries) == 1
+
+
+def same(ours: Any, right: Any) -> None:
+    assert [(found.tokens, found.has_eos) for found in ours] == [(found.tokens, found.has_eos) for found in right]
+    for mine, theirs in zip(ours, right, strict=True):
+        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.log_probs == pytest.approx(
+            theirs.log_probs, rel=1e-8
+        )
+
+
+@cases
+def test_a_wide_beam_finds_the_most_likely_of_all_outputs(name: str, label: str) -> None:
+    """At most two tokens: every output is scored by teacher forcing."""
+    model, V, end = tiny(name, label), 23, 2
+    batch = Batch(torch.tensor([[5, 9, 2]]), None, torch.tensor([[1]]))
+    (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
+    first = logits(model, batch).log_softmax(-1)[0, 0]
+    target = torch.tensor([[1, token] for token in range(V)])
+    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder_inputs=target)).log_softmax(-1)[
+        :, 1
+    ]
+    totals = {(): float(first[end])}
+    for token in range(V):
+        if token != end:
+            totals |= {
+                ((token, other) if other != end else (token,)): float(first[token] + second[token, other])
+                for other in range(V)
+            }
+    best = max(totals, key=lambda said: totals[said])
+    assert found[0].tokens == best and found[0].score == pytest.approx(totals[best], rel=1e-9)
+
+
+@cases
+def test_a_masked_target_token_is_not_read_and_others_keep_their_positions(name: str, label: str) -> None:
+    model = tiny(name, label)
+    x = torch.tensor([[5, 9, 2], [7, 8, 2]])
+    holed, real = torch.tensor([[1, 9, 4, 6, 8], [1, 5, 6, 9, 9]]), torch.ones(2, 5, dtype=torch.bool)
+    real[0, 1] = real[1, 2:4] = False
+    ours = logits(model, Batch(x, decoder_inputs=holed, decoder_mask=real))
+    for row in range(2):
+        near(
+            ours[row, real[row]],
+            logits(model, Batch(x[row : row + 1], decoder_inputs=holed[row : row + 1, real[row]]))[0],
+        )
+
+
+# -- command line and explanations
+
+SMALL = {
+    "rnn": ("model.width=24", "model.embedding_dim=24", "model.bidirectional=true"),
+    "rnnsearch": (
+        "model.width=24",
+        "model.encoder_width=12",
+        "model.embedding_dim=16",
+        "model.maxout_dim=16",
+        "model.attention_dim=8",
+    ),
+}
+USUAL = (
+    "data.vocab_size=400", "train.batch_tokens=512", "train.lr=5e-3", "train.warmup_steps=2", "train.steps=6",
+    "train.eval_every=3", "train.ema_decay=0", "data.valid_fraction=0.1", "decode.num_beams=2", "data.eval_samples=8",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["rnn", "rnnsearch"])
+def run(request: pytest.FixtureRequest, pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    data = write_pairs(folder / "pairs.tsv", pairs[:80])
+    settings = (*SMALL[request.param], *USUAL)
+    regard.train("translate", [str(data)], model=f"{request.param}-tiny", out=folder / "run", settings=settings)
+    return folder / "run"
+
+
+@pytest.mark.every(2)
+def test_a_run_in_native_format_predicts_and_is_scored(run: Path) -> None:
+    from regard.runs.evaluate import evaluate
+    from regard.runs.info import info
+
+    model = regard.load(run)
+    assert json.loads((run / "config.json").read_text())["model_type"] == "regard"
+    answers = model.predict(["the old women danced", "", "the cat"])
+    assert [type(answer.value) for answer in answers] == [str] * 3 and answers[1].value == ""
+    assert answers[0].tokens == model.predict("the old women danced").tokens
+    assert set(evaluate(run, device="cpu").scores) >= {"bleu", "chrf", "exact_match"}
+    told = info(str(run))
+    assert told.flops > 0 and told.parameters == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.every(2)
+def test_a_resumed_run_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
+    from conftest import stopped_in
+
+    name, data = regard.load(run).spec.system.name, run.parent / "pairs.tsv"
+    given: dict[str, Any] = {
+        "model": f"{name}-tiny", "out": tmp_path / "run", "settings": (*SMALL[name], *USUAL), "device": "cpu",
+    }  # fmt: skip
+    with stopped_in(4):
+        regard.train("translate", [str(data)], **given)
+    regard.train("translate", [str(data)], **given, resume=True)
+    ours, right = regard.load(tmp_path / "run").state_dict(), regard.load(run).state_dict()
+    assert all(torch.equal(ours[key], right[key]) for key in right)
+
+
+def test_packed_rows_are_refused_in_words(run: Path, tmp_path: Path) -> None:
+    name = regard.load(run).spec.system.name
+    settings = (*SMALL[name], *USUAL, "train.packing=on")
+    with pytest.raises(SettingError, match="padded"):
+        regard.train(
+            "translate", [str(run.parent / "pairs.tsv")], model=f"{name}-tiny", out=tmp_path / "r", settings=settings
+        )
+
+
+SOURCE, SAID = "the old women danced", "die alten Frauen tanzten"
+
+
+def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(run: Path, tmp_path: Path) -> None:
+    model = regard.load(run).double()
+    found = model.explain(SOURCE, SAID)
+    (item,) = found.maps
+    text, config = model.require_tokenizer(), model.config
+    x = torch.tensor([[*text.encode([SOURCE])[0], config.eos_id]])
+    read = torch.tensor([[config.bos_id, *text.encode([SAID])[0]]])
+    assert item.weights.shape == (1, 1, read.shape[1], x.shape[1]) and item.is_single
+    np.testing.assert_allclose(item.weights.sum(-1), 1, atol=1e-5)
+    aligns = model.spec.system.name == "rnnsearch"
+    assert (item.name, item.is_gradient, "attention" in found.facts) == (
+        ("cross", False, False) if aligns else ("depends", True, True)
+    )
+    if aligns:
+        context, s = model.body.encode(Batch(x))
+        y = model.body.tables.embed_target(read)
+        for at in range(read.shape[1]):
+            alpha = model.body.decoder.align.weights(s[:, None], context)[0, 0]
+            np.testing.assert_allclose(item.weights[0, 0, at], alpha.detach(), atol=1e-6)
+            s = model.body.decoder.step(model.body.decoder.cell.given(y[:, at]), s, context)[0]
+    else:
+        near(torch.from_numpy(item.weights[0, 0]).double(), by_differences(model, x, read, config.eos_id), 1e-4)
+        assert "fixed size" in found.facts["attention"]
+    assert not any(module._forward_hooks for module in model.modules())
+    for suffix in ("png", "svg", "html"):
+        path = found.save(tmp_path / f"explanation.{suffix}")
+        assert path.stat().st_size > 5000
+    drawn, page = (tmp_path / "explanation.svg").read_text("utf-8"), (tmp_path / "explanation.html").read_text("utf-8")
+    subtitle = "Rows: output tokens. Columns: source tokens." if aligns else "This model has no attention"
+    assert subtitle in drawn and "All layers" not in drawn
+    assert ("<h1>Attention</h1>" if aligns else "Input saliency (gradient norm)") in page
+
+
+def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
+    """Norm of each gradient, from central differences of log-probabilities by embeddings."""
+    says, step = [*read[0, 1:].tolist(), end], 1e-5
+    E = model.config.embedding_dim
+    sizes = torch.zeros(len(says), x.shape[1], E, dtype=torch.float64)
+    for column in range(x.shape[1]):
+        for channel in range(E):
+            sides = []
+            for sign in (1, -1):
+
+                def moved(_: Any, args: Any, out: Tensor, move: float = sign * step) -> Tensor:
+                    out = out.clone()
+                    if args[0] is x:
+                        out[0, column, channel] += move  # noqa: B023
+                    return out
+
+                tables = model.body.tables
+                handle = (tables.source or tables.target).register_forward_hook(moved)
+                sides.append(logits(model, Batch(x, decoder_inputs=read))[0].log_softmax(-1)[range(len(says)), says])
+                handle.remove()
+            sizes[:, column, channel] = (sides[0] - sides[1]) / (2 * step)
+    lengths = sizes.norm(dim=-1)
+    return lengths / lengths.sum(-1, keepdim=True)

@@ -1,0 +1,218 @@
+"""Attention maps of point clouds against the attention weights, and the commands of a user."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_cli import Cli
+from test_cli import cli as cli
+
+import regard
+from gatherers import LABELS, cloud, made
+from regard.data.points.cloud import PointCloud
+from regard.data.points.cloud_files import read_cloud, write_ply
+from regard.errors import RegardError
+from regard.explain import is_explainable
+from regard.explain.points import CloudExplanation, level_and_block, query_index
+from regard.nn.recording import record_attention
+from regard.processors.points import PointProcessor
+from regard.runs.check import check
+from regard.runs.explain import parse_position
+from regard.tasks import POINT_TASKS
+from regard.types import Batch
+
+both = pytest.mark.parametrize("task", POINT_TASKS)
+
+
+def explained(model: Any, item: Any, at: Any = None) -> CloudExplanation:
+    found = model.explain(item, at=at)
+    assert isinstance(found, CloudExplanation)
+    return found
+
+
+@both
+def test_fractions_are_attention_weights_averaged_over_channels(task: str) -> None:
+    model, whole = made(task), cloud(70)
+    found = explained(model, whole, at=11)
+    assert found.attention is not None and is_explainable(model.task)
+    points: PointProcessor = model.require_point_processor()
+    with torch.no_grad(), record_attention(model.body) as seen:
+        states = model.body(Batch(torch.from_numpy(points.prepare(whole)[0])[None]))
+    levels = [states.aux_losses[f"level{n}"].numpy() for n in range(3)]
+    assert len(found.attention.layers) == len(seen.records) == (4 if task == "classify" else 7)
+    for look, layer in zip(seen.records, found.attention.layers, strict=True):
+        level = levels[layer.level]
+        assert look.weights.shape[2] == len(level), look.name
+        point = int(((whole.coordinates[level] - whole.coordinates[11]) ** 2).sum(1).argmin())
+        right = np.zeros(70)
+        assert look.key_index is not None
+        np.add.at(right, level[look.key_index[0, 0, point].numpy()], look.weights[0, :, point].mean(0).float().numpy())
+        assert np.allclose(found.attention.point_weights(layer), right, atol=1e-6) and abs(right.sum() - 1) < 1e-5
+
+
+def test_a_point_is_chosen_by_number_or_by_position() -> None:
+    whole = PointCloud(np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0]], np.float32), origin=np.array([100.0, 0, 0]))
+    assert query_index(whole, 2) == query_index(whole, np.int64(2)) == 2 and query_index(whole, (101.2, 0.1, 0)) == 1
+    assert query_index(whole, None) == 0, "the point in the center"
+    for at, said in ((3, "between 0 and 2, got 3"), ((1, 2), "got \\(1, 2\\)")):
+        with pytest.raises(RegardError, match=said):
+            query_index(whole, at)
+    assert parse_position("512", "points") == 512 and parse_position("1.5,-2,3e-1", "points") == (1.5, -2.0, 0.3)
+    for wrong in ("1,2", "a", "nan,0,0", ""):
+        with pytest.raises(RegardError, match="--at"):
+            parse_position(wrong, "points")
+
+
+def test_layers_are_named_by_their_level_and_direction() -> None:
+    assert level_and_block("down.0.blocks.0.attend", 5) == (0, "block 1") and level_and_block("down.3.blocks.4", 5) == (
+        3,
+        "block 5",
+    )
+    assert (
+        level_and_block("up.0.blocks.0.attend", 5) == (4, "decoder block")
+        and level_and_block("up.4.blocks.0", 5)[0] == 0
+    )
+
+
+def test_only_requested_rows_of_a_large_level_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("regard.explain.points.MAX_STORED_QUERIES", 30)
+    model, whole = made("segment"), cloud(90)
+    found = explained(model, whole, at=5)
+    assert found.attention is not None
+    kept = [layer.queries is None for layer in found.attention.layers]
+    assert kept == [layer.level > 0 for layer in found.attention.layers] and len(found.attention.layers[0].keys) == 1
+    assert found.attention.nearest_query(found.attention.layers[0]) == int(found.attention.layers[0].queries[0])
+    assert found.save(tmp_path / "it.html").exists()
+
+
+def test_an_explanation_is_saved_as_page_image_or_numbers(tmp_path: Path) -> None:
+    found = explained(made("classify", PointProcessor(40, "unit_sphere")), cloud(80), at=3)
+    assert found.attention is not None and len(found.attention.coordinates) == 40
+    for ending in ("html", "png", "svg"):
+        assert found.save(tmp_path / f"it.{ending}").stat().st_size > 1000
+    said = json.loads(found.save(tmp_path / "it.json").read_text())
+    assert len(said["layers"]) == 4 and abs(sum(row["weight"] for row in said["layers"][0]["attention"]) - 1) < 1e-4
+    for wrong, words in (({"layer": 9}, "Layer.*got 9"), ({"head": 1}, "--head")):
+        with pytest.raises(RegardError, match=words):
+            found.save(tmp_path / "no.png", **wrong)
+    with pytest.raises(RegardError, match="'ball'"):
+        made("classify").explain(cloud(), "ball")
+
+
+# -- commands
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """A checkpoint of each task, and point cloud files."""
+    for task in POINT_TASKS:
+        made(task, PointProcessor(64, "unit_sphere")).float().save(tmp_path / task)
+    (tmp_path / "scans").mkdir()
+    for number in range(2):
+        write_ply(tmp_path / "scans" / f"room{number}.ply", read_cloud(f"rooms#part=test,points=150,number={number}"))
+    return tmp_path
+
+
+def test_point_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli) -> None:
+    done = cli("predict", folders / "classify", folders / "scans")
+    lines = done.out.splitlines()
+    assert done.code == 0 and [Path(line.split("\t")[0]).name for line in lines] == ["room0.ply", "room1.ply"]
+    assert all(line.split("\t")[1] in LABELS["classify"] for line in lines)
+    piped = cli("predict", folders / "classify", stdin=f"{folders}/scans/room0.ply\n")
+    assert piped.out.splitlines() == lines[:1]
+    said = json.loads(cli("predict", folders / "classify", folders / "scans/room1.ply", "--json").out)
+    assert said["value"] == lines[1].split("\t")[1] and set(said["probabilities"]) == set(LABELS["classify"])
+    (folders / "table.csv").write_text("cloud,other\nscans/room1.ply,x\n")
+    assert cli("predict", folders / "classify", folders / "table.csv").out.split("\t")[1] == lines[1].split("\t")[1]
+
+
+def test_point_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
+    done = cli("predict", folders / "segment", folders / "scans", "--out", "seen")
+    assert done.code == 0 and len(done.out.splitlines()) == 2 and " %" in done.out
+    assert sorted(path.name for path in Path("seen").iterdir()) == [
+        "room0.html", "room0.labeled.ply", "room1.html", "room1.labeled.ply",
+    ]  # fmt: skip
+    assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "the same page as for an explanation"
+    labelled = read_cloud("seen/room0.labeled.ply")
+    assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colors is not None
+    said = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
+    assert (
+        "#" not in said["files"]["page"]
+        and Path(said["files"]["page"]).exists()
+        and abs(sum(said["value"].values()) - 1) < 0.01
+    )
+
+
+def test_point_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> None:
+    for task, at in (("segment", "0.5,0.2,0.1"), ("classify", "7")):
+        done = cli("explain", folders / task, folders / "scans/room0.ply", "--at", at, "--out", "why.html")
+        assert done.code == 0 and done.out.splitlines()[-1] == "why.html", done.err
+    assert (
+        "--at: expected the INDEX of a point"
+        in cli("explain", folders / task, folders / "scans/room0.ply", "--at", "1,2").err
+    )
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("predict", "classify", "scans/rom0.ply"), "file not found. Did you mean 'room0.ply'"),
+        (("predict", "classify", "a.png"), "not a point cloud: the file is an image"),
+        (
+            ("predict", "classify", "scans/room0.ply", "--out", "x"),
+            "--out is only for predictions that are files",
+        ),
+        (
+            ("explain", "classify", "scans/room0.ply", "box"),
+            "start from a point (--at INDEX or --at X,Y,Z), not from a class",
+        ),
+        (
+            ("train", "depth", "--data", "scans", "--model", "point-tiny", "--out", "r"),
+            "'point-tiny' does not support task 'depth'",
+        ),
+        (("train", "classify", "--data", "rooms", "--out", "r"), "for task 'segment', not for 'classify'"),
+        (("train", "segment", "--data", "solids#many=3", "--out", "r"), "Unknown solids setting 'many'"),
+        (("train", "classify", "--data", "scans", "--out", "r"), "no class folders found"),
+        (("train", "classify", "--data", "solids", "--model", "vit-tiny", "--out", "r"), "solids"),
+    ],
+)
+def test_invalid_uses_are_reported_in_one_paragraph(
+    words: tuple[str, ...], said: str, folders: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders)
+    Path("a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(40))
+    done = cli(*words)
+    assert done.code == 2 and said in done.err and "Traceback" not in done.err, done.err
+
+
+def test_text_and_image_models_report_the_expected_input_for_a_point_cloud(folders: Path, cli: Cli) -> None:
+    regard.build("vit-tiny", task="classify", image_size=8, width=12, depth=1, heads=2, ffn_dim=12).save(
+        folders / "vit"
+    )
+    done = cli("predict", folders / "vit", folders / "scans/room0.ply")
+    assert done.code == 2 and "room0.ply" in done.err and "Traceback" not in done.err
+
+
+def test_presets_and_runs_are_described(folders: Path, cli: Cli) -> None:
+    told = cli("info", "point-tiny")
+    assert told.code == 0 and "point cloud of 1,024 points" in told.out and "\n0.00 GFLOP" not in told.out
+    assert "GFLOP" in cli("info", str(folders / "segment") + "/").out
+    listed = cli("list", "tasks").out
+    assert listed.count("Point-cloud") == 2
+    settings = cli("list", "settings").out
+    assert all(
+        f"data.{name} " in settings
+        for name in ("num_points", "voxel_size", "block_size", "rotate", "jitter", "point_dropout", "point_norm")
+    )
+
+
+def test_point_clouds_are_checked(folders: Path) -> None:
+    report = check("segment", str(folders / "scans"))
+    assert "clouds" in str(report).lower() and not report.errors
+    (folders / "scans" / "bad.ply").write_bytes(b"ply\nnonsense")
+    assert check("segment", str(folders / "scans")).errors

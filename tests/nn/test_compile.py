@@ -1,0 +1,255 @@
+"""Modules compute the same with and without torch.compile, in one graph where documented.
+
+All tests of torch.compile are in this file, so that one worker imports Dynamo; the backends generate no machine code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_blocks import NAMES, Pair, hooks
+from test_point_transformer import body_of, packed
+from torch import Tensor
+
+import regard
+from conftest import TWELVE, rows, train_tiny
+from oracle import near, noise, noisy
+from regard import capabilities
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.longformer import LongformerAttention
+from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
+from regard.nn.blocks.block import transformer_block
+from regard.nn.blocks.norm import LayerNorm
+from regard.nn.kernels import dispatch, local_dispatch, local_flash
+from regard.nn.recording import record_attention
+from regard.systems import convs2s, gpt3, hybrid, swin, vit
+from regard.types import Batch
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+    torch._dynamo.reset()
+
+
+def test_layers_that_share_a_mask_are_one_graph() -> None:
+    graphs: list[Any] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    config = gpt3.Config(width=8, depth=4, heads=2, ffn_dim=8, vocab_size=9, max_length=12, eos_id=0, local_window=3)
+    body, batch = gpt3.build(config).eval(), Batch(torch.arange(24).view(2, 12) % 9)
+    compiled = torch.compile(body, fullgraph=True, backend=keep)(batch).sequence
+    assert torch.equal(compiled, body(batch).sequence) and len(graphs) == 1
+
+
+def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA path, traced on the CPU."""
+    graphs: list[list[str]] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append([node.args[0] for node in graph.graph.nodes if "_backend_from_string" in str(node.target)])
+        return graph.forward
+
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
+    for name in capabilities.CUDA_CAPABILITIES:
+        monkeypatch.setitem(capabilities._results, name, name == "cudnn_attention")
+    monkeypatch.setattr(
+        dispatch,
+        "sdpa",
+        lambda q, k, v, rule, at, *more: dispatch.full_attention(q, k, v, *more, causal=isinstance(rule, Causal)),
+    )
+    attention, x = Attention(128, 2).bfloat16(), torch.randn(1, dispatch.MIN_CUDNN_LENGTH, 128, dtype=torch.bfloat16)
+    traced = torch.compile(attention, fullgraph=True, backend=keep)
+    assert torch.equal(traced(x, mask=Causal()), attention(x, mask=Causal()))
+    assert graphs[0][:4] == ["CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"], graphs
+    torch.use_deterministic_algorithms(True)
+    try:
+        traced(x, mask=Causal())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert graphs[1][0] == "FLASH_ATTENTION" and "CUDNN_ATTENTION" not in graphs[1][:3], graphs
+
+
+def test_convs2s_is_one_graph_with_its_gradients() -> None:
+    config = convs2s.Config(
+        encoder_stages=("10x3x2", "14x1"),
+        decoder_stages=("8x3", "11x2"),
+        embedding_dim=12,
+        output_dim=9,
+        vocab_size=23,
+        max_length=9,
+    )
+    body = convs2s.build(config).double().eval()
+    batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), torch.arange(10).view(2, 5))
+    right = body(batch).sequence
+    ours = torch.compile(body, fullgraph=True, backend="aot_eager")(batch).sequence
+    torch.testing.assert_close(ours, right, rtol=1e-11, atol=0)
+    parameters = [*body.encoder.parameters()]
+    gradients = (torch.autograd.grad((y**2).sum(), parameters) for y in (ours, right))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
+
+
+def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        out, lse, _ = test_local_flash.flash_forward(*given)
+        return out, lse, torch.zeros(2, dtype=torch.uint64)
+
+    def backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return test_local_flash.flash_backward(*given[:6], torch.tensor(0), *given[7:])
+
+    monkeypatch.setattr(local_flash, "flash_forward", forward)
+    monkeypatch.setattr(local_flash, "flash_backward", backward)
+    monkeypatch.setattr(local_dispatch, "choose_local_kernel", lambda *_: "flash")
+    module, x = noisy(LongformerAttention(24, 3)), noise(2, 40, 24).requires_grad_()
+    marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
+    found = []
+    for run in (module, torch.compile(module, fullgraph=True, backend="aot_eager")):
+        rule = (SlidingWindow(3, 3) | GlobalTokens(marks, max_count=2)) & Padding(torch.tensor([30, 40]))
+        out = run(x, mask=rule)
+        found.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
+    for ours, right in zip(*found, strict=True):
+        near(ours, right)
+
+
+def test_image_bodies_with_patches_are_one_graph() -> None:
+    sizes: dict[str, Any] = {"image_size": 16, "in_channels": 2, "width": 12, "depth": 1, "heads": 3, "ffn_dim": 20}
+    bodies: list[tuple[Any, tuple[int, int]]] = [
+        (vit.build(vit.Config(patch_size=4, **sizes)), (0, 0)),
+        (hybrid.build(hybrid.Config(backbone_depths=(1, 1), stem_channels=8, norm_groups=4, **sizes)), (-2, 0)),
+    ]
+    for body, taps in bodies:
+        compiled = torch.compile(body.eval(), backend="eager", fullgraph=True, dynamic=False)
+        batch = Batch(torch.randn(2, 2, 24, 40))
+        assert all(map(torch.equal, compiled(batch, taps).hidden_states, body(batch, taps).hidden_states))
+
+
+def test_swin_is_one_graph() -> None:
+    body = (
+        swin.build(swin.Config(width=8, patch_size=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window_size=3))
+        .double()
+        .eval()
+    )
+    traced = torch.compile(body, backend="eager", fullgraph=True, dynamic=False)
+    batch = Batch(torch.randn(2, 3, 57, 43, dtype=torch.float64))
+    assert torch.allclose(traced(batch).pooled, body(batch).pooled, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("preset", "relative"), [("transformer-tiny", "t5"), ("gpt2-tiny-char", "rotary"), ("gpt2-tiny-char", "shaw")]
+)
+def test_relative_positions_are_one_graph(preset: str, relative: str) -> None:
+    x = torch.randint(3, 60, (2, 9))
+    body = regard.build(preset, relative_position=relative, position_embedding="none", depth=2).body.eval()
+    batch = Batch(x, decoder_inputs=x if preset.startswith("trans") else None)
+    traced = torch.compile(body, backend="eager", fullgraph=True)(batch).sequence
+    assert torch.equal(traced, body(batch).sequence)
+
+
+POINTS: dict[str, Any] = {"widths": (4, 8), "depths": (1, 1), "downsample": (1, 3), "num_neighbors": (4, 5)}
+
+
+@pytest.mark.slow
+def test_point_clouds_of_one_size_are_one_graph() -> None:
+    body = body_of(point_order="sorted", **POINTS)
+    whole = torch.compile(body, backend="aot_eager", fullgraph=True)
+    x = packed((24, 24)).inputs.view(2, 24, 5)
+    for training in (False, True):
+        body.train(training)
+        assert torch.allclose(whole(Batch(x)).sequence, body(Batch(x)).sequence, atol=1e-12)
+    whole(Batch(x)).sequence.sum().backward()
+    assert all(part.grad is not None for part in body.parameters())
+
+
+def test_point_clouds_of_new_sizes_are_not_compiled_again() -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    body, counter, first = body_of(**POINTS).eval(), CompileCounterWithBackend("eager"), 0
+    compiled = torch.compile(body, backend=counter, dynamic=True)
+    for number, counts in enumerate(((40, 61), (51, 72), (48, 77), (64, 65))):
+        batch = packed(counts)
+        with torch.no_grad():
+            assert torch.allclose(compiled(batch).sequence, body(batch).sequence, atol=1e-12)
+        if number == 1:
+            first = counter.frame_count
+    assert counter.frame_count == first
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_compiled_block_adds_and_normalizes_in_one_step_and_still_calls_hooks(
+    norm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added, taken, x = LayerNorm.add_norm, [], torch.randn(2, 5, 16, dtype=torch.float64)
+    monkeypatch.setattr(
+        LayerNorm, "add_norm", lambda *given: taken.append(torch.compiler.is_compiling()) or added(*given)
+    )
+    block, called = noisy(transformer_block(16, 2, 32, norm=norm)).eval(), []
+    with torch.no_grad():
+        wanted = block(x)
+        assert not taken
+        assert torch.allclose(torch.compile(block, backend="eager", fullgraph=True)(x), wanted, atol=1e-10)
+        assert taken == [True] * (norm == "pre")
+        torch._dynamo.reset()
+        taken.clear()
+        block.feed.register_forward_hook(lambda *_: called.append("feed"))
+        assert torch.allclose(torch.compile(block, backend="eager")(x), wanted, atol=1e-10)
+        assert called == ["feed"] and not taken
+
+
+def test_attention_of_a_compiled_model_is_recorded() -> None:
+    model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        before = compiled(x, y)
+        with record_attention(compiled) as seen:  # type: ignore[arg-type]
+            near(compiled(x, y), before)
+        assert seen.names() == NAMES
+        near(compiled(x, y), before)
+    assert len(seen.records) == 3 and hooks(model) == 0
+
+
+def test_a_model_is_compiled_once_for_many_calls() -> None:
+    """A graph that depends on a search counter would be recompiled in every call."""
+    model, graphs = regard.build("bert-mini", task="embed", width=8, heads=2, ffn_dim=8, depth=1).eval(), []
+
+    def keep(graph: torch.fx.GraphModule, given: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append(graph)
+        return graph
+
+    called, x = torch.compile(model.states, backend=keep), torch.randint(5, 100, (2, 6))
+    with torch.inference_mode():
+        called(x)
+        first = len(graphs)
+        called(x)
+        called(x)
+    assert len(graphs) == first
+
+
+def test_packed_micro_batches_of_different_content_are_compiled_once(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.utils import counters
+
+    more = (*TWELVE, "train.packing=on", "model.dropout=0", "train.grad_accum=2", "train.steps=6", "train.eval_every=3")
+    train_tiny(few, tmp_path / "plain", *more, "train.compile=off")
+    compile_, losses = torch.compile, {}
+    monkeypatch.setattr(torch, "compile", lambda *args, **given: compile_(*args, **given, backend="aot_eager"))
+    counters.clear()
+    train_tiny(few, tmp_path / "compiled", *more, "train.compile=on")
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"] and not counters["unimplemented"]
+    for name in ("plain", "compiled"):
+        losses[name] = [row["loss"] for row in rows(tmp_path / name) if "loss" in row]
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=1e-5) and len(set(losses["plain"])) > 4

@@ -1,0 +1,209 @@
+"""Sliding-window attention on GPUs: a flash kernel plus global tokens; formulas replace GPU-only kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracle import near, noise
+from regard.nn.attention.masks import AttentionMask, GlobalTokens, Padding, SlidingWindow
+from regard.nn.kernels import local_dispatch, local_flash
+from regard.nn.kernels.local_pattern import LocalPattern
+from regard.types import Offsets
+from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
+
+
+def flash_scores(q: Tensor, k: Tensor, at: local_flash.SegmentLayout, scale: float) -> Tensor:
+    """Scores (H, T, T) with every document separate, limited to the window."""
+    assert at.starts.dtype == torch.int32 and int(at.starts.diff().max()) <= at.max_length
+    place = torch.arange(len(q))
+    stretch = torch.searchsorted(at.starts, place.int(), right=True)
+    apart = place[None] - place[:, None]
+    may = (stretch[:, None] == stretch[None]) & (apart >= -at.left) & (apart <= at.right)
+    return (torch.einsum("thd,shd->hts", q, k) * scale).masked_fill(~may, -torch.inf)
+
+
+def flash_kept(scores: Tensor, dropout: float, chance: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(int(chance))
+    return torch.empty_like(scores).bernoulli_(1 - dropout, generator=generator) / (1 - dropout)
+
+
+def flash_forward(
+    q: Tensor, k: Tensor, v: Tensor, at: local_flash.SegmentLayout, scale: float, dropout: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    scores, chance = flash_scores(q, k, at, scale), torch.randint(2**40, ())
+    mixed = torch.einsum("hts,shd->thd", scores.softmax(-1) * flash_kept(scores, dropout, chance), v)
+    return mixed, scores.logsumexp(-1), chance
+
+
+def flash_backward(
+    told: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, chance: Tensor, at: local_flash.SegmentLayout,
+    scale: float, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Backward pass as in the kernel: from the given output and log-sum-exp, without recomputed sums."""
+    scores = flash_scores(q, k, at, scale)
+    weights, kept = (scores - lse[..., None]).exp(), flash_kept(scores, dropout, chance)
+    own = (told * out).sum(-1).T[..., None]
+    d_scores = weights * (torch.einsum("thd,shd->hts", told, v) * kept - own) * scale
+    pairs = (d_scores, "hts,shd->thd", k), (d_scores, "hts,thd->shd", q), (weights * kept, "hts,thd->shd", told)
+    dq, dk, dv = (torch.einsum(form, x, y) for x, form, y in pairs)
+    return dq, dk, dv
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_flash, "flash_forward", flash_forward)
+    monkeypatch.setattr(local_flash, "flash_backward", flash_backward)
+
+
+LYING = [name for name, (rows, rule) in CASES.items() if local_flash.supports(band_of(rule), rows)]
+
+
+def test_the_flash_kernel_gets_supported_arguments_only() -> None:
+    others = {
+        "dilated", "dilated beyond the row", "heads apart", "holes", "marked, heads apart", "marked, holes",
+        "marked, packed, holes",
+    }  # fmt: skip
+    assert set(CASES) - set(LYING) == others
+    for name in others:
+        rows, rule = CASES[name]
+        with pytest.raises(ValueError, match="documents"):
+            local_dispatch.local_attention(*leaves(rows), band_of(rule), 1.0, kernel="flash")
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", LYING)
+def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
+    rows, rule = CASES[name]
+    band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
+    q, k, v = x.permute(2, 0, 3, 1, 4)  # views of one matrix, as after a joint projection
+    ours, right = (
+        local_dispatch.local_attention(q, k, v, band, 0.7, kernel="flash"),
+        written_out(q, k, v, Columns(band))[0],
+    )
+    real = band.valid_tokens(L)
+    if real is not None:  # rows of padding are not read
+        ours, right = (y * real[:, None, :, None] for y in (ours, right))
+    same_with_gradients(ours, right, [x])
+
+
+@pytest.mark.usefixtures("emulated")
+def test_flash_with_dropout_has_the_gradient_of_kept_weights() -> None:
+    given = [x[:, :, :14].detach().requires_grad_() for x in leaves(2, width=2)]
+    rule = (SlidingWindow(2, 3) | GlobalTokens(SOME[:, :14])) & Padding(torch.tensor([9, 14]))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(4)
+        real = torch.arange(14) < torch.tensor([[9], [14]])
+        return local_dispatch.local_attention(q, k, v, band_of(rule), 0.7, 0.4, kernel="flash") * real[:, None, :, None]
+
+    assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
+
+
+@pytest.mark.parametrize("way", ["blocked", "flash"])
+@pytest.mark.usefixtures("emulated")
+def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
+    length, share = 256, 0.25
+    torch.manual_seed(0)
+    q, k = torch.zeros(2, 1, 2, length, 4, dtype=torch.float64)
+    values = torch.eye(length, dtype=torch.float64).expand(1, 2, -1, -1)
+    band = band_of(SlidingWindow(15, 16) | GlobalTokens(torch.arange(length)[None] < 8))
+    right = written_out(q, k, values, Columns(band))[0]
+    found = local_dispatch.local_attention(q, k, values, band, 1.0, share, way)
+    kept = found[right > 0] / right[right > 0]
+    assert set(kept.round(decimals=9).unique().tolist()) == {0.0, round(1 / (1 - share), 9)}
+    assert abs(float((kept == 0).double().mean()) - share) < 0.02
+    far = found[..., 64:, :8]
+    assert abs(float((far == 0).double().mean()) - share) < 0.04, "global tokens too"
+
+
+BESIDE = """
+import torch
+from regard.nn.kernels import local_globals_triton as beside
+from regard.nn.kernels import local_globals as columns
+from regard.nn.kernels.local_pattern import LocalPattern
+from regard.nn.attention.masks import GlobalTokens, SlidingWindow
+
+torch.manual_seed(0)
+beside.BLOCK, beside.SPAN = 16, 32
+single = torch.float32
+for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, single), (2, 33, 3, 16, 1, torch.float16)):
+    for dropout in (0.0, 0.3):
+        marks = torch.zeros(B, L, dtype=torch.bool)
+        marks[0, torch.randperm(L)[:many]] = True
+        marks[-1, 0] = True
+        starts = torch.tensor([at for b in range(B) for at in (b * L, b * L + L - 7)] + [B * L], dtype=torch.int32)
+        far = columns.make_global_keys(LocalPattern(SlidingWindow(3, 5), GlobalTokens(marks)), starts, L)
+        x, out, lse = torch.randn(B, L, 3, H, d).to(dtype), torch.randn(B * L, H, d).to(dtype), torch.randn(H, B * L)
+        low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout)
+        high, wide = x.float().unbind(2), None if kept is None else kept.float()
+        ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
+        beside.merge_global_(*low, far, *ours, 0.3, kept)
+        columns.merge_global_(*high, far, *right, 0.3, wide)
+        told, before = torch.randn(B, L, H, d).to(dtype), [torch.randn(B, L, H, d).to(dtype) for _ in range(3)]
+        after, exact = tuple(y.clone() for y in before), tuple(y.float().clone() for y in before)
+        beside.add_global_gradients_(told, *low, far, ours, 0.3, kept, after)
+        columns.add_global_gradients_(told.float(), *high, far, (ours[0].float(), ours[1]), 0.3, wide, exact)
+        for mine, theirs in zip((*ours, *after), (*right, *exact), strict=True):
+            assert (mine - theirs).abs().max() < (2e-5 if dtype == torch.float32 else 0.01), (B, L, many, dtype, dropout)
+        assert all((y.float() - z).abs().max() > 0.1 for y, z in zip(after, before, strict=True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs in test_on_a_gpu_every_way_is_the_rule")
+def test_the_kernel_for_global_tokens_equals_the_plain_form() -> None:
+    pytest.importorskip("triton")
+    # in a subprocess: Triton selects its interpreter on import
+    source = str(Path(__file__).parents[2] / "src")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source}
+    done = subprocess.run([sys.executable, "-c", BESIDE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- compiled, and on a GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("way", ["flash", "blocked"])
+@pytest.mark.parametrize("name", ["window", "back only", "lengths", "marked", "marked, lengths", "marked, packed"])
+def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
+    rows, rule = CASES[name]
+    band, x = band_of(rule), noise(rows, L, 3, H, 64).bfloat16().double()
+    results = []
+    for kind, device in ((torch.float64, "cpu"), (torch.bfloat16, "cuda")):
+        own = x.to(device, kind).requires_grad_()
+        q, k, v = own.permute(2, 0, 3, 1, 4)
+        if device == "cpu":
+            out = written_out(q, k, v, Columns(band), 0.1)[0]
+        else:
+            out = local_dispatch.local_attention(q, k, v, on_gpu(rule), 0.1, kernel=way)
+        real = band.valid_tokens(L)
+        out = out if real is None else out * real[:, None, :, None].to(device)
+        told = noise(*out.shape, seed=77).to(device, kind)
+        results.append([y.double().cpu() for y in (out, *torch.autograd.grad((out * told).sum(), [own]))])
+    for ours, right in zip(results[1], results[0], strict=True):
+        near(ours, right, 0.02)
+
+
+def on_gpu(rule: AttentionMask) -> LocalPattern:
+    """Copy of a band with its tensors on the GPU; shared objects stay shared."""
+    known: dict[int, Any] = {}
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.cuda()
+        if isinstance(part, AttentionMask | Offsets) and id(part) not in known:
+            inside = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
+            known[id(part)] = type(part)(**{name: moved(value) for name, value in inside.items() if name != "cache"})
+        return known.get(id(part), part)
+
+    return band_of(moved(rule))

@@ -1,0 +1,365 @@
+"""Tokenizers of bytes and characters, trained here and loaded from Hugging Face checkpoints."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tiktoken
+
+from regard.errors import DataError, SettingError
+from regard.processors.tokenizer import tokenizer as text_module
+from regard.processors.tokenizer.token_text import to_bytes
+from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
+from writings import HARD, STORY, random_texts, train_words
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+
+
+@pytest.fixture(scope="session")
+def language() -> TextTokenizer:
+    return TextTokenizer.train_lm_bpe([STORY], 340)
+
+
+@pytest.fixture(scope="session")
+def characters() -> TextTokenizer:
+    return TextTokenizer.from_characters([STORY])
+
+
+@pytest.fixture(scope="session")
+def words() -> TextTokenizer:
+    return TextTokenizer(train_words())
+
+
+def publish(made: TextTokenizer, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
+    """Save the vocabulary and merges."""
+    model = json.loads(made.backend.to_str())["model"]
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = model["vocab"] | {made.id_to_token(number): number for number in made.special_ids}
+    (folder / vocabulary).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / merges).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+SPLIT = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+"""Regular expression of GPT-2, for an independent tokenizer."""
+
+
+def other_hands(ids: dict[str, int]) -> tiktoken.Encoding:
+    """tiktoken with the vocabulary of a checkpoint, without network access."""
+    ranks = {to_bytes(name): number for name, number in ids.items() if name != END_OF_TEXT}
+    return tiktoken.Encoding("ours", pat_str=SPLIT, mergeable_ranks=ranks, special_tokens={END_OF_TEXT: len(ranks)})
+
+
+def same_as_tiktoken(made: TextTokenizer, other: tiktoken.Encoding, texts: Sequence[str]) -> None:
+    found, expected = made.encode(texts), [other.encode_ordinary(text) for text in texts]
+    assert [pair for pair in zip(texts, found, expected, strict=True) if pair[1] != pair[2]] == []
+    assert made.decode(found) == list(texts)
+
+
+def test_any_text_comes_back_from_bytes_exactly(language: TextTokenizer) -> None:
+    texts = [*HARD, *random_texts(2000, seed=1)]
+    assert language.decode(language.encode(texts)) == texts
+
+
+def test_any_text_of_its_alphabet_comes_back_from_characters_exactly() -> None:
+    texts = [*HARD, *random_texts(500, seed=2)]
+    made = TextTokenizer.from_characters(iter(texts))
+    ids = made.encode(texts)
+    assert made.decode(ids) == texts and [len(row) for row in ids] == [len(text) for text in texts]
+    assert made.size == len(set("".join(texts))) + 1
+
+
+def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text(
+    language: TextTokenizer, characters: TextTokenizer
+) -> None:
+    everything = TextTokenizer.from_characters([END_OF_TEXT, STORY])
+    for made in (language, everything, characters):
+        end = made.token_to_id(END_OF_TEXT)
+        assert end == made.size - 1 and made.decode([[end]]) == [""]
+    for made in (language, everything):
+        assert made.size - 1 not in made.encode([f"a{END_OF_TEXT}a"])[0]
+    assert language.size == 340
+    assert characters.token_to_id("\t") == 0 and characters.token_to_id("\n") == 1
+
+
+def test_a_character_that_never_occurred_is_named(characters: TextTokenizer) -> None:
+    with pytest.raises(DataError, match="character"):
+        characters.encode(["a", "the € cat €"])
+    with pytest.raises(DataError, match="character"):
+        characters.encode(["€ ₤ ☃ €"])
+
+
+def test_half_a_character_is_refused(language: TextTokenizer, characters: TextTokenizer) -> None:
+    for made in (language, characters):
+        with pytest.raises(DataError):
+            made.encode(["fine", "caf\udce9"])
+
+
+def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
+    with pytest.raises(DataError, match="character"):
+        TextTokenizer.from_characters(["", ""])
+    with pytest.raises(SettingError, match="257"):
+        TextTokenizer.train_lm_bpe([STORY], 256)
+    for make in (
+        TextTokenizer.from_characters,
+        lambda texts: TextTokenizer.train_lm_bpe(texts, 300),
+        lambda texts: TextTokenizer.train_sentence_bpe(texts, 300),
+    ):
+        with pytest.raises(DataError, match="character"):
+            make(["caf\udce9"])
+    assert TextTokenizer.train_lm_bpe([], 300).size == 257
+
+
+def test_a_saved_tokenizer_is_unchanged(language: TextTokenizer, characters: TextTokenizer, tmp_path: Path) -> None:
+    assert not TextTokenizer.exists(tmp_path)
+    for made in (language, characters):
+        made.save(tmp_path / "tokenizer.json")
+        assert TextTokenizer.exists(tmp_path)
+        again = TextTokenizer.load(tmp_path)
+        assert again.encode([STORY]) == made.encode([STORY]) and again.decode(again.encode([STORY])) == [STORY]
+        assert again.fingerprint() == made.fingerprint() and again.size == made.size
+    with pytest.raises(DataError, match="☃"):
+        TextTokenizer.load(tmp_path).encode(["☃"])
+
+
+def test_the_library_gives_the_characters_that_we_give(characters: TextTokenizer) -> None:
+    assert characters.backend.encode(STORY, add_special_tokens=False).ids == characters.encode([STORY])[0]
+    with pytest.raises(Exception, match="UNK"):  # without an unknown token in both libraries
+        characters.backend.encode("☃")
+
+
+def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [*HARD, *random_texts(100, seed=3)]
+    whole = language.encode(texts)
+    monkeypatch.setattr(text_module, "ENCODE_BATCH", 7)
+    monkeypatch.setattr(text_module, "MAX_BATCH_CHARS", 90)
+    assert language.encode(texts) == whole and language.encode([]) == []
+    loads = list(text_module._batches(["a" * 50] * 5 + ["b"] * 20))
+    assert [len(load) for load in loads] == [2, 2, 7, 7, 7]
+
+
+# -- Hugging Face checkpoints
+
+PROSE = (
+    "I'll say we've done it, don't you? 'tis they're'S IT'S", "Ünïcödé naïve façade — “quotes” … € £",
+    "Быстрая лиса; Η γρήγορη αλεπού; הַשּׁוּעָל; الثعلب السريع; तेज़ लोमड़ी; 敏捷的狐狸; すばやい狐; 빠른 여우",
+    "👩‍👩‍👧‍👦 🇩🇪 ❤️‍🔥 🤷🏽‍♀️", "for (int i = 0; i < n; ++i) {\n\t\treturn x[i] ** 2; // ok\r\n\t}\n\n\n",
+    "   three   spaces    and\t\ttabs \n \n  end   ", "3.14159, 1e-10, ½ ² Ⅷ ٣٤٥ 0xFF", "a" * 300,
+    "\u00a0\u2003\u3000 x\u00a0y",
+)  # fmt: skip
+
+
+def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: TextTokenizer, tmp_path: Path) -> None:
+    from transformers import GPT2Tokenizer
+
+    folder = publish(language, tmp_path / "gpt2")
+    made = TextTokenizer.load(folder)
+    texts = [*PROSE, *HARD, *random_texts(1000, seed=4), STORY]
+    same_as_tiktoken(made, other_hands(json.loads((folder / "vocab.json").read_text())), texts)
+    theirs = GPT2Tokenizer.from_pretrained(folder)
+    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
+    assert theirs(texts)["input_ids"] == made.encode(texts) == language.encode(texts)
+    assert made.size == language.size == len(theirs) and made.token_to_id(END_OF_TEXT) == theirs.eos_token_id
+    ids = made.encode(["the cat"])[0]
+    assert made.decode([[made.size - 1, *ids]]) == ["the cat"] == [theirs.decode(ids)]
+
+
+def test_the_published_vocabulary_of_gpt2_splits_as_tiktoken_does() -> None:
+    folder = SHARED / "vocab/gpt2"
+    if not folder.is_dir():
+        pytest.skip(f"the published vocabulary is not there: {folder}")
+    made = TextTokenizer.load(folder)
+    other = other_hands(json.loads(gzip.decompress((folder / "encoder.json.gz").read_bytes())))
+    assert made.size == other.n_vocab == 50257 and made.token_to_id(END_OF_TEXT) == other.eot_token == 50256
+    assert made.encode(["Hello world"]) == [[15496, 995]]
+    files = [SHARED / "shakespeare/input.txt.gz", SHARED / "wikitext-2/wiki.valid.raw.gz"]
+    long = [gzip.decompress(file.read_bytes()).decode()[:200_000] for file in files]
+    points = ["a" + chr(point) + "b 1" + chr(point) for point in range(0x3400) if not 0xD800 <= point < 0xE000]
+    same_as_tiktoken(made, other, [*PROSE, *HARD, *random_texts(2000, seed=5), *points, STORY, *long])
+
+
+def test_words_are_split_as_transformers_does(words: TextTokenizer, tmp_path: Path) -> None:
+    from transformers import OpenAIGPTTokenizer
+
+    folder = publish(words, tmp_path / "gpt1")
+    made, theirs = TextTokenizer.load(folder), OpenAIGPTTokenizer.from_pretrained(folder)
+    theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
+    texts = [*PROSE, *HARD, *random_texts(500, seed=6), STORY, "The <unk> CAT"]
+    ids = made.encode(texts)
+    assert ids == theirs(texts)["input_ids"] and made.size == len(theirs) == words.size
+    assert made.decode(ids) == theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert made.token_to_id("<unk>") in made.encode(["☃"])[0]
+    assert made.decode(made.encode(["The CAT's mat"])) == ["the cat ' s mat"]
+
+
+def test_a_saved_tokenizer_is_the_same_in_transformers(
+    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
+) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    for made in (
+        language,
+        characters,
+        TextTokenizer.load(publish(words, tmp_path)),
+        TextTokenizer.train_sentence_bpe([STORY], 300),
+    ):
+        made.save(tmp_path / "tokenizer.json")
+        theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+        lines = STORY.split("\n")[:5]
+        assert theirs(lines, add_special_tokens=False)["input_ids"] == made.encode(lines)
+        assert TextTokenizer.load(tmp_path).encode(lines) == made.encode(lines)
+
+
+@pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_the_two_files_have_other_names_in_other_releases(
+    language: TextTokenizer, tmp_path: Path, names: tuple[str, str], zipped: bool
+) -> None:
+    publish(language, tmp_path, *names)
+    if zipped:
+        for name in names:
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+            (tmp_path / name).unlink()
+    assert TextTokenizer.exists(tmp_path) and TextTokenizer.load(tmp_path).encode([STORY]) == language.encode([STORY])
+    next(tmp_path.iterdir()).unlink()
+    assert not TextTokenizer.exists(tmp_path)
+    with pytest.raises(DataError, match=r"merges\.txt"):
+        TextTokenizer.load(tmp_path)
+
+
+NEWER = {
+    "special_tokens_map.json": {"bos_token": "<never>"},
+    "tokenizer_config.json": {
+        "add_prefix_space": True,
+        "unk_token": {"__type": "AddedToken", "content": END_OF_TEXT},
+        "added_tokens_decoder": {
+            "341": {"content": "<b>", "special": True},
+            "340": {"content": "<a>", "special": True},
+            "342": {"content": "<d>", "special": False},
+        },
+        "additional_special_tokens": ["<c>"],
+    },
+    "added_tokens.json": {"<never>": 342},
+}
+OLDER = {
+    "special_tokens_map.json": {
+        "bos_token": "<a>",
+        "eos_token": {"content": END_OF_TEXT},
+        "cls_token": "<b>",
+        "additional_special_tokens": ["<c>"],
+    },
+    "tokenizer_config.json": {"add_prefix_space": True, "bos_token": "<never>"},
+    "added_tokens.json": {"<d>": 342, "<b>": 341, "<a>": 340},
+}
+
+
+@pytest.mark.parametrize("files", [NEWER, OLDER])
+def test_special_tokens_are_read_from_where_they_are_written(
+    language: TextTokenizer, tmp_path: Path, files: dict[str, object]
+) -> None:
+    from transformers import GPT2Tokenizer
+
+    publish(language, tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    made, theirs = TextTokenizer.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
+    names = ["<a>", "<b>", "<d>", "<c>"]
+    assert [made.token_to_id(name) for name in names] == [340, 341, 342, 343] and made.size == len(theirs) == 344
+    assert theirs.convert_tokens_to_ids(names) == [340, 341, 342, 343]
+    assert made.special_ids == TextTokenizer(theirs.backend_tokenizer).special_ids == {339, 340, 341, 343}
+    assert made.encode(["the <d> cat"]) == theirs(["the <d> cat"])["input_ids"]
+    assert made.encode(["the"]) == language.encode([" the"])
+
+
+def test_text_that_has_no_token_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    ids = {"l": 0, "o": 1, "w": 2, "Ġ": 3, "lo": 4}
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\n")
+    (tmp_path / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(DataError, match=r"endoftext"):
+        TextTokenizer.load(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({**ids, "<unk>": 5}))
+    (tmp_path / "special_tokens_map.json").write_text('{"unk_token": "<unk>"}')
+    assert TextTokenizer.load(tmp_path).encode(["low x"]) == [[4, 2, 3, 5]]
+
+
+BROKEN = {
+    "vocab.json": (
+        "", "[]", '{"a": ', '{"a": "0"}', '{"a": 0, "b": 0, "Ġ": 1}', '{"Ġ": 7}', '{"a": 0}', '{"Ġ": 0, "a</w>": 1}', b"\xff",
+    ),
+    "merges.txt": ("a\n", "#version: 0.2\nt h e\n", "t  h\n", "☃ ☃\n", b"\xff\xfe"),
+    "tokenizer_config.json": ("{", '{"added_tokens_decoder": 3}', '{"added_tokens_decoder": {"x": {"content": "y"}}}'),
+    "special_tokens_map.json": ("[1]",),
+    "added_tokens.json": ('{"<d>": "x"}', '{"<d>": 5}', '{"<d>": 1000}', '{"Ġ": 2}'),
+    "tokenizer.json": ("", "{}", '{"version": "1.0"}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_named(language: TextTokenizer, tmp_path: Path, name: str) -> None:
+    for number, content in enumerate(BROKEN[name]):
+        folder = publish(language, tmp_path / str(number))
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        where = {"added_tokens.json": "", "tokenizer_config.json": ""}.get(name, name)
+        with pytest.raises(DataError) as caught:
+            TextTokenizer.load(folder)
+        assert f"{folder}" in str(caught.value) and where in str(caught.value)
+
+
+def test_a_damaged_archive_is_named(language: TextTokenizer, tmp_path: Path) -> None:
+    publish(language, tmp_path)
+    whole = gzip.compress((tmp_path / "vocab.json").read_bytes())
+    (tmp_path / "merges.txt").rename(tmp_path / "merges.txt.gz")
+    (tmp_path / "vocab.json").unlink()
+    for content in (b"none", whole[:-20], whole[:60] + b"xx" + whole[62:]):
+        (tmp_path / "vocab.json.gz").write_bytes(content)
+        with pytest.raises(DataError, match=r"vocab\.json"):
+            TextTokenizer.load(tmp_path)
+
+
+# -- added tokens, and displayed tokens
+
+
+def test_added_tokens_are_special_and_come_last(
+    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
+) -> None:
+    new = ["_start_", "_delimiter_", "_classify_"]
+    for made in (language, characters, words, TextTokenizer.train_sentence_bpe([STORY], 300)):
+        more = made.with_special_tokens([*new, "_start_"])
+        assert [more.token_to_id(token) for token in new] == [made.size, made.size + 1, made.size + 2]
+        assert more.size == made.size + 3 and made.token_to_id("_start_") is None
+        assert more.encode([STORY]) == made.encode([STORY])
+        more.save(tmp_path / "tokenizer.json")
+        again = TextTokenizer.load(tmp_path).with_special_tokens(new)
+        assert again.size == more.size and again.special_ids == more.special_ids
+        assert again.decode([[more.size - 1]]) == [""] and again.display_tokens([more.size - 1]) == ["_classify_"]
+    ids = language.with_special_tokens(new).encode(["a _start_ b"])[0]
+    assert max(ids) < language.size and language.decode([ids]) == ["a _start_ b"]
+    for token in ("the", ""):
+        with pytest.raises(DataError, match="special"):
+            language.with_special_tokens([token])
+
+
+def test_spaces_and_parts_of_characters_are_readable(language: TextTokenizer, characters: TextTokenizer) -> None:
+    def shown(made: TextTokenizer, text: str) -> str:
+        return "|".join(made.display_tokens(made.encode([text])[0]))
+
+    assert shown(language, " the cat\n\n\t") == "␣the|␣cat|⏎⏎|⇥"
+    assert shown(language, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
+    assert shown(characters, "a\n猫 ") == "a|⏎|猫|␣"
+    assert language.display_tokens([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
+
+
+def test_continued_words_are_shown_with_a_dot(words: TextTokenizer) -> None:
+    ids = [words.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    assert words.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
+
+
+def test_sentences_are_shown_as_ever() -> None:
+    made = TextTokenizer.train_sentence_bpe(["the cat sat"] * 3, 270)
+    ids = made.encode(["the cats sat"])[0]
+    assert made.display_tokens([1, *ids, 2]) == ["<s>", "the", "cat", "·s", "sat", "</s>"]

@@ -1,0 +1,351 @@
+"""WordPiece of BERT and byte-level BPE of RoBERTa: the same ids as transformers, trained and saved."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_tokenizer import PROSE, SHARED
+from tokenizers import Tokenizer, models, processors
+
+from pieces import MARKED, TEXTS, check_places, make, same, theirs_of, write_folder, write_roberta, write_vocabulary
+from regard.errors import DataError, SettingError
+from regard.processors.tokenizer.token_text import TokenFormat
+from regard.processors.tokenizer.tokenizer import TextTokenizer, TokenTemplate
+from regard.processors.tokenizer.vocabulary import BERT_TOKENS, WORD_START
+from writings import STORY, random_texts
+
+PUBLISHED = SHARED / "vocab/bert-base-uncased"
+
+
+def framed(template: TokenTemplate, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], ...]:
+    """Token ids of a text or a pair with the special tokens of the template, and the token types."""
+    if second is None:
+        ids = [*template.start, *first, *template.end]
+        return ids, [0] * len(ids)
+    before, after = [*template.start, *first, *template.separator], [*second, *template.end]
+    return [*before, *after], [0] * len(before) + [template.second_type] * len(after)
+
+
+def unknowns(text: TextTokenizer, texts: Sequence[str]) -> Counter[str]:
+    """Substrings that become the unknown token, with counts."""
+    token, rows = text.special_id("unknown"), zip(texts, text.encode_offsets(texts), strict=True)
+    return Counter(one[a:b] for one, row in rows for i, (a, b) in zip(*row, strict=True) if i == token)
+
+
+@pytest.fixture(scope="module")
+def trained() -> TextTokenizer:
+    return make()
+
+
+@pytest.fixture(scope="module")
+def cased() -> TextTokenizer:
+    return make(lower=False)
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_roberta(tmp_path_factory.mktemp("roberta"))
+
+
+# -- the same ids as transformers
+
+
+def as_letters_say(folder: Path, texts: Sequence[str], lower: bool) -> list[list[int]]:
+    """Ids of the legacy Python tokenizer of BERT, which shares no code with tokenizers."""
+    from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+    other = BertTokenizerLegacy.from_pretrained(folder, do_lower_case=lower, split_special_tokens=True)
+    return [other.convert_tokens_to_ids(other._tokenize(text, split_special_tokens=True)) for text in texts]
+
+
+def settled(points: range) -> list[str]:
+    """Characters whose Unicode category has not changed since version 3.2 (2002)."""
+    old = unicodedata.ucd_3_2_0
+    letters = [chr(point) for point in points]
+    return [c for c in letters if (kind := old.category(c)) == unicodedata.category(c) and kind not in ("Cn", "Cs")]
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}, {"tokenize_chinese_chars": False},
+        {"do_lower_case": False, "strip_accents": True}, {"do_lower_case": None, "strip_accents": None},
+    ],
+)  # fmt: skip
+def test_a_vocabulary_is_read_as_transformers_reads_it(
+    trained: TextTokenizer, cased: TextTokenizer, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    text = trained if settings.get("do_lower_case", True) else cased
+    folder = write_vocabulary(text, tmp_path, settings)
+    made = TextTokenizer.load(folder)
+    texts = [*TEXTS, *random_texts(1000, seed=1)]
+    theirs = theirs_of(folder, **({} if settings.get("do_lower_case", True) is not None else {"do_lower_case": True}))
+    same(texts, made.encode(texts), theirs(texts, add_special_tokens=False)["input_ids"])
+    assert made.size == len(theirs) == text.size and made.special_ids == {0, 1, 2, 3, 4}
+    if len(settings) < 2 and "tokenize_chinese_chars" not in settings:
+        assert made.encode(texts) == text.encode(texts)
+        plain = [*(f"a{c}b 1{c} {c}" for c in settled(range(0x3400))), *PROSE[:4], STORY]
+        if text is cased:  # the legacy tokenizer composes accents first if it keeps them
+            plain = [unicodedata.normalize("NFC", item) for item in plain]
+        same(plain, made.encode(plain), as_letters_say(folder, plain, settings.get("do_lower_case", True)))
+
+
+def test_the_published_vocabulary_of_bert_gives_the_published_ids(tmp_path: Path) -> None:
+    if not PUBLISHED.is_dir():
+        pytest.skip(f"the published vocabulary is not there: {PUBLISHED}")
+    made = TextTokenizer.load(PUBLISHED)
+    (tmp_path / "vocab.txt").write_bytes(gzip.decompress((PUBLISHED / "vocab.txt.gz").read_bytes()))
+    theirs = theirs_of(tmp_path)
+    assert made.size == len(theirs) == 30522
+    assert made.encode(["Hello, World! Résumé"]) == [[7592, 1010, 2088, 999, 13746]]
+    roles = ("pad", "unknown", "start", "end", "mask")
+    assert [made.special_id(role) for role in roles] == [0, 100, 101, 102, 103]
+    points = [f"a{chr(p)}b 1{chr(p)} {chr(p)}" for p in range(0x20000) if not 0xD800 <= p < 0xE000][::5]
+    texts = [*TEXTS, *random_texts(3000, seed=2), *points, STORY]
+    same(texts, made.encode(texts), theirs(texts, add_special_tokens=False)["input_ids"])
+    plain = [*(f"a{c}b 1{c} {c}" for c in settled(range(0x2000, 0xA000))[::3]), *PROSE[:4]]
+    same(plain, made.encode(plain), as_letters_say(tmp_path, plain, lower=True))
+    check_places(made, [*TEXTS, *random_texts(500, seed=3)])
+
+
+def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
+    made, theirs = TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer")
+    texts = [*TEXTS, *random_texts(500, seed=4)]
+    same(texts, made.encode(texts), theirs(texts, add_special_tokens=False)["input_ids"])
+    assert made.decode(made.encode(texts)) == texts and made.size == len(theirs)
+    last = made.size - 1
+    assert made.special_ids == {0, 1, 2, 3, last} and made.token_format is TokenFormat.BYTES
+    assert [made.special_id(role) for role in ("start", "pad", "end", "unknown", "mask")] == [0, 1, 2, 3, last]
+    assert made.decode([[0, *made.encode(["the cat"])[0], last, 2]]) == ["the cat"]
+    # so that other libraries tokenize "the <mask>" as in training
+    assert made.backend.get_added_tokens_decoder()[last].lstrip
+
+
+# -- training
+
+
+def test_training_gives_one_vocabulary_however_often(trained: TextTokenizer) -> None:
+    texts = [STORY, *PROSE, *MARKED]
+    one = TextTokenizer.train_wordpiece(texts, 200)
+    for _ in range(3):
+        assert TextTokenizer.train_wordpiece(iter(texts), 200).backend.to_str() == one.backend.to_str()
+    assert one.size == 200 < trained.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
+    for made in (one, trained):
+        assert [made.token_to_id(name) for name in BERT_TOKENS] == [0, 1, 2, 3, 4]
+
+
+def test_frequent_words_are_one_token_and_others_their_pieces(trained: TextTokenizer, cased: TextTokenizer) -> None:
+    ids = trained.encode(["The CAT sat"])[0]
+    assert [trained.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
+    assert trained.decode([ids]) == ["the cat sat"] and cased.decode(cased.encode(["The Katze saß"])) == [
+        "The Katze saß"
+    ]
+    rare = trained.encode(["catmats"])[0]
+    assert len(rare) > 1 and trained.decode([[2, *rare, 3]]) == ["catmats"]
+    assert trained.decode(trained.encode(["Once more: the cat, 4 mats!"])) == ["once more : the cat, 4 mats!"]
+
+
+def test_impossible_pieces_are_not_in_the_vocabulary(trained: TextTokenizer) -> None:
+    names = set(trained.backend.get_vocab())
+    assert {"猫", ".", ",", "a", "##a"} <= names
+    assert not {"##猫", "##.", "##,", "##", "", WORD_START} & names
+    letters = {c for name in names - {*BERT_TOKENS} for c in name.removeprefix("##")}
+    assert letters <= {c for text in (STORY, *PROSE, *MARKED) for c in trained.backend.normalizer.normalize_str(text)}
+
+
+def test_letters_that_never_occurred_are_unknown_and_counted(trained: TextTokenizer) -> None:
+    assert unknowns(trained, [STORY]).total() == 0
+    found = unknowns(trained, ["the Ⴀcat", "a ☃ and ☃☃", "x" * 101])
+    assert found == {"Ⴀcat": 1, "☃": 1, "☃☃": 1, "x" * 101: 1} and found.total() == 4
+    rare = [chr(0x4E00 + number) for number in range(300)]
+    small = TextTokenizer.train_wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
+    assert small.size <= 50 and unknowns(small, ["the cat sat"]).total() == 0 and small.token_to_id("cat") is not None
+    assert unknowns(small, rare).total() > 280
+    # the most frequent ones
+    assert unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
+
+
+def test_nothing_to_learn_from_is_refused() -> None:
+    with pytest.raises(DataError, match="character"):
+        TextTokenizer.train_wordpiece(["", " \n", "\x00"], 100)
+    with pytest.raises(SettingError, match="small"):
+        TextTokenizer.train_wordpiece([STORY], 6)
+    with pytest.raises(DataError, match="character"):
+        TextTokenizer.train_wordpiece(["caf\udce9"], 100)
+    for call in ("encode", "encode_offsets"):
+        with pytest.raises(DataError, match="character"):
+            getattr(TextTokenizer.train_wordpiece([STORY], 100), call)(["caf\udce9"])
+
+
+# -- reading in other libraries
+
+
+@pytest.mark.parametrize("kind", ["bert", "roformer", "longformer", "roberta"])
+def test_a_saved_tokenizer_gives_the_same_rows_in_transformers(
+    trained: TextTokenizer, roberta: Path, tmp_path: Path, kind: str
+) -> None:
+    from transformers import AutoTokenizer
+
+    made = trained if kind in ("bert", "roformer") else TextTokenizer.load(roberta)
+    folder = write_folder(made.with_template(), tmp_path / kind, kind)
+    theirs, again = AutoTokenizer.from_pretrained(folder), TextTokenizer.load(folder)
+    texts = [text for text in TEXTS if "[" not in text and "<" not in text]
+    singles = [framed(made.template, ids) for ids in made.encode(texts)]
+    pairs = [framed(made.template, *ids) for ids in zip(made.encode(texts), made.encode(texts[::-1]), strict=True)]
+    found = theirs(texts, return_token_type_ids=True)
+    same(texts, list(zip(found["input_ids"], found["token_type_ids"], strict=True)), singles)
+    found = theirs(texts, texts[::-1], return_token_type_ids=True)
+    same(texts, list(zip(found["input_ids"], found["token_type_ids"], strict=True)), pairs)
+    assert theirs.mask_token_id == made.special_id("mask") == again.special_id(
+        "mask"
+    ) and theirs.pad_token_id == made.special_id("pad")
+    assert theirs.cls_token_id == made.special_id("start") and theirs.sep_token_id == made.special_id("end")
+    assert (
+        again.template == made.template
+        and again.special_tokens_map() == made.special_tokens_map()
+        and again.encode(texts) == made.encode(texts)
+    )
+    assert again.fingerprint() == made.fingerprint() and again.with_template() is again
+
+
+def test_rows_are_those_of_the_published_tokenizers(trained: TextTokenizer, roberta: Path, tmp_path: Path) -> None:
+    folder, texts = write_vocabulary(trained, tmp_path), [text for text in TEXTS if text]
+    for made, theirs in (
+        (trained, theirs_of(folder)),
+        (TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer")),
+    ):
+        ids = made.encode(texts)
+        assert [framed(made.template, row)[0] for row in ids] == theirs(texts)["input_ids"]
+        found = theirs(texts, texts[::-1], return_token_type_ids=True)
+        rows = [framed(made.template, *pair) for pair in zip(ids, ids[::-1], strict=True)]
+        assert rows == list(zip(found["input_ids"], found["token_type_ids"], strict=True))
+        theirs.save_pretrained(tmp_path / "theirs")
+        again = TextTokenizer.load(tmp_path / "theirs")
+        assert again.encode(texts) == ids and again.encode_offsets(texts) == made.encode_offsets(texts)
+        assert (
+            again.template == made.template
+            and again.special_tokens_map() == made.special_tokens_map()
+            and again.special_ids == made.special_ids
+        )
+        assert again.with_template() is again and again.decode(ids) == made.decode(ids)
+
+
+def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> None:
+    odd = "[CLS]:0 [CLS]:0 $A:0 [SEP]:0 $B:1 [MASK]:1"
+    made = trained.with_post_processor("[CLS] [CLS] $A [MASK]", odd, ("[CLS]", "[SEP]", "[MASK]"))
+    assert made.template == TokenTemplate((2, 2), (3,), (4,), 1) and made.with_template() is made
+    assert framed(made.template, [9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
+    plain, trims = TextTokenizer.load(roberta), TextTokenizer.load(roberta)
+    trims.backend.post_processor = processors.ByteLevel()  # adds no special tokens
+    assert (
+        plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0) and trims.with_template() is not trims
+    )
+    longformer = TokenTemplate((2,), (3, 3), (3,), 0)  # the template of the model may differ from the tokenizer
+    for text in (trained, trained.with_template(), made):
+        again = text.with_template(longformer)
+        assert again.template == longformer and again.with_template() is again
+        assert again.backend.encode("the", "cat").ids == framed(again.template, *again.encode(["the", "cat"]))[0]
+    bare = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    assert framed(TextTokenizer(bare).template, [0], [0]) == ([0, 0], [0, 0])
+
+
+def test_settings_of_a_tokenizer_apply_as_in_transformers(cased: TextTokenizer, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    for number, kind in enumerate(("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")):
+        folder = write_folder(cased.with_template(), tmp_path / str(number), "bert")
+        settings = {"tokenizer_class": kind, "do_lower_case": True, "strip_accents": None, **cased.special_tokens_map()}
+        file = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+        file["normalizer"]["strip_accents"] = False
+        (folder / "tokenizer.json").write_text(json.dumps(file))
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        theirs = AutoTokenizer.from_pretrained(folder)
+        assert TextTokenizer.load(folder).encode(["The Éclair CAT"]) == [
+            theirs("The Éclair CAT", add_special_tokens=False)["input_ids"]
+        ]
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": "yes"}')
+    with pytest.raises(DataError, match="'yes'"):
+        TextTokenizer.load(folder)
+
+
+def test_roformer_is_read_by_characters_and_that_is_noted(trained: TextTokenizer, tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "RoFormerTokenizer", "do_lower_case": True, **trained.special_tokens_map()}
+    old = write_vocabulary(trained, tmp_path / "old", settings)
+    new = write_folder(trained, tmp_path / "new", "roformer")
+    file = json.loads((new / "tokenizer.json").read_text())
+    file["normalizer"]["handle_chinese_chars"] = False  # as saved, without the word segmentation
+    (new / "tokenizer.json").write_text(json.dumps(file))
+    (new / "tokenizer_config.json").write_text(json.dumps(settings))
+    for folder in (old, new):
+        made = TextTokenizer.load(folder)
+        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[trained.token_to_id("猫")] * 2]
+    assert trained.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
+
+
+def test_pieces_are_shown_without_their_markers(trained: TextTokenizer, roberta: Path) -> None:
+    ids = [2, *trained.encode(["the cats 猫 ☃"])[0], 4, 3]
+    assert trained.display_tokens(ids) == ["[CLS]", "the", "cat", "·s", "猫", "[UNK]", "[MASK]", "[SEP]"]
+    made = TextTokenizer.load(roberta)
+    assert made.display_tokens([0, *made.encode(["the cat"])[0], 2]) == ["<s>", "the", "␣cat", "</s>"]
+
+
+# -- invalid files
+
+BROKEN = {
+    "vocab.txt": (
+        ("[PAD]\n[UNK]\na\nb\na\n", "duplicate token 'a' .first on line 3", 5), ("", "has no '\\[UNK\\]'", None),
+        ("a\nb\n", "has no '\\[UNK\\]'", None), (b"\xff\xfe", "not UTF-8", None),
+    ),
+    "tokenizer_config.json": (
+        ('{"do_basic_tokenize": false}', "do_basic_tokenize=False", None), ("{", "invalid JSON", 1),
+        ('{"word_tokenizer_type": "mecab"}', "word_tokenizer_type='mecab'", None),
+        ('{"strip_accents": 3}', "strip_accents must be true or false, got 3", None),
+        ('{"added_tokens_decoder": 4}', "added tokens", None),
+    ),
+    "added_tokens.json": (('{"<d>": 3}', "must be the integers|'<d>' is", None), ('{"a": 1}', "the id of 'a' is", None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder_is_named(tmp_path: Path, name: str) -> None:
+    for number, (content, problem, line) in enumerate(BROKEN[name]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "vocab.txt").write_text("[PAD]\n[UNK]\na\nb\n##b\n")
+        assert TextTokenizer.load(folder).encode(["ab c"]) == [[2, 4, 1]]
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(DataError, match=problem) as caught:
+            TextTokenizer.load(folder)
+        assert str(folder) in str(caught.value) and caught.value.line == line
+
+
+def test_a_vocabulary_may_be_zipped_or_named_itself_and_end_as_it_likes(tmp_path: Path) -> None:
+    content = b"[PAD]\r\n[UNK]\r\na\r\n##b\r\n\r\n"
+    (tmp_path / "vocab.txt").write_bytes(content)
+    made = TextTokenizer.load(tmp_path / "vocab.txt")
+    assert made.size == 4 and made.encode(["ab"]) == [[2, 3]] and TextTokenizer.exists(tmp_path)
+    (tmp_path / "vocab.txt.gz").write_bytes(gzip.compress(content))
+    (tmp_path / "vocab.txt").unlink()
+    assert TextTokenizer.load(tmp_path).backend.to_str() == made.backend.to_str()
+    (tmp_path / "vocab.txt.gz").unlink()
+    assert not TextTokenizer.exists(tmp_path)
+    with pytest.raises(DataError, match=r"merges\.txt"):
+        TextTokenizer.load(tmp_path)
+
+
+def test_added_tokens_follow_the_vocabulary(trained: TextTokenizer, tmp_path: Path) -> None:
+    folder = write_vocabulary(trained, tmp_path, {"additional_special_tokens": ["<x>"]})
+    (folder / "added_tokens.json").write_text(json.dumps({"<y>": trained.size}))
+    made, theirs = TextTokenizer.load(folder), theirs_of(folder)
+    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [trained.size, trained.size + 1] and made.size == len(
+        theirs
+    )
+    assert made.encode(["the <y> cat <x>"]) == theirs(["the <y> cat <x>"], add_special_tokens=False)["input_ids"]

@@ -1,0 +1,272 @@
+"""Names of the Hugging Face Hub: detected without a download, and `hf:ORG/NAME` as a folder of the local cache."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_start import loaded, start
+from test_weights import published
+
+import regard
+from regard import hub, index
+from regard.cli import app
+from regard.errors import RegardError
+from regard.folders import absolute_folder, is_folder_path, read_config_files
+from regard.runs.settings import check_names
+from tiny import TINY
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def no_memory() -> None:
+    hub._snapshot.cache_clear()
+
+
+# -- names
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "bert-base-cased", "distilgpt2"])
+def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    attempts: list[Callable[[], Any]] = [
+        lambda: regard.load(name),
+        lambda: regard.build(name),
+        lambda: check_names("lm", name, {}),
+        lambda: read_config_files(Path(name)),
+        lambda: regard.train("lm", "some.txt", out="run", model=name),
+    ]
+    for attempt in attempts:
+        with pytest.raises(RegardError) as refused:
+            attempt()
+        message = str(refused.value)
+        repository = hub.SHORT_NAMES[name]
+        assert f"hf download {repository} --local-dir {name}" in message and f"hf:{repository}" in message
+        assert "nothing was downloaded" in message and "Did you mean" not in message and "\n" not in message
+
+
+def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        RegardError, match=r"gpt2-medium is a preset \(random weights\).*hf:openai-community/gpt2-medium"
+    ):
+        regard.load("gpt2-medium")
+    with pytest.raises(RegardError, match="bert-base is a preset") as refused:
+        regard.load("bert-base")
+    assert "Hub" not in str(refused.value)
+    check_names("lm", "gpt2-medium", {})  # training from scratch
+
+
+@pytest.mark.parametrize("name", ["google/vit-base-patch16-224", "allenai/longformer-base-4096", "acme/thing"])
+def test_an_organization_and_a_name_are_a_repository(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RegardError, match=re.escape(f"'hf download {name} --local-dir {name.split('/')[1]}'")):
+        regard.load(name)
+    (tmp_path / name).parent.mkdir()
+    with pytest.raises(RegardError, match="Unknown folder") as refused:
+        regard.load(name)
+    assert "Hub" not in str(refused.value), "a local folder of this name exists"
+
+
+@pytest.mark.parametrize("name", ["runs/none", "./thing", "a/b/c", "thing", "/tmp/none/thing"])
+def test_other_names_are_not_hub_names(name: str) -> None:
+    assert hub.describe_hub_name(name) == ""
+
+
+def test_unsupported_models_are_not_recommended() -> None:
+    for kind, names in hub.UNSUPPORTED.items():
+        assert kind not in index.model_types()
+        for name in (*names, f"org/{names[0]}"):
+            assert "not supported" in hub.describe_hub_name(name) and "download" not in hub.describe_hub_name(name)
+
+
+def test_a_folder_of_that_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    published(tmp_path / "gpt2")
+    assert regard.load("gpt2").config == TINY["transformer"].config
+
+
+# -- hf:ORG/NAME
+
+
+def cached(cache: Path, source: Path, repository: str = "acme/thing", revision: str = "main") -> Path:
+    """A snapshot as written by huggingface_hub: content in blobs, links to it in snapshots."""
+    base = cache / f"models--{repository.replace('/', '--')}"
+    snapshot = base / "snapshots" / SHA
+    for folder in (base / "blobs", base / "refs", snapshot):
+        folder.mkdir(parents=True, exist_ok=True)
+    (base / "refs" / revision).write_text(SHA)
+    for number, file in enumerate(sorted(source.iterdir())):
+        file.rename(base / "blobs" / f"b{number}")
+        (snapshot / file.name).symlink_to(Path("../../blobs") / f"b{number}")
+    return snapshot
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "cache"
+
+
+def test_a_snapshot_in_the_cache_is_loaded_without_a_connection(offline: Path, tmp_path: Path) -> None:
+    snapshot = cached(offline, published(tmp_path / "model"))
+    model = regard.load("hf:acme/thing")
+    assert model.config == TINY["transformer"].config and model.spec.source == str(snapshot)
+    assert regard.load(f"hf:acme/thing@{SHA}").spec.source == str(snapshot)
+    assert is_folder_path("hf:acme/thing") and absolute_folder("hf:acme/thing") == str(snapshot)
+    assert hub.display_name(snapshot) == "acme/thing" and hub.display_name("runs/mine") == "mine"
+    with pytest.raises(RegardError, match="cannot be reached"):
+        regard.load("hf:acme/thing@v2")
+
+
+def test_a_short_name_of_the_cache_is_its_repository(offline: Path, tmp_path: Path) -> None:
+    snapshot = cached(offline, published(tmp_path / "model"), "openai-community/gpt2")
+    assert hub.local_folder("hf:gpt2") == snapshot
+
+
+def test_all_commands_take_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(tmp_path / "hub", published(tmp_path / "model"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    absent, train, export, info, predict, evaluate = start(
+        ["predict", "gpt2", "a text"],
+        ["train", "translate", "--model", "hf:acme/thing", "--set", "model.widht=3", "--out", "run"],
+        ["export", "hf:acme/thing", "copy"],
+        ["info", "hf:acme/thing"],
+        ["predict", "hf:acme/thing", "a text"],
+        ["evaluate", "hf:acme/other", "--data", "none.tsv"],
+    )
+    assert absent["code"] == 2 and not loaded(absent, ("huggingface_hub", "torch"))
+    assert "Unknown setting 'model.widht'" in train["err"], "the system was read from the folder"
+    assert export["code"] == 0 and (tmp_path / "copy" / "model.safetensors").exists()
+    assert info["code"] == 0 and "hf:acme/thing: Transformer" in info["out"]
+    assert predict["code"] == 2 and "has no tokenizer.json" in predict["err"], "the folder was found"
+    assert evaluate["code"] == 2 and "hf:acme/other" in evaluate["err"] and "cannot be reached" in evaluate["err"]
+    assert evaluate["err"].count("\n") == 1
+
+
+def test_every_command_with_a_model_describes_the_prefix() -> None:
+    from typer.testing import CliRunner
+
+    for command in ("train", "predict", "evaluate", "explain", "probe", "info", "export"):
+        assert "hf:ORG/NAME" in " ".join(CliRunner().invoke(app, [command, "--help"]).output.split()), command
+
+
+class Server:
+    """Substitute for snapshot_download: the files of a repository that match the patterns appear in the snapshot."""
+
+    def __init__(self, files: Path, snapshot: Path) -> None:
+        self.files, self.snapshot, self.asked = files, snapshot, list[tuple[str, str | None]]()
+
+    def __call__(self, repository: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        from fnmatch import fnmatch
+
+        self.asked.append((repository, revision))
+        self.snapshot.mkdir(exist_ok=True)
+        for file in self.files.iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
+                (self.snapshot / file.name).write_bytes(file.read_bytes())
+        return str(self.snapshot)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    pytest.importorskip("huggingface_hub")
+    made = Server(published(tmp_path / "remote"), tmp_path / "snapshot")
+    for name in ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "optimizer.pt"):
+        (made.files / name).write_bytes(b"not needed")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", made)
+    return made
+
+
+def test_only_the_files_that_are_read_are_downloaded(server: Server) -> None:
+    (server.files / "pytorch_model.bin").write_bytes(b"never asked for beside safetensors")
+    regard.load("hf:acme/thing@v1")
+    assert {path.name for path in server.snapshot.iterdir()} == {"config.json", "model.safetensors"}
+    assert set(server.asked) == {("acme/thing", "v1")}
+    count = len(server.asked)
+    regard.load("hf:acme/thing@v1")
+    assert len(server.asked) == count, "one lookup per process"
+
+
+def test_without_safetensors_the_pickle_is_downloaded(server: Server) -> None:
+    weights = server.files / "model.safetensors"
+    from safetensors.torch import load_file
+
+    torch.save(load_file(weights), server.files / "pytorch_model.bin")
+    weights.unlink()
+    regard.load("hf:acme/thing")
+    assert {path.name for path in server.snapshot.iterdir()} == {"config.json", "pytorch_model.bin"}
+
+
+def test_an_architecture_that_is_not_supported_is_refused_before_its_weights_are_downloaded(server: Server) -> None:
+    (server.files / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(RegardError, match="hf:acme/thing: model_type 'llama' is not supported"):
+        regard.load("hf:acme/thing")
+    assert {path.name for path in server.snapshot.iterdir()} == {"config.json"}
+    hub._snapshot.cache_clear()
+    (server.files / "config.json").unlink()
+    (server.snapshot / "config.json").unlink()
+    with pytest.raises(RegardError, match=r"no readable config\.json"):
+        regard.load("hf:acme/thing")
+
+
+def failures() -> dict[str, tuple[Callable[[], Exception], str]]:
+    errors = pytest.importorskip("huggingface_hub.errors")
+
+    def answer(kind: str) -> Exception:
+        error: Exception = getattr(errors, kind).__new__(getattr(errors, kind))
+        error.args = ("first line\nsecond line",)
+        return error
+
+    return {
+        "gated": (lambda: answer("GatedRepoError"), "access to this model is restricted"),
+        "no such repository": (lambda: answer("RepositoryNotFoundError"), "no such repository"),
+        "no such revision": (lambda: answer("RevisionNotFoundError"), "no revision 'v1'"),
+        "offline": (lambda: answer("LocalEntryNotFoundError"), "cannot be reached"),
+        "a broken connection": (lambda: ConnectionError("first line\nsecond"), "ConnectionError: first line"),
+        "a full disk": (lambda: OSError(28, "No space left on device"), "No space left"),
+    }
+
+
+@pytest.mark.parametrize("case", failures())
+def test_a_failed_download_is_explained_in_one_line(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, words = failures()[case]
+
+    def fail(*_: Any, **__: Any) -> str:
+        raise make()
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(RegardError) as refused:
+        regard.load("hf:acme/thing@v1")
+    message = str(refused.value)
+    assert message.startswith("hf:acme/thing@v1: ") and words in message and "\n" not in message
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(RegardError, match=r"huggingface_hub.*regard\[hub\]") as refused:
+        regard.load("hf:acme/thing")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:a/b/c", "hf:/etc", "hf:../../x", "hf:a b/c", "hf:thing"])
+def test_a_malformed_name_is_refused(name: str) -> None:
+    with pytest.raises(RegardError, match="hf:ORG/NAME"):
+        regard.load(name)

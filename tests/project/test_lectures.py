@@ -1,0 +1,340 @@
+"""Numbers printed in the lectures, computed by our modules.
+
+Some slides have errors. For these slides, our modules give the correct result, and the test shows the wrong formula
+that gives the printed numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import AttentionMask, Causal, Padding, materialize
+from regard.nn.attention.positions import SinusoidalPosition
+from regard.nn.blocks.block import Residual, transformer_block
+from regard.nn.kernels import dispatch
+from regard.nn.recording import record_attention
+
+LECTURES = json.loads((Path(__file__).parents[1] / "fixtures" / "lectures.json").read_text(encoding="utf-8"))
+
+
+def tensor(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def reading(example: str, name: str | None = None) -> dict[str, Any]:
+    """The named formula of an example, by default the correct one."""
+    return LECTURES[example]["readings"][name or LECTURES[example]["right"]]
+
+
+def near(ours: Tensor, right: Any, tolerance: float = 1e-12) -> None:
+    right = tensor(right)
+    assert ours.shape == right.shape and (ours - right).abs().max() <= tolerance * right.abs().max()
+
+
+def apart(ours: Tensor, other: Any, gap: float) -> None:
+    assert (ours - tensor(other)).abs().max() > gap
+
+
+def printed(value: Tensor, shown: Any, digits: int) -> bool:
+    """Whether the value agrees with a slide that rounds or truncates after this many digits."""
+    return bool(((value - tensor(shown)).abs() < 10.0**-digits).all())
+
+
+def softmax(scores: list[float]) -> list[float]:
+    powers = [math.exp(score - max(scores)) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def seen_and_said(
+    attention: Attention, x: Any, context: Any = None, rule: AttentionMask | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention weights (H, Q, K) and output (Q, D) of one row."""
+    with torch.no_grad(), record_attention(attention) as seen:
+        out = attention(tensor(x)[None], None if context is None else tensor(context)[None], mask=rule)
+    return seen.records[0].weights[0], out[0]
+
+
+def bare(width: int, context: int | None = None, scale: float | None = None) -> Attention:
+    """One head with identity projections, which is equation 1. Another scale is multiplied into the queries."""
+    attention = Attention(width, 1, context, bias=False).double()
+    with torch.no_grad():
+        for line in attention.children():
+            line.weight.copy_(torch.eye(width).repeat(len(line.weight) // width, 1))
+        if scale is not None:
+            (attention.qkv if context is None else attention.q).weight[:width] *= scale * width**0.5
+    return attention
+
+
+# -- W01, W02, W03: attention over three and four words
+
+
+def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
+    x, right = LECTURES["W01"]["inputs"], reading("W01")
+    weights, out = seen_and_said(bare(2, 2), x["Q"], x["K"])
+    near(weights[0], right["alpha"])
+    near(out, right["out"])
+    near(bare(2).scale * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
+
+
+def test_w01_the_slide_divided_by_three_the_number_of_keys() -> None:
+    """Correct is √2, the root of the width; the slide divides by 3, and truncates instead of rounding."""
+    x, slide, other = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01", "by_number_of_keys")
+    assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
+    weights, out = seen_and_said(bare(2, 2, 1 / 3), x["Q"], x["K"])
+    near(weights[0], other["alpha"])
+    near(out, other["out"])
+    assert printed(weights[0], slide["alpha"], 2) and printed(out, slide["out"], 2)
+    ours, said = seen_and_said(bare(2, 2), x["Q"], x["K"])
+    assert not printed(ours[0], slide["alpha"], 2) and not printed(said, slide["out"], 2)
+    apart(said, reading("W01", "unscaled")["out"], 1e-3)
+    apart(said, reading("W01", "mixed_rows")["out"], 1.0)
+
+
+def test_w02_masked_scores_are_divided_by_the_root_of_the_width() -> None:
+    x, right = LECTURES["W02"]["inputs"], reading("W02")
+    weights, out = seen_and_said(bare(2), x["Q"], rule=Causal())
+    near(weights[0], right["alpha"])
+    near(out, right["out"])
+    assert not weights[0].triu(1).any()
+
+
+def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale() -> None:
+    """Correct is √2. The printed scores are divided by 4, the number of tokens; the results are not scaled."""
+    x, slide = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"]
+    near(tensor(slide["scores"]) / 4, slide["scaled"])
+    for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
+        weights, out = seen_and_said(bare(2, scale=scale), x["Q"], rule=Causal())
+        near(weights[0], reading("W02", name)["alpha"])
+        near(out, reading("W02", name)["out"])
+        assert printed(out, slide["out"], 6) == (name == "unscaled")
+        assert printed(weights[0], slide["alpha"], 4) == (name == "unscaled")
+    _, ours = seen_and_said(bare(2), x["Q"], rule=Causal())
+    apart(ours, slide["out"], 1e-2)
+
+
+def test_w03_attention_is_causal() -> None:
+    table = materialize(Causal(), 1, 1, torch.arange(4), torch.arange(4))[0, 0]
+    near(table.double(), LECTURES["W03"]["slide"]["mask"])
+    assert (int(table.sum()), int((~table).sum())) == (reading("W03")["visible"], reading("W03")["hidden"])
+
+
+# -- W05: layer norm
+
+
+class Nothing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+
+def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
+    x, right = tensor(LECTURES["W05"]["inputs"]["X"]), reading("W05")
+    ours = Residual(Nothing(), x.shape[1], "post").double()(x[None])[0].detach()
+    near(ours, right["normalised"])
+    near(x.mean(-1), right["mean"])
+    assert printed(x.mean(-1), LECTURES["W05"]["slide"]["mean"], 2)
+
+
+def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
+    """Correct is the population (÷ 5); the slide divides by 4 (sample), and labels 7 × 5 numbers as 7 × 3."""
+    x, slide, other = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05", "sample")
+    assert tuple(x.shape) == (7, 5)
+    centred = x - x.mean(-1, keepdim=True)
+    sample, population = ((centred**2).sum(-1, keepdim=True).div(n).sqrt() for n in (4, 5))
+    assert printed(sample[:, 0], slide["std"], 2) and not printed(population[:, 0], slide["std"], 2)
+    near(population[:, 0], reading("W05")["std"])
+    near(centred / (sample**2 + 1e-5).sqrt(), other["normalised"])
+    ours = Residual(Nothing(), 5, "post").double()(x[None])[0].detach()
+    apart(ours, other["normalised"], 0.1)
+
+
+# -- W06 … W09: positions
+
+
+def test_w06_the_first_wave_has_frequency_one() -> None:
+    """Correct is k from 0 and base 10000; with k from 1 the fastest wave is missing."""
+    where = torch.tensor(LECTURES["W06"]["inputs"]["positions"])
+    ours = SinusoidalPosition(4, "interleaved")(where)
+    near(ours, reading("W06")["P"])
+    near(SinusoidalPosition(4, "halves")(where), tensor(reading("W06")["P"])[:, [0, 2, 1, 3]].tolist())
+    near(SinusoidalPosition(4, "interleaved", base=100)(where), reading("W06", "from_0_base_100")["P"])
+    for other in ("from_1_base_10000", "from_0_base_100"):
+        apart(ours, reading("W06", other)["P"], 0.05)
+
+
+def test_w07_an_odd_width_ends_with_a_sine() -> None:
+    positions = SinusoidalPosition(5, "interleaved")(torch.tensor(LECTURES["W07"]["inputs"]["positions"]))
+    near(positions, reading("W07")["p"])
+    near(tensor(reading("W07")["e"]) + positions, LECTURES["W07"]["slide"]["sum"])
+
+
+def test_w08_positions_are_added_to_the_words() -> None:
+    positions = SinusoidalPosition(2, "interleaved")(torch.arange(3))
+    near(positions, reading("W08")["PE"])
+    near(tensor(LECTURES["W08"]["inputs"]["V"]) + positions, reading("W08")["out"])
+
+
+def test_w09_positions_are_bounded_of_one_length_and_one_step_apart() -> None:
+    size, right = LECTURES["W09"]["inputs"], reading("W09")
+    waves = SinusoidalPosition(size["d"], "interleaved", size["base"])(torch.arange(size["T"]))
+    assert abs(float(waves.min()) - right["min"]) < 1e-12 and float(waves.max()) == right["max"]
+    near((waves**2).sum(-1), [right["norm_sq_every_row"]] * size["T"])
+    steps = (waves[1:] - waves[:-1]).norm(dim=-1)
+    assert right["step_distance_min"] - 1e-9 < steps.min() and steps.max() < right["step_distance_max"] + 1e-9
+
+
+def test_w09_similarity_depends_on_the_distance_alone_and_no_two_positions_are_equal() -> None:
+    right = reading("W09")
+    waves = SinusoidalPosition(512, "interleaved")(torch.arange(2000)) / 16
+    alike = waves @ waves.T
+    by_distance = alike[0]
+    near(by_distance[:21], right["similarity_by_offset_0_to_20"])
+    for start in (1, 700, 1900):
+        assert (alike[start, start : start + 100] - by_distance[:100]).abs().max() < 1e-11
+    assert (
+        abs(float((alike - 2 * torch.eye(2000)).max()) - right["max_cosine_between_distinct_positions_first_2000"])
+        < 1e-9
+    )
+    rises = next(n for n in range(1, 100) if by_distance[n] > by_distance[n - 1])
+    assert rises == right["first_offset_where_similarity_rises"]
+
+
+@pytest.mark.parametrize("width", [128, 512])
+def test_w09_a_later_position_is_a_rotation_of_an_earlier_one(width: int) -> None:
+    right = reading("W09")["reference"][str(width)]
+    waves = SinusoidalPosition(width, "interleaved")(torch.arange(60))
+    near(waves[1, :8], right["t1_first8"])
+    near(waves[50, :8], right["t50_first8"])
+    near(waves[50, -2:], right["t50_last2"])
+    near(waves[20] @ waves[20:31].T / (width / 2), right["offset_dot_over_half_d"])
+    turns = [7 * 10000 ** (-2 * i / width) for i in range(width // 2)]
+    sines, cosines = waves[33, 0::2], waves[33, 1::2]
+    cos, sin = tensor([math.cos(turn) for turn in turns]), tensor([math.sin(turn) for turn in turns])
+    assert (waves[40, 0::2] - (sines * cos + cosines * sin)).abs().max() < 1e-13
+    assert (waves[40, 1::2] - (cosines * cos - sines * sin)).abs().max() < 1e-13
+
+
+# -- W11, W21 … W24, W27, W28: heads, temperature, scale, empty rows, a block
+
+
+def test_w11_heads_divide_the_width_between_them() -> None:
+    """Correct is d/h per head; heads as wide as the model, as in one lecture, would cost h times as much."""
+    sizes, slide, right = LECTURES["W11"]["inputs"], LECTURES["W11"]["slide"], reading("W11")
+    attention = Attention(sizes["d_model"], sizes["h"], bias=False)
+    q, k, v = attention.project(torch.zeros(1, 3, sizes["d_model"]))
+    assert q.shape == k.shape == v.shape == (1, slide["h"], 3, slide["d_k"])
+    assert attention.out.in_features == right["concat_width"]
+    count = sum(p.numel() for p in attention.parameters())
+    assert count == right["params_no_bias"] == reading("W11", "full_width_heads")["params_no_bias"] // sizes["h"]
+    rows, columns = slide["bert_head_matrix"]
+    assert rows == slide["bert_heads"] * columns
+
+
+def test_w21_permuted_words_give_permuted_outputs() -> None:
+    x, order = tensor(LECTURES["W21"]["inputs"]["X_rows"]), LECTURES["W21"]["inputs"]["permutation"]
+    weights, out = seen_and_said(bare(2), x.tolist())
+    near(weights[0], reading("W21")["alpha"])
+    near(out, reading("W21")["out_rows"])
+    near(out.T, reading("W21")["out_columns"])
+    near(seen_and_said(bare(2), x[order].tolist())[1], out[order].tolist())
+    near(seen_and_said(bare(2, scale=1.0), x.tolist())[1], reading("W21", "unscaled")["out_rows"])
+    apart(out, reading("W21", "unscaled")["out_rows"], 1e-2)
+
+
+def test_w22_a_high_temperature_flattens() -> None:
+    logits, curve = LECTURES["W22"]["inputs"]["logits"], reading("W22")
+    entropies = []
+    for temperature, right in zip(LECTURES["W22"]["inputs"]["temperatures"], curve["probs"], strict=True):
+        keys = tensor(logits).view(1, 1, 3, 1)
+        _, weights = dispatch.eager_attention(tensor([[[[1.0]]]]), keys, keys, None, 1 / temperature)
+        near(weights[0, 0, 0], right)
+        near(weights[0, 0, 0], softmax([logit / temperature for logit in logits]))
+        entropies.append(-float(weights.xlogy(weights).sum()))
+    near(tensor(entropies), curve["entropy"])
+    assert entropies == sorted(entropies) and abs(entropies[-1] - math.log(3)) < 1e-9
+
+
+@pytest.mark.parametrize("row", reading("W23")["rows"], ids=lambda row: f"width {row['d']}")
+def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str, Any]) -> None:
+    """Inputs have mean 0 and variance 1. The median of the gradients vanishes, not the mean."""
+    d, keys, draws = row["d"], LECTURES["W23"]["inputs"]["keys"], 600
+    chance = torch.Generator().manual_seed(d)
+    q = torch.randn(draws, 1, 1, d, generator=chance, dtype=torch.float64)
+    k = torch.randn(draws, 1, keys, d, generator=chance, dtype=torch.float64)
+    for kind, scale in (("raw", 1.0), ("scaled", Attention(d, 1).scale)):
+        assert math.isclose(float((q @ k.mT * scale).var()), row[f"var_{kind}"], rel_tol=0.15)
+        weights = dispatch.eager_attention(q, k, k[..., :1], None, scale)[1][:, 0, 0]
+        entropy = -weights.xlogy(weights).sum(-1).mean()
+        assert abs(float(entropy) - row[f"entropy_{kind}"]) < 0.15
+        assert abs(float(weights.amax(-1).mean()) - row[f"max_weight_{kind}"]) < 0.05
+        squares = (weights**2).sum(-1)
+        jacobian = (squares - 2 * (weights**3).sum(-1) + squares**2).clamp(min=0).sqrt()  # norm of diag(p) - p pᵀ
+        assert abs(float((jacobian < 1e-3).double().mean()) - row[f"share_jacobian_below_1e-3_{kind}"]) < 0.08
+        assert abs(float(jacobian.median()) - row[f"jacobian_fro_median_{kind}"]) < 0.05
+
+
+def test_w24_a_query_without_keys_gives_zero() -> None:
+    """-∞ would give NaN in the whole batch; -1e9 would give equal weights on masked keys.
+
+    The sum over no keys is 0, so every kernel returns 0, with gradient 0.
+    """
+    scores = LECTURES["W24"]["inputs"]["row_scores"]
+    keys = tensor(scores).view(1, 1, 3, 1).requires_grad_()
+    query, values = tensor([[[[1.0]]]]), torch.eye(3, dtype=torch.float64)[None, None]
+    for visible, right in ((2, "minus_infinity_partial"), (2, "minus_1e9_partial"), (0, None)):
+        rule = Padding(torch.tensor([visible]))
+        weights = dispatch.eager_attention(query, keys, values, dispatch.bool_mask(query, keys, rule, None), 1.0)[0]
+        fused = dispatch.sdpa(query, keys, values, rule, None, 1.0, 0.0)
+        for out in (weights, fused):
+            near(out[0, 0, 0].detach(), reading("W24", right)["alpha"])
+            slope = torch.autograd.grad(out.square().sum(), keys, retain_graph=True)[0]
+            assert slope.isfinite().all() and bool(slope.any()) == (visible > 0)
+    assert softmax([-1e9] * 3) == reading("W24", "minus_1e9_all")["alpha"]
+    assert torch.full((3,), -torch.inf).softmax(-1).isnan().all()
+
+
+def two_heads(context: int | None = None) -> Attention:
+    """Attention with the matrices of W27, which multiply rows from the right as on the slides."""
+    given = LECTURES["W27"]["inputs"]
+    attention = Attention(4, given["h"], context, bias=False).double()
+    q, k, v, out = (tensor(given[name]).T for name in ("WQ", "WK", "WV", "WO"))
+    lines = {"q": q, "kv": torch.cat([k, v]), "qkv": torch.cat([q, k, v]), "out": out}
+    attention.load_state_dict({name: lines[name.removesuffix(".weight")] for name in attention.state_dict()})
+    return attention
+
+
+@pytest.mark.parametrize("name", ["self_attention", "masked", "cross"])
+def test_w27_heads_attend_separately_and_are_joined(name: str) -> None:
+    x, right = LECTURES["W27"]["inputs"]["X"], reading("W27", name)
+    if name == "cross":
+        weights, out = seen_and_said(two_heads(4), x[:2], x)
+    else:
+        weights, out = seen_and_said(two_heads(), x, rule=Causal() if name == "masked" else None)
+    near(weights, right["alpha"])
+    near(out, right["out"])
+
+
+def test_w28_a_block_of_2017_normalises_after_it_adds() -> None:
+    """Correct is a feed-forward layer of two matrices with a ReLU between; one lecture has a single matrix."""
+    given, right = LECTURES["W28"]["inputs"], reading("W28")
+    block = transformer_block(4, 2, 8, eps=given["eps"]).double()
+    attention, feed, x = two_heads().state_dict(), block.feed.inner, tensor(LECTURES["W27"]["inputs"]["X"])
+    block.attend.inner.load_state_dict(attention, strict=False)  # biases keep their initial value 0
+    feed.load_state_dict({
+        "up.weight": tensor(given["W1"]).T, "up.bias": tensor(given["b1"]),
+        "down.weight": tensor(given["W2"]).T, "down.bias": tensor(given["b2"]),
+    })  # fmt: skip
+    with torch.no_grad():
+        near(block.attend(x[None])[0], right["after_attention"])
+        near(block(x[None])[0], right["out"])
+        middle = tensor(right["after_attention"])
+        single = nn.functional.layer_norm(middle + middle @ tensor(given["W1"]) @ tensor(given["W2"]), (4,))
+        near(single, reading("W28", "single_matrix_feed")["out"])
+        apart(block(x[None])[0], reading("W28", "single_matrix_feed")["out"], 0.1)

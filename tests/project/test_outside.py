@@ -1,0 +1,129 @@
+"""The public interface is equal to the record in outside.json: see tests/outside.py."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_card import ASKED, MADE
+from test_cli import Cli
+from test_cli import cli as cli
+
+import regard
+from conftest import Trained
+from gatherers import cloud
+from outside import FILE, collect, differences, key_paths, update
+from regard.data.points.cloud_files import write_ply
+from regard.errors import RunError
+from regard.model import Model
+from regard.tasks import all_tasks
+
+INPUTS: dict[str, Any] = {
+    "lm": "the cat", "choose": {"context": "a cow came", "question": "who ?", "choices": ["cow", "hen"]},
+    "mlm": "the [MASK] sat", "classify": "a fine day", "tag": "a fine day", "qa": ("who sat ?", "the cat sat"),
+    "embed": {"query": "the cat", "corpus": ["a dog", "a cat"], "top_k": 1},
+}  # fmt: skip
+EXPLAINED: dict[str, tuple[str, ...]] = {
+    "choose": ("a cow came", "cow|hen"), "qa": ("who sat ?", "the cat sat"), "embed": ("the cat", "a dog")
+}  # fmt: skip
+"""Arguments of `explain` for tasks with two inputs."""
+
+
+def compare(section: str, found: Any) -> None:
+    if os.environ.get("REGARD_UPDATE_OUTSIDE"):
+        update({section: found})
+    expected = json.loads(FILE.read_text("utf-8"))
+    assert differences({section: expected[section]}, {section: found}) == []
+
+
+def test_commands_settings_signatures_findings_and_extensions() -> None:
+    found = json.loads(json.dumps(collect()))
+    if os.environ.get("REGARD_UPDATE_OUTSIDE"):
+        update(found)
+    expected = json.loads(FILE.read_text("utf-8"))
+    assert differences({name: expected[name] for name in found}, found) == []
+
+
+def test_files_of_a_run(trained: Trained) -> None:
+    files = {path.relative_to(trained.path) for path in trained.path.rglob("*") if path.is_file()}
+    patterns = {
+        "/".join("*" if "step-" in part or "events." in part else part for part in file.parts) for file in files
+    }
+    compare("files of a run", sorted(patterns))
+
+
+def test_keys_of_a_run(trained: Trained) -> None:
+    rows = [json.loads(line) for line in (trained.path / "log.jsonl").read_text("utf-8").splitlines()]
+    log = {
+        kind: sorted({key for row in rows if row["kind"] == kind for key in row}) for kind in ("plan", "train", "valid")
+    }
+    metadata = json.loads((trained.path / "regard.json").read_text("utf-8"))
+    top = sorted(key for key in key_paths(metadata) if not key.startswith(("settings.", "model.", "decode.")))
+    card = (trained.path / "README.md").read_text("utf-8").splitlines()
+    front = card[1 : card.index("---", 1)]
+    sections = [line for line in card if line.startswith("#")][1:]
+    compare("keys of a run", {"log.jsonl": log, "regard.json": top, "README.md": [*front, *sections]})
+
+
+def test_keys_of_commands(trained: Trained, cli: Cli) -> None:
+    predicted = json.loads(cli("predict", trained.path, "the cat", "--json").out)
+    checked = json.loads(cli("check", "translate", "--data", trained.data, "--json").out)
+    scored = json.loads(cli("evaluate", trained.path, "--json").out)
+    compare(
+        "keys of commands",
+        {
+            "predict --json": sorted(key_paths(predicted)),
+            "check --json": sorted(key for key in key_paths(checked)),
+            "evaluate --json": sorted(key_paths(scored)),
+        },
+    )
+
+
+def test_keys_of_predictions_and_explanations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("image.png")
+    write_ply("cloud.ply", cloud())
+    found: dict[str, Any] = {}
+    for name, make in MADE.items():
+        model: Model = make().float()
+        one = INPUTS.get(name, "cloud.ply" if model.task.modality == "points" else "image.png")
+        one = ASKED[name][0].source if name in ASKED else one
+        prediction = model.predict(one)
+        value = (
+            sorted(key_paths(prediction.value))
+            if isinstance(prediction.value, dict)
+            else type(prediction.value).__name__
+        )
+        if model.task.name == "segment":
+            value = "fraction by class"
+        extra = {
+            key: item
+            for key, item in prediction.extra.items()
+            if key != "probabilities" or isinstance(item, np.ndarray)
+        }
+        known = f"{model.task.name} ({model.task.modality})"
+        values = model.explain(*EXPLAINED.get(name, (one,))).values
+        found[known] = {
+            "value": value,
+            "extra": sorted({*key_paths(extra), *prediction.extra}),
+            "explanation": sorted(key for key in key_paths(values) if not key.startswith(("facts.", "attention."))),
+        }
+    assert {*found, "translate (text)"} == {f"{task.name} ({task.modality})" for task in all_tasks()}
+    compare("keys of predictions", found)
+
+
+def test_a_run_of_another_format_is_refused_in_one_line(trained: Trained, tmp_path: Path) -> None:
+    import shutil
+
+    run = shutil.copytree(trained.path, tmp_path / "run")
+    metadata = json.loads((run / "regard.json").read_text("utf-8"))
+    for other in (2, None):
+        (run / "regard.json").write_text(json.dumps({**metadata, "format": other}))
+        with pytest.raises(RunError, match=r"format") as caught:
+            regard.load(run)
+        assert "\n" not in str(caught.value) and str(run) in str(caught.value) and f"got {other}" in str(caught.value)

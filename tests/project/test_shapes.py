@@ -1,0 +1,55 @@
+"""Shape annotations of tensors hold at every call in the tests of all systems."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+HARNESS = {
+    "systems/test_systems.py": "public_calls",
+    "systems/test_vision_systems.py": "batch",
+    "systems/test_captioners.py": "neighbors_and_padding",
+    "decode/test_search.py": "narrow_beam or best_come_first",
+    "systems/test_point_transformer.py": "level",
+    "systems/test_relative_position_setting.py": "fixed_shapes",
+}
+"""Files and names of tests that run with shape checks around every call of nn, systems and decode."""
+
+
+def checked(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *words]
+    environment = {**os.environ, "REGARD_CHECK_SHAPES": "1"}
+    return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True)
+
+
+def test_shapes_hold_in_the_harness() -> None:
+    names = " or ".join(f"({Path(file).stem} and ({names}))" for file, names in HARNESS.items())
+    done = checked(*(str(TESTS / file) for file in HARNESS), "-k", names)
+    assert done.returncode == 0 and "[100%]" in done.stdout, done.stdout[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_shapes_hold_in_all_tests_of_these_files() -> None:
+    done = checked(*(str(TESTS / file) for file in (*HARNESS, "nn/test_attention.py")))
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_wrong_shape_is_found() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); sys.path.insert(0, 'src')\n"
+        "import conftest, torch\n"
+        "from regard.nn.blocks.norm import RMSNorm\n"
+        "RMSNorm(4)(torch.zeros(3, 4), torch.zeros(2, 4))\n"
+    )
+    environment = {**os.environ, "REGARD_CHECK_SHAPES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=TESTS.parent, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode and "beartype" in done.stderr

@@ -1,0 +1,208 @@
+"""Inputs of captioners: caption files for prediction, unusual images, incomplete rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_captions import FORMS, SAID, coco, each, karpathy, lines
+from test_captions import place as place
+from test_cli import Cli, Done
+from test_cli import cli as cli
+
+import regard
+import speaker
+from conftest import same_tensors, stopped_in
+from regard.data.images.captions import read_captions, read_uncaptioned
+from regard.data.settings import DataSettings
+from regard.data.text.files import raise_error
+from regard.data.text.tables import SkippedRow
+from regard.errors import DataError
+from regard.model import ModelSpec, assemble
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.tasks import IMAGE_TASKS
+
+ODD: dict[str, tuple[str, tuple[int, int]]] = {
+    "UPPER 1.JPG": ("RGB", (40, 30)), "cmyk.jpg": ("CMYK", (33, 40)), "palette.png": ("P", (20, 20)),
+    "alpha.png": ("RGBA", (20, 31)), "grey.png": ("L", (20, 20)), "bits.png": ("1", (20, 20)), "one.png": ("RGB", (1, 1)),
+    "thin.png": ("RGB", (1, 200)), "moving.gif": ("P", (20, 20)),
+}  # fmt: skip
+"""Image mode and size by file name."""
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    speaker.offer(monkeypatch)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """Checkpoint of an untrained model."""
+    text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), IMAGE_TASKS["caption"]
+    config = speaker.Config(max_length=4)
+    reader = task.build_processor(text, config, DataSettings())
+    identity = ModelSpec(speaker.SYSTEM, task.fit_config(config, reader), task)
+    return str(assemble(identity, reader).save(tmp_path / "a model"))
+
+
+def named(path: Path) -> list[str]:
+    return [
+        Path(item.source).name
+        for item in read_uncaptioned(str(path), None, raise_error)
+        if not isinstance(item, SkippedRow)
+    ]
+
+
+def answered(done: Done) -> list[str]:
+    """Names of the images with a prediction, in output order."""
+    assert done.code == 0, done.err
+    return [Path(json.loads(line)["input"]).name for line in done.out.split("\n")[:-1]]
+
+
+# -- predictions for caption files
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_image_of_a_file_is_captioned_once(form: str, place: Path, model: str, cli: Cli) -> None:
+    FORMS[form](place / form)
+    assert sorted(named(place / form)) == sorted(SAID)
+    assert sorted(answered(cli("predict", model, str(place / form), "--json"))) == sorted(SAID)
+
+
+def test_a_split_is_predicted_and_without_one_all_rows_are(place: Path, model: str, cli: Cli) -> None:
+    whole = karpathy()
+    for image, part in zip(whole["images"], ("train", "val", "val"), strict=True):
+        image["split"] = part
+    (place / "k.json").write_text(json.dumps(whole))
+    for part, count in (("", 3), ("#val", 2), ("#train", 1), ("#train+val", 3)):
+        assert len(answered(cli("predict", model, f"{place}/k.json{part}", "--json"))) == count, part
+    done = cli("predict", model, f"{place}/k.json#trian")
+    assert done.code == 2 and "unknown split 'trian'. Available splits: train, val." in done.err and not done.out
+    (place / "captions.json").write_text(json.dumps(whole))
+    assert len(answered(cli("predict", model, f"{place}#val", "--json"))) == 2
+    done = cli("predict", model, f"{place}/none.json#val")
+    assert done.code == 2 and "none.json: file not found" in done.err
+
+
+def test_captions_are_optional_for_prediction(place: Path, model: str, cli: Cli) -> None:
+    asked = {**coco(), "annotations": [{"image_id": 10, "bbox": [1, 2, 3, 4]}]}
+    (place / "info.json").write_text(json.dumps(asked))
+    assert named(place / "info.json") == list(SAID), "in the order of the images"
+    lines(
+        place / "x.jsonl",
+        {"image": "d.png"},
+        {"image": "a.png", "captions": []},
+        "\n",
+        {"image": "d.png", "caption": 3},
+    )
+    assert named(place / "x.jsonl") == ["d.png", "a.png"]
+    lines(place / "x.csv", "image,split\n", "d.png,val\n", "a.png,train\n")
+    assert named(place / "x.csv") == ["d.png", "a.png"] and named(Path(f"{place}/x.csv#val")) == ["d.png"]
+    lines(place / "y.tsv", "file\tmore\tcaption\n", "d.png\t1\tx\n", "d.png\t1\ty\n")
+    assert named(place / "y.tsv") == ["d.png"]
+    assert answered(cli("predict", model, str(place / "y.tsv"), "--columns", "image=file", "--json")) == ["d.png"]
+    done = cli("predict", model, str(place / "images" / "a.png"), "--columns", "image=file")
+    assert done.code == 2 and "requires an input file" in done.err
+
+
+def test_an_invalid_row_keeps_its_position_and_stops_nothing(place: Path, model: str, cli: Cli) -> None:
+    lines(place / "x.jsonl", {"image": "gone.png", "caption": "x"}, *each(), {"image": "broken.jpg", "caption": "x"})
+    (place / "images" / "broken.jpg").write_bytes(b"\xff\xd8 not much")
+    done = cli("predict", model, str(place / "x.jsonl"), "--json")
+    values = [json.loads(line)["value"] for line in done.out.split("\n")[:-1]]
+    assert done.code == 2 and [value is None for value in values] == [True, False, False, False, True]
+    assert "line 1: image 'gone.png' not found" in done.err and "broken.jpg" in done.err
+    for entry in (place / "images", place / "images" / "*"):
+        done = cli("predict", model, str(entry), "--json")
+        assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs failed" in done.err
+
+
+# -- unusual data
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """Images of every mode in a folder with spaces in its name, with a caption as a string instead of a list."""
+    folder = tmp_path / "my odd data"
+    folder.mkdir()
+    pixels = np.random.default_rng(3).integers(0, 256, (200, 40, 3), dtype=np.uint8)
+    for name, (mode, (width, height)) in ODD.items():
+        Image.fromarray(pixels[:height, :width]).convert(mode).save(folder / name)
+    for number in range(12):
+        Image.fromarray(pixels[number : number + 20]).save(folder / f"n{number}.png")
+    names = [*ODD, *(f"n{number}.png" for number in range(12))]
+    lines(folder / "captions.jsonl", *({"image": name, "caption": f"a thing of {name[0]}"} for name in names))
+    return folder
+
+
+def trained(data: Path, out: Path) -> list[str]:
+    words = ["train", "caption", "--data", str(data), "--model", "speaker-tiny", "--out", str(out), "--device", "cpu"]
+    return [*words, "--set", "train.steps=4", "train.eval_every=2", "data.valid_fraction=0.3"]
+
+
+def test_unusual_images_are_trained_on_predicted_scored_and_explained(odd: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "a run"
+    assert "Found no errors" in cli("check", "caption", "--data", str(odd)).out
+    done = cli(*trained(odd, out))
+    assert done.code == 0, done.err
+    for name in ODD:
+        done = cli("predict", str(out), str(odd / name))
+        assert done.code == 0 and done.out.startswith(f"{odd / name}\t"), done.err
+    assert cli("evaluate", str(out), "--data", str(odd)).code == 0
+    for name in ("one.png", "thin.png", "cmyk.jpg"):
+        assert cli("explain", str(out), str(odd / name), "--out", str(tmp_path / "explanation.html")).code == 0
+
+
+def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli) -> None:
+    good = (odd / "captions.jsonl").read_text()
+    path = lines(odd / "x.jsonl", good, {"image": "n0.png", "captions": []}, {"image": "n1.png", "captions": [""]})
+    left = [(item.line, item.reason) for item in read_captions(str(path)) if isinstance(item, SkippedRow)]
+    assert left == [(22, "missing caption for: n0.png"), (23, "missing caption for: n1.png")]
+    assert "2 entries skipped" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
+    with pytest.raises(DataError, match="line 22"):
+        list(read_captions(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
+    wrong = {
+        "gone.jsonl": ({"image": "gone.png", "caption": "x"}, "line 22: image 'gone.png' not found"),
+        "nested.jsonl": ({"image": "n0.png", "captions": [["x"]]}, "line 22: expected text in 'captions'"),
+    }
+    for name, (row, right) in wrong.items():
+        done = cli(*trained(lines(odd / name, good, row), tmp_path / "no"))
+        assert done.code == 2 and right in done.err and not (tmp_path / "no").exists()
+
+
+def test_images_of_one_name_from_two_folders_are_two(odd: Path) -> None:
+    for folder in ("a", "b"):
+        (odd / folder).mkdir()
+        Image.new("RGB", (9, 9), (folder == "a" and "red") or "blue").save(odd / folder / "same.png")
+    rows: list[Any] = [{"image": f"{folder}/same.png", "caption": folder} for folder in "abab"]
+    found = list(read_captions(str(lines(odd / "same.jsonl", *rows))))
+    assert [item.captions for item in found if not isinstance(item, SkippedRow)] == [("a", "a"), ("b", "b")]
+
+
+@pytest.mark.slow
+def test_an_interrupted_captioner_resumes_exactly(odd: Path, tmp_path: Path, cli: Cli) -> None:
+    small = [
+        "model.encoder=resnet-tiny",
+        "model.image_size=32",
+        "model.width=24",
+        "model.embedding_dim=16",
+        "model.attention_dim=12",
+        "data.vocab_size=300",
+        "data.valid_fraction=0.3",
+        "data.eval_samples=2",
+        "data.flip=true",
+        "train.batch_size=4",
+        "train.eval_every=4",
+        "train.steps=8",
+        "train.precision=float32",
+    ]
+    more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": small, "device": "cpu"}
+    regard.train("caption", str(odd), out=tmp_path / "whole", **more)
+    with stopped_in(6):
+        regard.train("caption", str(odd), out=tmp_path / "half", **more)
+    assert cli("train", "caption", "--out", str(tmp_path / "half"), "--resume").code == 0
+    same_tensors(*(tmp_path / name / "model.safetensors" for name in ("whole", "half")))

@@ -1,0 +1,150 @@
+"""Training of captioners with a new or pretrained image encoder, frozen or trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from test_captioner_encoders import learnt
+
+import regard
+from captioners import EYES, SIZES
+from regard.errors import SettingError
+from regard.runs.info import info
+from regard.systems import find_preset
+
+NAMES = list(SIZES)
+COLOURS = ("red", "green", "blue", "white")
+SMALL = (
+    "train.steps=6",
+    "train.eval_every=3",
+    "train.log_every=1",
+    "train.batch_size=8",
+    "train.warmup_steps=2",
+    "train.precision=float32",
+    "data.vocab_size=300",
+    "data.eval_samples=4",
+    "data.valid_fraction=0.2",
+    "model.image_size=32",
+    "decode.max_new_tokens=6",
+)
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("album")
+    (folder / "images").mkdir()
+    lines = []
+    for number in range(16):
+        Image.new("RGB", (24 + number, 20), COLOURS[number % 4]).save(folder / "images" / f"{number}.png")
+        captions = [f"a {COLOURS[number % 4]} thing", f"this is {COLOURS[number % 4]}"]
+        lines.append(json.dumps({"image": f"{number}.png", "captions": captions}))
+    (folder / "captions.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any:
+    sizes = [f"model.{key}={value}" for key, value in SIZES[name].items()]
+    if not any(setting.startswith("model.encoder=") for setting in settings):
+        seeing = ",".join(f"{k}={v}" for k, v in EYES["vit"][1].items())  # lists do not fit into one argument
+        sizes += [f"model.encoder={EYES['vit'][0]}", f"model.encoder_config={seeing}"]
+    return regard.train(
+        "caption", str(album), model=f"{name}-tiny", out=out, settings=[*SMALL, *sizes, *settings], **more
+    )
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_trained_saved_and_queried(name: str, album: Path, tmp_path: Path) -> None:
+    model = train(name, album, tmp_path / "run")
+    picture = str(album / "images" / "3.png")
+    said = model.predict(picture)
+    back = regard.load(tmp_path / "run")
+    assert isinstance(said.value, str) and back.predict(picture) == said and back.config == model.config
+    assert back.config.encoder_config["system"] == "vit" and back.config.encoder_config["config"]["image_size"] == 32
+    kind = json.loads((tmp_path / "run" / "config.json").read_text())["model_type"]
+    assert kind == ("vision-encoder-decoder" if name == "caption-vit" else "regard")
+    assert info(str(tmp_path / "run")).parameters == sum(part.numel() for part in back.parameters())
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("frozen", ["true", "false"])
+def test_an_encoder_checkpoint_is_used_and_then_no_longer_needed(
+    name: str, frozen: str, album: Path, tmp_path: Path
+) -> None:
+    theirs = learnt("vit" if name == "caption-vit" else "resnet", tmp_path / "eyes")
+    settings = f"model.encoder={tmp_path / 'eyes'}", f"model.freeze_encoder={frozen}"
+    model = train(name, album, tmp_path / "run", *settings)
+    assert model.config.encoder == str(tmp_path / "eyes") and model.processor.pixels.mean == (0.1, 0.2, 0.3)
+    same = all(
+        torch.equal(part, theirs.body.state_dict()[key]) for key, part in model.body.eyes.body.state_dict().items()
+    )
+    assert same == (frozen == "true")
+    shutil.rmtree(tmp_path / "eyes")
+    back = regard.load(tmp_path / "run")
+    picture = str(album / "images" / "3.png")
+    assert back.predict(picture) == model.predict(picture)
+    assert all(part.requires_grad == (frozen == "false") for part in back.body.eyes.parameters())
+    train(name, album, tmp_path / "run", *settings, resume=True)  # the run is complete
+    again = regard.train(
+        "caption", str(album), model=str(tmp_path / "run"), out=tmp_path / "more", settings=["train.steps=2"]
+    )
+    assert again.config.encoder_config == model.config.encoder_config
+
+
+def test_a_built_captioner_has_the_encoder_of_the_checkpoint(tmp_path: Path) -> None:
+    theirs = learnt("resnet", tmp_path)
+    model = regard.build("caption-attend-tiny", encoder=str(tmp_path), freeze_encoder=True)
+    for key, part in model.body.eyes.body.state_dict().items():
+        assert torch.equal(part, theirs.body.state_dict()[key])
+    assert regard.build("caption-attend-tiny", encoder=str(tmp_path), device="meta").config.image_size == 16
+
+
+@pytest.mark.slow
+def test_a_run_resumes_with_the_same_arguments(album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt("resnet", tmp_path / "eyes")
+    monkeypatch.chdir(tmp_path)
+    for resume in (False, True):  # a name without a slash may be a local folder
+        model = train("caption-fixed", album, tmp_path / "run", "model.encoder=eyes", "train.steps=2", resume=resume)
+        assert model.config.encoder == str(tmp_path / "eyes")
+
+
+@pytest.mark.slow
+def test_untrained_encoders_are_not_frozen(album: Path, tmp_path: Path) -> None:
+    assert find_preset("caption-attend-base")[1].config.freeze_encoder
+    with pytest.raises(SettingError, match="50"):
+        regard.train("caption", str(album), model="caption-attend-base", out=tmp_path / "run")
+    train("caption-fixed", album, tmp_path / "first", "train.steps=1")
+    with pytest.raises(SettingError, match="contains its own image encoder"):
+        regard.train(
+            "caption",
+            str(album),
+            model=str(tmp_path / "first"),
+            out=tmp_path / "x",
+            settings=["model.encoder=resnet-18"],
+        )
+    more = regard.train(
+        "caption",
+        str(album),
+        model=str(tmp_path / "first"),
+        out=tmp_path / "y",
+        settings=["model.freeze_encoder=true", "train.steps=1"],
+    )
+    assert not any(part.requires_grad for part in more.body.eyes.parameters())
+
+
+def test_a_run_that_never_saved_wants_its_folder_again(album: Path, tmp_path: Path) -> None:
+    learnt("resnet", tmp_path / "eyes")
+    train("caption-fixed", album, tmp_path / "run", f"model.encoder={tmp_path / 'eyes'}", "train.steps=2")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "eyes")
+    with pytest.raises(regard.errors.RegardError, match="folder"):
+        train(
+            "caption-fixed", album, tmp_path / "run", f"model.encoder={tmp_path / 'eyes'}", "train.steps=2", resume=True
+        )

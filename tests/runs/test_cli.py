@@ -1,0 +1,450 @@
+"""Commands with valid and invalid arguments, in a pipe, and in the wrong folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import typer.main
+
+import regard
+from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
+from regard.cli import app, main
+from regard.cli_args import expand_options
+from regard.runs.settings import GROUPS
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """Run `regard` with these arguments in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+
+    def call(*words: object, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Done(int(left.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+# -- help, and the commands in README.md
+
+
+def test_help_comes_at_once_and_nothing_waits_for_torch() -> None:
+    seconds = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        shown = subprocess.run([sys.executable, "-m", "regard", "--help"], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - begun)
+        if seconds[-1] < 0.3:
+            break
+    assert min(seconds) < 0.3, seconds
+    assert all(f"  {name} " in shown.stdout for name in COMMANDS)
+    program = """
+import contextlib, io, sys
+import regard
+from regard.cli import main
+for command in sys.argv[1:]:
+    sys.argv = ["regard", command, "--help"]
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        main()
+assert "torch" not in sys.modules and "matplotlib" not in sys.modules and dir(regard)
+"""
+    subprocess.run([sys.executable, "-c", program, *COMMANDS], check=True)
+
+
+def promised() -> Iterator[list[str]]:
+    """Commands in the code blocks of README.md, including commands after a pipe."""
+    fenced = re.findall(r"^```[^\n]*\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for line in "\n".join(fenced).replace("\\\n", " ").splitlines():
+        if not re.match(r"\s*(\$ )?(regard|make) ", line):
+            continue
+        words = shlex.split(line.strip().removeprefix("$ "), comments=True)
+        while "|" in words:
+            yield words[: words.index("|")]
+            words = words[words.index("|") + 1 :]
+        yield words
+
+
+def test_every_command_of_the_readme_exists_with_its_options() -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    seen = 0
+    for program, *words in promised():
+        seen += program in ("regard", "make")
+        if program == "make":
+            assert [word for word in words if "=" not in word and word not in targets] == []
+        if program == "regard":
+            name = words[0].strip("[]")
+            assert name in COMMANDS or name in ("--help", "--version"), name
+            known = {opt for p in COMMANDS[name].params for opt in p.opts} if name in COMMANDS else {name}
+            given = {word.strip("[]").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
+            assert given - known <= {"--help", "--"}, (name, given - known)
+    assert seen >= 5
+
+
+def test_the_version_is_the_packages(cli: Cli) -> None:
+    assert cli("--version") == (0, f"regard {regard.__version__}\n", "")
+
+
+# -- several values after one option
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--data a b --out c", "--data a --data b --out c"),
+        ("--data a --valid b c --data d", "--data a --valid b --valid c --data d"),
+        ("translate --data a b", "translate --data a --data b"),
+        ("--set a.b=1 c.d=2 -- hello world", "--set a.b=1 --set c.d=2 -- hello world"),
+        ("--set a.b=-1 c.d=-2", "--set a.b=-1 --set c.d=-2"),
+        ("--columns source=a target=b --json x", "--columns source=a --columns target=b --json x"),
+        ("--data=-a.tsv b", "--data=-a.tsv b"),
+        ("predict 'my run' --set 'a.b=x y'", "predict 'my run' --set 'a.b=x y'"),
+        ("-- --data a b", "-- --data a b"),
+        ("evaluate r --data", "evaluate r --data"),
+        ("--data --valid x", "--data --valid x"),
+        ("predict r --set a.b=1 hello", "predict r --set a.b=1 hello"),
+        ("", ""),
+    ],
+)
+def test_arguments_after_an_option_of_many_values_belong_to_it(typed: str, meant: str) -> None:
+    assert expand_options(shlex.split(typed)) == shlex.split(meant)
+
+
+# -- train
+
+
+def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that_win(cli: Cli, pairs: Pairs) -> None:
+    quoted = [f'"{a}","{b}"\n' for a, b in pairs[:40]]
+    for name, some in (("my first.csv", quoted[:20]), ("my second.csv", quoted[20:])):
+        Path(name).write_text("en,de\n" + "".join(some), encoding="utf-8")
+    Path("my settings.yaml").write_text("train: {steps: 99, log_every: 1}\ndata:\n  valid_fraction: 0.1\n")
+    done = cli(
+        "train", "translate", "--data", "my first.csv", "my second.csv", "--columns", "source=en", "target=de",
+        "--config", "my settings.yaml", "--out", "my runs/one", "--device", "cpu", "--set", *TINY, "train.steps=2",
+    )  # fmt: skip
+    assert done.code == 0 and done.err == "" and "my runs/one" in done.out
+    known = facts(Path("my runs/one"))
+    assert known["data_stats"]["train"] == 36 and known["sources"]["columns"] == {"source": "en", "target": "de"}
+    assert known["settings"]["train"]["steps"] == 2 and known["settings"]["train"]["log_every"] == 1
+
+
+def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.demos.grammar import generate_corpus
+
+    monkeypatch.setattr("regard.demos.translate.generate_corpus", lambda: generate_corpus(count=300))
+    monkeypatch.setattr("regard.demos.translate.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
+    done = cli("demo", "--out", "d")
+    assert (
+        done.code == 0 and "exact_match" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
+    )
+    assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}
+    assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
+    weights = Path("d/model.safetensors").read_bytes()
+    shown = cli("demo", "--out", "d")
+    assert (
+        shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
+    )
+    assert "step " in cli("demo", "--out", "d", "--overwrite").out
+    assert Path("d/model.safetensors").read_bytes() == weights  # the same demo gives the same model
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years")
+    assert cli("demo", "--out", "mine", "--overwrite").code == 2 and Path("mine/thesis.txt").exists()
+    assert cli("demo", "paint") == (
+        2,
+        "",
+        "regard: error: Unknown demo 'paint'. Available: caption, clouds, translate.\n",
+    )
+
+
+# -- predict
+
+
+@pytest.fixture
+def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
+    """Lines, some of them empty, and the prediction for each line alone."""
+    texts = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]]
+    model = regard.load(trained.path)
+    answers = [model.predict(text).value if text else "" for text in texts]
+    assert len(set(answers)) == 5, "the order is only visible if the predictions differ"
+    return texts, answers
+
+
+def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
+    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]
+) -> None:
+    texts, answers = asked
+    Path("my lines.txt").write_text("\r\n".join(texts) + "\n", encoding="utf-8")
+    wanted = Done(0, "".join(f"{answer}\n" for answer in answers), "")
+    assert cli("predict", trained.path, *texts) == wanted
+    assert cli("predict", trained.path, "my lines.txt") == wanted
+    assert cli("predict", trained.path, stdin="\n".join(texts)) == wanted
+    assert cli("predict", trained.path, texts[2], "my lines.txt").out == f"{answers[2]}\n{wanted.out}"
+    assert cli("predict", trained.path, stdin="") == (0, "", "")
+
+
+def test_more_lines_than_fit_into_a_chunk_stay_in_order(
+    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.cli.PREDICT_CHUNK", 4)
+    texts, answers = asked
+    assert cli("predict", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
+
+
+def test_spaces_around_a_text_are_stripped_as_in_training(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+    text = pairs[0][0]
+    assert cli("predict", trained.path, stdin=f"  {text} \n").out == cli("predict", trained.path, text).out
+    assert cli("predict", trained.path, stdin="   \n").out == "\n"
+
+
+def test_a_pipe_that_is_not_utf8_is_reported_by_line(cli: Cli, trained: Trained) -> None:
+    done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
+    assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
+
+
+def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]) -> None:
+    texts, answers = asked
+    rows = [
+        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()
+    ]
+    assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
+    full = rows[0]
+    assert sum(full["logprobs"]) == pytest.approx(full["score"][0], abs=1e-4)
+    assert len(full["logprobs"]) == len(full["tokens"]) + (full["finish_reason"] == "eos")
+
+
+def test_json_of_an_empty_line_has_the_same_keys(cli: Cli, trained: Trained) -> None:
+    rows = [
+        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="a horse ran\n\n").out.splitlines()
+    ]
+    assert rows[0].keys() == rows[1].keys()
+
+
+def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+    words = (
+        "predict",
+        trained.path,
+        pairs[0][0],
+        pairs[1][0],
+        "--set",
+        "decode.num_beams=3",
+        "decode.num_return_sequences=2",
+    )
+    printed = cli(*words).out.splitlines()
+    assert printed[0] == pairs[0][0] and printed[3] == pairs[1][0]  # each input precedes its predictions
+    lines = [line.split("\t") for line in printed if "\t" in line]
+    rows = [json.loads(line) for line in cli(*words, "--json").out.splitlines()]
+    options = [option for row in rows for option in row["alternatives"]]
+    assert [value for _, value in lines] == [option["value"] for option in options] and len(options) == 4
+    assert all(
+        float(score) == pytest.approx(o["score"], abs=1e-4) for (score, _), o in zip(lines, options, strict=True)
+    )
+    assert all(row["score"] == sorted(row["score"], reverse=True) for row in rows)
+
+
+# -- evaluate, info, list, explain, export
+
+
+def test_a_run_is_scored_on_its_stored_data_as_on_its_card(cli: Cli, trained: Trained) -> None:
+    done = cli("evaluate", trained.path, "--json")
+    scores = json.loads(done.out)
+    assert done.code == 0 and scores["loss"] == pytest.approx(facts(trained.path)["best"]["loss"], abs=1e-4)
+    assert {k: v for k, v in scores.items() if k != "loss"} == facts(trained.path)["scores"]
+
+
+def test_a_run_is_scored_on_other_files_and_its_predictions_are_written(
+    cli: Cli, trained: Trained, pairs: Pairs
+) -> None:
+    write_pairs(Path("mine.tsv"), pairs[:3])
+    done = cli("evaluate", trained.path, "--data", "mine.tsv", "--predictions", "answers.jsonl")
+    assert done.code == 0 and re.search(r"^samples +3$", done.out, re.MULTILINE)
+    rows = [json.loads(line) for line in Path("answers.jsonl").read_text("utf-8").splitlines()]
+    model = regard.load(trained.path)
+    assert [(row["source"], row["reference"]) for row in rows] == pairs[:3]
+    assert [row["prediction"] for row in rows] == [model.predict(source).value for source, _ in pairs[:3]]
+
+
+def test_a_run_finds_its_data_from_any_folder(cli: Cli, pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pairs(Path("d.tsv"), pairs[:20])
+    cli("train", "translate", "--data", "d.tsv", "--out", "run", "--set", *TINY, *TWELVE, "train.steps=1")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    done = cli("evaluate", "../run")
+    assert done.code == 0, done.err
+
+
+def test_info_reports_parameter_counts(cli: Cli, trained: Trained) -> None:
+    shown = cli("info", trained.path).out
+    count = sum(p.numel() for p in regard.load(trained.path).parameters())
+    assert f"{count:,} parameters" in shown and f"{count * 4 / 2**20:,.1f} MiB" in shown and "width 32" in shown
+    assert "63,082,496 parameters" in cli("info", "transformer-base").out and "GFLOP" in shown
+    layers = re.findall(r"^\w+\.\S+ .* ([\d,]+)$", shown, re.MULTILINE)
+    assert sum(int(number.replace(",", "")) for number in layers) == count
+
+
+def test_lists_contain_all_choices(cli: Cli) -> None:
+    assert "transformer-big" in cli("list").out and "translate" in cli("list", "tasks").out
+    assert cli("list", "models").out.splitlines()[1].startswith("transformer ")
+    settings = cli("list", "settings").out
+    for group, kind in GROUPS.items():
+        for name in kind.__dataclass_fields__:
+            assert re.search(rf"^{group}\.{name} .*\w", settings, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a b.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("new/a.html", b"<!")])
+def test_an_explanation_is_an_image_or_a_page(cli: Cli, trained: Trained, name: str, begins: bytes) -> None:
+    done = cli("explain", trained.path, "a horse ran", "ein Pferd lief", "--out", name)
+    assert done == (0, f"a horse ran → ein Pferd lief\n{name}\n", "")
+    assert Path(name).read_bytes().lower().startswith(begins.lower())
+
+
+def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: Trained) -> None:
+    Path("doc.txt").write_text("a horse\nran\n")
+    Path("letter").write_text("a horse ran")
+    Path("blank.txt").write_text(" \n")
+    whole = cli("explain", trained.path, "a horse\nran", "ein Pferd lief", "--out", "a.json")
+    assert whole.code == 0
+    wanted = Path("a.json").read_text()
+    for words in (("doc.txt", "ein Pferd lief"), ("-", "ein Pferd lief")):
+        assert cli("explain", trained.path, *words, "--out", "b.json", stdin="a horse\nran\n").code == 0
+        assert Path("b.json").read_text() == wanted
+    done = cli("explain", trained.path, "letter", "--out", "b.json")
+    assert done.out.startswith("a horse ran → ") and done.err == "Reading file letter\n"
+    for words, said in (
+        (("-", "-"), "only once"),
+        (("blank.txt",), "blank.txt: is empty"),
+    ):
+        done = cli("explain", trained.path, *words, "--out", "c.json")
+        assert done.code == 2 and said in done.err and not Path("c.json").exists()
+
+
+def test_an_exported_model_is_smaller_with_the_same_predictions(cli: Cli, trained: Trained, pairs: Pairs) -> None:
+    assert cli("export", trained.path, "to/there").code == 0
+    wanted = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in Path("to/there").iterdir()} == wanted
+    assert cli("predict", "to/there", pairs[0][0]) == cli("predict", trained.path, pairs[0][0])
+    assert cli("export", trained.path, "to").code == 2
+
+
+# -- invalid input: exit code 2, one paragraph with the invalid value and the fix, no leftover files
+
+TRAIN = "train translate --data good.tsv --out new"
+WRONG = {
+    "missing file": ("train translate --data goo.tsv --out new", "goo.tsv", "'good.tsv'"),
+    "missing validation": (f"{TRAIN} --valid vald.tsv", "vald.tsv", "file not found"),
+    "ragged row": ("train translate --data ragged.tsv --out new", "ragged.tsv, line 2", "got 1"),
+    "encoding": ("train translate --data latin.tsv --out new", "latin.tsv, line 2", "iconv"),
+    "empty file": ("train translate --data empty.tsv --out new", "empty.tsv", "empty"),
+    "one pair": ("train translate --data one.tsv --out new", "at least 2", "--valid"),
+    "folder as data": ("train translate --data norun --out new", "norun", "letter.txt"),
+    "task": ("train translat --data good.tsv --out new", "'translat'", "'translate'"),
+    "preset": (f"{TRAIN} --model transformer-tinny", "'transformer-tinny'", "'transformer-tiny'"),
+    "folder to start from": (f"{TRAIN} --model norun", "norun", "neither a run"),
+    "missing folder to start from": (f"{TRAIN} --model ./nowhere", "nowhere", "folder"),
+    "setting": (f"{TRAIN} --set train.step=3", "'train.step'", "'train.steps'"),
+    "model setting": (f"{TRAIN} --set model.widht=3", "model.widht", "'model.width'"),
+    "group": (f"{TRAIN} --set trian.steps=3", "'trian'", "'train'"),
+    "no group": (f"{TRAIN} --set steps=3", "'steps'", "train.steps"),
+    "type": (f"{TRAIN} --set train.steps=some", "train.steps", "'some'"),
+    "choice": (f"{TRAIN} --set train.lr_schedule=cosin", "train.lr_schedule", "'cosine'"),
+    "range": (f"{TRAIN} --set train.steps=0", "train.steps", "at least 1"),
+    "heads": (f"{TRAIN} --set train.steps=1 model.heads=3", "heads", "128"),
+    "width": (f"{TRAIN} --set train.steps=1 model.width=0", "model.width", "at least"),
+    "depth": (f"{TRAIN} --set train.steps=1 model.depth=0", "model.depth", "at least"),
+    "dropout": (f"{TRAIN} --set train.steps=1 model.dropout=2", "dropout", "2"),
+    "score": (f"{TRAIN} --set train.steps=1 data.eval_samples=0", "data.eval_samples", "at least"),
+    "seed": (f"{TRAIN} --set train.steps=1 train.seed=-1", "train.seed", "-1"),
+    "budget": (f"{TRAIN} --set train.steps=1 train.batch_tokens=4", "train.batch_tokens", "Raise"),
+    "settings file": (f"{TRAIN} --config no.yaml", "no.yaml", "cannot read"),
+    "device": (f"{TRAIN} --device gpu", "'gpu'", "cuda"),
+    "columns": (f"{TRAIN} --columns sorce=0 target=1", "'sorce'", "'source'"),
+    "column": ("train translate --data head.csv --columns source=em target=de --out new", "'em'", "'en'"),
+    "no data": ("train translate --out new", "No training data", "--data"),
+    "out is a file": ("train translate --data good.tsv --out good.tsv", "good.tsv", "--out"),
+    "out below a file": ("train translate --data good.tsv --out good.tsv/new --set train.steps=1", "good.tsv", "--out"),
+    "out of another": ("train translate --data good.tsv --out norun", "norun", "not empty"),
+    "run of no run": ("predict norun hello", "norun", "neither a run"),
+    "missing run": ("predict norum hello", "norum", "'norun'"),
+    "evaluate no run": ("evaluate norun", "norun", "neither a run"),
+    "evaluate missing": ("evaluate RUN --data goo.tsv", "goo.tsv", "'good.tsv'"),
+    "data unnamed": ("evaluate RUN --data", "--data", "requires an argument"),
+    "best": ("predict RUN hello --set decode.num_return_sequences=3", "decode.num_return_sequences=3", "decode.num_beams"),
+    "temperature": ("predict RUN hello --set decode.temperature=-1", "decode.temperature", "at least 0"),
+    "setting of another command": ("predict RUN hello --set train.steps=5", "train", "decode"),
+    "run device": ("predict RUN hello --device gpu", "'gpu'", "cuda"),
+    "suffix": ("explain RUN hello --out map.pdf", "map.pdf", ".png"),
+    "no file to explain": ("explain RUN document.txt --out map.png", "document.txt", "file not found"),
+    "nothing to explain": ("explain RUN '  ' --out map.png", "Nothing to explain", "empty"),
+    "layer": ("explain RUN hello --out map.png --layer 7", "got 7", "between 1 and 1"),
+    "layout": ("export RUN new --to onnx", "'onnx'", "huggingface"),
+    "list": ("list task", "'task'", "'tasks'"),
+    "info": ("info transformer-tinny", "'transformer-tinny'", "'transformer-tiny'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_invalid_input_is_reported_in_one_paragraph(what: str, cli: Cli, trained: Trained, pairs: Pairs) -> None:
+    line, *wanted = WRONG[what]
+    write_pairs(Path("good.tsv"), pairs[:20])
+    for name, content in {
+        "ragged.tsv": b"a\tb\nc\n", "latin.tsv": b"a\tb\ncaf\xe9\td\n", "empty.tsv": b"", "one.tsv": b"a\tb\n",
+        "head.csv": b"en,de\na,b\nc,d\n",
+    }.items():  # fmt: skip
+        Path(name).write_bytes(content)
+    Path("norun").mkdir()
+    Path("norun/letter.txt").write_text("mine")
+    before = sorted(Path().rglob("*"))
+    done = cli(*[str(trained.path) if word == "RUN" else word for word in shlex.split(line)])
+    assert done.code == 2 and "Traceback" not in done.err
+    assert all(part in done.err for part in wanted), done.err
+    assert done.err.startswith(("regard: ", "Error: ")) and "\n" not in done.err.strip()
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_output_paths_are_checked_before_the_work(cli: Cli, trained: Trained) -> None:
+    done = cli("evaluate", trained.path, "--predictions", "no/where.jsonl")
+    assert (
+        Path("no/where.jsonl").exists() if done.code == 0 else "no/where.jsonl" in done.err and "bleu" not in done.out
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(cli: Cli, trained: Trained) -> None:
+    done = cli("predict", trained.path, "hello", "--device", "cuda")
+    assert done.code == 2 and "No cuda device" in done.err and "cpu" in done.err
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("words", [("--debug", "predict", "norun", "x"), ("predict", "norun", "x", "--debug")])
+def test_debug_shows_the_traceback_at_every_position(words: tuple[str, ...], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "regard", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "Traceback" in done.stderr and "UnknownFolder" in done.stderr

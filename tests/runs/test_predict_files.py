@@ -1,0 +1,255 @@
+"""`regard predict` on files: tables in the format of training data, empty and invalid lines, truncated texts."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import Cli
+from test_cli import cli as cli
+
+from encoders import encoder
+from regard.errors import RegardError
+from regard.model import Model
+from regard.runs.predict_inputs import expand_files, read_inputs
+from regard.tasks import TEXT_TASKS, find_task
+from writings import STORY
+
+TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
+
+
+def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> tuple[Path, Model]:
+    from dataclasses import replace
+
+    model = encoder(task, [STORY, *TEXTS], labels, vocab_size=200)
+    model.spec = replace(model.spec, head_options=pair)
+    return model.save(tmp / task), model
+
+
+def rows(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+# -- tables
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.tsv", "sentence\tlabel\n" + "".join(f"{t}\tgood\n" for t in TEXTS), ()),
+        ("a.tsv", "".join(f"{t}\tgood\n" for t in TEXTS), ()),
+        ("a.tsv", "id\ttext\n" + "".join(f"7\t{t}\n" for t in TEXTS), ()),
+        ("a.csv", "text\n" + "".join(f'"{t}"\n' for t in TEXTS), ()),
+        ("a.csv", "what,body\n" + "".join(f'x,"{t}"\n' for t in TEXTS), ("text=body",)),
+        ("a.csv", "".join(f"{t},no\n" for t in TEXTS), ("text=0", "label=1")),
+        ("a.jsonl", "".join(json.dumps({"review": t, "label": 1}) + "\n" for t in TEXTS), ()),
+        ("a.jsonl", "".join(json.dumps({"review": t}) + "\n" for t in TEXTS), ()),
+        ("a.txt", "".join(f"{t}\tgood\n" for t in TEXTS), ("text=0",)),
+        ("a.txt", "".join(f"{t}\n" for t in TEXTS), ()),
+    ],
+)
+def test_a_classifier_predicts_every_form_of_training_table(
+    cli: Cli, tmp_path: Path, name: str, content: str, columns: tuple[str, ...]
+) -> None:
+    folder, model = made("classify", tmp_path, ("bad", "good"))
+    Path(name).write_text(content)
+    done = cli("predict", folder, name, "--json", *(("--columns", *columns) if columns else ()))
+    assert done.code == 0 and done.err == ""
+    assert [row["input"] for row in rows(done.out)] == TEXTS
+    right = model.predict(TEXTS)
+    for row, answer in zip(rows(done.out), right, strict=True):
+        assert row["value"] == answer.value and row["score"] == pytest.approx(answer.score, abs=1e-6)
+    assert len(cli("predict", folder, name, *(("--columns", *columns) if columns else ())).out.splitlines()) == 3
+
+
+def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
+    Path("a.tsv").write_text("text\tpair\tlabel\nthe cat\ta dog\tsame\n")
+    Path("b.txt").write_text("the cat\ta dog\n")
+    for file in ("a.tsv", "b.txt"):
+        (row,) = rows(cli("predict", folder, file, "--json").out)
+        assert row["score"] == pytest.approx(model.predict(("the cat", "a dog")).score, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.conll", "the O\ncat B-X\n\n-DOCSTART- O\n\na O\ndog I-X\n"),
+        ("a.conll", "the\ncat\n\na\ndog\n"),
+        ("a.tsv", "the\tO\ncat\tO\n\na\tO\ndog\tO\n"),
+        ("a.tsv", "words\ttags\nthe cat\tO O\na dog\tO O\n"),
+        ("a.jsonl", '{"tokens": ["the", "cat"]}\n{"tokens": ["a", "dog"], "tags": 7}\n'),
+    ],
+)
+def test_a_tagger_predicts_words_with_or_without_tags(cli: Cli, tmp_path: Path, name: str, content: str) -> None:
+    folder, model = made("tag", tmp_path, ("O", "B-X", "I-X"))
+    Path(name).write_text(content)
+    found = rows(cli("predict", folder, name, "--json").out)
+    assert [row["input"] for row in found] == [["the", "cat"], ["a", "dog"]]
+    assert [row["value"] for row in found] == [answer.value for answer in model.predict([["the", "cat"], ["a", "dog"]])]
+
+
+def test_questions_are_answered_from_squads_json_and_tables_whatever_their_answers(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("qa", tmp_path)
+    asked = {"question": "who sat", "answers": [{"text": "not there", "answer_start": 3}]}
+    whole = {"data": [{"title": "x", "paragraphs": [{"context": TEXTS[1], "qas": [asked, {"question": "where"}]}]}]}
+    Path("a.json").write_text(json.dumps(whole))
+    Path("b.tsv").write_text(f"question\tcontext\nwho sat\t{TEXTS[1]}\nwhere\t{TEXTS[1]}\n")
+    wanted = [a.value for a in model.predict([("who sat", TEXTS[1]), ("where", TEXTS[1])])]
+    for file in ("a.json", "b.tsv"):
+        done = cli("predict", folder, file, "--json")
+        assert done.code == 0 and [row["value"] for row in rows(done.out)] == wanted
+
+
+def test_choices_come_from_the_table_without_a_label(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("choose", tmp_path)
+    Path("a.jsonl").write_text('{"context": "the cat", "choices": ["sat", "is"]}\n')
+    Path("b.csv").write_text("context,choice0,choice1,label\nthe cat,sat,is,7\n")
+    right = model.rank("the cat", ["sat", "is"])
+    for file in ("a.jsonl", "b.csv"):
+        (row,) = rows(cli("predict", folder, file, "--json").out)
+        assert row["value"] == right.value
+        assert row["input"] == {"context": "the cat", "question": "", "choices": ["sat", "is"]}
+
+
+@pytest.mark.parametrize(
+    "content", ["source\ttarget\nthe cat\tx\n", "the cat\tx y\n", "Anchor\tpositive\nthe cat\tx\n"]
+)
+def test_vectors_are_of_the_first_texts_of_pairs(cli: Cli, tmp_path: Path, content: str) -> None:
+    folder, model = made("embed", tmp_path)
+    Path("a.tsv").write_text(content)
+    (row,) = rows(cli("predict", folder, "a.tsv", "--json").out)
+    assert row["input"] == "the cat" and row["value"] == pytest.approx(model.predict("the cat").value, abs=1e-6)
+
+
+# -- empty and invalid lines
+
+
+def test_one_invalid_line_is_named_and_the_others_are_predicted(cli: Cli, tmp_path: Path) -> None:
+    folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
+    pair = "the cat\ta dog"
+    Path("a.txt").write_bytes(
+        f"{pair}\nonly one\n\n{pair}\ncaf".encode() + b"\xe9\tx\n" + f"{pair}\nonly two\n".encode()
+    )
+    done = cli("predict", folder, "a.txt")
+    lines = done.out.splitlines()
+    assert done.code == 2 and len(lines) == 7
+    assert [bool(line) for line in lines] == [True, False, False, True, False, True, False]
+    assert lines[0] == lines[3] == lines[5] == model.task.format_prediction(pair, model.predict(("the cat", "a dog")))
+    assert "a.txt, line 2: " in done.err and "a.txt, line 5: invalid UTF-8" in done.err
+    assert "same error at a.txt, line 7" in done.err and "3 of 7 inputs failed" in done.err
+    found = rows(cli("predict", folder, "a.txt", "--json").out)
+    assert [row["value"] is None for row in found] == [not line for line in lines]
+    assert "error" in found[1] and "error" not in found[2] and "error" in found[4]
+
+
+def test_an_invalid_row_of_a_table_keeps_its_position(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    Path("a.csv").write_text("text,label\nthe cat,x\nthe dog\n\nthe mat,x\n")
+    done = cli("predict", folder, "a.csv")
+    assert done.code == 2 and [bool(line) for line in done.out.splitlines()] == [True, False, False, True]
+    assert "a.csv, line 3: expected 2 columns, got 1" in done.err
+
+
+def test_empty_lines_alone_are_not_an_error(cli: Cli, tmp_path: Path) -> None:
+    for task, labels in (("classify", ("a", "b")), ("tag", ("O", "B-X")), ("embed", ()), ("mlm", ())):
+        folder, _ = made(task, tmp_path, labels)
+        done = cli("predict", folder, stdin="the [MASK] sat\n\n   \nthe [MASK]\n")
+        assert done.code == 0 and "\n\n" in done.out, task
+
+
+def test_remarks_about_every_line_are_printed_once(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path)
+    done = cli("predict", folder, stdin="a\nb\nc\n")
+    assert done.code == 2 and done.err.count("has no head for task 'classify'") == 1
+
+
+# -- hints
+
+
+def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    done = cli("predict", folder, "the cat", "the cat " * 40, "a dog " * 40)
+    assert (
+        done.code == 0
+        and done.err == "warning: 2 of 3 inputs truncated in the middle to the maximum length of the model.\n"
+    )
+
+
+def test_a_mask_token_for_a_model_without_masking_is_reported(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("embed", tmp_path)
+    assert (
+        "mask" in cli("predict", folder, "the [MASK] sat", "a [MASK]").err
+        and cli("predict", folder, "the cat").err == ""
+    )
+    assert cli("predict", made("mlm", tmp_path)[0], "the [MASK] sat").err == ""
+
+
+def test_beam_settings_of_a_classifier_are_reported(cli: Cli, tmp_path: Path) -> None:
+    Path("a.txt").write_text("the cat\n")
+    folder, _ = made("classify", tmp_path, ("bad", "good"))
+    assert "has the task 'classify'" in cli("predict", folder, "x", "--search", "a.txt").err
+    assert "was made to" not in cli("predict", made("embed", tmp_path)[0], "x", "--search", "a.txt").err
+
+
+# -- images
+
+
+def test_images_are_paths_and_folders_give_images_in_order(tmp_path: Path) -> None:
+    for name in ("b.png", "a.JPG", "notes.txt", "in/c.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    task: Any = find_task("classify", "image")
+    found = [Path(path).name for path in expand_files(task, [str(tmp_path / "x.png"), str(tmp_path)])]
+    assert found == ["x.png", "a.JPG", "b.png", "c.png"]
+    assert [one.value for one in read_inputs(task, [str(tmp_path / "*.png")])] == [str(tmp_path / "b.png")]
+
+
+# -- other messages
+
+
+def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_path: Path) -> None:
+    folder, _ = made("choose", tmp_path)
+    done = cli("explain", folder, "the cat", "--choices", "sat|is", "--out", "a.json")
+    assert done.code == 0 and json.loads(Path("a.json").read_text())["probabilities"][1]["value"] in ("sat", "is")
+    other, _ = made("embed", tmp_path)
+    assert "multiple-choice" in cli("explain", other, "the cat", "--choices", "a|b").err
+    assert '--choices "one answer|another"' in cli("predict", folder, "the cat").err
+
+
+def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> None:
+    from regard.runs.progress import shorten_lines
+    from regard.runs.scoring import small_sample_warning
+
+    assert shorten_lines("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
+    assert "scores on 1 text are imprecise" in small_sample_warning(TEXT_TASKS["classify"], 1)
+    assert (
+        "5.0 points" in small_sample_warning(TEXT_TASKS["tag"], 20)
+        and not small_sample_warning(TEXT_TASKS["tag"], 100)
+        and not small_sample_warning(TEXT_TASKS["mlm"], 3)
+    )
+
+
+@pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])
+def test_a_piped_point_cloud_is_reported_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input contains paths, one per line."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(begins))
+    with pytest.raises(RegardError, match="file"):
+        list(read_inputs(find_task("segment", "points"), []))
+
+
+def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in ([], ["-"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))
+        found = [Path(one.value).name for one in read_inputs(find_task("segment", "points"), words)]
+        assert found == ["a.ply", "b.ply"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "image")])
+def test_a_text_model_refuses_files_of_other_modalities(name: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"ply\n")
+    with pytest.raises(RegardError, match=kind):
+        list(read_inputs(find_task("algorithmic"), [str(tmp_path / name)]))

@@ -1,0 +1,357 @@
+"""ImageGPT as a classifier, and linear probes of every model body that reads images, through the commands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from test_cli import Cli
+from test_cli import cli as cli
+from test_image_tasks import paint
+
+import regard
+from conftest import facts, rows, same_tensors, stopped_in
+from headed import headed, train
+from regard.errors import DataError, RegardError, SettingError
+from regard.nn.recording import record_attention
+from regard.processors.augmentation import NO_AUGMENT, Augment
+from regard.processors.image import ImageProcessor
+from regard.processors.palette import Palette
+from regard.runs.evaluate import evaluate
+from regard.runs.probe import probe
+from regard.runs.splits import ImageSplits, split_images
+from regard.tasks.image_task import ImageBatchContext, check_image_processor
+from regard.tasks.linear_probe import extract_features, probe_layers
+from regard.types import Batch
+from tiny import near, noisy
+
+SMALL = (
+    "model.image_size=8", "model.num_colors=6", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48",
+    "train.precision=float32", "data.num_workers=0", "data.valid_fraction=0.2",
+)  # fmt: skip
+SIZES: dict[str, Any] = {"width": 12, "heads": 2, "ffn_dim": 12, "depth": 2}
+BODIES: dict[str, dict[str, Any]] = {
+    "imagegpt-mini": {"image_size": 6, "num_colors": 5, **SIZES},
+    "vit-tiny": {"image_size": 8, **SIZES},
+    "hybrid-tiny": {"image_size": 32, "stem_channels": 4, "norm_groups": 2, "backbone_depths": (1, 1), **SIZES},
+    "resnet-tiny": {"image_size": 16, "stem_channels": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
+    "bit-50": {
+        "image_size": 32,
+        "stem_channels": 8,
+        "widths": (8, 16, 24, 32),
+        "depths": (1, 1, 1, 1),
+        "norm_groups": 2,
+    },
+    "swin-mini": {"image_size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
+    "dpt-small": {
+        "image_size": 16,
+        "patch_size": 8,
+        "out_layers": (0, 1, 2, 3),
+        "neck_dims": (4, 4, 4, 4),
+        **SIZES,
+        "depth": 4,
+    },
+}
+STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.tasks.linear_probe.MAX_STEPS", 10)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of two classes, and an image generator trained on them for a moment."""
+    place = tmp_path_factory.mktemp("a place")
+    data = paint(place / "pictures", 60, side=12)
+    train(
+        "draw",
+        data,
+        place / "painter",
+        *SMALL,
+        "train.steps=30",
+        "train.batch_size=16",
+        "train.eval_every=30",
+        "train.warmup_steps=5",
+        "train.lr=1e-2",
+        model="imagegpt-mini",
+    )
+    return place
+
+
+# -- ImageGPT as a classifier
+
+
+@pytest.mark.slow
+def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: Path, cli: Cli) -> None:
+    from transformers import AutoImageProcessor, ImageGPTForImageClassification
+
+    done = cli(
+        "train",
+        "classify",
+        "--data",
+        place / "pictures",
+        "--model",
+        place / "painter",
+        "--out",
+        place / "told",
+        "--set",
+        "train.steps=60",
+        "train.batch_size=16",
+        "train.eval_every=60",
+        "train.lr=1e-2",
+        "data.valid_fraction=0.2",
+        "data.crop_scale=0.9",
+        "data.color_jitter=0.1",
+        "data.num_workers=0",
+        "train.precision=float32",
+    )
+    assert done.code == 0 and "new head for 2 classes" in done.out and "Not used" in done.out, done
+    assert "color palette" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
+    assert (
+        json.loads(cli("evaluate", place / "told", "--json").out)["accuracy"]
+        == evaluate(place / "told").scores["accuracy"]
+    )
+    path = sorted((place / "pictures" / "right").iterdir())[0]
+    said = json.loads(cli("predict", place / "told", path, "--json").out)
+    model = ImageGPTForImageClassification.from_pretrained(place / "told")
+    ids = AutoImageProcessor.from_pretrained(place / "told", use_fast=False)(Image.open(path), return_tensors="pt")
+    chances = model(**ids).logits.softmax(-1)[0]
+    assert model.config.id2label[int(chances.argmax())] == said["value"] == "right"
+    assert torch.allclose(chances, torch.tensor(said["score"]), atol=1e-5)
+    kept = [Palette.load(place / name) for name in ("painter", "told")]
+    assert kept[0] is not None and kept[1] is not None and kept[0].fingerprint() == kept[1].fingerprint()
+    why = regard.load(place / "told").explain(str(path))
+    with record_attention(ours := regard.load(place / "told")) as seen, torch.no_grad():
+        ours.predict(str(path))
+    first = seen.weights(seen.names()[0])[0].mean(1).view(2, 8, 8)
+    assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2 and np.allclose(
+        why.attention[0], first, atol=1e-6
+    )
+    assert why.save(place / "why.png").stat().st_size > 500
+    again = cli(
+        "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",
+        "train.steps=1", "data.num_workers=0",
+    )  # fmt: skip
+    assert again.code == 0, again.err
+
+
+@pytest.mark.slow
+def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path: Path) -> None:
+    short = (
+        *SMALL,
+        "model.image_size=12",
+        "model.num_colors=200",
+        "train.steps=6",
+        "train.batch_size=8",
+        "train.eval_every=3",
+        "data.crop_scale=0.5",
+        "data.flip=true",
+    )
+    said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
+    colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each image has two colors
+    assert "color palette" in said and 48 < colours <= 96 and f"palette of {colours} colors" in said
+    with stopped_in(4):
+        train("classify", place / "pictures", tmp_path / "run", *short, model="imagegpt-mini")
+    train("classify", (), tmp_path / "run", resume=True)
+    same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
+    assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
+    model = regard.load(tmp_path / "run")
+    assert "colours.weight" not in model.weights() and model.processor.side == 12
+    large = Palette(np.zeros((2, 3)), 140)
+    assert (
+        ImageBatchContext(large, Augment(crop=0.5)).train_pixels.size == (160, 160)
+        and ImageBatchContext(large, NO_AUGMENT).train_pixels is large
+    )
+
+
+def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
+    import transformers
+
+    random = np.random.default_rng(1)
+    config = transformers.ImageGPTConfig(
+        vocab_size=13, n_positions=36, n_embd=16, n_layer=2, n_head=2, id2label={0: "a", 1: "b", 2: "c"},
+        label2id={"a": 0, "b": 1, "c": 2},
+    )  # fmt: skip
+    theirs = noisy(transformers.ImageGPTForImageClassification(config)).eval()
+    theirs.save_pretrained(tmp_path)
+    clusters = random.uniform(-1, 1, (12, 3))
+    processor = transformers.ImageGPTImageProcessor(clusters=clusters, size={"height": 6, "width": 6})
+    processor.save_pretrained(tmp_path)
+    pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((6, 6), (9, 20))]
+    ours = regard.load(tmp_path)
+    assert ours.spec.labels == ("a", "b", "c")
+    for picture, answer in zip(pictures, ours.predict(pictures), strict=True):
+        right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
+        near(ours.logits(torch.from_numpy(ours.processor.encode(picture))[None]), right)
+        assert np.allclose(answer.score, right.softmax(-1)[0].detach(), atol=1e-6)
+    Palette(clusters[:11], 6).save(tmp_path)
+    with pytest.raises(RegardError, match="11"):
+        regard.load(tmp_path).predict(pictures)
+
+
+def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path: Path) -> None:
+    for task, setting in (("classify", "data.mixup=0.2"), ("draw", "data.crop_scale=0.5"), ("draw", "data.shift=0.1")):
+        with pytest.raises(SettingError, match=setting.partition("=")[0]):
+            train(task, place / "pictures", tmp_path / "run", setting, model="imagegpt-mini")
+    with pytest.raises(RegardError, match=r"model\.num_colors"):
+        train("classify", place / "pictures", tmp_path / "run", "model.image_size=9", model=str(place / "painter"))
+    assert not (tmp_path / "run").exists()
+    colours, pixels = Palette(np.zeros((4, 3)), 8), ImageProcessor((8, 8))
+    painter, seer = (regard.build(name, device="meta").config for name in ("imagegpt-mini", "vit-tiny"))
+    for reader, config in ((pixels, painter), (colours, seer), (colours, painter)):
+        with pytest.raises(RegardError, match=r"does not match the model|palette of 4 colors"):
+            check_image_processor(reader, config)
+
+
+# -- linear probes
+
+
+def saved(name: str, folder: Path) -> Path:
+    torch.manual_seed(1)
+    model = regard.build(name, **BODIES[name])
+    if name.startswith("imagegpt"):
+        model.processor = Palette(np.random.default_rng(0).uniform(-1, 1, (5, 3)), 6)
+    return model.save(folder / name)
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", BODIES)
+def test_every_body_is_probed_at_all_its_layers(name: str, place: Path, tmp_path: Path) -> None:
+    found = probe(saved(name, tmp_path), str(place / "pictures"), max_images=20, out=tmp_path / "it.svg")
+    blocks = [f"block {number}" for number in range(1, 1 + BODIES[name].get("depth", 0))]
+    stages = [] if name.startswith(("vit", "dpt", "imagegpt")) else STAGES
+    assert [known.layer for known in found.layers] == [*stages[: 2 if blocks else 4], *blocks]
+    assert found.counts == {"train": 20, "valid": 9, "test": 12} and found.classes == ("left", "right")
+    assert all(0 <= known.accuracy <= 100 for known in found.layers) and found.best in found.layers
+    assert f"{found.best.accuracy:.2f} at {found.best.layer}" in (tmp_path / "it.svg").read_text()
+
+
+def test_features_are_class_tokens_and_means_and_means_of_feature_maps() -> None:
+    x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    batch = Batch(x, labels=torch.arange(3))
+    for name in ("hybrid-tiny", "swin-mini"):
+        model = noisy(regard.build(name, **BODIES[name]))
+        layers = probe_layers(model.config)
+        part = extract_features(model.body, [batch], layers)
+        taps = model.eval().body(batch, taps=[layer.tap for layer in layers]).hidden_states
+        assert [found.shape[1] for found in part.features] == [layer.width for layer in layers]
+        for found, tap in zip(part.features, taps, strict=True):
+            if tap.ndim == 4:
+                near(found, tap.mean((2, 3)))
+                continue
+            sized = tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            near(found, torch.cat([sized[:, 0], sized[:, 1:].mean(1)], 1))
+
+
+def homes(parts: ImageSplits) -> list[set[str]]:
+    return [{sample.source for sample in part} for part in (parts.train, parts.valid, parts.test)]
+
+
+def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
+    given: dict[str, Any] = {
+        "data": (str(place / "pictures"),),
+        "valid": (),
+        "test": (),
+        "run_metadata": {},
+        "max_images": 100,
+    } | more
+    return split_images(**given, columns={}, log=said.append)
+
+
+def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    for own in ({}, facts(place / "painter")):
+        parts = division(place, said, run_metadata=own)
+        train_, valid, test = homes(parts)
+        assert len(train_ | valid | test) == 60 == sum(parts.counts().values()) and min(parts.counts().values()) > 5
+    assert len(test) == facts(place / "painter")["data_stats"]["valid"] and "held out" in said[-1]
+    picture = sorted((place / "pictures" / "left").iterdir())[0]
+    (tmp_path / "table.csv").write_text(f"image,label\n{picture},left\n")
+    for most in (100, 7):
+        parts = division(place, said, test=(str(tmp_path / "table.csv"),), max_images=most)
+        assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
+        assert len(parts.train) == min(most, 48)
+    assert "1 image of --data also in --test" in said[-2]
+    shutil.copytree(place / "pictures", tmp_path / "strange")
+    (tmp_path / "strange" / "left").rename(tmp_path / "strange" / "middle")
+    with pytest.raises(DataError, match="--data"):
+        division(place, said, valid=(str(tmp_path / "strange"),))
+
+
+def test_an_image_generator_is_probed_on_its_stored_data(
+    place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.runs.probe.EVAL_BATCH_SIZE", 10)
+    done = cli("probe", place / "painter")
+    lines = done.out.splitlines()
+    assert done.code == 0 and [line.split()[:2] for line in lines[1:3]] == [["block", "1"], ["block", "2"]], done
+    assert lines[-2].endswith(("at block 1", "at block 2")) and Path(lines[-1]).stat().st_size > 5000
+    assert "of 60 images, " in done.err and "1 of 2 layers, " in done.err and "are imprecise" in done.err
+    found = json.loads(cli("probe", place / "painter", "--data", place / "pictures", "--json", "--out", "a.svg").out)
+    assert [f"{known['accuracy']:.2f}" for known in found["layers"]] == [line.split()[2] for line in lines[1:3]]
+    assert found["figure"] == "a.svg" and found["test"] == facts(place / "painter")["data_stats"]["valid"]
+
+
+def test_image_generators_are_probed_with_the_start_token(place: Path) -> None:
+    model = regard.load(place / "painter")
+    picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
+    raw = torch.from_numpy(model.processor.prepare(picture).copy()).permute(2, 0, 1)[None]
+    ids = torch.from_numpy(model.processor.encode(picture))
+    x = model.task.prepare_inputs(model, Batch(raw)).inputs[0]  # type: ignore[attr-defined]
+    assert int(x[0]) == model.config.bos_id and torch.equal(x[1:], ids[:-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "flat"), "no class folders"),
+        (("--data", "one"), "got 1 ('left')"),
+        (("--data", "two", "--max-images", "1"), "--max-images must"),
+        (("--data", "two", "--out", "it.gif"), "it.gif"),
+        (("--data", "nowhere"), "not found"),
+        (("--data", "two", "--test", "one", "--valid", "other"), "class 'middle', which is not in --data"),
+    ],
+)  # fmt: skip
+def test_errors_of_a_probe_are_reported(cli: Cli, place: Path, tmp_path: Path, words: Sequence[str], said: str) -> None:
+    some = sorted((place / "pictures" / "left").iterdir())[:3]
+    for name in ("flat", "one/left", "two/left", "two/right", "other/middle"):
+        (tmp_path / name).mkdir(parents=True)
+        for path in some:
+            shutil.copy(path, tmp_path / name)
+    done = cli("probe", place / "painter", *words)
+    assert done.code == 2 and "regard: " in done.err and said in done.err and not done.out, done
+
+
+def test_text_and_presets_and_forgetful_folders_are_not_probed(
+    cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headed("classify", labels="ab").save(tmp_path / "text")
+    done = cli("probe", tmp_path / "text", "--data", place / "pictures")
+    assert done.code == 2 and "text inputs" in done.err
+    assert "is a preset (random weights)" in cli("probe", "vit-tiny", "--data", place / "pictures").err
+    assert "has no data" in cli("probe", saved("vit-tiny", tmp_path)).err
+    monkeypatch.setattr("regard.runs.probe.free_memory", lambda: 10_000)
+    done = cli("probe", place / "painter", "--data", place / "pictures")
+    assert done.code == 2 and "--max-images 5." in done.err and "GiB" in done.err
+
+
+def test_images_of_many_sizes_are_encoded_one_by_one(place: Path, tmp_path: Path) -> None:
+    folder = saved("vit-tiny", tmp_path)
+    ImageProcessor((8, 8), "ratio", multiple=4).save(folder)
+    for number, path in enumerate(sorted((place / "pictures" / "left").iterdir())[:10]):
+        (tmp_path / "data" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        picture = Image.open(path).resize((12 + 4 * (number % 3), 12))
+        picture.save(tmp_path / "data" / "ab"[number % 2] / path.name)
+    assert len(probe(folder, tmp_path / "data").layers) == 2
+    assert replace(ImageProcessor(), crop=True).scaled(2).size == (448, 448)

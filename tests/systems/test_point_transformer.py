@@ -1,0 +1,334 @@
+"""Point Transformer against a loop implementation; permutation, packing, gradients, heads, presets and settings."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_vector_attention import noise, weights_of
+from torch import Tensor, nn
+
+import plainly
+from regard.errors import RegardError, SettingError
+from regard.nn.points import body as points
+from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
+from regard.nn.points.hierarchy import lexicographic_order
+from regard.nn.points.packing import CloudSizes
+from regard.nn.recording import named_attentions, record_attention
+from regard.runs.info import info
+from regard.runs.settings import resolve
+from regard.systems import SYSTEMS, point
+from regard.systems.point import Config, build
+from regard.types import Batch, Offsets
+
+SMALL = Config(
+    feature_dim=2,
+    widths=(4, 8, 12),
+    depths=(1, 1, 2),
+    downsample=(1, 3, 2),
+    num_neighbors=(4, 5, 6),
+    share_planes=2,
+    point_order="given",
+)
+FORMS = ["released", "paper"]
+forms = pytest.mark.parametrize("form", FORMS)
+orders = pytest.mark.parametrize("order", ["given", "sorted"])
+COUNTS = [(23,), (9, 26, 1, 4), (12, 12)]
+
+
+def body_of(**changes: Any) -> PointTransformer:
+    return noise(build(replace(SMALL, **changes)))
+
+
+def cloud(count: int, inputs: int = 2, seed: int = 0) -> Tensor:
+    return torch.randn(count, 3 + inputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
+    x = torch.cat([cloud(count, seed=number) for number, count in enumerate(counts)])
+    starts = torch.tensor([0, *counts]).cumsum(0)
+    return Batch(x[None], offsets=Offsets(starts, longest or max(counts)))
+
+
+# -- the whole model in loops
+
+
+@forms
+@orders
+@pytest.mark.parametrize("decodes", [True, False])
+@pytest.mark.parametrize("counts", COUNTS)
+def test_the_body_equals_a_loop_over_points(form: Any, order: Any, decodes: bool, counts: Any) -> None:
+    body, batch = body_of(variant=form, point_order=order, has_decoder=decodes), packed(counts)
+    config, w = replace(SMALL, variant=form, point_order=order, has_decoder=decodes), weights_of(body)
+    states = body(batch)
+    alone = [plainly.body(w, own.numpy(), config) for own in batch.inputs[0].split(counts)]
+    sequence, summary = np.concatenate([said for said, _, _ in alone]), np.stack([mean for _, mean, _ in alone])
+    assert states.sequence.shape == (1, *sequence.shape) and states.pooled is not None
+    assert np.abs(states.sequence[0].detach().numpy() - sequence).max() < 1e-11 * np.abs(sequence).max()
+    assert np.abs(states.pooled.detach().numpy() - summary).max() < 1e-11 * np.abs(summary).max()
+    starts = [0, *np.cumsum(counts)[:-1].tolist()]
+    for level in range(3):
+        kept = [first + i for first, (_, _, names) in zip(starts, alone, strict=True) for i in names[level]]
+        assert states.aux_losses[f"level{level}"].tolist() == kept
+
+
+@forms
+def test_point_clouds_of_one_batch_equal_each_alone_and_as_rows(form: Any) -> None:
+    body, batch = body_of(variant=form), packed((12, 12))
+    together = body(batch)
+    rows = body(Batch(batch.inputs.view(2, 12, 5)))
+    assert torch.equal(together.sequence, rows.sequence) and torch.equal(together.pooled, rows.pooled)  # type: ignore[arg-type]
+    rounded = body(packed((12, 12), longest=16))  # equal sizes in a batch with padding
+    assert torch.allclose(together.sequence, rounded.sequence, atol=1e-12)
+    assert torch.equal(rounded.aux_losses["level2"], together.aux_losses["level2"])
+
+
+@forms
+def test_neighbor_lists_are_computed_once_for_each_level(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.nn.points import hierarchy
+
+    asked = []
+    real = hierarchy.knn
+    monkeypatch.setattr(hierarchy, "knn", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
+    body_of(variant=form)(packed((23,)))
+    assert sorted(asked) == [4, 5, 5, 6, 6]
+
+
+# -- permutation
+
+
+@forms
+@pytest.mark.parametrize("counts", [(30,), (9, 26, 4)])
+def test_permuted_points_permute_the_output_and_keep_the_pooled_output(form: Any, counts: Any) -> None:
+    """Includes grids and duplicate points: only coordinates may break ties."""
+    body, batch = body_of(variant=form, point_order="sorted"), packed(counts)
+    x = batch.inputs.clone()
+    x[..., :3] = x[..., :3].round()
+    x[0, 1] = x[0, 0]
+    draw = torch.Generator().manual_seed(4)
+    turned = torch.cat([
+        first + torch.randperm(count, generator=draw)
+        for first, count in zip(np.cumsum([0, *counts]).tolist(), counts, strict=False)
+    ])  # fmt: skip
+    a, b = body(replace(batch, inputs=x)), body(replace(batch, inputs=x[:, turned]))
+    assert (a.sequence[:, turned] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
+    assert a.pooled is not None and (a.pooled - b.pooled).abs().max() < 1e-12 * a.pooled.abs().max()
+    same = x[0, a.aux_losses["level2"]] == x[:, turned][0, b.aux_losses["level2"]]
+    assert bool(same.all())
+
+
+@forms
+def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
+    body, x = body_of(variant=form), cloud(30)
+    keeps = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(29)])
+    a, b = body(Batch(x[None])), body(Batch(x[None, keeps]))
+    assert (a.sequence[:, keeps] - b.sequence).abs().max() < 1e-12 * a.sequence.abs().max()
+    c = body(Batch(x[None].flip(1)))
+    assert (a.pooled - c.pooled).abs().max() > 1e-3 * a.pooled.abs().max()  # type: ignore[operator]
+
+
+def test_rows_are_ordered_by_all_their_columns_within_their_point_cloud() -> None:
+    x = torch.tensor([[1.0, 2], [1, 1], [0, 9], [5, 5], [4, 4], [4, 3], [-0.0, 8]])
+    assert lexicographic_order(x, CloudSizes((4, 3))).tolist() == [2, 1, 0, 3, 6, 5, 4]
+    assert lexicographic_order(x, CloudSizes((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
+
+
+def test_a_translated_point_cloud_gives_the_same_outputs() -> None:
+    """All layers except the first read differences of coordinates."""
+    body, x = body_of(variant="released"), cloud(25)
+    with torch.no_grad():
+        body.down[0].step.linear.weight[:, :3] = 0
+    moved = x.clone()
+    moved[:, :3] += 1024
+    assert torch.allclose(body(Batch(x[None])).sequence, body(Batch(moved[None])).sequence, atol=1e-9)
+
+
+# -- gradients
+
+
+@pytest.mark.every(4)
+@forms
+@orders
+def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: Any) -> None:
+    tiny = {"feature_dim": 1, "widths": (2, 4), "depths": (1, 1), "downsample": (1, 3), "num_neighbors": (3, 3)}
+    x = cloud(9, 1)
+    for decodes in (False, True):
+        body = body_of(**tiny, variant=form, point_order=order, has_decoder=decodes).train()
+        batch = Batch(x[None], offsets=Offsets(torch.tensor([0, 7, 9]), 8))
+
+        def said(features: Tensor, body: PointTransformer = body, batch: Batch = batch) -> tuple[Tensor, ...]:
+            states = body(replace(batch, inputs=torch.cat([x[None, :, :3], features], -1)))
+            assert states.pooled is not None
+            return states.sequence, states.pooled
+
+        assert torch.autograd.gradcheck(said, (x[None, :, 3:].clone().requires_grad_(),))
+    body = body_of(**tiny, variant=form, point_order=order, has_decoder=False).train()
+    # without the decoder, whose interpolation weights are detached, gradients of the coordinates are complete
+    assert torch.autograd.gradcheck(lambda x: body(Batch(x)).sequence, (x[None].clone().requires_grad_(),))
+
+
+@forms
+@pytest.mark.parametrize("decodes", [True, False])
+def test_the_loss_reaches_every_parameter(form: Any, decodes: bool) -> None:
+    body = body_of(variant=form, has_decoder=decodes).train()
+    states = body(packed((9, 26, 4)))
+    assert states.pooled is not None
+    (states.sequence.square().sum() + states.pooled.square().sum()).backward()
+    unread = [name for name, part in body.named_parameters() if part.grad is None or not part.grad.any()]
+    assert not [name for name in unread if "bias" not in name]  # batch norm removes the bias before it
+
+
+# -- invalid inputs
+
+
+def test_invalid_inputs_are_reported() -> None:
+    body = body_of()
+    with pytest.raises(RegardError, match="Expected points with"):
+        body(Batch(torch.zeros(1, 9, 3).double()))
+    with pytest.raises(RegardError, match="without"):
+        body(Batch(torch.zeros(1, 0, 5).double()))
+    with pytest.raises(RegardError, match="points"):
+        body(Batch(torch.zeros(1, 9, 5).double(), offsets=Offsets(torch.tensor([0, 4, 4, 9]), 9)))
+    with pytest.raises(ValueError, match="Padding masks are not supported"):
+        body(Batch(torch.zeros(2, 9, 5).double(), mask=torch.tensor([9, 3])))
+    with pytest.raises(RegardError, match="more than one point"):
+        body.train()(Batch(torch.zeros(1, 1, 5).double()))
+
+
+def test_one_point_is_a_point_cloud_and_many_copies_are_too() -> None:
+    for count in (1, 2, 40):
+        states = body_of()(Batch(torch.ones(1, count, 5).double()))
+        assert bool(states.sequence.isfinite().all()) and bool(states.pooled.isfinite().all())  # type: ignore[union-attr]
+        assert (states.sequence - states.sequence[:, :1]).abs().max() < 1e-12
+
+
+# -- recording attention
+
+
+def test_attention_is_recorded_at_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, batch = body_of(), packed((9, 26, 1))
+    names = ["down.0.blocks.0", "down.1.blocks.0", "down.2.blocks.0", "down.2.blocks.1"]
+    names += [f"up.{stage}.blocks.0" for stage in range(3)]
+    assert list(named_attentions(body)) == [f"{name}.attend" for name in names]
+    plain = body(batch)
+    with record_attention(body) as seen:
+        watched = body(batch)
+    assert torch.equal(plain.sequence, watched.sequence) and len(seen.records) == len(names)
+    for look, level in zip(seen.records, (0, 1, 2, 2, 2, 1, 0), strict=True):
+        kept = watched.aux_losses[f"level{level}"]
+        assert look.key_index is not None and look.weights.shape[2:] == look.key_index.shape[2:]
+        assert look.weights.shape[2] == len(kept) and int(look.key_index.max()) < len(kept)
+        assert torch.allclose(look.weights.sum(-1), torch.ones_like(look.weights.sum(-1)))
+    with record_attention(body, ["up.2.blocks.0.attend"], gradients=True) as seen:
+        body(batch)
+    assert seen.records[0].weights.requires_grad
+
+
+# -- compilation and precision
+
+
+def test_sixteen_bits_are_close() -> None:
+    torch.manual_seed(0)
+    body = build(replace(SMALL, widths=(16, 32, 64), share_planes=8)).eval()
+    x = cloud(200).float()[None]
+    x[..., :3] += 100  # neighbors depend on the coordinates before rounding
+    exact = body(Batch(x)).sequence
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = body(Batch(x)).sequence.float()
+    low = copy.deepcopy(body).bfloat16()(Batch(x)).sequence.float()
+    for other in (cast, low):
+        assert (other - exact).norm() < 3e-2 * exact.norm()
+
+
+# -- heads
+
+
+def test_heads_read_the_outputs_of_the_body() -> None:
+    config = replace(SMALL, dropout=0.5)
+    states = body_of()(packed((9, 26)))
+    cloud_said, point_said = noise(point_cloud_head(config, 7)), noise(point_head(config, 5))
+    assert cloud_said(states.pooled).shape == (2, 7) and point_said(states.sequence).shape == (1, 35, 5)
+    torch.manual_seed(0)
+    assert not torch.equal(cloud_said.train()(states.pooled), cloud_said(states.pooled))
+    assert [part.out_features for part in point_cloud_head(Config(), 40).modules() if isinstance(part, nn.Linear)] == [
+        256,
+        128,
+        40,
+    ]
+
+
+# -- presets and settings
+
+
+def count(module: nn.Module) -> int:
+    return sum(part.numel() for part in module.parameters())
+
+
+def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_code() -> None:
+    """S3DIS: colors and coordinates, 13 classes. The expected count is a sum over the shapes of the layers."""
+    config = replace(point.PRESETS["point-base"].config, feature_dim=3)
+    with torch.device("meta"):
+        assert count(build(config)) + count(point_head(config, 13)) == 7_767_729
+    assert config.variant == "released" and config.point_order == "given" and config.share_planes == 8
+    assert config.depths == (1, 2, 3, 5, 2) and config.num_neighbors == (8, 16, 16, 16, 16)
+
+    def block(c: int) -> int:
+        norms = 2 * (3 + c + c // 8) + 3 * 2 * c
+        place, score = (9 + 3) + (3 * c + c), (c * c // 8 + c // 8) + ((c // 8) ** 2 + c // 8)
+        return 2 * c * c + 3 * (c * c + c) + place + score + norms
+
+    widths, total = config.widths, 6 * 32 + 64
+    total += sum(many * block(c) for c, many in zip(widths, config.depths, strict=True))
+    total += sum((3 + before) * after + 2 * after for before, after in pairwise(widths))
+    total += (2 * 512 * 512 + 512 + 1024) + (512 * 512 + 512) + sum(map(block, widths))
+    for fine, coarse in pairwise(widths):
+        total += (fine * fine + fine + 2 * fine) + (coarse * fine + fine + 2 * fine)
+    assert total + (32 * 32 + 32 + 64) + (32 * 13 + 13) == 7_767_729
+
+
+@pytest.mark.parametrize("name", point.PRESETS)
+def test_presets_have_the_stated_parameters_and_existing_recipes(name: str) -> None:
+    preset = point.PRESETS[name]
+    with torch.device("meta"):
+        assert count(build(replace(preset.config, has_decoder=False))) == preset.parameters
+        states = build(preset.config)(Batch(torch.zeros(2, 256, 3)))
+        assert states.sequence.shape == (1, 512, preset.config.width)
+    told = (Path(__file__).parents[2] / "docs" / "systems.md").read_text("utf-8")
+    with torch.device("meta"):
+        assert f"| {count(build(preset.config)):,} | {preset.parameters:,} |" in told
+    for task in point.SYSTEM.tasks:
+        recipe = SYSTEMS["point"].recipe(preset, task)
+        made = resolve(recipe, {})
+        assert made.train.batch_size == recipe["train"]["batch_size"] and made.data.jitter == recipe["data"]["jitter"]
+
+
+@pytest.mark.parametrize("name", point.PRESETS)
+def test_a_preset_is_described_layer_by_layer(name: str) -> None:
+    told = info(name)
+    assert told.parameters == point.PRESETS[name].parameters == sum(layer.parameters for layer in told.layers)
+    assert told.flops > 0 and list(told.recipes) == ["classify", "segment"]
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"widths": (32, 64)}, r"model\.depths"),
+    ({"downsample": (2, 4, 4, 4, 4)}, r"model\.downsample"),
+    ({"downsample": (1, 4, 1, 4, 4)}, "later stages"),
+    ({"num_neighbors": (0, 8, 8, 8, 8)}, r"model\.num_neighbors"),
+    ({"share_planes": 3}, r"model\.share_planes"),
+    ({"feature_dim": -1}, r"model\.feature_dim"),
+    ({"dropout": 1.0}, r"model\.dropout"),
+])  # fmt: skip
+def test_settings_that_make_no_model_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Config(**changes)
+
+
+def test_stages_belong_together() -> None:
+    with pytest.raises(ValueError, match="first"):
+        points.PointTransformer(0, list(build(SMALL).down), [], (4,), (8, 8, 8))

@@ -1,0 +1,255 @@
+"""RNNsearch of Bahdanau et al. against loops of its equations, and its attention against the lecture's example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_rnn import LENGTHS, TARGET, Matrix, Vector, X, by, each, numbers, plus, times
+from torch import Tensor
+
+import regard
+from regard.errors import SettingError
+from regard.model import Model
+from regard.nn.recording import record_attention
+from regard.nn.recurrent.gru import GRUCell
+from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
+from regard.systems import rnnsearch
+from regard.types import Batch
+from tiny import gradients, near, noise, noisy, tiny
+
+SIZES: dict[str, Any] = {
+    "width": 4,
+    "encoder_width": 3,
+    "embedding_dim": 2,
+    "attention_dim": 5,
+    "maxout_dim": 3,
+    "vocab_size": 7,
+    "source_vocab_size": 0,
+}
+
+# -- loops
+
+
+class Loops:
+    """One row in loops over tokens and units, by the appendix of the paper; W E y, U s and C c are separate."""
+
+    def __init__(self, model: Model) -> None:
+        self.config = model.config
+        self.tensors = dict(model.body.named_parameters())
+
+    def get(self, name: str) -> Matrix:
+        return numbers(self.tensors[name])
+
+    def bias(self, name: str) -> Vector | None:
+        return list(self.tensors[name].unbind()) if name in self.tensors else None
+
+    def affine(self, name: str, x: Vector) -> Vector:
+        found, bias = times(self.get(f"{name}.weight"), x), self.bias(f"{name}.bias")
+        return found if bias is None else plus(found, bias)
+
+    def cell(self, name: str, x: Vector, h: Vector, seen: Vector | None = None) -> Vector:
+        """GRU cell: gates z and r, r inside the product, and z as the weight of the new state."""
+        W = len(h)
+        given = self.affine(f"{name}.given", x)
+        if seen is not None:
+            given = plus(given, times(self.get("decoder.seen.weight"), seen))
+        gates, new = self.get(f"{name}.gates"), self.get(f"{name}.new")
+        z = each(torch.sigmoid, plus(given[:W], times(gates[:W], h)))
+        r = each(torch.sigmoid, plus(given[W : 2 * W], times(gates[W:], h)))
+        made = each(torch.tanh, plus(given[2 * W :], times(new, by(r, h))))
+        return [(1 - z[k]) * h[k] + z[k] * made[k] for k in range(W)]
+
+    def annotations(self, source: list[int]) -> tuple[Matrix, Vector]:
+        table = self.get("tables.source.weight" if "tables.source.weight" in self.tensors else "tables.target.weight")
+        nothing = [torch.zeros((), dtype=torch.float64)] * self.config.encoder_width
+        onward, back = [], []
+        h = nothing
+        for token in source:
+            h = self.cell("encoder.onward", table[token], h)
+            onward.append(h)
+        h = nothing
+        for token in reversed(source):
+            h = self.cell("encoder.back", table[token], h)
+            back.insert(0, h)
+        return [[*one, *other] for one, other in zip(onward, back, strict=True)], back[0]
+
+    def score(self, s: Vector, h: Vector) -> Tensor:
+        name = "decoder.align.score"
+        if self.config.attention_score == "additive":
+            inner = each(
+                torch.tanh, plus(times(self.get(f"{name}.q.weight"), s), times(self.get(f"{name}.k.weight"), h))
+            )
+            return times(self.get(f"{name}.v.weight"), inner)[0]
+        key = h if self.config.attention_score == "dot" else times(self.get(f"{name}.k.weight"), h)
+        return sum(by(s, key)[1:], by(s, key)[0])
+
+    def looks(self, s: Vector, places: Matrix) -> Vector:
+        powers = [self.score(s, h).exp() for h in places]
+        return [power / sum(powers[1:], powers[0]) for power in powers]
+
+    def logits(self, source: list[int], target: list[int]) -> tuple[Tensor, Tensor]:
+        """Logits (T, V) and attention weights (T, S)."""
+        places, first = self.annotations(source)
+        s = each(torch.tanh, self.affine("decoder.first", first))
+        table, said, seen = self.get("tables.target.weight"), [], []
+        for token in target:
+            y = table[token]
+            alpha = self.looks(s, places)
+            c = plus(*[[weight * value for value in h] for weight, h in zip(alpha, places, strict=True)])
+            two = self.affine("decoder.out", [*s, *y, *c])  # with the previous state
+            t = [torch.maximum(two[2 * k], two[2 * k + 1]) for k in range(self.config.maxout_dim)]
+            s = self.cell("decoder.cell", y, s, c)
+            said.append(times(table, t) if self.config.tie_embeddings == "all" else self.affine("tables.output", t))
+            seen.append(torch.stack(alpha))
+        return torch.stack([torch.stack(row) for row in said]), torch.stack(seen)
+
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"bias": False, "tie_embeddings": "source_target"},
+    {"attention_score": "general", "embedding_dim": 3, "tie_embeddings": "all"},
+    {"attention_score": "dot", "encoder_width": 2},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_logits_weights_and_gradients_are_those_of_loops_over_the_equations(form: dict[str, Any]) -> None:
+    model = tiny("rnnsearch", **{**SIZES, **form})
+    loops = Loops(model)
+    with record_attention(model.body) as seen:
+        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    rows, lengths = (0, 1), (3, 2)  # the longest source, and a source with padding
+    right = []
+    for row, n in zip(rows, lengths, strict=True):
+        logits, alpha = loops.logits(X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
+        right.append(logits)
+        near(ours[row, :n], logits)
+        near(seen.weights("decoder.align")[row, 0, :n, : LENGTHS[row]], alpha)
+    assert seen.weights("decoder.align").shape == (3, 1, 3, 4) and not seen.weights("decoder.align")[1, :, :, 2:].any()
+    pull = [noise(*logits.shape, seed=row) for row, logits in enumerate(right)]
+    mine: Any = sum((ours[row, :n] * p).sum() for row, n, p in zip(rows, lengths, pull, strict=True))
+    theirs: Any = sum((logits * p).sum() for logits, p in zip(right, pull, strict=True))
+    found, wanted = gradients(model.body, mine), gradients(model.body, theirs)
+    assert set(found) == set(wanted) == set(dict(model.body.named_parameters()))
+    for name, gradient in wanted.items():
+        near(found[name], gradient, 1e-11)
+
+
+def test_the_cell_is_not_torchs() -> None:
+    """Equal to torch for r = 1 and 1 - z; different for r inside the product."""
+    cell, W = noisy(GRUCell(3, 4)), 4
+    other = torch.nn.GRUCell(3, 4, dtype=torch.float64)
+    z, r, n = cell.given.weight.chunk(3)
+    bz, br, bn = cell.given.bias.chunk(3)
+    with torch.no_grad():
+        other.weight_ih.copy_(torch.cat([r, -z, n]))
+        other.weight_hh.copy_(torch.cat([cell.gates[W:], -cell.gates[:W], cell.new]))
+        other.bias_ih.copy_(torch.cat([br, -bz, bn]))
+        other.bias_hh.zero_()
+    x, h = noise(2, 3), noise(2, 4, seed=1)
+    assert not torch.allclose(cell(cell.given(x), h), other(x, h))
+    with torch.no_grad():
+        other.bias_ih[:W] = cell.given.bias[W : 2 * W] = 50.0
+    near(cell(cell.given(x), h), other(x, h), 1e-10)
+
+
+# -- the lecture's example
+
+H = [
+    [0.912763940260521, 0.8368987907984977, -0.008407247367148618],
+    [-0.8459837010754465, -0.9057666414687044, -0.13279190885251674],
+    [0.7622710923614112, 0.9565055666515091, 0.27133323411363275],
+    [-0.663301622550998, -0.9881000264143981, -0.4044438228491401],
+]
+S = [0.48786167891332954, 0.35573667639542217, -0.10345098583669989]
+W_S = [
+    [0.49199297343696846, 0.19083049602616584, -0.28578065937117186, -0.499646394487689],
+    [-0.2541395387496292, 0.2250220368903088, 0.49729938955558806, 0.3123619768770962],
+    [-0.15975959681113683, -0.4849989339603393, -0.364332487913585, 0.091299567315567],
+]
+U_H = [
+    [0.4998918820946785, 0.2788418586957085, -0.1985740836429799, -0.49342192925161826],
+    [-0.334619928638131, 0.1318300911863892, 0.4770761331397574, 0.38370057843374367],
+    [-0.06244751855837616, -0.4511816549794118, -0.42510145854318315, -0.008184941578170683],
+]
+V = [0.46447985750193466, 0.09521132368051352, -0.36159406204325606, -0.4859515347009104]
+E = [0.2283186749650159, 0.10063053297871416, 0.1159662081942952, 0.2209186677392929]
+ALPHA = [0.26549957945137315, 0.2336735637533892, 0.23728472465561168, 0.2635421321396259]
+C = [0.050721778375111534, -0.022899269754574687, -0.07546683487729801]
+
+
+def test_one_attention_step_equals_the_lectures() -> None:
+    align = ScoreAttention(AdditiveScore(3, 3, 4)).double()
+    with torch.no_grad():
+        for layer, value in ((align.score.q, W_S), (align.score.k, U_H)):  # type: ignore[union-attr]
+            layer.weight.copy_(torch.tensor(value, dtype=torch.float64).T)
+        align.score.v.weight.copy_(torch.tensor([V], dtype=torch.float64))  # type: ignore[union-attr]
+    context = align.prepare(torch.tensor([H], dtype=torch.float64))
+    query = torch.tensor([[S]], dtype=torch.float64)
+    mixed, weights = align(query, context)
+    near(align.score(query, context.keys)[0, 0], torch.tensor(E, dtype=torch.float64))
+    near(weights[0, 0], torch.tensor(ALPHA, dtype=torch.float64))
+    near(mixed[0, 0], torch.tensor(C, dtype=torch.float64))
+    order = torch.tensor([2, 0, 3, 1])  # attention does not depend on the order of the keys
+    near(align(query, align.prepare(torch.tensor([H], dtype=torch.float64)[:, order]))[0], mixed)
+
+
+# -- parameter counts and initialization
+
+
+def added_up(c: rnnsearch.Config) -> int:
+    """Number of weights in the equations of the paper, and of the omitted biases."""
+    E, n, m, seen = c.embedding_dim, c.encoder_width, c.width, 2 * c.encoder_width
+    tables = {"none": 2, "source_target": 1, "all": 1}[c.tie_embeddings] * c.vocab_size * E
+    output = 0 if c.tie_embeddings == "all" else c.vocab_size * c.maxout_dim
+    encoder, decoder = 2 * 3 * (E * n + n * n), 3 * (E * m + m * m + seen * m)
+    score = m * c.attention_dim + seen * c.attention_dim + c.attention_dim
+    deep = 2 * c.maxout_dim * (m + E + seen)
+    biases = 2 * 3 * n + 3 * m + m + 2 * c.maxout_dim + (0 if c.tie_embeddings == "all" else c.vocab_size)
+    return tables + output + encoder + decoder + score + n * m + deep + (biases if c.bias else 0)
+
+
+def test_it_has_as_many_parameters_as_the_papers_equations_add_up_to() -> None:
+    for name, preset in rnnsearch.PRESETS.items():
+        assert added_up(preset.config) == preset.parameters, name
+    plain = regard.build("rnnsearch-50", device="meta", bias=False)
+    assert sum(p.numel() for p in plain.parameters()) == 80_401_000 == added_up(plain.config)
+
+
+def test_weights_are_initialized_as_in_the_paper() -> None:
+    torch.manual_seed(1)
+    body = rnnsearch.build(
+        rnnsearch.Config(width=60, encoder_width=50, embedding_dim=70, attention_dim=80, maxout_dim=40, vocab_size=900)
+    )
+    for name, parameter in body.named_parameters():
+        std = float(parameter.detach().std())
+        if parameter.ndim == 1 or name.endswith("score.v.weight"):
+            assert not parameter.any(), name
+        elif name.endswith((".gates", ".new")):
+            for square in parameter.detach().split(parameter.shape[1]):
+                torch.testing.assert_close(square @ square.T, torch.eye(len(square)), atol=1e-5, rtol=0)
+        else:
+            assert std == pytest.approx(0.001 if ".score." in name else 0.01, rel=0.06), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"attention_score": "dot"}, "model.attention_score=general"),
+        ({"tie_embeddings": "all"}, r"model\.maxout"),
+        ({"attention_dim": 0}, "least"),
+    ],
+)
+def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingError, match=told):
+        rnnsearch.Config(**{**SIZES, **changes})
+
+
+def test_it_runs_in_half_precision_as_far_as_that_reaches() -> None:
+    model = noisy(tiny("rnnsearch"), scale=0.2).float()
+    right = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)

@@ -1,0 +1,408 @@
+"""Properties of every listed system that reads text; for images see test_vision_systems.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import regard
+from regard.config import as_dict, field_types
+from regard.decode.settings import DecodeSettings
+from regard.errors import UnknownNameError, WeightsError
+from regard.model import Model, ModelSpec, assemble
+from regard.runs.info import info
+from regard.runs.settings import GROUPS, resolve
+from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
+from regard.tasks import TEXT_TASKS
+from regard.tasks.base import LossWeights
+from regard.types import IGNORE, Batch
+from tiny import CASES, TINY, gradients, near, tiny
+from tiny import collate as tiny_collate
+
+READING = [name for name, system in SYSTEMS.items() if system.modality == "text"]
+PRESETS = [preset for name in READING for preset in SYSTEMS[name].presets]
+systems = pytest.mark.parametrize("name", READING)
+presets = pytest.mark.parametrize("preset", PRESETS)
+cases = pytest.mark.parametrize(("name", "label"), CASES)
+
+
+def collate(model: Model, name: str, rows: Any = None, packed: bool = False) -> Batch:
+    return tiny_collate(model, TINY[name].samples, rows, packed)
+
+
+def lengths_of(batch: Batch) -> Tensor:
+    """Lengths (B,) or attention mask of the inputs; text rows need no mask because padding is at the end."""
+    assert batch.labels is not None
+    if batch.mask is not None:
+        return batch.mask
+    return (
+        torch.full((len(batch.inputs),), batch.inputs.shape[1])
+        if batch.token_types is not None
+        else (batch.labels != IGNORE).sum(1)
+    )
+
+
+def asked(model: Model, batch: Batch) -> Tensor:
+    """Logits at all labeled positions, row by row."""
+    assert batch.labels is not None
+    return model.task.logits(model, batch)[batch.labels != IGNORE]
+
+
+# -- the table
+
+
+def test_every_listed_system_is_tested_here() -> None:
+    assert set(TINY) == set(READING) and len(PRESETS) == len(set(PRESETS))
+
+
+@systems
+def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: str) -> None:
+    system = SYSTEMS[name]
+    assert system.name == name and find_system(name) is system and system.description and system.presets
+    if system.published.model_type:
+        assert find_by_model_type(system.published.model_type) is system
+    else:
+        assert "no Hugging Face equivalent" in system.unsupported_by_layout(TINY[name].config)
+    for preset in system.presets:
+        assert find_preset(preset) == (system, system.presets[preset])
+        assert isinstance(system.presets[preset].config, system.config)
+
+
+@systems
+def test_the_tasks_of_a_system_exist_and_no_other_is_accepted(name: str) -> None:
+    system = SYSTEMS[name]
+    assert system.tasks and set(system.tasks) <= set(TEXT_TASKS)
+    assert all(TEXT_TASKS[task].name == task for task in TEXT_TASKS)
+    with pytest.raises(UnknownNameError, match=f"task for {name}"):
+        assemble(
+            ModelSpec(replace(system, tasks=("nothing",)), TINY[name].config, TEXT_TASKS[system.tasks[0]]),
+            device="meta",
+        )
+
+
+@systems
+def test_the_published_layout_names_existing_fields_and_covers_every_field_of_the_config(name: str) -> None:
+    system = SYSTEMS[name]
+    published = system.published
+    assert set(published.keys) <= set(field_types(system.config)) and set(published.value_maps) <= set(published.keys)
+    keys = [key for keys in published.keys.values() for key in keys]
+    assert len(keys) == len(set(keys)) and not set(keys) & set(published.fixed)
+    written = published.write(as_dict(TINY[name].config))
+    read = published.read(written)
+    assert set(read) >= set(published.keys) and read == {field: getattr(TINY[name].config, field) for field in read}
+
+
+# -- presets
+
+
+@pytest.mark.every(3)
+@presets
+def test_a_preset_has_exactly_the_stated_parameters(preset: str) -> None:
+    model = regard.build(preset, device="meta")
+    assert sum(p.numel() for p in model.parameters()) == find_preset(preset)[1].parameters
+    assert all(p.is_meta and p.requires_grad for p in model.parameters()) and not list(model.buffers())
+
+
+@pytest.mark.parametrize("preset", SYSTEMS["transformer"].presets)
+def test_a_transformer_has_as_many_parameters_as_the_paper_adds_up_to(preset: str) -> None:
+    config = find_preset(preset)[1].config
+    D, F, norm = config.width, config.ffn_dim, 2 * config.width
+    attention, feed = 4 * (D * D + D), (D * F + F) + (F * D + D)
+    encoder, decoder = attention + feed + 2 * norm, 2 * attention + feed + 3 * norm
+    total = config.vocab_size * D + config.depth * encoder + config.decoder_depth * decoder
+    assert total == find_preset(preset)[1].parameters
+
+
+GPTS = [preset for name in ("gpt1", "gpt2", "gpt3", "decoder") for preset in SYSTEMS[name].presets]
+
+
+@pytest.mark.parametrize("preset", GPTS)
+def test_parameters_of_a_decoder_are_the_sum_of_its_parts(preset: str) -> None:
+    system, found = find_preset(preset)
+    config = found.config
+    D, F = config.width, config.ffn_dim
+    block = 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * 2 * D
+    positions = 0 if system.name == "decoder" else config.max_length * D
+    last = 2 * D if system.name in ("gpt2", "gpt3") else 0
+    assert config.vocab_size * D + positions + config.depth * block + last == found.parameters
+
+
+@presets
+def test_the_recipe_of_a_preset_names_only_settings_that_exist_and_all_take_effect(preset: str) -> None:
+    recipe, config = find_preset(preset)[1].recipe, find_preset(preset)[1].config
+    assert set(recipe) <= set(GROUPS)
+    assert recipe.get("data", {}).get("vocab_size", config.vocab_size) == config.vocab_size
+    made = resolve(recipe, {})
+    for group, values in recipe.items():
+        for key, value in values.items():
+            wanted = tuple(float(v) for v in value.split(",")) if key == "betas" else value
+            assert getattr(getattr(made, group), key) == wanted
+    assert regard.build(preset, device="meta").spec.decode == made.decode
+
+
+SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7]
+
+
+@pytest.mark.parametrize("preset", SMALL)
+def test_a_small_preset_reads_and_generates_at_once(preset: str) -> None:
+    model = regard.build(preset).eval()
+    x = torch.arange(1, 7)[None]
+    sides = (x, x) if "target" in model.task.fields else (x,)
+    with torch.no_grad():
+        logits = model.logits(*sides)
+    assert logits.shape == (1, 6, model.config.vocab_size) and bool(logits.isfinite().all())
+
+
+@pytest.mark.every(6)
+@presets
+def test_a_preset_is_described_layer_by_layer(preset: str) -> None:
+    told = info(preset)
+    assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
+    assert told.flops > 0 and next(iter(told.recipes.values()))
+
+
+# -- training
+
+
+@cases
+def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
+    model = tiny(name, label)
+    total, count = model.task.loss(model, collate(model, name), LossWeights(0.1))
+    found = gradients(model.body, total)
+    reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
+    # these parameters serve only the first token, which has no label in tagging
+    unused = {
+        name for name in dict(model.body.named_parameters()) if name.startswith("encoder.blocks.2.attend.inner.far")
+    }
+    assert int(count) > 0 and bool(total.isfinite()) and all(bool(g.isfinite().all()) for g in found.values())
+    assert {parameter for parameter, _ in model.body.named_parameters()} - reached == unused
+
+
+@cases
+def test_a_model_is_the_same_for_the_same_seed_and_another_for_another(name: str, label: str) -> None:
+    config = tiny(name, label).config
+    made = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        made.append(torch.cat([p.detach().flatten() for p in SYSTEMS[name].build(config).parameters()]))
+    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
+
+
+@cases
+def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    assert torch.equal(asked(model, batch), asked(model, batch))
+    model.train()
+    torch.manual_seed(0)
+    assert not torch.equal(asked(model, batch), asked(model, batch))
+
+
+@pytest.mark.every(3)
+@cases
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: float) -> None:
+    model = tiny(name, label)
+    if not getattr(model.config, "packs", True):
+        with pytest.raises(ValueError, match="padded"):
+            model.body(collate(model, name, packed=True))
+        return
+    padded, packed = collate(model, name), collate(model, name, packed=True)
+    assert packed.offsets is not None and len(packed.inputs) == 1 and padded.offsets is None and len(padded.inputs) > 1
+    (right, number), (ours, count) = (
+        model.task.loss(model, batch, LossWeights(smoothing)) for batch in (padded, packed)
+    )
+    near(ours, right)
+    assert int(count) == int(number) == int((padded.labels != IGNORE).sum())  # type: ignore[operator]
+    near(asked(model, packed), asked(model, padded))
+    theirs = gradients(model.body, right)
+    for parameter, gradient in gradients(model.body, ours).items():
+        near(gradient, theirs[parameter], 1e-11)
+
+
+# -- other rows and padding do not change outputs
+
+
+@cases
+def test_a_batch_equals_its_rows_one_by_one(name: str, label: str) -> None:
+    model = tiny(name, label)
+    rows = range(len(TINY[name].samples))
+    alone = [asked(model, collate(model, name, [row])) for row in rows]
+    near(asked(model, collate(model, name)), torch.cat(alone))
+    near(asked(model, collate(model, name, [3, 0, 3])), torch.cat([alone[3], alone[0], alone[3]]))
+
+
+def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Ids with additional columns and random tokens at all padded positions; and the attention mask."""
+    marks = torch.arange(ids.shape[1] + more) < lengths[:, None]
+    filled = torch.randint(vocabulary, marks.shape, generator=torch.Generator().manual_seed(more))
+    filled[marks] = ids[marks[:, : ids.shape[1]]]
+    return filled, marks
+
+
+def beside(batch: Batch, more: int) -> dict[str, Any]:
+    """Labels, token types and global tokens with `more` ignored columns."""
+    filled = {"labels": IGNORE, "token_types": 0, "global_tokens": False}
+    tables = {name: getattr(batch, name) for name in filled}
+    return {
+        name: torch.nn.functional.pad(table, (0, more), value=filled[name])
+        for name, table in tables.items()
+        if table is not None
+    }
+
+
+@pytest.mark.every(4)
+@cases
+@pytest.mark.parametrize("form", ["lengths", "marks"])
+@pytest.mark.parametrize("more", [0, 3])
+def test_tokens_in_padding_change_nothing(name: str, label: str, form: str, more: int) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    assert batch.labels is not None
+    right, lengths = asked(model, batch), lengths_of(batch)
+    x, marks = wider(batch.inputs, lengths, more, model.config.vocab_size)
+    changed = replace(batch, inputs=x, mask=marks if form == "marks" else lengths)
+    if batch.decoder_inputs is None:
+        changed = replace(changed, **beside(batch, more))
+    near(asked(model, changed), right)
+    if batch.decoder_inputs is not None:
+        lengths = (batch.labels != IGNORE).sum(1)
+        target, real = wider(batch.decoder_inputs, lengths, more, model.config.vocab_size)
+        labels = torch.full(target.shape, IGNORE).masked_fill(real, 0)
+        near(asked(model, replace(changed, decoder_inputs=target, labels=labels)), right)
+        mask = real if form == "marks" else lengths
+        near(asked(model, replace(changed, decoder_inputs=target, decoder_mask=mask, labels=labels)), right)
+
+
+@cases
+def test_a_hole_in_the_attention_mask_removes_its_token(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name, [0, 2, 3])
+    marks = torch.arange(batch.inputs.shape[1]) < lengths_of(batch)[:, None]
+    marks[:, 1] = False
+    if batch.decoder_inputs is None:  # masked positions have no label, since each position attends to itself
+        batch = replace(batch, labels=batch.labels.masked_fill(~marks, IGNORE))  # type: ignore[union-attr]
+    other = batch.inputs.clone()
+    other[:, 1] = (other[:, 1] + 1) % model.config.vocab_size
+    hidden, changed = (asked(model, replace(batch, inputs=x, mask=marks)) for x in (batch.inputs, other))
+    near(changed, hidden)
+    assert not torch.allclose(asked(model, replace(batch, inputs=other)), asked(model, batch))
+
+
+@cases
+def test_the_public_calls_equal_the_body(name: str, label: str) -> None:
+    model = tiny(name, label)
+    batch = collate(model, name)
+    assert batch.labels is not None
+    given = {
+        "mask": lengths_of(batch),
+        "decoder_mask": None if batch.decoder_inputs is None else batch.labels != IGNORE,
+    }
+    given |= {"token_types": batch.token_types, "global_tokens": batch.global_tokens}
+    states = model.body(replace(batch, **given)).sequence  # type: ignore[arg-type]
+    right = model.task.logits(model, replace(batch, **given))  # type: ignore[arg-type]
+    assert torch.equal(model.logits(batch.inputs, batch.decoder_inputs, **given), right)
+    assert torch.equal(model(batch.inputs, batch.decoder_inputs, **given), right)
+    assert torch.equal(model.states(batch.inputs, batch.decoder_inputs, **given).sequence, states)
+    assert torch.equal((model.head or model.body.to_logits)(states), right)
+
+
+# -- saving and loading
+
+
+def same_model(ours: Model, right: Model) -> None:
+    theirs = right.body.state_dict()
+    assert list(ours.body.state_dict()) == list(theirs)
+    for name, tensor in ours.body.state_dict().items():
+        assert tensor.dtype == theirs[name].dtype and torch.equal(tensor, theirs[name]), name
+    assert ours.config == right.config and ours.spec.system is right.spec.system
+    assert all(p.requires_grad and p.is_leaf and not p.is_meta for p in ours.parameters()) and not ours.training
+
+
+@pytest.mark.every(4)
+@cases
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = tiny(name, label).to(dtype)
+    model.spec = replace(
+        model.spec, decode=DecodeSettings(num_beams=3, length_penalty=0.25, length_penalty_type="power")
+    )
+    assert model.save(tmp_path / "it") == tmp_path / "it"
+    back = regard.load(tmp_path / "it", dtype="stored")
+    same_model(back, model)
+    assert back.spec.decode == model.spec.decode and back.task is model.task
+    same_model(regard.load(tmp_path / "it", dtype=torch.float64), tiny(name, label).to(dtype).double())
+    assert not [path for path in (tmp_path / "it").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.every(5)
+@cases
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    tiny(name, label).to(dtype).save(tmp_path)
+    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
+
+
+@cases
+def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
+    task = TEXT_TASKS[SYSTEMS[name].tasks[0]]
+    model = assemble(ModelSpec(SYSTEMS[name], task.adapt_config(tiny(name, label).config), task)).eval()
+    same_model(regard.load(model.save(tmp_path)), model)
+
+
+@cases
+def test_the_hugging_face_format_is_restored_if_supported(name: str, label: str, tmp_path: Path) -> None:
+    model = tiny(name, label)
+    if not SYSTEMS[name].published.model_type:
+        with pytest.raises(WeightsError, match="no Hugging Face equivalent"):
+            regard.save(model, tmp_path / "it")
+        return
+    try:
+        regard.save(model, tmp_path / "it")
+    except WeightsError as refused:
+        told = str(refused)
+        assert any(f"{key}={value}" in told or key in told for key, value in TINY[name].variants[label].items()), (
+            refused
+        )
+        return
+    same_model(regard.load(tmp_path / "it"), model)
+    assert not (tmp_path / "it" / "regard.json").exists()
+
+
+@cases
+def test_the_name_table_leads_there_and_back(name: str, label: str) -> None:
+    names, ours = SYSTEMS[name].names, tiny(name, label).body.state_dict()
+    try:
+        theirs = names.write(ours)
+    except WeightsError:
+        assert label != "as published" or not SYSTEMS[name].published.model_type
+        return
+    back, foreign = names.read(theirs, ours)
+    assert list(back) == list(ours) and not foreign
+    assert all(torch.equal(back[key], ours[key]) and back[key].dtype == ours[key].dtype for key in ours)
+    places = [place for key in ours for place in names.published_names(key)]
+    assert sorted(places) == sorted(theirs) and len(places) == len(set(places))
+    assert sum(t.numel() for t in theirs.values()) == sum(t.numel() for t in ours.values())
+    assert all(tensor.is_contiguous() for tensor in theirs.values())
+
+
+@systems
+def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> None:
+    labels, system = ("as published", *TINY[name].variants), SYSTEMS[name]
+    bodies = [tiny(name, label) for label in labels]
+    config = TINY[name].config
+    heads = [
+        assemble(ModelSpec(system, TEXT_TASKS[t].adapt_config(config), TEXT_TASKS[t], labels=("a", "b")))
+        for t in system.tasks
+    ]
+    if hasattr(config, "pooler"):
+        heads.append(assemble(ModelSpec(system, replace(config, pooler=True), TEXT_TASKS[system.tasks[0]])))
+    keys = {key for model in (*bodies, *heads) for key in model.weights() if system.names.published_names(key)}
+    seen = {SYSTEMS[name].names._find_entry(key)[0].native for key in keys}
+    assert seen == {entry.native for entry in SYSTEMS[name].names.entries}
