@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_local_flash
 import torch
 from test_blocks import NAMES, Pair, hooks
 from test_point_transformer import body_of, packed
