@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.data.file_discovery import find_subfolder
+from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
 from regard.data.images.labeled import IMAGE_FOLDERS, SPLIT_FOLDERS, ImageSample, resolve_file
 from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, cell_value
+from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names, read_header
 from regard.data.text.tables import (
@@ -331,3 +332,18 @@ def _require_split(path: Path, splits: Mapping[str, int]) -> None:
         other = next(name for name in existing if name != first)
         advice = f"Select one split for each option: --data '{path}#{first}' --valid '{path}#{other}'."
         raise DataError(f"the file contains several splits ({counts}).", path, advice=advice)
+
+
+CAPTIONED = Reader(
+    unit="images",
+    columns=("image", "captions"),
+    sample_type=CaptionedImage,
+    samples=iterate_captions,
+    inputs=read_uncaptioned,
+    split_key=file_key,
+    contents=lambda sample: (*file_contents(sample), *sample.captions),
+    texts=lambda sample: sample.captions,
+    suffixes=IMAGE_SUFFIXES,
+    table_suffixes=CAPTION_SUFFIXES,
+    file_paths=lambda entry: (parse_splits(entry)[0],),
+)

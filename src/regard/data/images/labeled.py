@@ -21,6 +21,7 @@ from typing import Any
 
 from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files, walk_files
 from regard.data.images.tables import EmbeddedFile, iterate_file_table
+from regard.data.reader import Reader, file_contents, file_key
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, raise_error
 from regard.data.text.tables import SkippedRow, format_list, iterate_all, make_samples
@@ -258,3 +259,22 @@ def _search_folders(entry: str) -> Iterator[str]:
     yield parent
     if (subfolder := find_subfolder(parent or ".", IMAGE_FOLDERS)) is not None:
         yield subfolder
+
+
+UNLABELED = Reader(
+    unit="images",
+    columns=("image",),
+    sample_type=ImageSample,
+    samples=iterate_unlabeled,
+    inputs=read_unlabeled,
+    split_key=file_key,
+    contents=file_contents,
+    suffixes=IMAGE_SUFFIXES,
+)
+LABELED = replace(UNLABELED, columns=("image", "label"), samples=iterate_images, labels=lambda sample: (sample.label,))
+DEPTH = replace(
+    UNLABELED,
+    columns=("image", "depth"),
+    samples=iterate_depth_images,
+    contents=lambda sample: (f"{text}\0{os.path.basename(sample.depth)}" for text in file_contents(sample)),
+)

@@ -7,19 +7,21 @@ list of names, an object of values and names, or `{"classes": [...], "void": 255
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.images.image_io import Color
-from regard.data.images.labeled import paired_folders
+from regard.data.images.image_io import Color, read_mask
+from regard.data.images.labeled import UNLABELED, ImageSample, iterate_segmented, paired_folders
+from regard.data.reader import file_contents
 from regard.data.text.files import read_lines
 from regard.errors import DataError, UnknownNameError
 
@@ -187,3 +189,51 @@ def _parse_void(said: Any, named: Sequence[tuple[int, str]]) -> list[int]:
         return []
     numbers = {name: value for value, name in named}
     return [numbers[one] if isinstance(one, str) else int(one) for one in (said if isinstance(said, list) else [said])]
+
+
+# -- classes of the masks of a dataset
+
+VOID_VALUES = frozenset((255, 65535))
+"""Values of void pixels in 8-bit and 16-bit masks."""
+
+
+def mask_classes(mask: str) -> ClassMap | None:
+    """Classes from the class file of a mask; None without a file."""
+    return _folder_classes(os.path.dirname(os.path.abspath(mask))) if mask else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _folder_classes(folder: str) -> ClassMap | None:
+    """Classes of a folder, cached because many masks share a folder."""
+    found = find_classes_above(folder)
+    return None if found is None else with_void_values(found)
+
+
+def with_void_values(classes: ClassMap) -> ClassMap:
+    """The classes with `VOID_VALUES` as void, unless the class file defines them."""
+    return replace(classes, void=tuple({*classes.void, *VOID_VALUES} - set(classes.values)))
+
+
+def classes_from_numbers(labels: Sequence[str]) -> ClassMap:
+    """Classes of masks or point clouds without a class file: names are numbers."""
+    values = tuple(map(int, labels))
+    return ClassMap(tuple(labels), values, tuple(VOID_VALUES - set(values)))
+
+
+def _mask_labels(sample: ImageSample) -> Sequence[str]:
+    """Class names from the class file of the masks, or the pixel values of the mask."""
+    known = mask_classes(sample.mask)
+    if known is not None:
+        return known.names
+    return [str(value) for value in np.unique(read_mask(sample.target_content or sample.mask))]
+
+
+SEGMENTED = replace(
+    UNLABELED,
+    columns=("image", "mask"),
+    samples=iterate_segmented,
+    contents=lambda sample: (f"{text}\0{os.path.basename(sample.mask)}" for text in file_contents(sample)),
+    labels=_mask_labels,
+    keeps_label_order=True,  # written masks have the same class ids as the training masks
+    label_source=lambda data: repr(find_classes(data)),  # the class file may be in a parent folder of the masks
+)

@@ -15,18 +15,25 @@ table, or to a folder `clouds` next to it. Files are not decoded here. Hidden fi
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder, walk_files
 from regard.data.images.cache import MEMORY_FRACTION, free_memory, local_world_size
 from regard.data.images.labeled import reject_split_folders
+from regard.data.images.masks import ClassMap, with_void_values
 from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, iterate_file_table
 from regard.data.points.cloud import DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
-from regard.data.points.columns import COLUMN_NAMES
+from regard.data.points.columns import COLUMN_NAMES, classes_from_cloud, find_classes_near, find_cloud_classes
+from regard.data.reader import Reader, file_contents, file_key
 from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
@@ -303,3 +310,76 @@ def cloud_bytes(cloud: PointCloud) -> int:
     return sum(
         part.nbytes for part in (cloud.coordinates, cloud.colors, cloud.normals, cloud.labels) if part is not None
     )
+
+
+CRC_BYTES = 2**14
+"""Number of leading bytes of a file in the split key."""
+
+
+def _cloud_key(sample: CloudSample) -> str:
+    """With a checksum of the first bytes, because names and sizes may be equal (points.ply in several folders)."""
+    content = sample.content[:CRC_BYTES]
+    if not content:
+        with suppress(OSError), open(sample.source, "rb") as file:
+            content = file.read(CRC_BYTES)
+    return f"{file_key(sample)}\0{zlib.crc32(content)}"
+
+
+def cloud_classes(source: str) -> ClassMap | None:
+    """Classes from the class file of a point cloud or from its synthetic recipe. `VOID_VALUES` are void."""
+    if not source:
+        return None
+    return _folder_classes(
+        source if parse_cloud_recipe(source) else os.path.dirname(os.path.abspath(os.path.expanduser(source)))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _folder_classes(folder: str) -> ClassMap | None:
+    """Classes of a folder, cached because many point clouds share a folder."""
+    found = find_classes_near(folder)
+    return None if found is None else with_void_values(found)
+
+
+def require_labels(cloud: PointCloud, source: str) -> NDArray[Any]:
+    """Label of each point; raise an error if the points have no labels."""
+    if cloud.labels is None:
+        raise DataError(
+            "the points have no labels.",
+            source or None,
+            advice="In a PLY file, labels are the property 'label'; for a table of points, pass --columns label=NAME.",
+        )
+    return cloud.labels
+
+
+def _point_classes(sample: CloudSample) -> Sequence[str]:
+    """Class names from the class file or from the point cloud, or the label values of the points."""
+    known = cloud_classes(sample.source)
+    if known is not None:
+        return known.names
+    cloud = sample.read()
+    inside = classes_from_cloud(cloud)
+    return inside.names if inside else [str(value) for value in np.unique(require_labels(cloud, sample.source))]
+
+
+CLOUDS = Reader(
+    unit="point clouds",
+    columns=("cloud", "label"),
+    sample_type=CloudSample,
+    samples=iterate_clouds,
+    inputs=read_unlabeled_clouds,
+    split_key=_cloud_key,
+    contents=file_contents,
+    labels=lambda sample: (sample.label,),
+    suffixes=CLOUD_SUFFIXES,
+    recipe=parse_cloud_recipe,
+)
+LABELED_CLOUDS = replace(
+    CLOUDS,
+    columns=("cloud",),
+    samples=iterate_labeled_clouds,
+    labels=_point_classes,
+    keeps_label_order=True,  # written labels have the same class ids as the training labels
+    label_source=lambda data: repr(find_cloud_classes(data)),
+)
+"""Point clouds with a label per point."""

@@ -11,14 +11,16 @@ is (a sentence about the object and one about the place), or where an object was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from random import Random
 
+from regard.data.reader import Columns
 from regard.data.synthetic import SPLITS, check_recipe, recipe_name, with_settings
-from regard.data.text.pairs import Pair
+from regard.data.text.pairs import PAIRS, Pair, iterate_pairs
+from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, UnknownNameError
 
 PEOPLE = ("ada", "boris", "clara", "dmitri")
@@ -253,3 +255,19 @@ GENERATORS: dict[str, Callable[[Random, int, AlgorithmicRecipe], GeneratedSample
     "facts-1": _story_generator(1), "facts-2": _story_generator(2), "facts-3": _story_generator(3),
 }  # fmt: skip
 """Generators of the datasets, by name."""
+
+
+def iterate_questions(data: Sequence[str], columns: Columns = None) -> Iterator[AlgorithmicQuestion | SkippedRow]:
+    """Questions of synthetic datasets, or of files with pairs."""
+    for entry in QUESTIONS.expand(data):
+        if parse_recipe(entry):
+            yield from generate_questions(entry)
+            continue
+        for item in iterate_pairs([entry], columns):
+            skipped = isinstance(item, SkippedRow)
+            yield item if skipped else AlgorithmicQuestion(item.source, item.target, item.path, item.line)
+
+
+QUESTIONS = replace(
+    PAIRS, unit="questions", sample_type=AlgorithmicQuestion, samples=iterate_questions, recipe=parse_recipe
+)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from regard.data.reader import Reader
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks
 from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, Row, file_format
@@ -227,3 +228,30 @@ def _text_files_below(folder: str) -> list[str]:
         advice = f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
         raise DataError(problem if others else "the folder is empty.", folder, advice=advice)
     return sorted(files)
+
+
+def _mark_gap(passage: Passage, removed: Passage) -> Passage:
+    """Without a mark if the removed passages begin at a document boundary: the previous document is complete."""
+    complete = passage.starts_document and removed.starts_document
+    return passage if complete else replace(passage, after_gap=True)
+
+
+DOCUMENTS = Reader(
+    unit="passages",
+    columns=TEXT_COLUMNS,
+    sample_type=Passage,
+    samples=iterate_texts,
+    files=text_files,
+    split_key=lambda passage: passage.text,
+    contents=lambda passage: (passage.text,),
+    texts=lambda passage: (passage.text,),
+    boundaries=lambda passage: (f"{passage.starts_document} {passage.after_gap}",),
+    mark_gap=_mark_gap,
+    min_valid_samples=1,  # a passage has many tokens
+)
+NUMBERED_DOCUMENTS = replace(
+    DOCUMENTS,
+    boundaries=lambda passage: (f"{passage.starts_document} {passage.after_gap}", str(passage.document)),
+    mark_gap=lambda passage, removed: replace(passage, after_gap=True),
+)
+"""Documents of masked language modeling, where rows join parts of one document."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from regard.data.reader import Reader, with_target
 from regard.data.text.files import ErrorHandler, raise_error
 from regard.data.text.formats import has_column_names, ignore_error, read_header
 from regard.data.text.tables import (
@@ -335,3 +337,35 @@ def _correct_choice(path: str, line: int, label: str, choices: Sequence[str], by
         raise DataError(f"label must be between 0 and {len(choices) - 1}, got {label}.", path, line)
     problem = f"label '{label[:40]}' does not match any of the {len(choices)} choices."
     raise DataError(problem, path, line, "Use the number (from 0), the letter or the text of a choice.")
+
+
+def _labeled_texts(sample: LabeledText) -> tuple[str, ...]:
+    return (sample.text, sample.text_pair) if sample.text_pair else (sample.text,)
+
+
+LABELED = Reader(
+    unit="texts",
+    columns=LABELED_COLUMNS,
+    sample_type=LabeledText,
+    samples=iterate_labeled,
+    inputs=read_text_inputs,
+    split_key=lambda sample: f"{sample.text}\0{sample.text_pair}",
+    contents=lambda sample: with_target(
+        _labeled_texts(sample), sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
+    ),
+    texts=_labeled_texts,
+    labels=lambda sample: sample.labels,
+)
+QUESTIONS = Reader(
+    unit="questions",
+    columns=QUESTION_COLUMNS,
+    sample_type=ChoiceSample,
+    samples=iterate_questions,
+    inputs=lambda entry, columns, complain: report_incomplete(
+        read_questions(entry, columns, complain, inputs_only=True), complain
+    ),
+    split_key=lambda sample: "\0".join((sample.prompt, *sample.choices)),
+    contents=lambda sample: with_target((sample.prompt, *sample.choices), str(sample.label)),
+    texts=lambda sample: (sample.prompt, *sample.choices),
+)
+"""Multiple-choice questions."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
+from regard.data.reader import Reader
 from regard.data.sources import expand_patterns, split_parallel
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.formats import Row, has_column_names, read_header
@@ -151,3 +153,21 @@ def _find_pair_columns(entry: str) -> dict[str, str] | None:
             advice=f"Keep only the positive rows and pass --columns {choices}.",
         )
     return None if sides == SIDES else columns
+
+
+PAIRS = Reader(
+    unit="pairs",
+    columns=SIDES,
+    sample_type=Pair,
+    samples=iterate_pairs,
+    inputs=read_sources,
+    split_key=lambda pair: pair.source,
+    contents=lambda pair: (pair.source, pair.target),
+    texts=lambda pair: (pair.source, pair.target),
+)
+SIMILAR_PAIRS = replace(
+    PAIRS,
+    samples=iterate_positive_pairs,
+    inputs=partial(read_sources, aliases=tuple(first for first, _ in PAIR_COLUMNS)),
+)
+"""Pairs of similar texts for embeddings."""

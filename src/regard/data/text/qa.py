@@ -6,12 +6,14 @@ occurrence is used; whitespace may differ. A question without answers is unanswe
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard.data.reader import Reader, with_target
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import file_format, has_column_names, read_header
 from regard.data.text.tables import (
@@ -302,3 +304,20 @@ def _splits_word(context: str, first: int, end: int) -> bool:
     """True if the span begins or ends inside a word."""
     before = first > 0 and context[first - 1 : first + 1].isalnum()
     return before or (end < len(context) and context[end - 1 : end + 1].isalnum())
+
+
+NO_ANSWER = "no answer"
+"""The only label of data with unanswerable questions."""
+
+SPANS = Reader(
+    unit="questions",
+    columns=COLUMNS,
+    sample_type=QASample,
+    samples=iterate_qa,
+    inputs=read_qa_inputs,
+    split_key=lambda sample: sample.split_key,
+    contents=lambda sample: with_target((sample.question, sample.context), json.dumps([sample.answers, sample.starts])),
+    texts=lambda sample: (sample.question, sample.context),
+    labels=lambda sample: () if sample.is_answerable else (NO_ANSWER,),
+    min_valid_samples=20,  # contexts, which have several questions each
+)

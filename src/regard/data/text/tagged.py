@@ -14,10 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from regard.data.reader import Reader, with_target
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.formats import (
     ALL_TABLE_SUFFIXES,
     TAB_SUFFIXES,
+    TABLE_SUFFIXES,
     file_format,
     find_format,
     has_column_names,
@@ -466,3 +468,17 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_onl
         present, missing = ("word", "tag") if word.strip() else ("tag", "word")
         raise DataError(f"{present} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
     return Word(line, word, tag)
+
+
+TAGGED = Reader(
+    unit="sentences",
+    columns=COLUMNS,
+    sample_type=TaggedSentence,
+    samples=iterate_tagged,
+    inputs=read_sentence_inputs,
+    split_key=lambda sentence: "\0".join(sentence.words),
+    contents=lambda sentence: with_target((" ".join(sentence.words),), " ".join(sentence.tags)),
+    texts=lambda sentence: (" ".join(sentence.words),),
+    labels=lambda sentence: sentence.tags,
+    table_suffixes=(*CONLL_SUFFIXES, *TABLE_SUFFIXES),
+)
