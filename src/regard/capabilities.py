@@ -136,13 +136,6 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, padding: Sequence[int]) -> Tensor:
-    """ReLU of a convolution with stride 1 in one cuDNN kernel."""
-    import torch
-
-    return torch.cudnn_convolution_relu(x, weight, bias, [1, 1], padding, [1, 1], 1)
-
-
 def triton_copy(source: Tensor, target: Tensor) -> None:
     """Copy one number with a Triton kernel."""
     from regard.triton_trial import copy
@@ -276,15 +269,6 @@ def _try_linear_gelu() -> None:
         _expect(not bool(linear_gelu(x, x, x[0]).any()))
 
 
-def _try_conv_relu() -> None:
-    import torch
-
-    x = torch.ones(1, 8, 8, 8, dtype=torch.bfloat16, device="cuda").contiguous(memory_format=torch.channels_last)
-    weight = torch.zeros(8, 8, 3, 3, dtype=x.dtype, device="cuda").contiguous(memory_format=torch.channels_last)
-    with torch.no_grad():
-        _expect(not bool(conv_relu(x, weight, weight[:, 0, 0, 0].contiguous(), [1, 1]).any()))
-
-
 def _try_triton() -> None:
     import torch
 
@@ -357,7 +341,6 @@ TRIALS: dict[str, Callable[[], None]] = {
     "varlen_attention": _try_varlen,
     "flash_attention": _try_flash,
     "linear_gelu": _try_linear_gelu,
-    "conv_relu": _try_conv_relu,
     "fork": _try_fork,
     "file_locks": _try_lock,
     "end_with_parent": _try_parent,
@@ -373,7 +356,6 @@ CUDA_CAPABILITIES = (
     "varlen_attention",
     "flash_attention",
     "linear_gelu",
-    "conv_relu",
 )
 """Capabilities of a CUDA device, not available without CUDA."""
 

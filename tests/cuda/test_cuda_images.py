@@ -17,7 +17,6 @@ from regard.model import Model, assemble
 from regard.nn.attention.masks import Full
 from regard.nn.blocks.block import FeedForward
 from regard.nn.kernels import dispatch, linear_gelu
-from regard.nn.kernels.conv_relu import conv_relu, is_supported
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.vision.dense import conv_then_resize, resize_bilinear
 from regard.processors.augmentation import Augment, augment_images, sample_params
@@ -145,33 +144,6 @@ def test_attention_between_image_patches_equals_plain_attention(length: int, rec
         assert (mine.double() - right).norm() <= 1e-2 * right.norm()
 
 
-@pytest.mark.parametrize(("rows", "length"), [(64, 577), (144, 257), (8, 577), (64, 640)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_few_keys_that_hang_over_count_as_all_others(rows: int, length: int, dtype: torch.dtype) -> None:
-    overhang = pytest.importorskip("regard.nn.kernels.ragged_tile")
-    qkv = torch.randn(rows, length, 3, 4, 64, device="cuda", dtype=dtype)
-    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-    with torch.no_grad():
-        assert overhang.supports(q, k) == (rows > 8 and length != 640)
-        found = dispatch.sdpa(q, k, v, Full(), None, 0.125, 0.0)
-        wanted = dispatch.eager_attention(q.double(), k.double(), v.double(), None, 0.125)[0]
-        compiled = torch.compile(lambda *given: dispatch.sdpa(*given, Full(), None, 0.125, 0.0))(q, k, v)
-    assert (found.double() - wanted).norm() <= 5e-3 * wanted.norm()
-    assert torch.equal(compiled, found)
-    assert not overhang.supports(q, k)  # gradients may be required here
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_sum_and_its_norm_come_from_one_operator(dtype: torch.dtype) -> None:
-    """As between the parts of a compiled block."""
-    joined = pytest.importorskip("regard.nn.kernels.add_layernorm")
-    x, y = (torch.randn(4, 65, 128, device="cuda", dtype=dtype) for _ in range(2))
-    gain, bias = (torch.randn(128, device="cuda", dtype=dtype) for _ in range(2))
-    both, normed = joined.add_layernorm_with_sum(x, y, gain, bias, 1e-5)
-    wanted = F.layer_norm((x + y).double(), (128,), gain.double(), bias.double(), 1e-5)
-    assert torch.equal(both, x + y) and (normed.double() - wanted).norm() <= 5e-3 * wanted.norm()
-
-
 @pytest.mark.parametrize(("old", "new"), [((5, 7), (10, 14)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (4, 6))])
 @pytest.mark.parametrize("channels", [32, 40, 130])
 def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[int, int], channels: int) -> None:
@@ -185,19 +157,6 @@ def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[
         wanted = F.interpolate(copy.deepcopy(folded).double()(x.double()), new, mode="bilinear", align_corners=True)
         assert (conv_then_resize(folded, x, new) - wanted).abs().max() < 2e-3
     assert resize_bilinear(x.requires_grad_(), new).requires_grad and conv_then_resize(folded, x, new).requires_grad
-
-
-@pytest.mark.parametrize(("inputs", "outputs", "size"), [(16, 16, 3), (32, 8, 1), (24, 40, 5), (12, 16, 3)])
-def test_a_convolution_and_its_relu_as_one_kernel(inputs: int, outputs: int, size: int) -> None:
-    conv = torch.nn.Conv2d(inputs, outputs, size, padding=size // 2, device="cuda", dtype=torch.bfloat16)
-    x = torch.randn(2, inputs, 7, 9, device="cuda", dtype=torch.bfloat16)
-    wanted = F.relu(copy.deepcopy(conv).double()(x.double()))
-    with torch.no_grad():
-        assert is_supported(x, conv.weight) == (inputs % 8 == 0)
-        for given in (x, x.to(memory_format=torch.channels_last)):
-            assert (conv_relu(conv, given) - wanted).norm() < 1e-2 * wanted.norm()
-        assert torch.equal(torch.compile(conv_relu)(conv, x), conv_relu(conv, x))
-    assert not is_supported(x, conv.weight) and conv_relu(conv, x).requires_grad
 
 
 @pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])

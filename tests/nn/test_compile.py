@@ -189,27 +189,6 @@ def test_point_clouds_of_new_sizes_are_not_compiled_again() -> None:
     assert counter.frame_count == first
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_compiled_block_adds_and_normalizes_in_one_step_and_still_calls_hooks(
-    norm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    added, taken, x = LayerNorm.add_norm, [], torch.randn(2, 5, 16, dtype=torch.float64)
-    monkeypatch.setattr(
-        LayerNorm, "add_norm", lambda *given: taken.append(torch.compiler.is_compiling()) or added(*given)
-    )
-    block, called = noisy(transformer_block(16, 2, 32, norm=norm)).eval(), []
-    with torch.no_grad():
-        wanted = block(x)
-        assert not taken
-        assert torch.allclose(torch.compile(block, backend="eager", fullgraph=True)(x), wanted, atol=1e-10)
-        assert taken == [True] * (norm == "pre")
-        torch._dynamo.reset()
-        taken.clear()
-        block.feed.register_forward_hook(lambda *_: called.append("feed"))
-        assert torch.allclose(torch.compile(block, backend="eager")(x), wanted, atol=1e-10)
-        assert called == ["feed"] and not taken
-
-
 def test_attention_of_a_compiled_model_is_recorded() -> None:
     model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
     compiled = torch.compile(model, backend="eager")

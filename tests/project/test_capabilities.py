@@ -31,7 +31,6 @@ OPERATORS = {
     "varlen_attention": ("varlen_attention",),
     "flash_attention": ("flash_forward", "flash_backward"),
     "linear_gelu": ("linear_gelu",),
-    "conv_relu": ("conv_relu",),
     "fork": ("fork_context",),
     "file_locks": ("lock_file",),
     "end_with_parent": ("end_with_parent",),

@@ -104,22 +104,10 @@ class TransformerBlock(nn.Module):
                 band = decode_block.step_window(self, x, cache.self_cache, mask, at)
                 if band is not None:
                     return decode_block.decode_block(self, x, cache.self_cache, at, band)  # type: ignore[arg-type]
-            if torch.compiler.is_compiling() and cache is None and self._can_fuse_add_norm():
-                norm: Any = self.feed.norm
-                x, normed = norm.add_norm(x, self.attend.branch(self.attend.norm(x), mask=mask, at=at))
-                return x + self.feed.branch(normed)
             x = self.attend(x, mask=mask, cache=None if cache is None else cache.self_cache, at=at)
         if self.has_cross_attention:
             x = self.cross(x, context, mask=context_mask, cache=None if cache is None else cache.cross_cache)
         return self.feed(x)
-
-    def _can_fuse_add_norm(self) -> bool:
-        """Whether the sum and norm between attention and feed-forward can be one operator: pre-norm, no cross-attention
-        or hooks."""
-        attend, feed = self.attend, self.feed
-        plain = type(attend) is type(feed) is Residual and attend.placement == feed.placement == "pre"
-        quiet = not any(part._forward_hooks or part._forward_pre_hooks for part in (attend, feed, feed.norm))
-        return plain and quiet and type(feed.norm) is LayerNorm and not self.has_cross_attention
 
     def cross_kv(self, context: Float[Tensor, "B K C"]) -> CrossCache:
         """Keys and values of the context, computed once for all decoding steps."""

@@ -280,17 +280,6 @@ def sdpa(
 
 def full_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float, causal: bool) -> Tensor:
     """Attention of full sequences on CUDA, causal or without a mask."""
-    if (
-        not causal
-        and not dropout
-        and q.is_cuda
-        and _capability_major(q.get_device()) >= 9
-        and capabilities.is_available("triton")
-    ):
-        from regard.nn.kernels import ragged_tile
-
-        if ragged_tile.supports(q, k):
-            return ragged_tile.ragged_attention(q, k, v, scale)
     with sdpa_kernel(_choose_backends(q, dropout, causal), set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal, scale=scale)
 

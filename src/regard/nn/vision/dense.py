@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from regard import capabilities
 from regard.errors import SettingError
 from regard.nn.blocks.block import ACTIVATIONS
-from regard.nn.kernels.conv_relu import conv_relu
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.convnet import BatchNorm, safe_stride
 
@@ -170,7 +169,8 @@ class ResidualConvUnit(nn.Module):
         self.has_no_norm = not norm
 
     def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C h w"]:
-        inner = conv_relu(self.first, F.relu(x)) if self.has_no_norm else F.relu(self.first_norm(self.first(F.relu(x))))
+        inner = self.first(F.relu(x))
+        inner = F.relu(inner if self.has_no_norm else self.first_norm(inner))
         return x + self.second_norm(self.second(inner))
 
 
@@ -264,7 +264,7 @@ class DepthHead(DenseHead):
 
     def forward(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B H W"]:
         x = conv_then_resize(self.first, self.fuse(taps, shape), shape)
-        x = self.last(conv_relu(self.second, x))[:, 0]
+        x = self.last(F.relu(self.second(x)))[:, 0]
         return self.typical * F.softplus(x) if self.metric else F.relu(x)
 
 
