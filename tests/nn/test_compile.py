@@ -24,8 +24,6 @@ from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
-from regard.nn.blocks.block import transformer_block
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels import dispatch, local_dispatch, local_flash
 from regard.nn.recording import record_attention
 from regard.systems import convs2s, gpt3, hybrid, swin, vit

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-
 class LayerNorm(nn.LayerNorm):
     """LN(x), or LN(x + residual)."""
 
@@ -15,7 +14,6 @@ class LayerNorm(nn.LayerNorm):
         self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
     ) -> Float[Tensor, "*rows D"]:
         return super().forward(x if residual is None else x + residual)
-
 
 
 class RMSNorm(nn.RMSNorm):
