@@ -17,7 +17,7 @@ from regard.nn.recurrent.score_attention import MultiplicativeScore, ScoreAttent
 from regard.processors.image import ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.image_classification import ImageClassification
-from regard.types import Batch, BodyOutput, Prediction
+from regard.types import Batch, Body, BodyOutput, Prediction
 
 
 class Fixed(ScoreAttention):
@@ -44,7 +44,7 @@ class Crossing(Attention):
         return x
 
 
-class Pointing(nn.Module):
+class Pointing(Body):
     """Predicts the next token of `says` at each position, with a higher logit for a brighter center pixel."""
 
     def __init__(self, says: Sequence[int], tables: Sequence[Tensor], grid: tuple[int, int], vocabulary: int) -> None:

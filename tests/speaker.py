@@ -22,25 +22,23 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
 from regard.systems.captioners.common import expand_to_captions
+from regard.systems.common.configs import TargetTokens
 from regard.systems.common.system import Preset, System
 from regard.tasks import find_task
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(TargetTokens):
     vocab_size: int = 300
     max_length: int = 16
     width: int = 16
     image_size: int = 16
     in_channels: int = 3
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
     penalty: float = 0.0
 
 
-class Speaker(nn.Module):
+class Speaker(Body):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config

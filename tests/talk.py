@@ -15,7 +15,7 @@ from regard.decode.cuda_graphs import graphed_search
 from regard.decode.protocol import Hypothesis
 from regard.decode.settings import DecodeSettings
 from regard.systems import gpt2
-from regard.types import Batch
+from regard.types import Batch, Body
 from tiny import noise, noisy
 
 V, END = 13, 0
@@ -42,7 +42,7 @@ class Sums:
         return [self.total, self.positions]
 
 
-class Talk(nn.Module):
+class Talk(Body):
     """Logits depend on position, last token and the sum of the past, so mixed-up rows or positions change the output."""
 
     static_cache = True

@@ -196,7 +196,7 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
         raise RunError(f"{path}: expected a JSON object.")
     if not given:
         return None
-    padding = {getattr(config, "pad_id", config.eos_id)} - {config.eos_id}
+    padding = {config.traits.pad_id} - {config.eos_id, None}
     found, unsupported = translate_generation_config(given, config, padding)
     if unsupported:
         name = path.name if path.exists() else "config.json"

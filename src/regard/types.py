@@ -1,16 +1,20 @@
 """Types shared by all parts.
 
 Batch       input of a body            BodyOutput         output of a body, input of a head
-Prediction  output of a task           AttentionRecords   recorded attention weights"""
+Prediction  output of a task           AttentionRecords   recorded attention weights
+Traits      properties of a config     Body               base class of all networks, with their properties"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from regard.nn.recurrent.recurrent_state import RecurrentSizes
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,95 @@ class BodyOutput:
     """(B, S, D) keys and values of cross-attention"""
     act_steps: Tensor | None = None
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Body(nn.Module):
+    """Base class of all networks without their head, with what search, training and explanations need to know."""
+
+    static_cache: ClassVar[bool] = False
+    """search may request a state of fixed shape and capture a step as a CUDA graph"""
+    compiles: ClassVar[bool] = True
+    """False: torch.compile has no benefit, for example because each layer is one call of a fused kernel"""
+    compiles_dynamic: ClassVar[bool] = True
+    """False: torch.compile only for micro-batches of one shape"""
+    shares_layers: ClassVar[bool] = False
+    """True: the layers are steps of one block with shared weights"""
+    has_pooler: bool = False
+    """True: `pooled` is the output of a trained layer"""
+    pool: str = "mean"
+    """representation of an image: `first` (class token) or `mean`"""
+    windows: Any = ()
+    """`SlidingWindow` of each block with local attention; empty: full attention"""
+    first_image_position: int = 0
+    """index of the first image position in the cross-attention keys"""
+
+    @property
+    def repeats(self) -> int:
+        """Maximum number of calls of each attention layer per forward pass."""
+        return 1
+
+    def grid(self, batch: Batch) -> tuple[int, int] | None:
+        """Rows and columns of the image features for cross-attention; None without such a grid."""
+        return None
+
+    def act_steps(self, batch: Batch) -> Tensor | None:
+        """(B, S) number of ACT steps of each source token; None for a fixed number of steps."""
+        return None
+
+    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes | None:
+        """Sizes of the decoding state of a row; None without a state of fixed size."""
+        return None
+
+    def position_embeddings(self) -> Tensor | None:
+        """(positions, D) learned embeddings of the image positions; None without such embeddings."""
+        return None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Properties of a config that tasks, training and explanations need to know; returned by `config.traits`."""
+
+    vocab_size: int = 0
+    """number of tokens; 0 for inputs other than text"""
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    mask_id: int | None = None
+    """id of the mask token; None for systems that are no text encoders"""
+    token_types: int = 1
+    """number of segment embeddings"""
+    separators: int = 1
+    """number of end tokens between two texts"""
+    global_tokens: bool = False
+    """attention is local, except for selected tokens (`Batch.global_tokens`)"""
+    optional_pooler: bool = False
+    """the config has the field `pooler`"""
+    nsp: bool = False
+    """next-sentence prediction is trained together with masked language modeling"""
+    head_activation: str | None = None
+    """activation of the dense layer in the head for classes; None: the head is one linear layer"""
+    embedding_dim: int | None = None
+    """size of the token embeddings, if different from the hidden size"""
+    packs: bool = True
+    """False: recurrence or convolutions would mix the documents of a packed row"""
+    packs_efficiently: bool = True
+    """False: kernels for packed rows do not support the attention bias of this model"""
+    act: bool = False
+    """adaptive computation time: each position halts separately"""
+    palette: bool = False
+    """an image is a sequence of palette colors"""
+    optional_lm_head: bool = False
+    """the config has the field `lm_head`"""
+
+    @property
+    def special_ids(self) -> tuple[int | None, ...]:
+        """Ids of the special tokens."""
+        return self.bos_id, self.eos_id, self.pad_id, self.mask_id
+
+    @property
+    def is_encoder(self) -> bool:
+        """True for text encoders: bidirectional attention and a mask token."""
+        return self.mask_id is not None
 
 
 @dataclass(frozen=True)

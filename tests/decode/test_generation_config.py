@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +15,14 @@ from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import RunError, SettingError
 from regard.foreign_names import print_note
 from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.systems.common.configs import TargetTokens
 from talk import lively
 from tiny import tiny
 
 HUGGING_FACE = DecodeSettings(length_penalty=1.0, length_penalty_type="power", top_k=50)
 """Defaults of transformers, apart from the length limit."""
 
-CONFIG = SimpleNamespace(eos_id=2, bos_id=1, pad_id=0, vocab_size=30)
+CONFIG = TargetTokens(vocab_size=30)
 
 TRANSLATED: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({}, {}, []),

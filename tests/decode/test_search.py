@@ -20,7 +20,7 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.decode.steps import run_search
 from regard.systems.transformer import Config, build
-from regard.types import Batch
+from regard.types import Batch, Body
 
 END, PROMPT = 0, (2, 1)
 Past = tuple[int, ...]
@@ -54,10 +54,11 @@ class Walk:
         self.source, self.past = self.source[rows], self.past[rows]
 
 
-class Chain:
+class Chain(Body):
     """Logits by (source, position, last token) and by the sum of all tokens: mixed-up beams change the logits."""
 
     def __init__(self, sources: int = 1, vocab_size: int = 3, seed: int = 0, sharp: float = 1.0) -> None:
+        super().__init__()
         self.table = sharp * noise(sources, 12, vocab_size, vocab_size, seed=seed)
         self.echo = sharp * noise(sources, 3, vocab_size, seed=seed + 1000)
         self.calls: list[int] = []

@@ -27,7 +27,6 @@ from regard.nn.attention.relative_positions import (
     Rotary,
     Shaw,
     T5Bias,
-    supports_packing,
 )
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
@@ -296,10 +295,10 @@ def test_invalid_combinations_are_reported_by_setting_names(preset: str) -> None
     with pytest.raises(SettingError, match="rotary-halves"):
         regard.build(preset, relative_position="rotery")
     assert all(
-        supports_packing(gpt2.Config(relative_position=kind)) == kind.startswith("r")
+        gpt2.Config(relative_position=kind).traits.packs_efficiently == kind.startswith("r")
         for kind in ("rotary", "t5", "shaw")
     )
-    assert supports_packing(gpt2.Config()) and supports_packing(object())
+    assert gpt2.Config().traits.packs_efficiently
 
 
 def refused(words: str, position: Any, blocks: Any = None) -> None:

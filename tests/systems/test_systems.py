@@ -209,7 +209,7 @@ def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: float) -> None:
     model = tiny(name, label)
-    if not getattr(model.config, "packs", True):
+    if not model.config.traits.packs:
         with pytest.raises(ValueError, match="padded"):
             model.body(collate(model, name, packed=True))
         return
@@ -401,7 +401,7 @@ def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> N
         assemble(ModelSpec(system, TEXT_TASKS[t].adapt_config(config), TEXT_TASKS[t], labels=("a", "b")))
         for t in system.tasks
     ]
-    if hasattr(config, "pooler"):
+    if config.traits.optional_pooler:
         heads.append(assemble(ModelSpec(system, replace(config, pooler=True), TEXT_TASKS[system.tasks[0]])))
     keys = {key for model in (*bodies, *heads) for key in model.weights() if system.names.published_names(key)}
     seen = {SYSTEMS[name].names._find_entry(key)[0].native for key in keys}

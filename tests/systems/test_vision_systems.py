@@ -78,7 +78,7 @@ SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 1.3
 def test_a_small_preset_reads_an_image_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
     config = model.config
-    if hasattr(config, "num_colors"):
+    if config.traits.palette:
         x = torch.randint(0, config.num_colors, (1, config.max_length))
     else:
         x = torch.rand(1, config.in_channels, config.image_size, config.image_size)

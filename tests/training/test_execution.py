@@ -112,8 +112,7 @@ def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: p
     assert not compute.can_compile
     body = build(PRESETS["point-tiny"].config)  # point clouds of one size gain from compilation, others do not
     for steady in (True, False):
-        loss = torch.nn.ModuleDict({"body": body})
-        loss.model = loss
+        loss = LossModule(torch.nn.ModuleDict({"body": body}), None, None)
         assert ForwardBackward(loss, TrainSettings(), torch.device("cpu"), ProcessGroup(), steady).can_compile == steady
 
 

@@ -102,7 +102,7 @@ def can_capture(body: Any, batch: Batch) -> bool:
     """True if the search can be captured: on CUDA, with a static KV cache, without hooks and without autocast.
 
     A replay does not run hooks, and autocast casts the weights to new addresses at every step."""
-    if not batch.inputs.is_cuda or not getattr(body, "static_cache", False) or torch.is_autocast_enabled("cuda"):
+    if not batch.inputs.is_cuda or not body.static_cache or torch.is_autocast_enabled("cuda"):
         return False
     works = capabilities.is_available("cuda_graphs") and not (
         body in _graph_caches and _graph_caches[body].capture_failed

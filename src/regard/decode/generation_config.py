@@ -57,7 +57,7 @@ def translate_generation_config(
     if _same_tokens(given.get("forced_eos_token_id"), config.eos_id):
         found["forced_eos"] = True
         del given["forced_eos_token_id"]
-    for key, token in (("eos_token_id", config.eos_id), ("decoder_start_token_id", getattr(config, "bos_id", None))):
+    for key, token in (("eos_token_id", config.eos_id), ("decoder_start_token_id", config.traits.bos_id)):
         outside = (
             isinstance(given.get(key), int) and given[key] >= config.vocab_size
         )  # read_published_config replaces this token

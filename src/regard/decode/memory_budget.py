@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.universal import UniversalStack
+from regard.nn.blocks.incremental import IncrementalDecoder
 from regard.nn.recurrent.recurrent_state import RecurrentSizes
 from regard.types import Batch
 
@@ -34,11 +33,10 @@ class BodySizes:
     @classmethod
     def from_body(cls, body: Any) -> BodySizes | None:
         """Sizes of a body with a KV cache; None for other bodies."""
-        tokens, decoder = getattr(body, "tokens", None), getattr(body, "decoder", None)
-        if not isinstance(tokens, TokenEmbedding) or not isinstance(decoder, Stack | UniversalStack):
+        if not isinstance(body, IncrementalDecoder):
             return None
-        table = tokens.table.weight
-        return cls(decoder.depth, table.shape[1], table.shape[0], table.element_size())
+        table = body.tokens.table.weight
+        return cls(body.decoder.depth, table.shape[1], table.shape[0], table.element_size())
 
 
 def max_rows(body: Any, batch: Batch, new_tokens: int, beams: int) -> int | None:
@@ -46,8 +44,9 @@ def max_rows(body: Any, batch: Batch, new_tokens: int, beams: int) -> int | None
     sizes, budget = BodySizes.from_body(body), search_budget(batch.inputs.device)
     if sizes is not None:
         return max_cached_rows(sizes, batch.prompt.shape[1] + _context_length(body, batch), new_tokens, beams, budget)
-    if hasattr(body, "recurrent_sizes"):
-        return max_recurrent_rows(body.recurrent_sizes(batch), next(body.parameters()).element_size(), beams, budget)
+    recurrent = body.recurrent_sizes(batch)
+    if recurrent is not None:
+        return max_recurrent_rows(recurrent, next(body.parameters()).element_size(), beams, budget)
     return None
 
 
@@ -55,9 +54,10 @@ def _context_length(body: Any, batch: Batch) -> int:
     """Number of cross-attention keys: source tokens, or cells of the image grid. 0 for decoder-only models."""
     if batch.decoder_inputs is None:
         return 0
-    return (
-        batch.inputs.shape[1] if batch.inputs.ndim == 2 else math.prod(body.grid(batch)) if hasattr(body, "grid") else 0
-    )
+    if batch.inputs.ndim == 2:
+        return batch.inputs.shape[1]
+    grid = body.grid(batch)
+    return 0 if grid is None else math.prod(grid)
 
 
 def max_recurrent_rows(

@@ -114,13 +114,12 @@ def gradient_times_attention(
 def attribution_bytes(body: Any, batch: Batch) -> int:
     """Estimated memory of all attention weights with gradients, for inputs (…, L)."""
     length, rows = batch.inputs.shape[-1], batch.inputs.numel() // max(batch.inputs.shape[-1], 1)
-    windows = getattr(body, "windows", ())
     marked = 0 if batch.global_tokens is None else int(batch.global_tokens.sum(-1).max())
     places = named_attentions(body).values()
-    wide = [min(length, window.left + window.right + 1 + marked) for window in windows] or [length] * len(places)
+    wide = [min(length, window.left + window.right + 1 + marked) for window in body.windows] or [length] * len(places)
     heads = [place.heads for place in places]
     weights = sum(many * columns for many, columns in zip(heads, wide, strict=False))
-    return GRADIENT_MEMORY_FACTOR * 4 * rows * length * weights * getattr(body, "repeats", 1)
+    return GRADIENT_MEMORY_FACTOR * 4 * rows * length * weights * body.repeats
 
 
 class LayerConsumer(Protocol):

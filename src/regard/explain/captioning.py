@@ -17,6 +17,7 @@ from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.images import Pixel, image_batch
 from regard.explain.text_generation import record_forward, token_log_probs
+from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -164,12 +165,14 @@ def grid_layers(
     body: Any, batch: Batch, records: AttentionRecords, word_ranges: WordRanges
 ) -> tuple[CaptionLayer, ...]:
     """Attention over the image grid per layer, averaged over the tokens of each word; empty without such attention."""
-    if not hasattr(body, "grid"):
+    grid = body.grid(batch)
+    if grid is None:
         return ()
-    (rows, columns), first = body.grid(batch), int(getattr(body, "first_image_position", 0))
+    (rows, columns), first = grid, body.first_image_position
     places, modules = named_attentions(body), []
     for name in records.names():
-        over = isinstance(places[name], ScoreAttention) or getattr(places[name], "is_cross", False)
+        place = places[name]
+        over = isinstance(place, ScoreAttention) or (isinstance(place, Attention) and place.is_cross)
         if over and records.weights(name).shape[-1] == first + rows * columns:
             modules.append(name)
     found = []

@@ -263,7 +263,7 @@ def make_image_attention(
     """Size of the grid of stored queries, and the empty `ImageAttention`. The query is the token at `position`, else the class
     token or all cells. Class scores depend on the last stage, dense predictions (`is_dense`) equally on all stages."""
     lattice = query_grid_size(model.body, grids)
-    single = position is None and not is_dense and getattr(model.body, "pool", "mean") == "first"
+    single = position is None and not is_dense and model.body.pool == "first"
     sights = []
     for floor in grids:
         asks = (0,) if single else floor.grid_tokens if position is None else (floor.token_at(position),)
@@ -337,11 +337,9 @@ def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
 
 def position_similarity(body: Any) -> GridArray | None:
     """Cosine similarity (n, n) of the learned position embeddings; None without learned positions."""
-    position = getattr(body, "position", None)
-    if position is None:
+    table = body.position_embeddings()
+    if table is None:
         return None
-    has_prefix = hasattr(position, "num_prefix_tokens")
-    table = position.table[0, position.num_prefix_tokens :] if has_prefix else position.table.weight
     table = torch.nn.functional.normalize(table.detach().double(), dim=1)
     return (table @ table.T).cpu().numpy()
 

@@ -45,7 +45,7 @@ from regard.tasks.base import Encoded
 from regard.tasks.fill_mask import mask_token, text_token_mask, token_word
 from regard.tasks.multilabel import pair_order
 from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import SpecialTokens, is_encoder, pad_id
+from regard.tasks.special_tokens import SpecialTokens, pad_id
 from regard.tasks.windowed import window_start
 from regard.types import IGNORE, Batch, Prediction
 
@@ -88,7 +88,7 @@ class Decision:
 
 def explain_decision(model: ModelProtocol, decision: Decision) -> Explanation:
     """Explain the decision: run the batch again with attention recording."""
-    heads = sum(place.heads for place in named_attentions(model.body).values()) * getattr(model.body, "repeats", 1)
+    heads = sum(place.heads for place in named_attentions(model.body).values()) * model.body.repeats
     most = int((MAX_WEIGHTS / heads) ** 0.5)
     views = [_row_attention(decision, number, most) for number in range(len(decision.rows))]
     found = attribute(model, decision.batch, views, decision.scores)
@@ -107,7 +107,7 @@ def explain_decision(model: ModelProtocol, decision: Decision) -> Explanation:
     facts = decision.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in decision.rows)}
     if (room := attribution_bytes(model.body, decision.batch)) > MAX_BYTES:
         facts["gradient × attention"] = f"not computed: needs {room / 2**30:,.0f} GiB of memory"
-    if hasattr(model.body, "repeats"):
+    if model.body.shares_layers:
         facts["layers"] = "steps of one block with shared weights"
     if steps is not None:
         facts["attention rollout"] = "over all steps, including steps after a token has halted"
@@ -387,7 +387,7 @@ def _mark_truncations(model: Any, rows: Sequence[TokenRow], texts: Sequence[Sequ
 
 def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
     """Position of the hidden state used by the head: the first token of an encoder, the last token of a decoder."""
-    return (0,) if is_encoder(model.config) else (len(row.ids) - 1,)
+    return (0,) if model.config.traits.is_encoder else (len(row.ids) - 1,)
 
 
 MAX_TARGETS = 6

@@ -132,7 +132,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
         title, description = _title(TITLES["depends"], model), DESCRIPTIONS["depends"]
         maps.append(AttentionMap("depends", title, queries, keys, weights, is_gradient=True, description=description))
         facts = {"attention": NO_ATTENTION_NOTE, **facts}
-    if hasattr(model.body, "act_steps"):
+    if model.body.shares_layers:
         facts = {"layers": "steps of one block with shared weights", **facts}
     thoughts = _act_steps(model, batch, keys, queries)
     return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts, act_steps=thoughts)
@@ -149,7 +149,7 @@ def _act_steps(
     model: ModelProtocol, batch: Batch, keys: tuple[str, ...], queries: tuple[str, ...]
 ) -> tuple[ActSteps, ...]:
     """Number of steps per token, for models with adaptive computation time."""
-    if not getattr(model.config, "act", False):
+    if not model.config.traits.act:
         return ()
     with torch.no_grad():
         states = model.body(batch)

@@ -153,7 +153,7 @@ def _dummy_input(model: Model) -> Tensor:
         return torch.zeros((1, FLOP_TOKENS), dtype=torch.long, device="meta")
     if model.task.modality == "points":
         return torch.rand((1, FLOP_POINTS, 3 + config.feature_dim))
-    if hasattr(config, "num_colors"):
+    if config.traits.palette:
         return torch.zeros((1, config.max_length), dtype=torch.long, device="meta")
     return torch.zeros((1, config.in_channels, config.image_size, config.image_size), device="meta")
 

@@ -26,9 +26,6 @@ from regard.tasks.base import Encoded
 
 LogFn = Callable[[str], None]
 
-SPECIAL_TOKEN_FIELDS = ("bos_id", "eos_id", "pad_id", "mask_id", "delimiter", "extract")
-"""Config fields of special tokens, part of the cache key of encoded samples."""
-
 
 @dataclass(frozen=True)
 class PreparedData:
@@ -183,13 +180,12 @@ def _load_or_encode(
     say: LogFn,
 ) -> Encoded:
     """Encoded training samples, from the cache or computed now."""
-    special = tuple(getattr(config, name, None) for name in SPECIAL_TOKEN_FIELDS)
     flavour = files.task.encoding_key(settings.data), found.labels, len(found.held)
     count, mark = files.task.row_encoding(reader)
     name = files.task.name if files.task.modality == "text" else f"{files.task.name} {files.task.modality}"
     if files.task.modality != "text":
         mark = f"{mark} {files.location_key()}"
-    key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, special, count, flavour)
+    key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, config.traits.special_ids, count, flavour)
 
     def encode(samples: Sequence[Any]) -> Encoded:
         return files.task.encode(samples, reader, config, limit.max_length, settings.data, found.labels)

@@ -184,7 +184,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
     loaded = load(folder, task=new_model.task.name)
     ours, spare = new_model.body.state_dict(), new_model.spec.system.names.optional
     theirs = {name: part for name, part in loaded.body.state_dict().items() if name in ours or not matches(spare, name)}
-    before, now = (getattr(model.config, "vocab_size", 0) for model in (loaded, new_model))
+    before, now = (model.config.traits.vocab_size for model in (loaded, new_model))
     for name in ours:
         old, new = theirs.get(name), ours[name]
         if (

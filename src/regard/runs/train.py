@@ -14,7 +14,6 @@ from rich.console import Console
 from regard.errors import SettingError, UnknownFolderError
 from regard.loading import load_encoder_weights
 from regard.model import Model, assemble, load
-from regard.nn.attention.relative_positions import supports_packing
 from regard.nn.kernels.dispatch import has_varlen_kernel
 from regard.runs.devices import pick_device
 from regard.runs.folder import RunFolder
@@ -158,14 +157,13 @@ def _use_packing(
 
     A resumed run keeps the choice of its start (`begun`), because a micro-batch must contain the same samples."""
     settings: TrainSettings = order.settings.train
-    alone = not getattr(
-        prepared.config, "packs", True
-    )  # recurrent systems process padded rows of a few fixed shapes instead
+    traits = prepared.config.traits
+    alone = not traits.packs  # recurrent systems process padded rows of a few fixed shapes instead
     if alone and settings.packing == "on":
         raise SettingError(
             "train.packing=on: this model processes one token after another and needs padded rows. Use train.packing=auto."
         )
-    kernel = uses_autocast(where, settings) and has_varlen_kernel() and supports_packing(prepared.config)
+    kernel = uses_autocast(where, settings) and has_varlen_kernel() and traits.packs_efficiently
     able = where.type == "cuda" and (alone or kernel)
     packed = settings.packing == "on" or (settings.packing == "auto" and able)
     packed = packed if begun is None else begun

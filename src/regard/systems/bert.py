@@ -13,39 +13,27 @@ from typing import Literal
 from torch import nn
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, make_position
+from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import ModelConfig, transformer_blocks
+from regard.systems.common.configs import BertConfig, RelativePosition, transformer_blocks
 from regard.systems.common.system import Preset, System, layout_requires
+from regard.types import Traits
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer, rename_suffixes
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
-    vocab_size: int = 30_522
-    max_length: int = 512
+class Config(RelativePosition, BertConfig):
     position_embedding: Literal["learned", "none"] = "learned"
-    relative_position: RelativeKind = "none"
-    type_vocab_size: int = 2
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    head_dropout: float = 0.1
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    norm_eps: float = 1e-12
     pooler: bool = True
     nsp: bool = True
     """Train next-sentence prediction as well."""
-    pad_id: int = 0
-    bos_id: int = 101
-    eos_id: int = 102
-    mask_id: int = 103
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, optional_pooler=True, nsp=self.nsp)
 
 
 BASE = Config()

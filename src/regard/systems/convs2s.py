@@ -31,7 +31,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 STD = 0.1
 """Standard deviation of all embeddings at initialization."""
@@ -101,9 +101,8 @@ PRESETS = {
 }
 
 
-class ConvS2S(nn.Module):
+class ConvS2S(Body):
     static_cache = True
-    """a step can be captured as a CUDA graph: the state always has a fixed size"""
 
     def __init__(
         self,

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, make_position
+from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig, transformer_blocks
+from regard.systems.common.configs import RelativePosition, Sizes, transformer_blocks
 from regard.systems.common.system import Preset, System
+from regard.types import Traits
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
+class Config(RelativePosition, Sizes):
     width: int = 512
     depth: int = 6
     heads: int = 8
@@ -31,8 +32,11 @@ class Config(ModelConfig):
     attention_dropout: float = 0.0
     activation: Literal["relu", "gelu", "swish"] = "relu"
     position_embedding: Literal["halves", "interleaved", "none"] = "interleaved"
-    relative_position: RelativeKind = "none"
     eos_id: int = 31_999
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, vocab_size=self.vocab_size, eos_id=self.eos_id)
 
 
 BASE = Config()

@@ -7,32 +7,21 @@ post-norm without a final norm."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, make_position
+from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import DecoderConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameTable, PublishedLayout
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
+class Config(DecoderConfig):
     vocab_size: int = 40_478
     max_length: int = 512
-    position_embedding: Literal["learned", "none"] = "learned"
-    relative_position: RelativeKind = "none"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    embedding_dropout: float = 0.1
-    norm_eps: float = 1e-5
     eos_id: int = 0
 
 

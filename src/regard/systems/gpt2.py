@@ -8,34 +8,22 @@ Optimizer, schedule and number of steps were not published; the recipes follow c
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, make_position
+from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import DecoderConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameTable, PublishedLayout
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
-    vocab_size: int = 50_257
-    max_length: int = 1024
-    position_embedding: Literal["learned", "none"] = "learned"
-    relative_position: RelativeKind = "none"
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    embedding_dropout: float = 0.1
-    norm_eps: float = 1e-5
-    eos_id: int = 50_256
+class Config(DecoderConfig):
+    """The defaults are those of GPT-2 small."""
 
 
 SMALL = Config()

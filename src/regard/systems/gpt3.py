@@ -14,35 +14,25 @@ There is no Hugging Face equivalent: the GPT-2 format does not support bands."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import RelativeKind, make_position
+from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import DecoderConfig
 from regard.systems.common.system import Preset, System
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
-    vocab_size: int = 50_257
+class Config(DecoderConfig):
     max_length: int = 2048
-    position_embedding: Literal["learned", "none"] = "learned"
-    relative_position: RelativeKind = "none"
     local_window: int = 256
     """Window of the banded layers (every second layer). 0: all layers dense."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     embedding_dropout: float = 0.0
-    norm_eps: float = 1e-5
-    eos_id: int = 50_256
 
 
 SMALL = Config()

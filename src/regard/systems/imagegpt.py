@@ -31,7 +31,7 @@ from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, BodyOutput, Traits
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 
 
@@ -67,6 +67,12 @@ class Config(ModelConfig):
     def bos_id(self) -> int:
         """Start token of an image."""
         return self.num_colors
+
+    @property
+    def traits(self) -> Traits:
+        return replace(
+            super().traits, vocab_size=self.vocab_size, bos_id=self.bos_id, palette=True, optional_lm_head=True
+        )
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps with one cell per pixel."""
@@ -107,6 +113,9 @@ class ImageGPT(DecoderOnly):
         super().__init__(tokens, position, decoder, dropout)
         if color_head is not None:
             self.colours = color_head
+
+    def position_embeddings(self) -> Tensor:
+        return self.position.table.weight
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         states = super().forward(batch, taps)

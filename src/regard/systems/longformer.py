@@ -7,29 +7,26 @@ prediction, and positions that start after the padding id."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from torch import nn
 
 from regard.errors import SettingError
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.attention.relative_positions import RelativeKind, make_position
+from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import BertConfig, RelativePosition
 from regard.systems.common.system import Preset, System, layout_requires
+from regard.types import Traits
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
+class Config(RelativePosition, BertConfig):
     vocab_size: int = 50_265
     max_length: int = 4096
     attention_window: tuple[int, ...] = (512,)
@@ -38,23 +35,17 @@ class Config(ModelConfig):
     """Window dilation per head. Empty: 1."""
     undilated_layers: int = 0
     """Number of lowest layers without dilation."""
-    relative_position: RelativeKind = "none"
     pooler: bool = False
     type_vocab_size: int = 1
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    head_dropout: float = 0.1
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-5
     pad_id: int = 1
     bos_id: int = 0
     eos_id: int = 2
     mask_id: int = 50_264
 
-    between: ClassVar[int] = 2
-    """Number of separator tokens between two texts."""
-    head_activation: ClassVar[str] = "tanh"
-    """Activation of the dense layer in the classification head."""
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, separators=2, global_tokens=True, optional_pooler=True, head_activation="tanh")
 
     def __post_init__(self) -> None:
         super().__post_init__()

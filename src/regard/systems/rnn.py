@@ -28,7 +28,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 EMBEDDING_STD = 0.3
 """Standard deviation of embeddings, if matrices are scaled by fan-in."""
@@ -79,9 +79,8 @@ PRESETS = {
 }
 
 
-class RNNEncoderDecoder(nn.Module):
+class RNNEncoderDecoder(Body):
     static_cache = True
-    """a step can be captured as a CUDA graph"""
     compiles = False
     """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 

@@ -25,7 +25,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ class AttentionDecoder(nn.Module):
         return torch.maximum(one, other)
 
 
-class RNNSearch(nn.Module):
+class RNNSearch(Body):
     static_cache = True
-    """a step can be captured as a CUDA graph"""
     compiles = False
     """torch.compile would unroll the loop over tokens, again for each length"""
 

@@ -7,7 +7,6 @@ size may be smaller than the hidden size."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import nn
@@ -20,41 +19,27 @@ from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import ModelConfig, transformer_blocks
+from regard.systems.common.configs import BertConfig, transformer_blocks
 from regard.systems.common.system import Preset, System
+from regard.types import Traits
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
+class Config(BertConfig):
     embedding_dim: int = 768
     vocab_size: int = 50_000
     max_length: int = 1536
-    type_vocab_size: int = 2
     rotary_value: bool = False
     """Apply rotary positions to the values too."""
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    head_dropout: float = 0.1
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    norm_eps: float = 1e-12
-    pad_id: int = 0
-    bos_id: int = 101
-    eos_id: int = 102
-    mask_id: int = 103
 
     def __post_init__(self) -> None:
         super().__post_init__()
         bert.check_rotary_width(self)
 
     @property
-    def head_activation(self) -> str:
-        """Activation function of the dense layer in classification heads."""
-        return self.activation
+    def traits(self) -> Traits:
+        return replace(super().traits, head_activation=self.activation, embedding_dim=self.embedding_dim)
 
 
 BASE = Config()

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from regard.errors import SettingError, WeightsError
 from regard.nn.attention.positions import AbsolutePosition, SinusoidalPosition, make_absolute_position
-from regard.nn.attention.relative_positions import PositionIds, RelativeKind, make_position
+from regard.nn.attention.relative_positions import PositionIds, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import recipes
-from regard.systems.common.configs import ModelConfig, transformer_blocks
+from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.types import Batch, BodyOutput
@@ -26,28 +26,23 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, la
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
+class Config(TargetTokens, RelativePosition, Sizes):
     width: int = 512
     depth: int = 6
     decoder_depth: int = 6
     heads: int = 8
     ffn_dim: int = 2048
-    vocab_size: int = 37000
     dropout: float = 0.1
     attention_dropout: float = 0.0
     ffn_dropout: float = 0.0
     norm_position: NormPlacement = "post"
     activation: Literal["relu", "gelu", "swish"] = "relu"
     position_embedding: Literal["halves", "interleaved", "none"] = "halves"
-    relative_position: RelativeKind = "none"
     max_position_offset: int = 0
     scale_embedding: bool = True
     output_bias: bool = False
     """Add a bias to the output logits."""
     max_length: int = 512
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

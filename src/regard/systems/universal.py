@@ -7,54 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.nn.attention.masks import valid_mask
-from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
-from regard.nn.blocks.act import Mixing
-from regard.nn.blocks.block import NormPlacement, TokenEmbedding
+from regard.nn.attention.positions import SinusoidalPosition
+from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack, max_steps
+from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
 from regard.systems.common import recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import Preset, System
+from regard.systems.common.universal import UniversalConfig
 from regard.types import IGNORE, Batch, BodyOutput
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 512
-    num_steps: int = 6
-    heads: int = 8
-    ffn_dim: int = 2048
-    vocab_size: int = 37000
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    ffn_dropout: float = 0.0
-    norm_position: NormPlacement = "post"
-    activation: Literal["relu", "gelu", "swish"] = "relu"
-    position_embedding: SinusoidLayout = "interleaved"
-    step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
+class Config(TargetTokens, UniversalConfig):
     max_position_offset: int = 0
-    act: bool = False
-    act_max_steps: int = 0
-    act_epsilon: float = 0.01
-    act_mixing: Mixing = "convex"
-    ponder_cost: float = 0.01
-    scale_embedding: bool = True
-    max_length: int = 512
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
-
-    @property
-    def max_steps(self) -> int:
-        """Maximum number of steps."""
-        return max_steps(self)
 
 
 PAPER_RECIPE = recipes.transformer(lr=1024**-0.5 * 4000**-0.5)
@@ -81,6 +53,7 @@ PRESETS = {
 
 
 class UniversalTransformer(EncoderDecoder):
+    shares_layers = True
     encoder: UniversalStack  # type: ignore[assignment]
     decoder: UniversalStack  # type: ignore[assignment]
 

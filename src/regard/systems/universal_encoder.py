@@ -7,62 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.nn.attention.masks import AttentionMask, PackedDocuments, Padding, and_masks, valid_mask
-from regard.nn.attention.positions import SinusoidalPosition, SinusoidLayout
-from regard.nn.blocks.act import Mixing
-from regard.nn.blocks.block import NormPlacement, TokenEmbedding
+from regard.nn.attention.positions import SinusoidalPosition
+from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
-from regard.nn.blocks.universal import UniversalStack, make_universal_stack, max_steps
+from regard.nn.blocks.universal import UniversalStack, make_universal_stack
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import EncoderConfig
 from regard.systems.common.seq2seq import position_ids
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, BodyOutput
+from regard.systems.common.universal import UniversalConfig
+from regard.types import Batch, Body, BodyOutput, Traits
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    width: int = 512
-    num_steps: int = 6
-    heads: int = 8
-    ffn_dim: int = 2048
-    vocab_size: int = 30_522
-    max_length: int = 512
-    type_vocab_size: int = 2
-    dropout: float = 0.1
+class Config(UniversalConfig, EncoderConfig):
     attention_dropout: float = 0.0
-    ffn_dropout: float = 0.0
-    head_dropout: float = 0.1
-    norm_position: NormPlacement = "post"
-    activation: Literal["relu", "gelu", "swish"] = "relu"
-    position_embedding: SinusoidLayout = "interleaved"
-    step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
-    act: bool = False
-    act_max_steps: int = 0
-    act_epsilon: float = 0.01
-    act_mixing: Mixing = "convex"
-    ponder_cost: float = 0.01
-    scale_embedding: bool = True
-    pad_id: int = 0
-    bos_id: int = 101
-    eos_id: int = 102
-    mask_id: int = 103
 
     @property
-    def max_steps(self) -> int:
-        """Maximum number of steps."""
-        return max_steps(self)
-
-    @property
-    def head_activation(self) -> str:
-        """Activation function of the dense layer in classification heads."""
-        return self.activation
+    def traits(self) -> Traits:
+        return replace(super().traits, head_activation=self.activation)
 
     @property
     def norm_eps(self) -> float:
@@ -91,9 +60,8 @@ PRESETS = {
 }
 
 
-class UniversalEncoder(nn.Module):
-    has_pooler = False
-    """pooled output is the hidden state of the first token; heads have a dense layer"""
+class UniversalEncoder(Body):
+    shares_layers = True
 
     def __init__(
         self,
@@ -109,7 +77,6 @@ class UniversalEncoder(nn.Module):
 
     @property
     def repeats(self) -> int:
-        """Maximum number of calls of each attention layer per forward pass."""
         return self.encoder.depth
 
     def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:

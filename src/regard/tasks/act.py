@@ -29,7 +29,7 @@ def add_act_cost(model: ModelProtocol, loss: tuple[Tensor, Tensor], *states: Bod
 
 def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
     """Ponder steps of each token in each row, or None for a fixed number of steps. Inputs (S, K, L) have S·K rows."""
-    if not getattr(model.config, "act", False):
+    if not model.config.traits.act:
         return None
     length = batch.inputs.shape[-1]
     mask = None if batch.mask is None else batch.mask.reshape(-1, *([length] if batch.mask.dtype == torch.bool else []))
@@ -44,7 +44,7 @@ def with_act_steps(
 ) -> list[Prediction]:
     """Predictions with the ponder steps of all input tokens including special tokens (`extra["act_steps"]`). The steps of
     several sequences or windows of a sample are concatenated."""
-    if not getattr(model.config, "act", False) or not len(encoded):
+    if not model.config.traits.act or not len(encoded):
         return list(predictions)
     lengths, told = task.lengths(encoded), [list[int]() for _ in predictions]
     rows: dict[int, list[int]] = {}

@@ -304,7 +304,7 @@ class Task(ProcessorMixin):
         return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        if packed and not getattr(config, "packs", True):
+        if packed and not config.traits.packs:
             return FixedShape(self.lengths(encoded), tokens, seed)
         return (PackedSampler if packed else LengthBucketed)(self.lengths(encoded), tokens, seed)
 

@@ -181,9 +181,7 @@ class Caption(ImageTask):
 
     def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings) -> CaptionProcessor:
         """Image processor of the encoder (`config.image_processor()`) if the encoder has one, else the default."""
-        pixels = (
-            config.image_processor() if hasattr(config, "image_processor") else None
-        ) or super().default_processor(config, data)
+        pixels = config.image_processor() or super().default_processor(config, data)
         assert pixels is not None
         return CaptionProcessor(pixels, text)
 

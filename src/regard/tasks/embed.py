@@ -173,7 +173,7 @@ class Embed(Task):
             alike = (SCALE * firsts @ seconds.T).masked_fill(_excluded_negatives(batch.labels, asked), -torch.inf)
         losses = (alike.logsumexp(1) + alike.logsumexp(0)) / 2 - alike.diagonal()
         total = losses.sum()  # padding rows have no negatives: their loss is 0
-        if getattr(model.body, "has_pooler", False) and first[0].pooled is not None:
+        if model.body.has_pooler and first[0].pooled is not None:
             # Distributed training requires a gradient for every parameter, including the unused pooler.
             total = total + 0.0 * first[0].pooled.sum()
         return add_act_cost(model, (total, asked.sum()), first[0], second[0])
@@ -323,7 +323,7 @@ def _excluded_negatives(numbers: Tensor, asked: Tensor) -> Tensor:
 
 def _with_global_token(batch: Batch, config: Any) -> Batch:
     """Batch with global attention for the first token, if the model has local attention."""
-    if not hasattr(config, "attention_window"):
+    if not config.traits.global_tokens:
         return batch
     marked = torch.zeros_like(batch.inputs, dtype=torch.bool)
     if batch.offsets is None:

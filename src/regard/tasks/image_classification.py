@@ -58,10 +58,10 @@ class ImageClassification(ClassificationMixin, ImageTask):
         return {"problem_type": PUBLISHED_PROBLEM_TYPE} if MULTILABEL in head_options.split() else {}
 
     def adapt_config(self, config: Any) -> Any:
-        return replace(config, lm_head=False) if hasattr(config, "lm_head") else config
+        return replace(config, lm_head=False) if config.traits.optional_lm_head else config
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
-        if data.mixup and hasattr(config, "num_colors"):
+        if data.mixup and config.traits.palette:
             raise SettingError(
                 "data.mixup is not supported by models with a color palette, because palette colors cannot be averaged. "
                 "Supported: data.crop_scale, data.shift, data.flip and data.color_jitter."
@@ -70,9 +70,13 @@ class ImageClassification(ClassificationMixin, ImageTask):
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         if not labels:
             return None
-        bias, std = getattr(config, "head_bias", True), getattr(config, "head_std", 0.02)
         return ClassifierHead(
-            "classes", config.feature_maps()[-1].channels, len(labels), config.head_dropout, bias, std=std
+            "classes",
+            config.feature_maps()[-1].channels,
+            len(labels),
+            config.head_dropout,
+            config.head_bias,
+            std=config.head_std,
         )
 
     def build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:

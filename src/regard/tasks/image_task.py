@@ -106,7 +106,7 @@ class ImageTask(FileSampleTask):
 
     def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor | None:
         """Full image for small sizes, center crop for larger ones; None for models with a palette, fitted to the data."""
-        if hasattr(config, "num_colors"):
+        if config.traits.palette:
             return None
         edge = round(TRAIN_SCALE * config.image_size) if config.image_size >= MIN_CROP_SIZE else 0
         return ImageProcessor((config.image_size, config.image_size), "shortest", edge, crop=True, resample=BICUBIC)
@@ -266,9 +266,9 @@ def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
 
 def check_image_processor(processor: Any, config: Any) -> None:
     """Raise an error if the processor does not match the model."""
-    if isinstance(processor, Palette) != hasattr(config, "num_colors"):
+    if isinstance(processor, Palette) != config.traits.palette:
         kinds = ("palette colors", "pixels")
-        expected, found = kinds if hasattr(config, "num_colors") else kinds[::-1]
+        expected, found = kinds if config.traits.palette else kinds[::-1]
         raise RegardError(f"{FILE} does not match the model: the model expects {expected}, the file produces {found}.")
     if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
         raise RegardError(

@@ -38,7 +38,7 @@ from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalRes
 from regard.tasks.fill_mask import fill_masks, format_candidates, mask_token, text_token_mask
 from regard.tasks.lm import APART, CONTINUES, OPENS, TORN
 from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import num_separators, pad_id, with_template
+from regard.tasks.special_tokens import pad_id, with_template
 from regard.tasks.text_heads import build_tokenizer, special_token_ids
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
@@ -124,7 +124,7 @@ class MaskedLM(Task):
 
     def adapt_config(self, config: Any) -> Any:
         """Only next-sentence prediction requires the pooler."""
-        return replace(config, pooler=uses_nsp(config)) if hasattr(config, "pooler") else config
+        return replace(config, pooler=config.traits.nsp) if config.traits.optional_pooler else config
 
     def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
         return with_template(text, config)
@@ -133,9 +133,9 @@ class MaskedLM(Task):
         return self.adapt_config(replace(config, vocab_size=processor.size, **special_token_ids(processor)))
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
-        width = getattr(config, "embedding_dim", config.width)
+        width = config.traits.embedding_dim or config.width
         words = MLMHead(config.width, width, config.vocab_size, config.activation, config.norm_eps)
-        return HiddenHead(words, config.width, uses_nsp(config))
+        return HiddenHead(words, config.width, config.traits.nsp)
 
     def batch_context(
         self,
@@ -171,7 +171,7 @@ class MaskedLM(Task):
         return Encoded(list(samples), sides, [], self.batch_context(processor, config, max_length, data))
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        longest, pairs = encoded.batch_context.max_length, uses_nsp(config)
+        longest, pairs = encoded.batch_context.max_length, config.traits.nsp
         return PretrainingSampler(
             document_parts(encoded), longest, num_special_tokens(config), max(tokens, longest), seed, packed, pairs
         )
@@ -188,7 +188,7 @@ class MaskedLM(Task):
         """All rows with the same masked tokens in every evaluation, independent of the batch size."""
         random = np.random.default_rng(0)
         found, room = document_parts(encoded), encoded.batch_context.max_length - num_special_tokens(config)
-        rows = (segment_pairs if uses_nsp(config) else single_segments)(found[found[:, 1] > found[:, 0]], room, random)
+        rows = (segment_pairs if config.traits.nsp else single_segments)(found[found[:, 1] > found[:, 0]], room, random)
         texts = build_rows(encoded, rows, config)
         hidden = encoded.batch_context.masking(texts, random) if texts else MaskedRows([], [], [])
         lengths = np.array([len(row) for row in texts], dtype=np.int64)
@@ -239,7 +239,7 @@ class MaskedLM(Task):
             "perplexity": round(_safe_exp(loss / max(words, 1)), 2),
             "accuracy": round(100 * hits / max(words, 1), 2),
         }
-        if many or uses_nsp(model.config):
+        if many or model.config.traits.nsp:
             scores["nsp_accuracy"] = round(100 * right / many, 2) if many else NSP_NOT_MEASURED
         clean = DETOKENIZERS[data.detokenize]
         shown = [_mask_words(clean(sample.text), model) for sample in encoded.samples[:SHOWN]]
@@ -294,13 +294,9 @@ class MaskedLM(Task):
         return "".join(lines)
 
 
-def uses_nsp(config: Any) -> bool:
-    return bool(getattr(config, "nsp", False))
-
-
 def num_special_tokens(config: Any) -> int:
     """Number of special tokens per row."""
-    return 2 + (num_separators(config) if uses_nsp(config) else 0)
+    return 2 + (config.traits.separators if config.traits.nsp else 0)
 
 
 def document_parts(encoded: Encoded) -> Segments:
@@ -319,10 +315,10 @@ def build_rows(encoded: Encoded, rows: np.ndarray, config: Any) -> list[np.ndarr
     text = encoded.fields["text"]
     assert isinstance(text, RaggedRows)
     start, end = np.array([config.bos_id]), np.array([config.eos_id])
-    middle = np.array([config.eos_id] * num_separators(config))
+    middle = np.array([config.eos_id] * config.traits.separators)
     return [
         np.concatenate(
-            [start, text.values[a:b], *((middle, text.values[c:d], end) if uses_nsp(config) else (end,))]
+            [start, text.values[a:b], *((middle, text.values[c:d], end) if config.traits.nsp else (end,))]
         ).astype(np.int64)
         for a, b, c, d in rows[:, :4].tolist()
     ]
@@ -353,9 +349,9 @@ def _build_batch(
 
 def _nsp_fields(lengths: Sequence[int], rows: np.ndarray, config: Any) -> tuple[list[np.ndarray] | None, Tensor | None]:
     """Token types and NSP labels of rows with two texts."""
-    if not uses_nsp(config):
+    if not config.traits.nsp:
         return None, None
-    second = 1 + num_separators(config) + rows[:, 1] - rows[:, 0]
+    second = 1 + config.traits.separators + rows[:, 1] - rows[:, 0]
     types = [(np.arange(length) >= at).astype(np.int64) for length, at in zip(lengths, second, strict=True)]
     return types if config.type_vocab_size > 1 else None, torch.from_numpy(rows[:, 4].copy())
 

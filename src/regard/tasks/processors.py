@@ -15,7 +15,7 @@ def tokenizer_config(text: TextTokenizer, config: Any) -> dict[str, Any]:
     """Contents of tokenizer_config.json. The class is required: otherwise Hugging Face selects a tokenizer by the model
     type, and a GPT-2 model may have another tokenizer."""
     found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
-    if getattr(config, "type_vocab_size", 1) > 1:  # otherwise Hugging Face ignores token types
+    if config.traits.token_types > 1:  # otherwise Hugging Face ignores token types
         found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return found
 

@@ -43,8 +43,6 @@ def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Pr
 
 def source_act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
     """Number of ACT steps of each source token; None if the model has a fixed number of steps."""
-    if not hasattr(model.body, "act_steps"):
-        return None
     with torch.inference_mode():
         steps = model.body.act_steps(batch)
     return None if steps is None else steps.tolist()

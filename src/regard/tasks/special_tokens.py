@@ -18,11 +18,6 @@ SPECIAL_TOKENS = START, DELIMITER, EXTRACT = ("_start_", "_delimiter_", "_classi
 """Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
 
 
-def is_encoder(config: Any) -> bool:
-    """True for encoders: bidirectional attention and a mask token."""
-    return hasattr(config, "mask_id")
-
-
 class TokenSequence(NamedTuple):
     """Token ids of one text or two with special tokens."""
 
@@ -43,9 +38,9 @@ class SpecialTokens:
 
     @classmethod
     def from_tokenizer(cls, text: TextTokenizer, config: Any) -> SpecialTokens:
-        if is_encoder(config):
+        if config.traits.is_encoder:
             end = (config.eos_id,)
-            return cls((config.bos_id,), end * num_separators(config), end)
+            return cls((config.bos_id,), end * config.traits.separators, end)
         ids = (text.token_to_id(mark) for mark in SPECIAL_TOKENS)
         return cls(*(() if number is None else (number,) for number in ids))
 
@@ -69,11 +64,6 @@ class SpecialTokens:
         return TokenSequence([*first, *kept[1], *self.extract], cut, len(first))
 
 
-def num_separators(config: Any) -> int:
-    """Number of end tokens between two texts: 2 for RoBERTa and Longformer."""
-    return int(getattr(config, "between", 1))
-
-
 def truncate_middle(parts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
     """Texts truncated to `max_tokens` in total. The longer of two texts is truncated first, each in the middle, because the
     beginning and end of a text are the most informative."""
@@ -94,7 +84,7 @@ SPECIAL_ID_FIELDS: dict[str, Role] = {"pad_id": "pad", "bos_id": "start", "eos_i
 
 def with_special_ids(config: Any, text: TextTokenizer) -> Any:
     """The config of an encoder with the special token ids of the tokenizer."""
-    if not is_encoder(config):
+    if not config.traits.is_encoder:
         return config
     found = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
     return replace(config, **{name: number for name, number in found.items() if number is not None})
@@ -102,11 +92,11 @@ def with_special_ids(config: Any, text: TextTokenizer) -> Any:
 
 def with_template(text: TextTokenizer, config: Any) -> TextTokenizer:
     """Tokenizer of an encoder with the special tokens of the model as post-processor, for export."""
-    if not is_encoder(config):
+    if not config.traits.is_encoder:
         return text
     end = (config.eos_id,)
     return text.with_template(
-        TokenTemplate((config.bos_id,), end * num_separators(config), end, min(config.type_vocab_size - 1, 1))
+        TokenTemplate((config.bos_id,), end * config.traits.separators, end, min(config.type_vocab_size - 1, 1))
     )
 
 
@@ -116,10 +106,10 @@ def token_features(
     """Additional encoder inputs per token, by name: token types from the start of the second text (`second_starts`, 0: one
     text), and global attention for the first `num_global` tokens."""
     tables: dict[str, list[np.ndarray]] = {}
-    if getattr(config, "type_vocab_size", 1) > 1:
+    if config.traits.token_types > 1:
         begins = [second or len(row) for row, second in zip(rows, second_starts, strict=True)]
         tables["token_types"] = [np.arange(len(row)) >= begin for row, begin in zip(rows, begins, strict=True)]
-    if hasattr(config, "attention_window"):
+    if config.traits.global_tokens:
         tables["global_tokens"] = [np.arange(len(row)) < count for row, count in zip(rows, num_global, strict=True)]
     return tables
 
@@ -131,4 +121,4 @@ def as_batch_fields(tables: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def pad_id(config: Any) -> int:
     """Id of the padding token."""
-    return int(config.pad_id if is_encoder(config) else config.eos_id)
+    return int(config.pad_id if config.traits.is_encoder else config.eos_id)

@@ -33,7 +33,6 @@ from regard.tasks.special_tokens import (
     START,
     TokenSequence,
     as_batch_fields,
-    is_encoder,
     pad_id,
     token_features,
     with_template,
@@ -114,10 +113,9 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
 
 def build_head(name: str, config: Any, outputs: int) -> ClassifierHead:
     """Linear head on the pooled state. Decoders: without bias, as in GPT-1. Encoders without a pooler: one more layer."""
-    if not is_encoder(config):
+    if not config.traits.is_encoder:
         return ClassifierHead(name, config.width, outputs, config.dropout, bias=False)
-    inner = getattr(config, "head_activation", None)
-    return ClassifierHead(name, config.width, outputs, config.head_dropout, activation=inner)
+    return ClassifierHead(name, config.width, outputs, config.head_dropout, activation=config.traits.head_activation)
 
 
 def missing_bias_names(head: nn.Module) -> list[str]:
@@ -160,21 +158,22 @@ class SequenceHeadTask(Task):
 
     def adapt_config(self, config: Any) -> Any:
         """The pooled state requires one more layer: the pooler of the body, or a layer in the head."""
-        return replace(config, pooler=not hasattr(config, "head_activation")) if hasattr(config, "pooler") else config
+        traits = config.traits
+        return replace(config, pooler=traits.head_activation is None) if traits.optional_pooler else config
 
     def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
         """Tokenizer with a post-processor for special tokens, so that other programs classify the same token ids."""
-        if is_encoder(config):
+        if config.traits.is_encoder:
             return with_template(text, config)
         if any(text.token_to_id(mark) is None for mark in SPECIAL_TOKENS):
             return text
         return text.with_post_processor(f"{START} $A {EXTRACT}", f"{START} $A {DELIMITER} $B {EXTRACT}", SPECIAL_TOKENS)
 
     def add_special_tokens(self, text: TextTokenizer, config: Any) -> TextTokenizer:
-        return text if is_encoder(config) else text.with_special_tokens(SPECIAL_TOKENS)
+        return text if config.traits.is_encoder else text.with_special_tokens(SPECIAL_TOKENS)
 
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
-        if is_encoder(config):
+        if config.traits.is_encoder:
             return replace(config, vocab_size=processor.size, **special_token_ids(processor))
         end = processor.token_to_id(END_OF_TEXT)
         return replace(config, vocab_size=processor.size, **({} if end is None else {"eos_id": end}))
@@ -253,7 +252,7 @@ class SequenceHeadTask(Task):
         found = run_body(model.body, batch)
         total, count = self.sample_loss(self.sample_logits(model, found), found, batch.labels, terms.smoothing)
         if terms.auxiliary:
-            if is_encoder(model.config):
+            if model.config.traits.is_encoder:
                 raise SettingError(
                     "train.lm_loss_weight requires a decoder, because encoders do not predict the next token. "
                     "Set train.lm_loss_weight=0."

@@ -19,7 +19,7 @@ from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import Encoded, FieldRows, Task, row_lengths
 from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import as_batch_fields, num_separators, pad_id, token_features, with_template
+from regard.tasks.special_tokens import as_batch_fields, pad_id, token_features, with_template
 from regard.tasks.text_heads import BATCH_TOKENS, LABEL_PREFIX, build_tokenizer, special_token_ids
 from regard.types import Batch
 
@@ -77,7 +77,7 @@ class TokenHeadTask(Task):
         return replace(config, vocab_size=processor.size, **special_token_ids(processor))
 
     def adapt_config(self, config: Any) -> Any:
-        return replace(config, pooler=False) if hasattr(config, "pooler") else config
+        return replace(config, pooler=False) if config.traits.optional_pooler else config
 
     def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
         return with_template(text, config)
@@ -109,7 +109,7 @@ class TokenHeadTask(Task):
         labels = self.collate_labels([encoded.fields["label"][i] for i in rows], list(map(len, ids)), shape)
         seconds = [int(encoded.fields["second"][i][0]) for i in rows]
         # global attention for the question without the separators after it, or for the first token if there is no question
-        marked = [second - num_separators(config) if second else 1 for second in seconds]
+        marked = [second - config.traits.separators if second else 1 for second in seconds]
         told, asks = token_features(ids, seconds, marked, config), any(seconds)
         if shape is None:
             x, mask = pad(ids, pad_id(config))

@@ -42,7 +42,7 @@ MIN_SECONDS_TO_COMPILE = 300.0
 class LossModule(nn.Module):
     """The loss of a task as a module, so that DistributedDataParallel and torch.compile wrap a single forward."""
 
-    def __init__(self, model: nn.Module, task: Any, weights: Any) -> None:
+    def __init__(self, model: Any, task: Any, weights: Any) -> None:
         super().__init__()
         self.model, self.task, self.weights = model, task, weights
 
@@ -68,10 +68,8 @@ class ForwardBackward:
         self.static_shape = static_shape
         self.can_capture = (static_shape or bucketed) and device.type == "cuda" and process_group.size == 1
         self.can_capture = self.can_capture and capabilities.is_available("cuda_graphs")
-        body = getattr(getattr(loss, "model", None), "body", None)
-        self.can_compile: bool = getattr(body, "compiles", True) and (
-            static_shape or getattr(body, "compiles_dynamic", True)
-        )
+        body = loss.model.body if isinstance(loss, LossModule) else None
+        self.can_compile: bool = body is None or (body.compiles and (static_shape or body.compiles_dynamic))
         """False for loops over tokens: torch.compile unrolls every step, again for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
         if device.type == "cpu":

@@ -295,13 +295,3 @@ def check_relative(config: Any) -> None:
             f"model.relative_position={config.relative_position} requires an even number of channels per head; "
             f"model.width={config.width} / model.heads={config.heads} is {head_width}."
         )
-
-
-def supports_packing(config: Any) -> bool:
-    """Whether the model trains efficiently on packed rows. Kernels for packed rows support no bias, and models with
-    recurrence or convolutions (`packs` of their config is False) would mix the documents of a row."""
-    return getattr(config, "packs", True) and getattr(config, "relative_position", "none") in (
-        "none",
-        "rotary",
-        "rotary-halves",
-    )

@@ -23,7 +23,7 @@ from regard.nn.attention.relative_positions import PositionIds
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
-from regard.types import Batch, BodyOutput, Offsets
+from regard.types import Batch, Body, BodyOutput, Offsets
 
 
 class EncoderEmbedding(nn.Module):
@@ -99,7 +99,7 @@ class Pooler(nn.Module):
         return self.dense(x).tanh()
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(Body):
     """`windows`: tokens on each side that each block attends to, in addition to `Batch.global_tokens`; empty: all
     tokens. `dilations`: dilation per block and head; empty: 1."""
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from regard.nn.attention.positions import AbsolutePosition, check_length
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoding_state import DecoderState
+from regard.types import Body
 
 
-class IncrementalDecoder(nn.Module):
+class IncrementalDecoder(Body):
     """Subclasses register the submodules, which determines the order of the parameters."""
 
     static_cache = True
-    """Search may request a static cache."""
 
     tokens: TokenEmbedding
     position: AbsolutePosition

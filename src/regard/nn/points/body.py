@@ -21,7 +21,7 @@ from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.points.hierarchy import PointLevel, build_hierarchy
 from regard.nn.points.vector_attention import BatchNormRows, Neighbors, VectorAttention, gather_rows
-from regard.types import Batch, BodyOutput, Offsets
+from regard.types import Batch, Body, BodyOutput, Offsets
 
 
 class LinearNorm(nn.Module):
@@ -120,7 +120,7 @@ class PointStage(nn.Module):
         return x
 
 
-class PointTransformer(nn.Module):
+class PointTransformer(Body):
     """`down`: encoder stages, from the finest level; `up`: decoder stages, from the coarsest level, or empty. `strides`: one
     of this many points is kept, for each stage after the first; `num_neighbors`: neighbors per point, for each stage. `sort`:
     process points in lexicographic order, so that the result does not depend on the input order."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 FeatureMap = Float[Tensor, "B C h w"]
 OutputMap = Float[Tensor, "B D H W"]
@@ -187,7 +187,7 @@ class StemMaxPool(nn.Module):
         return F.max_pool2d(pad_same(x, 3, 2) if self.pads_same else x, 3, 2)
 
 
-class ConvBody(nn.Module):
+class ConvBody(Body):
     """Convolutional body. Taps are feature maps (B, C, h, w) after the given stages; the sequence is the flattened last
     map, after the final norm if there is one, and `pooled` is its mean."""
 

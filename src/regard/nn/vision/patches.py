@@ -18,7 +18,7 @@ from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import table_dtype
 from regard.nn.blocks.block import FeedForward, Stack, TransformerBlock, transformer_block
 from regard.nn.vision.convnet import ConvBody
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 Interpolation = Literal["bicubic", "bilinear"]
 Pool = Literal["first", "mean"]
@@ -93,7 +93,7 @@ class GridPosition(nn.Module):
         return F.interpolate(each[None, None], (places, self.side), mode=self.interpolation, align_corners=False)[0, 0]
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Body):
     """`class_token`: a learned token before the patches. `pool`: `first` (state of the first token) or `mean` (over the
     patches). `stem`: convolutional body whose last feature map is split into patches instead of the image."""
 
@@ -124,6 +124,9 @@ class VisionTransformer(nn.Module):
         self.has_stem = stem is not None
         self.patches, self.position, self.encoder = patches, position, encoder
         self.dropout = nn.Dropout(dropout)
+
+    def position_embeddings(self) -> Tensor:
+        return self.position.table[0, self.position.num_prefix_tokens :]
 
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
         """Taps 0, 1, … are states (B, L, D) after a block, before the final norm, including the class token; -1, -2, …

@@ -27,7 +27,7 @@ from regard.nn.blocks.block import Residual, Stack
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 
 class WindowGrid(NamedTuple):
@@ -236,7 +236,7 @@ def add_drop_path(residual: Residual, drop_prob: float) -> Residual:
     return residual
 
 
-class SwinBody(nn.Module):
+class SwinBody(Body):
     """`first`: norm of the patches; `norm`: norm of the final states, whose mean is `pooled`. Taps are feature maps (B,
     C, h, w) after the given stages, before merging."""
 

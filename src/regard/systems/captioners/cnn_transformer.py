@@ -21,7 +21,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
-from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionDecoder, FeatureLevelConfig, expand_to_captions
 from regard.systems.common import recipes
 from regard.systems.common.configs import transformer_blocks
 from regard.systems.common.system import Preset, System
@@ -29,8 +29,7 @@ from regard.types import Batch
 
 
 @dataclass(frozen=True)
-class Config(CaptionConfig):
-    feature_level: int | None = None
+class Config(FeatureLevelConfig):
     width: int = 512
     depth: int = 6
     decoder_depth: int = 6

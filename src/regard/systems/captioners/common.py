@@ -26,7 +26,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import System
 from regard.types import Batch, BodyOutput
@@ -38,7 +38,7 @@ ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
 
 
 @dataclass(frozen=True)
-class CaptionConfig(ModelConfig):
+class CaptionConfig(TargetTokens):
     """Config fields of all captioning models."""
 
     encoder: str = "resnet-18"
@@ -49,9 +49,6 @@ class CaptionConfig(ModelConfig):
     image_size: int = 224
     vocab_size: int = 10_000
     max_length: int = 64
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
 
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
     """Systems that can be the image encoder."""
@@ -99,10 +96,15 @@ class CaptionConfig(ModelConfig):
         """Folder of pretrained encoder weights; None for a preset."""
         return Path(self.encoder) if os.sep in self.encoder else None
 
+    @property
+    def tap_level(self) -> int | None:
+        """Feature map for the decoder; None: the final one."""
+        return None
+
     def encoder_tap(self) -> tuple[FeatureTap, bool]:
         """Feature map for the decoder, and True for the last hidden states of the encoder."""
         taps = self.encoder_system()[1].feature_maps()
-        number = getattr(self, "feature_level", None)
+        number = self.tap_level
         if number is None:
             return taps[-1], True
         if not 0 <= number < len(taps) or taps[number].index < 0:
@@ -128,6 +130,17 @@ class CaptionConfig(ModelConfig):
             if said.size == (self.image_size, self.image_size)
             else said.with_size(self.image_size, self.image_size)
         )
+
+
+@dataclass(frozen=True)
+class FeatureLevelConfig(CaptionConfig):
+    """Fields of captioning models that attend to a feature map of choice."""
+
+    feature_level: int | None = None
+
+    @property
+    def tap_level(self) -> int | None:
+        return self.feature_level
 
 
 def _preset_encoder(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,8 +176,6 @@ class CaptionMixin:
     """Image encoder and grid, for bodies of captioning models."""
 
     eyes: VisionEncoder
-    first_image_position = 0
-    """index of the first image position in the cross-attention keys"""
 
     def grid(self, batch: Batch) -> tuple[int, int]:
         """Rows and columns of the image features, in row-major order."""

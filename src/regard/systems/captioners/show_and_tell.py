@@ -20,7 +20,7 @@ from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, Captio
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, Body, BodyOutput
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ PRESETS = {
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
 
 
-class ShowTell(CaptionMixin, nn.Module):
+class ShowTell(CaptionMixin, Body):
     static_cache = True
-    """a step can be captured as a CUDA graph"""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()

@@ -20,16 +20,15 @@ from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, CaptionMixin, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, FeatureLevelConfig, expand_to_captions
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import IGNORE, Batch, BodyOutput
+from regard.types import IGNORE, Batch, Body, BodyOutput
 
 
 @dataclass(frozen=True)
-class Config(CaptionConfig):
-    feature_level: int | None = None
+class Config(FeatureLevelConfig):
     width: int = 1800
     embedding_dim: int = 512
     attention_dim: int = 0
@@ -57,11 +56,10 @@ PRESETS = {
 }
 
 
-class ShowAttendTell(CaptionMixin, nn.Module):
+class ShowAttendTell(CaptionMixin, Body):
     """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
 
     static_cache = True
-    """a step can be captured as a CUDA graph"""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()

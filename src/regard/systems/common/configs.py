@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from regard.errors import SettingError
-from regard.nn.attention.relative_positions import check_relative
+from regard.nn.attention.relative_positions import RelativeKind, check_relative
 from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.nn.blocks.embeddings import EmbeddingSharing, check_embeddings
+from regard.types import Traits
+
+if TYPE_CHECKING:
+    from regard.processors.image import ImageProcessor
 
 FIELD_HELP: dict[str, str] = {
     "width": "Hidden size (d_model, hidden_size, n_embd).",
@@ -86,6 +90,15 @@ class ModelConfig:
     head_bias: ClassVar[bool] = True
     """Bias of a new head for image classes."""
 
+    @property
+    def traits(self) -> Traits:
+        """Properties that tasks, training and explanations need to know."""
+        return Traits()
+
+    def image_processor(self) -> ImageProcessor | None:
+        """Image processor that the weights of a pretrained part require; None: the default of the task."""
+        return None
+
     def __post_init__(self) -> None:
         """Raise an error for sizes, numbers of heads, end tokens and probabilities out of range."""
         values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -107,8 +120,6 @@ class ModelConfig:
         for name in FRACTION_FIELDS:
             if not 0 <= values.get(name, 0) < 1:
                 raise SettingError(f"model.{name} must be in [0, 1), got {values[name]}.")
-        if "relative_position" in values:
-            check_relative(self)
 
 
 def check_stages(config: Any, names: Sequence[str], count: int, minimum: int = 1) -> None:
@@ -122,20 +133,114 @@ def check_stages(config: Any, names: Sequence[str], count: int, minimum: int = 1
 
 
 @dataclass(frozen=True)
-class Seq2SeqConfig(ModelConfig):
+class Sizes(ModelConfig):
+    """Sizes of a Transformer, with the defaults of GPT-1, BERT-Base and ViT-Base."""
+
+    width: int = 768
+    depth: int = 12
+    heads: int = 12
+    ffn_dim: int = 3072
+
+
+@dataclass(frozen=True)
+class RelativePosition(ModelConfig):
+    """Positions inside attention."""
+
+    relative_position: RelativeKind = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_relative(self)
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, packs_efficiently=self.relative_position not in ("t5", "shaw"))
+
+
+@dataclass(frozen=True)
+class DecoderConfig(RelativePosition, Sizes):
+    """Fields of decoder-only language models, with the defaults of GPT-2 small."""
+
+    vocab_size: int = 50_257
+    max_length: int = 1024
+    position_embedding: Literal["learned", "none"] = "learned"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    embedding_dropout: float = 0.1
+    norm_eps: float = 1e-5
+    eos_id: int = 50_256
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, vocab_size=self.vocab_size, eos_id=self.eos_id)
+
+
+@dataclass(frozen=True)
+class EncoderConfig(ModelConfig):
+    """Fields of bidirectional text encoders, with the defaults of BERT-Base."""
+
+    vocab_size: int = 30_522
+    max_length: int = 512
+    type_vocab_size: int = 2
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float = 0.1
+    pad_id: int = 0
+    bos_id: int = 101
+    eos_id: int = 102
+    mask_id: int = 103
+
+    @property
+    def traits(self) -> Traits:
+        return replace(
+            super().traits,
+            vocab_size=self.vocab_size,
+            pad_id=self.pad_id,
+            bos_id=self.bos_id,
+            eos_id=self.eos_id,
+            mask_id=self.mask_id,
+            token_types=self.type_vocab_size,
+        )
+
+
+@dataclass(frozen=True)
+class BertConfig(EncoderConfig, Sizes):
+    """Fields of encoders with the blocks of BERT."""
+
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    norm_eps: float = 1e-12
+
+
+@dataclass(frozen=True)
+class TargetTokens(ModelConfig):
+    """Vocabulary and special tokens of encoder–decoder models."""
+
+    vocab_size: int = 37_000
+    pad_id: int = 0
+    bos_id: int = 1
+    eos_id: int = 2
+
+    @property
+    def traits(self) -> Traits:
+        return replace(
+            super().traits, vocab_size=self.vocab_size, pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id
+        )
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig(TargetTokens):
     """Fields common to the recurrent and convolutional encoder–decoder models."""
 
     vocab_size: int = 30_000
     tie_embeddings: EmbeddingSharing = "none"
     """Shared embeddings: none, source_target, or all (also the output layer)."""
-    pad_id: int = 0
-    bos_id: int = 1
-    eos_id: int = 2
 
-    packs: ClassVar[bool] = False
-    """Packing is not supported: the state would carry over from one sentence of a packed row to the next."""
     output_width_field: ClassVar[str] = "width"
     """Field with the input width of the output layer."""
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, packs=False, packs_efficiently=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

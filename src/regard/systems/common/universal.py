@@ -1,0 +1,46 @@
+"""Config fields shared by the Universal Transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from regard.nn.attention.positions import SinusoidLayout
+from regard.nn.blocks.act import Mixing
+from regard.nn.blocks.block import NormPlacement
+from regard.nn.blocks.universal import max_steps
+from regard.systems.common.configs import ModelConfig
+from regard.types import Traits
+
+
+@dataclass(frozen=True)
+class UniversalConfig(ModelConfig):
+    """Sizes, block and adaptive computation time (ACT) of a Universal Transformer."""
+
+    width: int = 512
+    num_steps: int = 6
+    heads: int = 8
+    ffn_dim: int = 2048
+    max_length: int = 512
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    ffn_dropout: float = 0.0
+    norm_position: NormPlacement = "post"
+    activation: Literal["relu", "gelu", "swish"] = "relu"
+    position_embedding: SinusoidLayout = "interleaved"
+    step_embedding: Literal["sinusoid", "learned"] = "sinusoid"
+    act: bool = False
+    act_max_steps: int = 0
+    act_epsilon: float = 0.01
+    act_mixing: Mixing = "convex"
+    ponder_cost: float = 0.01
+    scale_embedding: bool = True
+
+    @property
+    def max_steps(self) -> int:
+        """Maximum number of steps."""
+        return max_steps(self)
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, act=self.act)
