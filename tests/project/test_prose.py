@@ -1,4 +1,4 @@
-"""The linter of texts (tools/prose): rules, exceptions, baseline, names in backticks, readers."""
+"""The linter of texts (tools/prose): rules, exceptions, names in backticks, readers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from prose import ratchet
 from prose.blocks import FIELD as FIELD_OF_STRING
 from prose.blocks import Block, join
 from prose.names import Names, configured_names, find_names, is_code
@@ -102,48 +101,6 @@ def test_exception_needs_a_reason(tmp_path: Path) -> None:
     file = tmp_path / "allow.tsv"
     file.write_text("README.md\tpicture\tpicture\t\n")
     assert load_allowed(file)[1]
-
-
-# ---- baseline
-
-KNOWN = ratchet.Baseline({"a.py": 3, "b.py": 2}, {"code": 5.0})
-
-
-@pytest.mark.parametrize(
-    ("errors", "pronouns", "worse"),
-    [
-        ({"a.py": 3, "b.py": 0}, 5.0, []),
-        ({"a.py": 4}, 5.0, ["a.py: 4 errors, 3 allowed"]),
-        ({"new.py": 1}, 5.0, ["new.py: 1 errors, 0 allowed"]),
-        ({}, 5.01, ["code: 5.01 pronouns per 100 words, 5.00 allowed"]),
-    ],
-)
-def test_baseline_is_an_upper_limit(errors: dict[str, int], pronouns: float, worse: list[str]) -> None:
-    assert ratchet.compare(KNOWN, ratchet.Baseline(errors, {"code": pronouns})) == worse
-
-
-def test_update_lowers_counts_and_raises_none() -> None:
-    now = ratchet.Baseline({"a.py": 1, "b.py": 9, "new.py": 4}, {"code": 6.0})
-    assert ratchet.lower(KNOWN, now) == ratchet.Baseline({"a.py": 1, "b.py": 2}, {"code": 5.0})
-    assert ratchet.lower(KNOWN, ratchet.Baseline({}, {"code": 2.0})) == ratchet.Baseline({}, {"code": 2.0})
-
-
-def test_first_update_takes_all_counts(tmp_path: Path) -> None:
-    now = ratchet.Baseline({"b.py": 2, "a.py": 1}, {"code": 6.0})
-    file = tmp_path / "baseline.json"
-    assert ratchet.load(file) is None
-    ratchet.save(ratchet.lower(None, now), file)
-    assert ratchet.load(file) == now
-
-
-def test_entry_moves_with_a_renamed_file(tmp_path: Path) -> None:
-    (tmp_path / "new.py").touch()
-    known = ratchet.Baseline({"old.py": 3})
-    ratchet.move(known, [["old.py", "new.py"]], tmp_path)
-    assert known.errors == {"new.py": 3}
-    (tmp_path / "c.py").touch()
-    with pytest.raises(SystemExit):
-        ratchet.move(known, [["new.py", "c.py"]], tmp_path)
 
 
 # ---- names

@@ -4,7 +4,6 @@
     python tools/prose/lint.py --list             every finding: path:line: rule: text -> advice
     python tools/prose/lint.py --list src/regard/data README.md      the same for some files or folders
     python tools/prose/lint.py --list --rule picture                 the findings of one rule
-    python tools/prose/lint.py --update           lower the counts of baseline.json after a cleanup
 
 `make prose` runs the first command. The exit code is 1 if a limit is exceeded.
 
@@ -16,8 +15,7 @@ Scopes
     code       docstrings and comments of src, benchmarks, examples and tools
     tests      docstrings and comments of tests
 
-The first three scopes must have no errors and at most 3.0 pronouns per 100 words. The files of the other two must not
-have more errors than baseline.json allows, a new file must have none, and the pronoun density must not rise.
+Every scope must have no errors and at most 3.0 pronouns per 100 words.
 
 Rules
 
@@ -29,5 +27,5 @@ Rules
     allow.tsv       exceptions with a reason, at most 60 lines; an entry without a finding is an error
 
 Files: `blocks.py` (paragraphs), `readers.py` (texts of source files), `scopes.py` (files of a scope), `names.py` (names that
-exist), `rules.py` (findings), `ratchet.py` (baseline), `lint.py` (command line). Only the standard library is required.
+exist), `rules.py` (findings), `lint.py` (command line). Only the standard library is required.
 """

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from prose import ratchet
 from prose.blocks import Block
 from prose.names import collect, find_names
 from prose.rules import Finding, density, find_dialect, load_allowed, load_rules, unused, without_allowed
-from prose.scopes import RATCHET, ROOT, SCOPES, STRICT, Corpus, read_corpus
+from prose.scopes import ROOT, SCOPES, Corpus, read_corpus
 
 MAX_DENSITY = 3.0
-"""Pronouns per 100 words in messages, help texts and documents; PyTorch and Hugging Face have 1 to 3."""
+"""Pronouns per 100 words; texts of PyTorch and Hugging Face have 1 to 3."""
 
 
 def find_all(corpus: Corpus) -> dict[str, list[Finding]]:
@@ -43,25 +41,15 @@ def select(corpus: Corpus, paths: list[str]) -> None:
 def check(corpus: Corpus, found: dict[str, list[Finding]], given: argparse.Namespace) -> list[str]:
     """Print a line per scope and return the exceeded limits. Density limits apply to whole scopes only."""
     problems = []
-    now = ratchet.Baseline()
     for scope in SCOPES:
         words, pronouns = density(corpus.blocks[scope])
         errors = [finding for finding in found[scope] if finding.level == "E"]
         print(f"{scope:9} {words:7,} words  {len(errors):5,} errors  {pronouns:5.2f} pronouns per 100 words")
-        if scope in RATCHET:
-            now.errors.update(Counter(finding.block.path for finding in errors))
-            now.density |= {} if given.paths else {scope: ratchet.round_up(pronouns)}
-        elif errors:
+        if errors:
             problems.append(f"{scope}: {len(errors):,} errors, none are allowed")
-        if scope in STRICT and pronouns > MAX_DENSITY and not given.paths:
+        if pronouns > MAX_DENSITY and not given.paths:
             problems.append(f"{scope}: {pronouns:.2f} pronouns per 100 words, at most {MAX_DENSITY} are allowed")
-    known = ratchet.load()
-    if given.update:
-        if known is not None:
-            ratchet.move(known, given.move, ROOT)
-        known = ratchet.lower(known, now)
-        ratchet.save(known)
-    return problems + ratchet.compare(known or ratchet.Baseline(), now)
+    return problems
 
 
 def arguments() -> argparse.Namespace:
@@ -70,13 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="Print every finding.")
     parser.add_argument("--rule", help="With --list: print only the findings of this rule.")
     parser.add_argument("--scope", choices=SCOPES, help="With --list: print only the findings of this scope.")
-    parser.add_argument("--update", action="store_true", help="Lower the counts of baseline.json; no count is raised.")
-    parser.add_argument("--move", nargs=2, action="append", default=[], metavar=("OLD", "NEW"),
-                        help="With --update: move the entry of a renamed file.")  # fmt: skip
-    given = parser.parse_args()
-    if given.paths and given.update:
-        parser.error("--update checks the whole repository; leave out the paths")
-    return given
+    return parser.parse_args()
 
 
 def main() -> int:

@@ -12,9 +12,7 @@ from prose.readers import Read, read_markdown, read_page, read_python, read_scri
 
 ROOT = Path(__file__).resolve().parents[2]
 
-STRICT = ("messages", "help", "docs")
-RATCHET = ("code", "tests")
-SCOPES = STRICT + RATCHET
+SCOPES = ("messages", "help", "docs", "code", "tests")
 
 DOCS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "THIRD_PARTY.md", "benchmarks/RESULTS.md", "docs/*.md")
 CODE = ("src", "benchmarks", "examples", "tools", "tests")
