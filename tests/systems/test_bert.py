@@ -1,4 +1,4 @@
-"""BERT against `transformers` in float64 with random parameters: outputs, gradients, padding, checkpoints."""
+"""BERT: losses of pre-training and question answering, packed texts, old names, heads of other tasks, refused inputs."""
 
 from __future__ import annotations
 
@@ -7,243 +7,93 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
+from parity import LENGTHS, REAL, SIZES, assert_gradients, load_peer, make_peer, text_inputs
 from regard.errors import RegardError
 from regard.tasks.base import LossWeights
-from regard.types import IGNORE, Batch
-from tiny import near, noisy
-
-SIZES = {
-    "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20, "vocab_size": 37,
-    "max_position_embeddings": 16, "type_vocab_size": 2, "attn_implementation": "eager",
-    "cls_token_id": 2, "sep_token_id": 3, "mask_token_id": 4,
-}  # fmt: skip
-LENGTHS = [9, 4, 7]
+from regard.types import IGNORE, Batch, Offsets
+from tiny import near
 
 
-def theirs(name: str, **changes: Any) -> Any:
-    config = transformers.BertConfig(**{**SIZES, **changes})
-    return noisy(getattr(transformers, name)(config))
-
-
-def inputs() -> tuple[Tensor, Tensor, Tensor]:
-    """Ids (3, 9), attention mask and token types."""
-    draw = torch.Generator().manual_seed(3)
-    x = torch.randint(5, 37, (3, 9), generator=draw)
-    mask = torch.arange(9) < torch.tensor(LENGTHS)[:, None]
-    types = torch.randint(0, 2, (3, 9), generator=draw)
-    return torch.where(mask, x, 0), mask, types
-
-
-def loaded(peer: Any, folder: Path, **more: Any) -> regard.Model:
-    peer.save_pretrained(folder)
-    return regard.load(folder, **more)
-
-
-def gradients_agree(model: regard.Model, peer: Any, ours: Tensor, right: Tensor) -> None:
-    """Compare the gradients of a weighted sum for every parameter."""
-    weigh = torch.randn(right.shape, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
-    (ours * weigh).sum().backward()
-    (right * weigh).sum().backward()
-    found = {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    names = model.spec.system.names
-    written = names.write(found)
-    expected = {name: p.grad for name, p in peer.named_parameters() if p.grad is not None}
-    prefix = "" if any(name.startswith("bert.") for name in expected) else "bert."
-    assert {prefix + name for name in expected} <= set(written) | set(names.tied)
-    largest = max(float(grad.abs().max()) for grad in expected.values())
-    for name, grad in expected.items():
-        if prefix + name in written:
-            gap = float((written[prefix + name] - grad).abs().max())
-            assert gap <= 1e-11 * largest, f"{name}: {gap:.3g}"
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
-def test_states_and_summary_are_those_of_the_bare_model(activation: str, tmp_path: Path) -> None:
-    peer = theirs("BertModel", hidden_act=activation)
-    model = loaded(peer, tmp_path)
-    x, mask, types = inputs()
-    right = peer(x, attention_mask=mask, token_type_ids=types)
-    found = model.states(x, mask=mask, token_types=types)
-    real = mask[..., None]
-    near(torch.where(real, found.sequence, 0.0), torch.where(real, right.last_hidden_state, 0.0))
-    assert found.pooled is not None
-    near(found.pooled, right.pooler_output)
-    gradients_agree(model, peer, found.pooled, right.pooler_output)
+def loaded(name: str, folder: Path, task: str = "", **changes: Any) -> tuple[Any, regard.Model]:
+    peer = make_peer("BertConfig", name, **{**SIZES["Bert"], **changes})
+    return peer, load_peer(peer, folder, **({"task": task} if task else {}))
 
 
 def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) -> None:
-    from regard.types import Offsets
-
-    model = loaded(theirs("BertModel"), tmp_path)
-    x, mask, types = inputs()
-    padded = model.states(x, mask=mask, token_types=types)
-    starts = torch.tensor([0, 9, 13, 20, 20])  # and an empty text at the end
-    packed = model.body(Batch(x[mask][None], token_types=types[mask][None], offsets=Offsets(starts, 9)))
-    near(packed.sequence[0], padded.sequence[mask])
+    _, model = loaded("BertModel", tmp_path)
+    x, types, _ = text_inputs()
+    padded = model.states(x, mask=REAL, token_types=types)
+    starts = torch.tensor([0, *LENGTHS.cumsum(0), 36])  # and an empty text at the end
+    packed = model.body(Batch(x[REAL][None], token_types=types[REAL][None], offsets=Offsets(starts, 19)))
+    near(packed.sequence[0], padded.sequence[REAL])
     near(packed.pooled[:3], padded.pooled)
 
 
-def test_classes_are_those_of_sequence_classification(tmp_path: Path) -> None:
-    peer = theirs("BertForSequenceClassification", num_labels=4)
-    model = loaded(peer, tmp_path)
-    x, mask, types = inputs()
-    right = peer(x, attention_mask=mask, token_type_ids=types).logits
-    assert model.task.name == "classify" and model.spec.labels == tuple(f"LABEL_{i}" for i in range(4))
-    ours = model.logits(x, mask=mask, token_types=types)
-    near(ours, right)
-    gradients_agree(model, peer, ours, right)
-
-
-def test_choices_are_those_of_multiple_choice(tmp_path: Path) -> None:
-    peer = theirs("BertForMultipleChoice")
-    model = loaded(peer, tmp_path)
-    x, mask, types = (part[None].repeat(2, 1, 1) for part in inputs())
-    right = peer(x, attention_mask=mask, token_type_ids=types).logits
-    ours = model.logits(x, mask=mask, token_types=types)
-    near(ours, right)
-    gradients_agree(model, peer, ours, right)
-
-
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [("BertModel", {}), ("BertForSequenceClassification", {"num_labels": 4}), ("BertForMultipleChoice", {})],
-)
-def test_folders_are_written_as_they_were_read(name: str, more: dict[str, Any], tmp_path: Path) -> None:
-    peer = theirs(name, **more)
-    model = loaded(peer, tmp_path / "theirs")
-    regard.save(model, tmp_path / "ours", layout="huggingface")
-    again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
-    ours, right = again.state_dict(), peer.state_dict()
-    assert set(ours) == set(right) and all(torch.equal(ours[key], right[key]) for key in right)
-    config, before = again.config, peer.config
-    for key in ("hidden_act", "layer_norm_eps", "type_vocab_size", "hidden_dropout_prob", "num_labels"):
-        assert getattr(config, key) == getattr(before, key)
-
-
-def test_a_head_of_another_task_is_left_out_and_a_new_one_made(tmp_path: Path) -> None:
-    model = loaded(theirs("BertForSequenceClassification", num_labels=4), tmp_path, task="choose")
+def test_heads_of_other_tasks_are_dropped_and_new_heads_are_created(tmp_path: Path) -> None:
+    _, model = loaded("BertForSequenceClassification", tmp_path / "1", "choose", num_labels=4)
     assert any("classifier.weight" in note for note in model.notes) and model.has_new_head
+    _, model = loaded("BertModel", tmp_path / "2", "mlm")
+    assert model.has_new_head and model.config.nsp and model.head.follows.weight.shape == (2, 12)
+    _, model = loaded("BertForPreTraining", tmp_path / "3", "classify")
+    assert any("masked tokens" in note for note in model.notes)
 
 
 def test_old_names_of_norms_are_read(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    peer = theirs("BertModel")
-    peer.save_pretrained(tmp_path)
+    peer, _ = loaded("BertModel", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-        for name, tensor in tensors.items()
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t for name, t in tensors.items()
     }
     save_file(old, tmp_path / "model.safetensors", {"format": "pt"})
-    x, mask, types = inputs()
-    right = peer(x, attention_mask=mask, token_type_ids=types).pooler_output
-    near(regard.load(tmp_path).states(x, mask=mask, token_types=types).pooled, right)
+    x, types, _ = text_inputs()
+    right = peer(x, attention_mask=REAL, token_type_ids=types).pooler_output
+    near(regard.load(tmp_path).states(x, mask=REAL, token_types=types).pooled, right)
 
 
-def test_a_text_longer_than_the_positions_is_refused(tmp_path: Path) -> None:
-    model = loaded(theirs("BertModel"), tmp_path)
-    with pytest.raises(RegardError, match="16"):
-        model.states(torch.zeros(1, 17, dtype=torch.long))
-
-
-def test_the_auxiliary_loss_is_refused(tmp_path: Path) -> None:
-    model = loaded(theirs("BertForSequenceClassification"), tmp_path)
-    x, mask, _ = inputs()
+def test_long_texts_and_the_auxiliary_loss_are_refused(tmp_path: Path) -> None:
+    _, model = loaded("BertForSequenceClassification", tmp_path)
+    with pytest.raises(RegardError, match="19"):
+        model.states(torch.zeros(1, 20, dtype=torch.long))
     with pytest.raises(RegardError, match="lm_loss_weight"):
-        model.task.loss(model, Batch(x, mask, labels=torch.tensor([0, 1, IGNORE])), LossWeights(auxiliary=0.5))
+        labels = torch.tensor([0, 1, IGNORE])
+        model.task.loss(model, Batch(text_inputs()[0], REAL, labels=labels), LossWeights(auxiliary=0.5))
 
 
-def test_tags_are_those_of_token_classification(tmp_path: Path) -> None:
-    peer = theirs("BertForTokenClassification", num_labels=5)
-    model = loaded(peer, tmp_path)
-    x, mask, types = inputs()
-    right = peer(x, attention_mask=mask, token_type_ids=types).logits[mask]
-    assert model.task.name == "tag" and len(model.spec.labels) == 5 and not model.config.pooler
-    ours = model.logits(x, mask=mask, token_types=types)[mask]
-    near(ours, right)
-    gradients_agree(model, peer, ours, right)
-
-
-def test_ends_and_their_loss_are_those_of_question_answering(tmp_path: Path) -> None:
-    peer = theirs("BertForQuestionAnswering")
-    model = loaded(peer, tmp_path)
-    x, mask, types = inputs()
-    right = peer(x, attention_mask=mask, token_type_ids=types)
-    ours = model.logits(x, mask=mask, token_types=types)
-    near(ours[mask], torch.stack([right.start_logits, right.end_logits], -1)[mask])
+def test_the_loss_of_question_answering_equals_transformers(tmp_path: Path) -> None:
+    peer, model = loaded("BertForQuestionAnswering", tmp_path)
     # no padding: transformers includes padding in the softmax
-    x, ends = (
-        x[:, :4],
-        torch.tensor([[1, 3], [0, 0], [2, 2]]),
-    )
-    expected = peer(x, start_positions=ends[:, 0], end_positions=ends[:, 1])
+    x, ends = text_inputs()[0][:, :4], torch.tensor([[1, 3], [0, 0], [2, 2]])
+    expected = peer(x, start_positions=ends[:, 0], end_positions=ends[:, 1]).loss
     total, count = model.task.loss(model, Batch(x, labels=ends))
-    near(total / count, expected.loss)
-    gradients_agree(model, peer, total, expected.loss * 3)
-
-
-@pytest.mark.parametrize(
-    ("name", "more"), [("BertForTokenClassification", {"num_labels": 5}), ("BertForQuestionAnswering", {})]
-)
-def test_folders_of_tokenwise_tasks_are_written_as_they_were_read(
-    name: str, more: dict[str, Any], tmp_path: Path
-) -> None:
-    test_folders_are_written_as_they_were_read(name, more, tmp_path)
+    near(total / count, expected)
+    assert_gradients(model, peer, total, expected * 3, tmp_path / "gradients")
 
 
 def hidden_words() -> Tensor:
-    """Labels (3, 9) of some real tokens."""
-    x, mask, _ = inputs()
-    asked = torch.rand(3, 9, generator=torch.Generator().manual_seed(5)) < 0.4
-    return torch.where(asked & mask, (x + 7) % 37, IGNORE)
-
-
-def test_masked_token_logits_equal_the_masked_language_model(tmp_path: Path) -> None:
-    peer = theirs("BertForMaskedLM")
-    model = loaded(peer, tmp_path)
-    x, mask, types = inputs()
-    right = peer(x, attention_mask=mask, token_type_ids=types, labels=hidden_words())
-    assert model.task.name == "mlm" and not model.config.nsp and not model.config.pooler and not model.notes
-    ours = model.logits(x, mask=mask, token_types=types)
-    near(ours[mask], right.logits[mask])
-    total, count = model.task.loss(model, Batch(x, mask, labels=hidden_words(), token_types=types))
-    near(total / count, right.loss)
-    gradients_agree(model, peer, total / count, right.loss)
-
-
-def test_the_pretraining_loss_is_mlm_plus_nsp(tmp_path: Path) -> None:
-    peer = theirs("BertForPreTraining")
-    model = loaded(peer, tmp_path)
-    x, mask, types = inputs()
-    labels, follows = hidden_words(), torch.tensor([0, 1, 1])
-    right = peer(x, attention_mask=mask, token_type_ids=types, labels=labels, next_sentence_label=follows)
-    assert model.task.name == "mlm" and model.config.nsp and model.config.pooler and not model.notes
-    near(model.logits(x, mask=mask, token_types=types)[mask], right.prediction_logits[mask])
-    near(model.head.follows(model.states(x, mask=mask, token_types=types).pooled), right.seq_relationship_logits)
-    asked = (labels != IGNORE).flatten().nonzero()[:, 0]
-    total, count = model.task.loss(
-        model,
-        Batch(x, mask, labels=labels.flatten()[asked], label_positions=asked, nsp_labels=follows, token_types=types),
-    )
-    assert int(count) == len(asked) > 3
-    near(total / count, right.loss)
-    gradients_agree(model, peer, total / count, right.loss)
+    """Labels (3, 19) of some real tokens."""
+    chosen = torch.rand(3, 19, generator=torch.Generator().manual_seed(5)) < 0.4
+    return torch.where(chosen & REAL, (text_inputs()[0] + 7) % 37, IGNORE)
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "BertForPreTraining"])
-def test_folders_of_pre_training_are_written_as_they_were_read(name: str, tmp_path: Path) -> None:
-    test_folders_are_written_as_they_were_read(name, {}, tmp_path)
-    again = regard.load(tmp_path / "ours")
-    assert again.task.name == "mlm" and again.config.nsp is (name == "BertForPreTraining")
-
-
-def test_a_bare_body_gets_a_new_head_for_mlm_and_nsp(tmp_path: Path) -> None:
-    model = loaded(theirs("BertModel"), tmp_path, task="mlm")
-    assert model.has_new_head and model.config.nsp and model.head.follows.weight.shape == (2, 12)
-    with_words = loaded(theirs("BertForPreTraining"), tmp_path / "more", task="classify")
-    assert any("masked tokens" in note for note in with_words.notes)
+def test_the_pretraining_loss_is_mlm_plus_nsp(name: str, tmp_path: Path) -> None:
+    peer, model = loaded(name, tmp_path)
+    x, types, _ = text_inputs()
+    labels, follows, nsp = hidden_words(), torch.tensor([0, 1, 1]), name == "BertForPreTraining"
+    more = {"next_sentence_label": follows} if nsp else {}
+    right = peer(x, attention_mask=REAL, token_type_ids=types, labels=labels, **more).loss
+    assert model.config.nsp == model.config.pooler == nsp
+    batch = Batch(x, REAL, labels=labels, token_types=types)
+    if nsp:
+        places = (labels != IGNORE).flatten().nonzero()[:, 0]
+        batch = Batch(
+            x, REAL, labels=labels.flatten()[places], label_positions=places, nsp_labels=follows, token_types=types
+        )
+    total, count = model.task.loss(model, batch)
+    assert int(count) == int((labels != IGNORE).sum()) > 3
+    near(total / count, right)
+    assert_gradients(model, peer, total / count, right, tmp_path / "gradients")

@@ -1,0 +1,124 @@
+"""Longformer: gradients, global tokens of tasks, dilated windows, rotary positions; packed documents with RoFormer too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from parity import LENGTHS, REAL, SIZES, assert_gradients, load_peer, make_peer, text_inputs, weighted_sum
+from regard.data.text.qa import QASample
+from regard.errors import RegardError
+from regard.model import Model, ModelSpec, assemble
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import materialize
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.systems import SYSTEMS, longformer
+from regard.tasks import TEXT_TASKS
+from regard.types import Batch, Offsets
+from tiny import near, noise, noisy
+
+SINGLE = 5e-7
+"""Tolerance: the softmax of transformers is in float32."""
+SHAPE: dict[str, Any] = {
+    "width": 12, "heads": 3, "ffn_dim": 20, "vocab_size": 37, "max_length": 40, "pad_id": 1, "bos_id": 0, "eos_id": 2,
+    "mask_id": 4,
+}  # fmt: skip
+
+
+def peer_of(name: str, **changes: Any) -> Any:
+    family = "Longformer" if name.startswith("Longformer") else "RoFormer"
+    return make_peer(f"{family}Config", name, **{**SIZES[family], **changes})
+
+
+def embedder(system: str, config: Any) -> Model:
+    return noisy(assemble(ModelSpec(SYSTEMS[system], config, TEXT_TASKS["embed"])))
+
+
+@pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4]])
+def test_gradients_of_longformer_equal_transformers(windows: list[int], tmp_path: Path) -> None:
+    """In transformers, padded rows and rows with unequal numbers of global tokens have NaN gradients: excluded here."""
+    peer = peer_of("LongformerForMaskedLM", attention_window=windows)
+    model = load_peer(peer, tmp_path)
+    x = torch.randint(5, 37, (3, 16), generator=torch.Generator().manual_seed(5))
+    marked = torch.zeros(3, 16, dtype=torch.bool)
+    marked[:, 0] = marked[0, 7] = marked[1, 3] = marked[2, 15] = True
+    right = peer(x, global_attention_mask=marked.long()).logits
+    ours = model.logits(x, global_tokens=marked)
+    near(ours, right, SINGLE)
+    assert_gradients(model, peer, weighted_sum([ours]), weighted_sum([right]), tmp_path / "gradients", 5 * SINGLE, 1.0)
+
+
+def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path: Path) -> None:
+    """Global attention as set by the task: in transformers, all tokens before the first of two separators."""
+    context = "the king of the hill is in rome and the cat sat"
+    text = TextTokenizer.train_wordpiece([context, "who is where"] * 3, 80)
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3, "cls_token_id": 2}
+    peer = peer_of("LongformerForQuestionAnswering", vocab_size=text.size, **ids)
+    peer.save_pretrained(tmp_path)
+    text.save(tmp_path / "tokenizer.json")
+    model = regard.load(tmp_path)
+    samples = [QASample("who is the king", context, (), (), False), QASample("where", context[:20], (), (), False)]
+    encoded = model.task.encode(samples, model.tokenizer, model.config, model.config.max_length)
+    # one by one, because transformers searches the end of the question in rows without padding
+    for chosen in ([0], [1]):
+        batch = model.task.collate(encoded, chosen, model.config)
+        right = peer(batch.inputs)
+        near(model.task.logits(model, batch), torch.stack([right.start_logits, right.end_logits], -1), SINGLE)
+        end = int((batch.inputs[0] == model.config.eos_id).nonzero()[0])
+        assert batch.global_tokens is not None and batch.max_global_tokens == int(batch.global_tokens.sum()) == end
+    drawn, end = model.explain(("who is the king", context)).maps[0], 5
+    assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
+
+
+@pytest.mark.parametrize("name", ["RoFormerModel", "LongformerModel"])
+def test_packed_documents_have_the_states_they_have_alone(name: str, tmp_path: Path) -> None:
+    model = load_peer(peer_of(name), tmp_path)
+    x, types, marked = text_inputs()
+    own: dict[str, Tensor] = {"token_types": types} if name == "RoFormerModel" else {"global_tokens": marked}
+    padded = model.states(x, mask=REAL, **own)
+    offsets = Offsets(torch.tensor([0, *LENGTHS.cumsum(0), 36]), 19)
+    packed = model.body(Batch(x[REAL][None], offsets=offsets, **{key: table[REAL][None] for key, table in own.items()}))
+    near(packed.sequence[0], padded.sequence[REAL])
+    near(packed.pooled[:3], padded.pooled)
+
+
+def test_dilated_windows_equal_their_mask_and_need_the_native_format(tmp_path: Path) -> None:
+    windows: dict[str, Any] = {"attention_window": (4, 8, 4), "dilation": (1, 2, 3), "undilated_layers": 1}
+    model = embedder("longformer", longformer.Config(depth=3, **SHAPE, **windows))
+    x, at = text_inputs()[0], torch.arange(19)
+    rules = model.body.attention_masks(Batch(x, REAL))
+    table = materialize(rules[1], 3, 3, at, at)
+    assert table[0, 1, 9].nonzero().flatten().tolist() == [1, 3, 5, 7, 9, 11, 13, 15, 17]
+    assert materialize(rules[0], 3, 3, at, at)[0, -1, 9].sum() == 5  # the first block is not dilated
+    block = model.body.encoder.blocks[1].attend.inner
+    states = noise(3, 19, 12, seed=2)
+    q, k, v = block.project(states)
+    scores = (q @ k.transpose(-1, -2) / 2).masked_fill(~table, -torch.inf).softmax(-1).nan_to_num(0.0)
+    expected = block.out((scores @ v).transpose(1, 2).flatten(2).masked_fill(~REAL[..., None], 0.0))
+    near(block(states, mask=rules[1]), expected)
+    assert isinstance(block, Attention)
+    with pytest.raises(regard.errors.WeightsError, match="dilated"):
+        regard.save(model, tmp_path / "theirs")
+
+
+def test_longformer_may_use_rotary_positions_and_needs_the_native_format(tmp_path: Path) -> None:
+    """A window over the whole row without global tokens is full attention, as in BERT with these positions."""
+    rotary: dict[str, Any] = {"relative_position": "rotary", "depth": 2, **SHAPE}
+    model = embedder("longformer", longformer.Config(attention_window=(80,), **rotary))
+    bert = SYSTEMS["bert"].config(**rotary, norm_eps=model.config.norm_eps, type_vocab_size=1, pooler=False)
+    dense, x = embedder("bert", bert), text_inputs()[0]
+    own = {name: value for name, value in model.body.state_dict().items() if ".far_" not in name}
+    # position ids start after the padding id
+    own["embedding.position.table.weight"] = own["embedding.position.table.weight"][2:]
+    dense.body.load_state_dict(own)
+    near(model.states(x, mask=REAL).sequence[REAL], dense.states(x, mask=REAL).sequence[REAL])
+    with pytest.raises(RegardError, match="relative positions"):
+        regard.save(model, tmp_path / "theirs", layout="huggingface")
+    for name in ("t5", "shaw"):
+        with pytest.raises(RegardError, match=f"={name}"):
+            longformer.Config(relative_position=name)

@@ -1,0 +1,107 @@
+"""Every system with a Hugging Face format against transformers: outputs, gradients, padding, checkpoints both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import regard
+from parity import HYBRID_DPT, Case, assert_gradients, assert_saved_alike, load_peer, weighted_sum
+from regard.errors import WeightsError
+from tiny import near
+
+SINGLE = 5e-7
+"""Tolerance for Longformer, whose softmax is in float32 in transformers."""
+FOUR = {"num_labels": 4}
+SEGMENT = {"use_batch_norm_in_fusion_residual": True}
+DEPTH = {"use_batch_norm_in_fusion_residual": False}
+AS_PUBLISHED = {"activation_function": "swish", "pad_token_id": 22, "decoder_start_token_id": 22, "eos_token_id": 0}
+CASES = [
+    Case("BertModel", "embed"), Case("BertModel", "embed", {"hidden_act": "gelu_new"}),
+    Case("BertModel", "embed", {"hidden_act": "relu", "layer_norm_eps": 1e-2}),
+    Case("BertForSequenceClassification", "classify", FOUR), Case("BertForMultipleChoice", "choose"),
+    Case("BertForTokenClassification", "tag", FOUR), Case("BertForQuestionAnswering", "qa"),
+    Case("BertForMaskedLM", "mlm"), Case("BertForPreTraining", "mlm"),
+    Case("RoFormerModel", "embed"), Case("RoFormerForSequenceClassification", "classify", FOUR),
+    Case("RoFormerForTokenClassification", "tag", FOUR), Case("RoFormerForQuestionAnswering", "qa"),
+    Case("RoFormerForMaskedLM", "mlm"), Case("RoFormerForMaskedLM", "mlm", {"rotary_value": True}),
+    Case("RoFormerForMaskedLM", "mlm", {"embedding_size": None, "hidden_act": "relu"}),
+    Case("LongformerModel", "embed", {}, SINGLE), Case("LongformerForSequenceClassification", "classify", FOUR, SINGLE),
+    Case("LongformerForTokenClassification", "tag", FOUR, SINGLE), Case("LongformerForQuestionAnswering", "qa", {}, SINGLE),
+    Case("LongformerForMaskedLM", "mlm", {}, SINGLE),
+    Case("LongformerForMaskedLM", "mlm", {"attention_window": [4, 4, 4]}, SINGLE),
+    Case("LongformerForMaskedLM", "mlm", {"attention_window": [64, 64, 64]}, SINGLE),
+    Case("OpenAIGPTLMHeadModel", "lm"), Case("OpenAIGPTLMHeadModel", "lm", {"layer_norm_epsilon": 1e-2, "n_head": 2}),
+    Case("GPT2LMHeadModel", "lm"), Case("GPT2LMHeadModel", "lm", {"layer_norm_epsilon": 1e-2, "resid_pdrop": 0.3}),
+    Case("GPT2LMHeadModel", "lm", {"n_inner": None, "n_head": 2}),
+    Case("MarianMTModel", "translate"), Case("MarianMTModel", "translate", {"activation_function": "swish"}),
+    Case("MarianMTModel", "translate", {"activation_function": "gelu", "scale_embedding": False}),
+    Case("MarianMTModel", "translate", AS_PUBLISHED, logit_bias=True),
+    Case("ViTModel", "classify"), Case("ViTForImageClassification", "classify"),
+    Case("ViTForImageClassification", "classify", {"layer_norm_eps": 1e-2, "hidden_act": "gelu_new"}),
+    Case("ViTForImageClassification", "classify", {"hidden_act": "relu", "num_channels": 3, "patch_size": 2}),
+    Case("ResNetForImageClassification", "classify"), Case("BitForImageClassification", "classify"),
+    Case("SwinModel", "classify"), Case("SwinForImageClassification", "classify"),
+    Case("SwinForImageClassification", "classify", {"layer_norm_eps": 1e-3, "hidden_act": "gelu_new"}),
+    Case("DPTForDepthEstimation", "depth", DEPTH, 1e-10), Case("DPTForSemanticSegmentation", "segment", SEGMENT, 1e-10),
+    Case("DPTForDepthEstimation", "depth", {**HYBRID_DPT, **DEPTH}, 1e-10),
+    Case("DPTForSemanticSegmentation", "segment", {**HYBRID_DPT, **SEGMENT}, 1e-10),
+    Case("ImageGPTForCausalImageModeling", "draw"), Case("ImageGPTForImageClassification", "classify"),
+    Case("ImageGPTForCausalImageModeling", "draw", {"layer_norm_epsilon": 1e-2, "n_head": 2, "resid_pdrop": 0.3}),
+]  # fmt: skip
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model} {' '.join(case.changes)}".strip())
+
+
+@cases
+def test_outputs_and_gradients_equal_transformers(case: Case, tmp_path: Path) -> None:
+    peer = case.peer()
+    model = load_peer(peer, tmp_path / "peer")
+    assert model.task.name == case.task and not model.training and (not model.notes or case.model.endswith("Model"))
+    ours, right = case.outputs(model, peer)
+    for own, theirs in zip(ours, right, strict=True):
+        near(own, theirs, case.tolerance)
+    if case.family != "Longformer":  # its gradients are NaN in transformers for padded rows
+        assert_gradients(model, peer, weighted_sum(ours), weighted_sum(right), tmp_path / "gradients")
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float32])
+@cases
+def test_checkpoints_are_read_and_written_unchanged(case: Case, dtype: torch.dtype, tmp_path: Path) -> None:
+    peer = case.peer().to(dtype)
+    model = load_peer(peer, tmp_path / "peer", dtype="stored")
+    if case.model == "ViTModel":  # the pooler is not read
+        regard.save(model, tmp_path / "own", layout="huggingface")
+    else:
+        assert_saved_alike(model, peer, tmp_path / "own")
+    has_labels = case.task in ("classify", "tag", "segment") and not case.model.endswith("Model")
+    assert model.spec.labels == (tuple(peer.config.id2label.values()) if has_labels else ())
+    back = regard.load(tmp_path / "own", dtype="stored")
+    assert back.config == model.config and back.task.name == case.task and back.spec.labels == model.spec.labels
+    if dtype == torch.float64:
+        for own, right in zip(*case.outputs(back, peer), strict=True):
+            near(own, right, case.tolerance)
+
+
+FIRST = list({case.family: case for case in CASES if not case.model.endswith("Model")}.values())
+
+
+@pytest.mark.parametrize("case", FIRST, ids=lambda case: case.model)
+@pytest.mark.parametrize("fault", ["missing", "unexpected", "shape"])
+def test_tensors_that_do_not_fit_are_refused_by_name(case: Case, fault: str, tmp_path: Path) -> None:
+    case.peer().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    blocks = [name for name in tensors if ".1." in name and name.endswith("weight")]
+    blocks = [name for name in blocks if "head." not in name and not name.startswith("classifier")]
+    if fault == "missing":
+        del tensors[blocks[0]]
+    elif fault == "shape":
+        tensors[blocks[0]] = tensors[blocks[0]][:-1].clone()
+    else:
+        tensors[blocks[0].replace(".weight", "_strange.weight")] = tensors[blocks[0]].clone()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WeightsError, match="_strange" if fault == "unexpected" else r"\.1\."):
+        regard.load(tmp_path)
