@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -41,15 +40,6 @@ def disable_compile(function: F) -> F:
         return function(*args)
 
     return call  # type: ignore[return-value]
-
-
-def force_eager() -> AbstractContextManager[Any]:
-    """A context that runs compiled modules in eager mode; no effect in programs without compilation."""
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    import torch
-
-    return torch.compiler.set_stance("force_eager")
 
 
 # -- private operators of PyTorch

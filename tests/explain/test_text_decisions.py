@@ -17,7 +17,6 @@ from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.model import Model, ModelSpec, assemble
-from regard.nn.kernels import dispatch
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
@@ -55,20 +54,17 @@ def counted(found: Explanation, way: str = GRADIENT) -> list[TokenAttribution]:
 # -- attributions
 
 
-def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float) -> Tensor:
     """Logits after a change of one attention weight (layer, head, query, key) by `step`."""
-    real, calls = dispatch.eager_attention, iter(range(1000))
+    (layer, head, query, key), calls = which, iter(range(1000))
 
-    def plain(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        out, weights = real(q, k, v, *rest)
-        layer, head, query, key = which
+    def edit(name: str, weights: Tensor, keys: Tensor | None) -> Tensor:
         if next(calls) == layer:
-            out = out.clone()
-            out[0, head, query] += step * v[0, head, key]
-        return out, weights
+            weights = weights.clone()
+            weights[0, head, query, key] += step
+        return weights
 
-    with monkeypatch.context() as patch, torch.no_grad(), record_attention(model.body):
-        patch.setattr(dispatch, "eager_attention", plain)
+    with torch.no_grad(), record_attention(model.body, edits=[edit]):
         return model.task.logits(model, batch)
 
 
@@ -92,7 +88,7 @@ def test_attributions_equal_finite_differences_by_each_weight(system: str, monke
     for layer, name in enumerate(seen.names()):
         weights, mean = seen.weights(name)[0], torch.zeros(length, length, dtype=torch.float64)
         for head, query, key in np.ndindex(heads, length, length):
-            up, down = (moved(model, batch, (layer, head, query, key), step, monkeypatch)[0] for step in (1e-4, -1e-4))
+            up, down = (moved(model, batch, (layer, head, query, key), step)[0] for step in (1e-4, -1e-4))
             up, down = up[label] - up.mean(), down[label] - down.mean()
             mean[query, key] += (weights[head, query, key] * (up - down) / 2e-4).clamp(min=0) / heads
         joined = joined + mean @ joined

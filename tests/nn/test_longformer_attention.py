@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
 from regard.nn.attention import local_recording
-from regard.nn.attention.attention import Attention, AttentionRecorder
+from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import DynamicCache
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, PackedDocuments, Padding, SlidingWindow
@@ -19,7 +19,7 @@ from regard.nn.kernels import dispatch, local_chunked
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_chunked import ChunkSpec
 from regard.nn.recording import record_attention
-from regard.types import AttentionRecords, Offsets
+from regard.types import Offsets
 from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
 
 WIDTH, H = 12, 3
@@ -84,7 +84,7 @@ def test_queries_and_keys_of_both_attentions_may_be_rotated(name: str, layout: A
     ]
     same_with_gradients(ours, right, [x, *used])
     watched: list[Any] = []
-    near(module(x, mask=rule, position=inside, record=lambda *look: watched.append(look)), right)
+    near(module(x, mask=rule, position=inside, record=lambda w, *_, **__: watched.append(w) or w), right)
     assert watched
 
 
@@ -300,5 +300,5 @@ def test_without_recording_attention_weights_are_not_computed(monkeypatch: pytes
     monkeypatch.setattr("regard.nn.attention.longformer.local_attention_with_weights", None)
     module(x, mask=SlidingWindow(2, 2))
     with pytest.raises(TypeError):
-        module(x, mask=SlidingWindow(2, 2), record=AttentionRecorder("x", AttentionRecords()))
+        module(x, mask=SlidingWindow(2, 2), record=lambda weights, *_: weights)
     assert isinstance(module, Attention)

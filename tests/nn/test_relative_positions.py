@@ -129,7 +129,7 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
     seen: list[Tensor] = []
     learned = [x, *one.parameters(), *placed.position.parameters()]
     wanted = grads(right, learned)
-    for watched in (None, lambda w, keys=None: seen.append(w)):
+    for watched in (None, lambda w: seen.append(w) or w):
         ours = one(x, mask=r, position=placed, record=watched)
         near(ours, right)
         for mine, theirs in zip(grads(ours, learned), wanted, strict=True):
@@ -201,7 +201,7 @@ def test_weights_are_dropped_in_training_and_only_then(kind: str) -> None:
 def test_dropped_weights_add_no_relative_value_either() -> None:
     one, x, placed = attention(dropout=0.5).train(), noise(B, L, H * D), whole(make("shaw"))
     weights: list[Tensor] = []
-    one(x, position=placed, record=lambda w: weights.append(w))
+    one(x, position=placed, record=lambda w: weights.append(w) or w)
     torch.manual_seed(3)
     ours = one(x, position=placed)
     torch.manual_seed(3)

@@ -28,6 +28,7 @@ from regard.decode.steps import start_search
 from regard.decode.stopping import StopMonitor
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.pristine import has_hooks
+from regard.nn.recording import is_recording
 from regard.types import Batch
 
 MAX_CACHED_GRAPHS = 6
@@ -107,7 +108,7 @@ def can_capture(body: Any, batch: Batch) -> bool:
     works = capabilities.is_available("cuda_graphs") and not (
         body in _graph_caches and _graph_caches[body].capture_failed
     )
-    return works and not has_hooks(body)
+    return works and not is_recording() and not has_hooks(body)
 
 
 def graphed_search(

@@ -5,9 +5,6 @@ Shape letters: B batch, Q queries, K keys, H heads, D width, d head width, e val
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,10 +14,10 @@ from regard.nn.attention.masks import AttentionMask, Dense
 from regard.nn.attention.relative_positions import BoundPosition
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.linear import Linear
-from regard.types import AttentionRecord, AttentionRecords
+from regard.nn.recording import AttentionRecorder, RecordedModule, recorded
 
 
-class Attention(nn.Module):
+class Attention(RecordedModule):
     """Multi-head attention (Vaswani et al. 2017): self-attention, or cross-attention if `context_width` is given.
 
     Self-attention has one matrix `qkv`, cross-attention `q` and `kv`; checkpoint conversion splits and joins the matrices.
@@ -93,10 +90,7 @@ class Attention(nn.Module):
         if kernel == "stepped":
             assert mask is None or isinstance(mask, Dense)
             return dispatch.bmm_attention(q, k, v, mask, scale)
-        result, weights = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, mask, at), scale, dropout)
-        if record is not None:
-            record(weights)
-        return result
+        return dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, mask, at), scale, dropout, record=record)[0]
 
     def _attend_with_bias(
         self, q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None, at: Tensor | None, seen: AttentionRecorder | None,
@@ -118,10 +112,7 @@ class Attention(nn.Module):
             )  # fmt: skip
             return dispatch.sdpa_with_bias(q.to(kind), k.to(kind), v.to(kind), hidden, scale, dropout).to(v.dtype)
         mask, spread = dispatch.bool_mask(q, k, rule, at), inside.add_values if spreads else None
-        result, weights = dispatch.eager_attention(q, k, v, mask, scale, dropout, bias, spread)
-        if seen is not None:
-            seen(weights)
-        return result
+        return dispatch.eager_attention(q, k, v, mask, scale, dropout, bias, spread, seen)[0]
 
     def _decode_window(
         self, x: Tensor, memory: StaticCache, rule: AttentionMask | None, where: Tensor | None
@@ -144,6 +135,7 @@ class Attention(nn.Module):
             qkv = torch.stack(turned, 2).transpose(1, 3).flatten(2)
         return self.out(dispatch.decode_step(qkv[:, 0], memory, where[:, 0], self.scale, band)[:, None])
 
+    @recorded
     def forward(
         self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
         cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
@@ -179,26 +171,3 @@ class Attention(nn.Module):
         k, v = make() if cache is None else cache.extend(make, at)
         mixed = self.attend(q, k, v, mask, at, record, position)
         return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-@dataclass
-class AttentionRecorder:
-    """Stores the attention weights of a recorded attention module in `records`, or passes them to `callback`."""
-
-    name: str
-    records: AttentionRecords
-    next_recorder: AttentionRecorder | None = None
-    """A second recorder that receives the same weights."""
-    keep_graph: bool = False
-    """Keep the weights in the autograd graph, for gradients with respect to the weights."""
-    callback: Callable[[AttentionRecord], None] | None = None
-    """Receives each record; records are then not stored."""
-
-    def __call__(
-        self, weights: Float[Tensor, "B H Q K"], keys: Int[Tensor, "..."] | None = None,
-        queries: Int[Tensor, "B Q"] | None = None,
-    ) -> None:  # fmt: skip
-        look = AttentionRecord(self.name, weights if self.keep_graph else weights.detach(), keys, queries)
-        (self.records.records.append if self.callback is None else self.callback)(look)
-        if self.next_recorder is not None:
-            self.next_recorder(weights, keys, queries)

@@ -6,7 +6,7 @@ outside the sequence are 0. Weights stay in the autograd graph, for gradient-bas
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -137,7 +137,13 @@ def _visible_keys(
 
 
 def local_attention_with_weights(
-    q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: LocalPattern,
+    scale: float,
+    dropout: float = 0.0,
+    record: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention output (B, H, L, e) over the window and the global tokens, weights (B, H, L, G + W), and key positions
     (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
@@ -150,6 +156,8 @@ def local_attention_with_weights(
         far_k, far_v = (x.gather(2, index.expand(-1, -1, -1, x.shape[3])) for x in (k, v))
         scores = torch.cat(((q * scale) @ far_k.transpose(2, 3), scores), -1)
     weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0).to(v.dtype)
+    if record is not None:
+        weights = record(weights, keys)
     used = F.dropout(weights, dropout, training=dropout > 0.0)
     mixed = _BandMatmul.apply(used[..., marked:], v, pattern)  # type: ignore[no-untyped-call]
     return mixed if found is None else mixed + used[..., :marked] @ far_v, weights, keys

@@ -8,12 +8,14 @@ Shape letters: B batch, L length, G global tokens of a row, H heads, D width, d 
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.attention.attention import Attention, AttentionRecorder
+from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import KVCache
 from regard.nn.attention.local_recording import local_attention_with_weights
 from regard.nn.attention.masks import AttentionMask, materialize
@@ -22,6 +24,7 @@ from regard.nn.kernels import dispatch, local_dispatch
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
 from regard.nn.kernels.pristine import has_hooks, is_built_of
+from regard.nn.recording import AttentionRecorder, recorded
 
 
 class LongformerAttention(Attention):
@@ -35,6 +38,7 @@ class LongformerAttention(Attention):
             nn.init.zeros_(self.far_q.bias)
             nn.init.zeros_(self.far_kv.bias)
 
+    @recorded
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
         cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
@@ -78,9 +82,7 @@ class LongformerAttention(Attention):
         scale, dropout = self.scale, self.dropout if self.training else 0.0
         if record is None:
             return local_dispatch.local_attention(q, k, v, pattern, scale, dropout)
-        mixed, weights, keys = local_attention_with_weights(q, k, v, pattern, scale, dropout)
-        record(weights, keys)
-        return mixed
+        return local_attention_with_weights(q, k, v, pattern, scale, dropout, record)[0]
 
     def global_attention(
         self,
@@ -107,8 +109,8 @@ class LongformerAttention(Attention):
                 mixed = local_dispatch.global_attention(q, k, v, pattern, scale, dropout)
             else:
                 may = dispatch.bool_mask(q, k, pattern.token_mask, places)
-                mixed, weights = dispatch.eager_attention(q, k, v, may, scale, dropout)
-                record(weights, None, torch.where(there, places, -1))
+                keep = functools.partial(record, queries=torch.where(there, places, -1))
+                mixed, _ = dispatch.eager_attention(q, k, v, may, scale, dropout, record=keep)
         return mixed.transpose(1, 2).flatten(2)
 
     def _prefers_folded_kv(self, marked: int) -> bool:

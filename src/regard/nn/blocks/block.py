@@ -20,6 +20,7 @@ from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.blocks.norm import LayerNorm, RMSNorm
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.kernels.linear_gelu import linear_activation
+from regard.nn.recording import is_recording, uncompiled_while_recording
 
 NormPlacement = Literal["pre", "post"]
 
@@ -98,7 +99,8 @@ class TransformerBlock(nn.Module):
             own = None if cache is None else cache.self_cache
             x = self.attend(x, mask=mask, cache=own, at=at, position=position)
         else:
-            if cache is not None and at is not None and x.is_cuda and capabilities.is_available("triton"):
+            fused = x.is_cuda and not is_recording() and capabilities.is_available("triton")
+            if cache is not None and at is not None and fused:
                 from regard.nn.blocks import decode_block
 
                 band = decode_block.step_window(self, x, cache.self_cache, mask, at)
@@ -150,6 +152,7 @@ class Stack(nn.Module):
         """Whether attention needs key positions."""
         return self.position is not None and any(own is not None and own.has_bias for own in self.positions())
 
+    @uncompiled_while_recording
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *,
         mask: AttentionMask | Sequence[AttentionMask | None] | None = None, context_mask: AttentionMask | None = None,

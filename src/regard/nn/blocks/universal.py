@@ -16,6 +16,7 @@ from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.act import ACTOutput, Halting
 from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.nn.blocks.norm import LayerNorm
+from regard.nn.recording import uncompiled_while_recording
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class UniversalStack(nn.Module):
         """Maximum number of steps, which is the number of KV caches."""
         return self.halting.max_steps if self.has_act else self.steps
 
+    @uncompiled_while_recording
     def forward(
         self,
         x: Float[Tensor, "B L D"],

@@ -198,10 +198,12 @@ def bool_mask(q: Tensor, k: Tensor, mask: AttentionMask | None, at: Tensor | Non
 def eager_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float = 0.0,
     bias: Tensor | None = None, add_values: Callable[[Tensor], Tensor] | None = None,
+    record: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """softmax(q kᵀ · scale) v, equation 1 of Vaswani et al. 2017, and the weights before dropout.
 
-    `bias` is added to the scores, `add_values(weights)` to the output."""
+    `bias` is added to the scores, `add_values(weights)` to the output; `record` receives the weights and returns the
+    weights to use."""
     scores = (q * scale) @ k.transpose(-2, -1)
     if bias is not None:
         scores = scores + bias
@@ -212,6 +214,8 @@ def eager_attention(
     if mask is not None:
         weights = weights.masked_fill(~mask, 0.0)
     weights = weights.to(v.dtype)
+    if record is not None:
+        weights = record(weights)
     kept = F.dropout(weights, dropout, training=dropout > 0.0)
     return kept @ v if add_values is None else kept @ v + add_values(kept), weights
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.nn.attention.attention import AttentionRecorder
 from regard.nn.kernels.linear import Linear
+from regard.nn.recording import AttentionRecorder, RecordedModule, recorded
 from regard.nn.vision.convnet import BatchNorm
 
 
@@ -80,7 +80,7 @@ class Neighbors:
         return (self.index if self.valid is None else self.index.where(self.valid, -1))[None, None]
 
 
-class VectorAttention(nn.Module):
+class VectorAttention(RecordedModule):
     """`channels_per_weight`: channels that share a weight; channel c uses weight c mod (width / channels_per_weight).
     `reverse_difference`: neighbor minus point, for features and coordinates, as in the published code."""
 
@@ -97,14 +97,11 @@ class VectorAttention(nn.Module):
         if width % channels_per_weight:
             raise ValueError(f"width ({width}) must be divisible by channels_per_weight ({channels_per_weight}).")
         self.width, self.channels_per_weight, self.reverses_difference = width, channels_per_weight, reverse_difference
+        self.heads = width // channels_per_weight
         self.q, self.kv = Linear(width, width, bias), Linear(width, 2 * width, bias)
         self.place, self.score = position_net, score_net
 
-    @property
-    def heads(self) -> int:
-        """Attention weights per point and neighbor."""
-        return self.width // self.channels_per_weight
-
+    @recorded
     def forward(
         self, x: Float[Tensor, "N D"], neighbors: Neighbors, *, record: AttentionRecorder | None = None
     ) -> Float[Tensor, "N D"]:
@@ -116,7 +113,7 @@ class VectorAttention(nn.Module):
         scores = neighbors.apply(self.score, offset + apart if self.reverses_difference else offset - apart)
         weights = self.attention_weights(scores, neighbors)
         if record is not None:
-            record(weights.permute(2, 0, 1)[None], neighbors.key_index())
+            weights = record(weights.permute(2, 0, 1)[None], neighbors.key_index())[0].permute(1, 2, 0)
         (N, K, _), H = offset.shape, self.heads
         values = (v + offset).view(N, K, self.channels_per_weight, H)
         return (values * weights.to(values.dtype)[:, :, None]).sum(1).view(N, self.width)

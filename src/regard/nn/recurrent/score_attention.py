@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.nn.attention.attention import AttentionRecorder
 from regard.nn.kernels.linear import Linear
+from regard.nn.recording import AttentionRecorder, RecordedModule, recorded
 
 ScoreName = Literal["additive", "dot", "general"]
 
@@ -81,7 +81,7 @@ class ScoreContext:
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
-class ScoreAttention(nn.Module):
+class ScoreAttention(RecordedModule):
     """Softmax attention over the keys. Rows with padding only return 0."""
 
     heads: int = 1
@@ -106,11 +106,12 @@ class ScoreAttention(nn.Module):
         found = wide.masked_fill(hidden, -torch.inf).softmax(-1)
         return found.masked_fill(hidden, 0.0).to(scores.dtype)  # rows with padding only are NaN after softmax
 
+    @recorded
     def forward(
         self, query: Float[Tensor, "B Q D"], context: ScoreContext, *, record: AttentionRecorder | None = None
     ) -> tuple[Float[Tensor, "B Q e"], Float[Tensor, "B Q K"]]:
         """Attention output and weights."""
         weights = self.weights(query, context)
         if record is not None:
-            record(weights[:, None])
+            weights = record(weights[:, None])[:, 0]
         return weights @ context.values, weights

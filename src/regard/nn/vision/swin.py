@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.nn.attention.attention import Attention, AttentionRecorder
+from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import KVCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.blocks.block import Residual, Stack
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
+from regard.nn.recording import AttentionRecorder, recorded
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput
 
@@ -163,6 +164,7 @@ class RelativePositionBias(AttentionPosition):
 class ShiftedWindowAttention(Attention):
     """Attention within windows, which `position` defines."""
 
+    @recorded
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
         cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
@@ -195,7 +197,7 @@ class ShiftedWindowAttention(Attention):
         (N, M), H = places.shape, self.heads
         scores = (q * scale) @ k.transpose(-2, -1) + inside.bias(q, M, scale)  # type: ignore[operator]
         weights = scores.view(-1, N, H, M, M).transpose(1, 2).flatten(2, 3).softmax(-1).to(v.dtype)
-        seen(weights, places.repeat_interleave(M, 0)[None, None], places.view(1, -1).expand(len(weights), -1))
+        weights = seen(weights, places.repeat_interleave(M, 0)[None, None], places.view(1, -1).expand(len(weights), -1))
         used = F.dropout(weights, self.dropout, self.training).view(-1, H, N, M, M)
         return used.transpose(1, 2).flatten(0, 1) @ v
 
