@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from test_transformer import marian
 from torch import Tensor
 
+from parity import marian
 from regard.decode.protocol import Hypothesis
 from regard.decode.sampling import filter_logits
 from regard.decode.search import search
@@ -93,10 +94,10 @@ def ways(beams: int) -> list[DecodeSettings]:
 @pytest.mark.every(2)
 @pytest.mark.parametrize("prompt", [1, 3])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_translator_with_repetition_penalty_equals_transformers(beams: int, prompt: int) -> None:
+def test_a_translator_with_repetition_penalty_equals_transformers(beams: int, prompt: int, tmp_path: Path) -> None:
     model, random = tiny("transformer", depth=1), torch.Generator().manual_seed(3)
     lively(model.body)
-    theirs = marian(model)
+    theirs = marian(model, tmp_path)
     x, lengths = torch.randint(3, 23, (4, 6), generator=random), torch.tensor([6, 2, 4, 3])
     marks = (torch.arange(6) < lengths[:, None]).long()
     target = torch.cat([torch.full((4, 1), 1), x[:, : prompt - 1]], 1)

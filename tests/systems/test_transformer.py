@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 
-import regard
-from parity import SIZES, load_peer, make_peer
+from parity import SIZES, load_peer, make_peer, marian
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.model import Model
@@ -162,10 +160,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any, Batch,
     x, lengths = pad(rows, 0)
     assert lengths is not None
     batch = Batch(x, lengths, torch.full((6, 1), START))
-    folder = tmp_path_factory.mktemp("taught")
-    regard.save(model, folder)
-    theirs = transformers.MarianMTModel.from_pretrained(folder).eval()
-    theirs.generation_config.forced_eos_token_id = None
+    theirs = marian(model, tmp_path_factory.mktemp("taught"))
     return model, theirs, batch, (torch.arange(x.shape[1]) < lengths[:, None]).long()
 
 
