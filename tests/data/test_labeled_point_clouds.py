@@ -12,19 +12,17 @@ import pytest
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import write_ply
-from regard.data.points.columns import (
+from regard.data.points.labeled import (
     IGNORE_LABEL,
+    CloudSample,
     classes_from_cloud,
     find_classes_near,
     find_cloud_classes,
     infer_cloud_classes,
-    labels_to_indices,
-)
-from regard.data.points.labeled import (
-    CloudSample,
     is_cloud_data,
     iterate_clouds,
     iterate_labeled_clouds,
+    labels_to_indices,
     read_labeled_clouds,
     read_unlabeled_clouds,
 )
@@ -141,8 +139,8 @@ def test_incomplete_rows_are_reported(classed: Path) -> None:
     table.write_text("cloud,label\nchair/a.ply,\n,seat\nchair/a.ply,seat\n")
     items = list(iterate_clouds([str(table)]))
     assert [item.reason for item in items if isinstance(item, SkippedRow)] == [
-        "no label for: chair/a.ply",
-        "no point cloud for: seat",
+        "missing label for: chair/a.ply",
+        "missing point cloud for: seat",
     ]
     table.write_text("cloud,label\nchair/z.ply,seat\n")
     with pytest.raises(DataError, match="line 2"):

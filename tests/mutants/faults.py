@@ -71,7 +71,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("parallel-sides-swapped", "regard.data.text.pairs:_zip_files",
      'yield line, {"source": source_line[1], "target": target_line[1]}',
      'yield line, {"source": target_line[1], "target": source_line[1]}', "source and target of parallel files are swapped"),
-    ("colors-reversed", "regard.data.points.columns:assemble_cloud", 'three("red", "green", "blue")',
+    ("colors-reversed", "regard.data.points.cloud:assemble_cloud", 'three("red", "green", "blue")',
      'three("blue", "green", "red")', "colors of a PLY file are read as BGR"),
     ("overlap-scored-twice", "regard.data.batching.windows:sliding_windows", "yield start, end, said",
      "yield start, end, start",

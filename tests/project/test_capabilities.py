@@ -16,7 +16,7 @@ import regard.errors
 from conftest import Pairs, rows, train_tiny, write_pairs
 from regard import capabilities
 from regard.data.batching.loader import prefetch
-from regard.data.images.cache import free_memory
+from regard.data.images.image_io import free_memory
 from regard.nn.recurrent.rnn import run_layer
 
 OPERATORS = {

@@ -14,7 +14,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 import regard
-from regard.data.images import cache, image_io
+from regard.data.images import image_io
 from regard.data.images.image_io import read_mask
 from regard.data.images.labeled import ImageSample, iterate_depth_images
 from regard.data.settings import DataSettings
@@ -304,14 +304,14 @@ def test_the_limit_of_a_container_is_free_memory_too(tmp_path: Path, monkeypatch
     files = [tmp_path / name for name in ("max", "current", "stat")]
     for file, text in zip(files, ("1000000\n", "900000\n", "anon 5\ninactive_file 50000\n"), strict=True):
         file.write_text(text, encoding="ascii")
-    monkeypatch.setattr(cache, "CGROUP_FILES", (tuple(map(str, files)),))
-    assert cache.free_memory() == 150_000
+    monkeypatch.setattr(image_io, "CGROUP_FILES", (tuple(map(str, files)),))
+    assert image_io.free_memory() == 150_000
     files[0].write_text("max\n", encoding="ascii")
-    assert cache.free_memory() > 150_000
+    assert image_io.free_memory() > 150_000
 
 
 def test_processes_on_one_machine_divide_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "free_memory", lambda: 1000)
-    assert cache.ImageCache(10, (10,)).enabled
+    monkeypatch.setattr(image_io, "free_memory", lambda: 1000)
+    assert image_io.ImageCache(10, (10,)).enabled
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert not cache.ImageCache(10, (10,)).enabled
+    assert not image_io.ImageCache(10, (10,)).enabled

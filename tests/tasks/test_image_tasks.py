@@ -16,7 +16,7 @@ import regard
 from headed import train
 from regard.cli import main
 from regard.data.batching.samplers import Uniform
-from regard.data.images.cache import ImageCache
+from regard.data.images.image_io import ImageCache
 from regard.errors import RegardError
 from regard.model import Model
 from regard.nn.recording import record_attention

@@ -51,7 +51,7 @@ def _is_image_data(entry: str, columns: Mapping[str, str]) -> bool:
     """True for a folder, two parallel folders, or a table with an image column."""
     if "image" in columns or any(os.path.isdir(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,)):
         return True
-    from regard.data.images.tables import COLUMN_ALIASES
+    from regard.data.file_samples import COLUMN_ALIASES
 
     # The first four column names are specific to images; the others may be files of any kind.
     return _has_column(entry, COLUMN_ALIASES["image"][:4]) or _lists_images(entry, COLUMN_ALIASES["image"][4:])

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.images.cache import DECODE_THREADS, free_memory
+from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
 from regard.draw.curves import draw_layer_scores

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batching.samplers import BatchSampler
-from regard.data.images.cache import ImageCache, free_memory
+from regard.data.images.image_io import ImageCache, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.data.text.files import chunked

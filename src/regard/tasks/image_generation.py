@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
-from regard.data.images.cache import DECODE_THREADS
+from regard.data.images.image_io import DECODE_THREADS
 from regard.data.images.labeled import ImageSample, iterate_unlabeled
 from regard.data.settings import DataSettings
 from regard.data.store.token_store import RaggedRows

@@ -17,8 +17,14 @@ from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, Uniform
 from regard.data.file_discovery import IMAGE_SUFFIXES
-from regard.data.images.cache import DECODE_THREADS, ImageCache
-from regard.data.images.image_io import MAX_PIXELS, image_to_array, inspect_image, read_image
+from regard.data.images.image_io import (
+    DECODE_THREADS,
+    MAX_PIXELS,
+    ImageCache,
+    image_to_array,
+    inspect_image,
+    read_image,
+)
 from regard.data.images.labeled import ImageSample, read_unlabeled
 from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler

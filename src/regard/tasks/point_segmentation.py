@@ -18,14 +18,15 @@ from torch import Tensor, nn
 
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
-from regard.data.points.columns import (
+from regard.data.points.labeled import (
+    CloudSample,
     classes_from_cloud,
     find_classes_near,
     find_cloud_classes,
     infer_cloud_classes,
+    iterate_labeled_clouds,
     labels_to_indices,
 )
-from regard.data.points.labeled import CloudSample, iterate_labeled_clouds
 from regard.data.settings import DataSettings
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.data.text.tables import SkippedRow

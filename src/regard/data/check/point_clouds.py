@@ -16,8 +16,14 @@ from regard.data.check.files import PART_FINDINGS, SAMPLE_FINDINGS, FileSurvey, 
 from regard.data.check.report import Finding
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
-from regard.data.points.columns import classes_from_cloud, count_labels, find_cloud_classes
-from regard.data.points.labeled import CloudSample, read_clouds, read_labeled_clouds
+from regard.data.points.labeled import (
+    CloudSample,
+    classes_from_cloud,
+    count_labels,
+    find_cloud_classes,
+    read_clouds,
+    read_labeled_clouds,
+)
 from regard.data.sources import expand_patterns
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 

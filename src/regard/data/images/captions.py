@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
-from regard.data.images.labeled import IMAGE_FOLDERS, SPLIT_FOLDERS, ImageSample, resolve_file
-from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, cell_value
+from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile, cell_value, resolve_file
+from regard.data.images.labeled import IMAGE, ImageSample
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names, read_header
@@ -299,14 +299,14 @@ def _parse_row(
 
 
 def _make_sample(path: Path, group: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
-    source, content = resolve_file(str(path), group.error_line, group.image, "image", folders)
+    source, content = resolve_file(IMAGE, str(path), group.error_line, group.image, folders=folders)
     return CaptionedImage(source, path=str(path), line=group.line, content=content, captions=tuple(group.captions))
 
 
 def _image_folders(path: Path) -> list[str]:
     """Folders to search for images; in COCO, annotations/captions_val2017.json refers to val2017."""
     parent, split = path.parent, path.stem.rpartition("_")[2]
-    subfolder = find_subfolder(str(parent), IMAGE_FOLDERS)
+    subfolder = find_subfolder(str(parent), IMAGE.folders)
     siblings = [parent / split, parent.parent / split, parent.parent / "images" / split, parent.parent / "images"]
     return [str(parent), *([subfolder] if subfolder else []), *(str(folder) for folder in siblings if folder.is_dir())]
 

@@ -7,19 +7,22 @@ external program for some other formats (EPS).
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
+from regard import capabilities
 from regard.errors import DataError
 
 MAX_PIXELS = 100_000_000
@@ -369,3 +372,89 @@ def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | Non
         problem = f"expected one depth value per pixel, got an array of shape {found.shape} and type {found.dtype}."
         raise DataError(problem, path, line, "Save the array with shape (height, width).")
     return found
+
+
+# -- cache of decoded images
+
+DECODE_THREADS = min(os.cpu_count() or 1, 16)
+"""Threads for decoding; Pillow releases the GIL."""
+
+MEMORY_FRACTION = 0.25
+"""Maximum fraction of free memory used by the cache."""
+
+
+CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+    ),
+)
+"""Memory limit, memory usage and statistics (including file cache) of a container, for cgroup v2 and v1."""
+
+
+def free_memory() -> int:
+    """Free memory of the machine, limited by the container, in bytes; 1 GiB if the free memory of the machine is unknown."""
+    machine = capabilities.free_memory()
+    free = 2**30 if machine is None else machine
+    for limit, usage, statistics in CGROUP_FILES:
+        # without a container the files do not exist; without a limit the file contains "max"
+        with (
+            suppress(OSError, ValueError, IndexError),
+            open(limit, encoding="ascii") as most,
+            open(usage, encoding="ascii") as used,
+            open(statistics) as stat,
+        ):
+            cached = {line.split()[0]: int(line.split()[1]) for line in stat}
+            free = min(free, int(most.read()) - int(used.read()) + cached.get("inactive_file", 0))
+    return max(0, free)
+
+
+def local_world_size() -> int:
+    """Number of processes of this run on this machine, as set by torchrun; each process has a separate cache."""
+    value = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(value)) if value.isdigit() else 1
+
+
+class ImageCache:
+    """`cache(i, read)` returns the image of sample i; `read` is called only on the first access.
+
+    The memory is anonymous and shared between processes forked after the creation of the cache; the operating system
+    allocates pages only when they are written."""
+
+    def __init__(
+        self, count: int, shape: tuple[int, ...], max_bytes: int | None = None, dtype: DTypeLike = np.uint8
+    ) -> None:
+        """The cache is disabled if all images need more than `max_bytes`; then every access calls `read`."""
+        size = count * int(np.prod(shape)) * np.dtype(dtype).itemsize
+        max_bytes = int(MEMORY_FRACTION * free_memory() / local_world_size()) if max_bytes is None else max_bytes
+        self.count, self.shape, self.enabled = count, shape, 0 < size + count <= max_bytes
+        if self.enabled:
+            room = mmap.mmap(-1, size + count)
+            whole = np.frombuffer(room, dtype=np.uint8)
+            self.images, self.filled = whole[:size].view(dtype).reshape(count, *shape), whole[size:]
+
+    def __call__(self, index: int, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        if not self.enabled:
+            return read()
+        if not self.filled[index]:
+            picture = read()
+            if picture.shape != self.shape:  # images of other sizes are not cached
+                return picture
+            self.images[index] = picture
+            self.filled[index] = 1  # set last, so that other processes only use complete images
+        return self.images[index]
+
+    def get_many(
+        self, indices: Sequence[int], read: Callable[[int], NDArray[Any]], threads: int = 1
+    ) -> list[NDArray[Any]]:
+        """Images of several samples; `threads` > 1 decodes in parallel, for callers without worker processes."""
+
+        def one(number: int) -> NDArray[Any]:
+            return self(number, lambda: read(number))
+
+        if threads == 1 or len(indices) < threads or (self.enabled and all(self.filled[number] for number in indices)):
+            return [one(number) for number in indices]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(one, indices))

@@ -7,7 +7,7 @@ become uint8, and normals get length 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +44,8 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Names of columns and properties, in order of preference; case and the prefix `scalar_` are ignored."""
+COLUMN_NAMES = tuple(COLUMN_ALIASES)
+"""Possible meanings of a column."""
 
 
 @dataclass(frozen=True)
@@ -103,19 +105,18 @@ def resolve_columns(
     available: Mapping[str, Any] | list[str] | tuple[str, ...], columns: Columns | None = None
 ) -> dict[str, str]:
     """Columns of a file by their meaning: `columns` if given, otherwise by the usual names."""
-    small = {name.lower().removeprefix("scalar_"): name for name in reversed(list(available))}
-    found = {}
-    for name, words in COLUMN_ALIASES.items():
-        said = (columns or {}).get(name)
-        if said is not None and said in available:
-            found[name] = said
-        elif said is not None:
-            raise CloudFormatError(
-                f"unknown column '{said}' for {name}.", f"Available columns: {', '.join(available) or 'none'}."
-            )
-        elif known := next((small[word] for word in words if word in small), None):
-            found[name] = known
-    return found
+    lowered = {name.lower().removeprefix("scalar_"): name for name in reversed(list(available))}
+    resolved = {}
+    for name, aliases in COLUMN_ALIASES.items():
+        column = (columns or {}).get(name)
+        if column is None:
+            column = next((lowered[alias] for alias in aliases if alias in lowered), None)
+        elif column not in available:
+            advice = f"Available columns: {', '.join(available) or 'none'}."
+            raise CloudFormatError(f"unknown column '{column}' for {name}.", advice)
+        if column:
+            resolved[name] = column
+    return resolved
 
 
 def normalize_cloud(raw: RawCloud) -> PointCloud:
@@ -136,7 +137,11 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
     if num_dropped:
         coordinates = coordinates[valid]
         colors, normals, labels = (None if part is None else part[valid] for part in (colors, normals, labels))
-    origin = _choose_origin(coordinates)
+    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
+    extent, origin = float((high - low).max()), np.zeros(3)
+    if extent and np.maximum(np.abs(low), np.abs(high)).max() > MAX_OFFSET_RATIO * extent:
+        origin = (low + high) / 2
+        origin = np.round(origin) if extent > 1 else origin
     if normals is not None:
         normals = np.nan_to_num(normals.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         lengths = np.sqrt((normals**2).sum(axis=1, keepdims=True))
@@ -151,15 +156,6 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
         num_dropped,
         raw.from_mesh,
     )
-
-
-def _choose_origin(places: NDArray[np.float64]) -> NDArray[np.float64]:
-    low, high = places.min(axis=0), places.max(axis=0)
-    extent = float((high - low).max())
-    if np.maximum(np.abs(low), np.abs(high)).max() <= MAX_OFFSET_RATIO * extent or not extent:
-        return np.zeros(3)
-    middle = (low + high) / 2
-    return np.round(middle) if extent > 1 else middle
 
 
 def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
@@ -271,3 +267,107 @@ def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
         if raw.colors.dtype.kind in "iu":  # the dtype determines the range of colors
             colors = np.rint(colors).astype(raw.colors.dtype)
     return RawCloud(interpolate(vertices, corners, weights), colors, normals[chosen], None, raw.classes, from_mesh=True)
+
+
+# -- tables of points
+
+COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
+    0: ((),),
+    1: (("label",), ("measured",)),
+    2: (("measured", "label"),),
+    3: (("normals",), ("colors",)),
+    4: (("normals", "label"), ("colors", "label"), ("measured", "colors")),
+    5: (("measured", "normals", "label"), ("measured", "colors", "label")),
+    6: (("colors", "normals"), ("normals", "colors")),
+    7: (("colors", "normals", "label"), ("normals", "colors", "label")),
+}
+"""Possible layouts of the columns after x, y and z, by number of columns, most likely first; measured values are ignored."""
+NORMAL_TOLERANCE = 0.02
+"""maximum difference of the length of a normal from 1"""
+MAX_CLASSES = 65536
+"""limit for integer labels and colors"""
+HEADER_HINT = (
+    "Add a header line such as 'x y z red green blue label', or pass --columns label=6 (column indices start at 0)."
+)
+
+
+def cloud_from_table(
+    table: NDArray[Any], names: Sequence[str] = (), columns: Columns | None = None, scanner_order: bool = False
+) -> RawCloud:
+    """Point cloud from an (N, C) table. `columns` or the names of a header determine the meaning of the columns, otherwise
+    the first of `COLUMN_LAYOUTS` that fits the values; `scanner_order` prefers a measured value after x, y and z (.pts)."""
+    columns = {name: column for name, column in (columns or {}).items() if name in COLUMN_NAMES}
+    wide = table.shape[1]
+    if wide < 3:
+        raise CloudFormatError(f"expected at least 3 columns per point (x, y and z), got {wide}.", HEADER_HINT)
+    if names or columns:
+        return _from_named_columns(table, names, columns)
+    layouts: Sequence[tuple[str, ...]] = COLUMN_LAYOUTS.get(wide - 3, ())
+    if scanner_order:
+        layouts = sorted(layouts, key=lambda layout: layout[:1] != ("measured",))
+    for layout in layouts:
+        ends = np.cumsum([3, *(3 if name in ("colors", "normals") else 1 for name in layout)])
+        parts = {name: table[:, at:end] for name, at, end in zip(layout, ends, ends[1:], strict=False)}
+        if all(_is_plausible(name, values) for name, values in parts.items()):
+            label = parts["label"][:, 0] if "label" in parts else None
+            return RawCloud(table[:, :3], parts.get("colors"), parts.get("normals"), label)
+    if wide - 3 in COLUMN_LAYOUTS:
+        wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in COLUMN_LAYOUTS[wide - 3]))
+        wanted = wanted.replace("measured", "intensity")
+        raise CloudFormatError(
+            f"{wide} columns per point, but the columns after x, y and z do not match {wanted}.", HEADER_HINT
+        )
+    raise CloudFormatError(f"{wide} columns per point, but only x, y and z are identified.", HEADER_HINT)
+
+
+def _is_plausible(name: str, values: NDArray[Any]) -> bool:
+    """True if the values are possible for this kind of column."""
+    if name == "measured":
+        return True
+    finite = values[np.isfinite(values).all(axis=1)]
+    if not len(finite):
+        return False
+    if name == "normals":
+        with np.errstate(over="ignore"):
+            sizes = np.sqrt((finite.astype(np.float64) ** 2).sum(axis=1))
+        some = sizes[sizes > 0]
+        return bool(len(some) and (np.abs(some - 1) < NORMAL_TOLERANCE).mean() > 0.99)
+    low, high = float(finite.min()), float(finite.max())
+    whole = bool((finite == np.rint(finite)).all())
+    if name == "label":
+        return whole and low >= -1 and high < MAX_CLASSES
+    return low >= 0 and (high <= 1 or (whole and high < MAX_CLASSES))
+
+
+def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Columns) -> RawCloud:
+    """Point cloud by the names of the header, and by `columns` with header names or column indices."""
+    indices = {name: index for index, name in reversed(list(enumerate(names)))}
+    by_index = {name: column for name, column in columns.items() if column not in indices and column.isdigit()}
+    for name, column in by_index.items():
+        if int(column) >= table.shape[1]:
+            problem = f"unknown column {column} for {name}."
+            raise CloudFormatError(problem, f"Column indices run from 0 to {table.shape[1] - 1}.")
+    by_name = {name: column for name, column in columns.items() if name not in by_index}
+    if by_name and not names:
+        name, column = next(iter(by_name.items()))
+        problem = f"no header line, so the column '{column}' for {name} cannot be found."
+        raise CloudFormatError(problem, "Pass a column index, counted from 0.")
+    at = {} if names else {name: index for index, name in enumerate("xyz")}
+    at |= {name: indices[column] for name, column in resolve_columns(list(indices), by_name).items()}
+    at |= {name: int(column) for name, column in by_index.items()}
+    advice = f"Columns of the header: {', '.join(names)}. {HEADER_HINT}"
+    return assemble_cloud({name: table[:, index] for name, index in at.items()}, "the header has no column {}.", advice)
+
+
+def assemble_cloud(values: Mapping[str, NDArray[Any]], problem: str, advice: str) -> RawCloud:
+    """Point cloud from one array for each meaning of `COLUMN_NAMES`; `problem` and `advice` report a missing x, y or z."""
+    for axis in "xyz":
+        if axis not in values:
+            raise CloudFormatError(problem.format(axis), advice)
+
+    def three(*names: str) -> NDArray[Any] | None:
+        available = all(name in values for name in names)
+        return np.stack([values[name] for name in names], axis=1) if available else None
+
+    coordinates = np.stack([values[name] for name in "xyz"], axis=1)
+    return RawCloud(coordinates, three("red", "green", "blue"), three("nx", "ny", "nz"), values.get("label"))

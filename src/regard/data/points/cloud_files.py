@@ -37,11 +37,12 @@ from regard.data.points.cloud import (
     Location,
     PointCloud,
     RawCloud,
+    assemble_cloud,
+    cloud_from_table,
     normalize_cloud,
     resolve_columns,
     sample_mesh,
 )
-from regard.data.points.columns import assemble_cloud, cloud_from_table
 from regard.data.points.formats import read_glb, read_obj, read_off, read_ply, read_points, read_stl
 from regard.errors import DataError
 from regard.files import write_bytes
@@ -226,11 +227,8 @@ def _class_names(arrays: Mapping[str, NDArray[Any]], small: Mapping[str, str]) -
 def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.dtype.names:  # with the same names as PLY properties
         names = resolve_columns([name for name in array.dtype.names if not array.dtype[name].shape], columns)
-        missing = next((axis for axis in "xyz" if axis not in names), None)
-        if missing is not None:
-            available = ", ".join(array.dtype.names)
-            raise CloudFormatError(f"no field is named {missing}.", f"Available fields: {available}.")
-        return assemble_cloud({name: array.ravel()[field] for name, field in names.items()})
+        values = {name: array.ravel()[field] for name, field in names.items()}
+        return assemble_cloud(values, "no field is named {}.", f"Available fields: {', '.join(array.dtype.names)}.")
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":

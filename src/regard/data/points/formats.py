@@ -24,10 +24,11 @@ from regard.data.points.cloud import (
     CloudFormatError,
     Columns,
     RawCloud,
+    assemble_cloud,
+    cloud_from_table,
     resolve_columns,
     triangulate,
 )
-from regard.data.points.columns import assemble_cloud, cloud_from_table
 
 TRUNCATED = "The file is truncated or damaged."
 COPY_AGAIN = f"{TRUNCATED} Copy or download the file again."
@@ -228,12 +229,9 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     # triangulated last, because faces may precede the vertices in the file
     faces = None if corners is None else triangulate(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
     names = resolve_columns(list(vertex), columns)
-    missing = next((axis for axis in "xyz" if axis not in names), None)
-    if missing is not None:
-        raise CloudFormatError(
-            f"the vertices have no property {missing}.", f"Available properties: {', '.join(vertex) or 'none'}."
-        )
-    cloud = assemble_cloud({name: vertex[column] for name, column in names.items()})
+    advice = f"Available properties: {', '.join(vertex) or 'none'}."
+    values = {name: vertex[column] for name, column in names.items()}
+    cloud = assemble_cloud(values, "the vertices have no property {}.", advice)
     # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
     kept = faces if cloud.labels is None and faces is not None and len(faces) else None
     return replace(cloud, classes=header.classes, faces=kept)

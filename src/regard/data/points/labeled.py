@@ -16,28 +16,34 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder, walk_files
-from regard.data.images.cache import MEMORY_FRACTION, free_memory, local_world_size
-from regard.data.images.labeled import reject_split_folders
-from regard.data.images.masks import ClassMap, with_void_values
-from regard.data.images.tables import COLUMN_ALIASES, EmbeddedFile, iterate_file_table
-from regard.data.points.cloud import DEFAULT_POINTS, PointCloud
+from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
+from regard.data.file_samples import (
+    COLUMN_ALIASES,
+    FileKind,
+    FileSample,
+    read_folder,
+    read_table,
+    reject_split_folders,
+    subfolder_names,
+)
+from regard.data.images.image_io import MEMORY_FRACTION, free_memory, local_world_size
+from regard.data.images.masks import SEARCH_DEPTH, ClassMap, find_classes_above, infer_classes, with_void_values
+from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
-from regard.data.points.columns import COLUMN_NAMES, classes_from_cloud, find_classes_near, find_cloud_classes
 from regard.data.reader import Reader, file_contents, file_key
-from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe
+from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe, recipe_classes
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
-from regard.data.text.tables import SkippedRow, first_value, iterate_all, make_samples
+from regard.data.text.tables import SkippedRow, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
 
 __all__ = [
@@ -52,8 +58,7 @@ __all__ = [
     "read_unlabeled_clouds",
 ]
 
-CLOUD_FOLDERS = ("clouds", "points", "scans", "meshes")
-"""Names of a folder next to a table with the point cloud files."""
+CLOUD = FileKind("point cloud", "cloud", CLOUD_SUFFIXES, ("clouds", "points", "scans", "meshes"))
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns 'cloud' (path) and 'label'.",
     "segment": (
@@ -70,30 +75,15 @@ CloudIterator = Iterator["CloudSample | SkippedRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class CloudSample:
-    """Point cloud file with its label and location."""
+class CloudSample(FileSample):
+    """A point cloud file with its label."""
 
-    source: str
-    """path, or name of a generated point cloud; for an embedded file its name, or empty"""
-    label: str = ""
-    """class; empty if the points have labels, or for unlabeled data"""
-    path: str = ""
-    """table, folder or dataset name"""
-    line: int = 0
-    """row in the table, or number of the file in the folder"""
-    content: bytes = field(default=b"", repr=False)
-    """content of a file embedded in a table"""
     columns: tuple[tuple[str, str], ...] = ()
     """column names in the file, from --columns"""
 
     def __post_init__(self) -> None:
         # samples restored from JSON have lists instead of tuples
         object.__setattr__(self, "columns", tuple((name, column) for name, column in self.columns))
-
-    @property
-    def location(self) -> tuple[str, int] | None:
-        """Location for errors, if the file is embedded in a table."""
-        return (self.path, self.line) if self.content else None
 
     def read(self, seed: int = 0, num_points: int = DEFAULT_POINTS) -> PointCloud:
         """Read the point cloud; a mesh is sampled with `num_points` points."""
@@ -122,40 +112,76 @@ def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
         return not any(file.matches for file in walk_files(path, IMAGE_SUFFIXES))
     if not os.path.isfile(path):
         return False
+    names, kind = _column_names(path), file_format(path)
+    # a column for files of any kind decides by its first value
+    unsure = [name for name in names if name.lower() in COLUMN_ALIASES["cloud"][len(CLOUD_COLUMNS) :]]
     return (
-        _has_column(path, CLOUD_COLUMNS)
-        or _lists_clouds(path)
-        or (file_format(path) in CLOUD_SUFFIXES and file_format(path) not in (".txt", ".csv"))
+        any(name.lower() in CLOUD_COLUMNS for name in names)
+        or any(file_format(first_value(path, name)) in CLOUD_ONLY_SUFFIXES for name in unsure)
+        or (kind in CLOUD_SUFFIXES and kind not in (".txt", ".csv"))
     )
+
+
+def _column_names(entry: str) -> Sequence[str]:
+    """Column names of a table; empty for other files."""
+    if file_format(entry) not in ALL_TABLE_SUFFIXES:
+        return ()
+    try:
+        return tuple(read_header(entry))
+    except (RegardError, OSError):  # the reader reports the error later
+        return ()
 
 
 def _read_entry(
     task: str, entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
 ) -> CloudIterator:
     """Yield the point clouds of one folder, table or name: with classes, with point labels, or without labels."""
-    for name in columns or ():
+    columns = columns or {}
+    for name in columns:
         if name not in COLUMN_CHOICES:
             raise UnknownNameError(
                 "column choice", name, COLUMN_CHOICES, "Select columns with --columns cloud=NAME label=NAME."
             )
-    own = tuple(
-        (name, column)
-        for name, column in (columns or {}).items()
-        if name in COLUMN_NAMES and (name, task) != _TABLE_LABEL
-    )
+    # for task 'classify', `label` is a column of the table, otherwise a property of the points
+    target = "label" if task == "classify" else ""
+    own = tuple((name, column) for name, column in columns.items() if name in COLUMN_NAMES and name != target)
     recipe = parse_cloud_recipe(entry)
     if recipe is not None:
         if task and recipe.task != task:
             advice = "Use the dataset 'solids'." if task == "classify" else "Use the dataset 'rooms'."
-            raise DataError(
-                f"this synthetic dataset is for task '{recipe.task}', not for '{task}'.", entry, advice=advice
-            )
+            problem = f"this synthetic dataset is for task '{recipe.task}', not for '{task}'."
+            raise DataError(problem, entry, advice=advice)
         return (CloudSample(source, label, entry, number + 1) for number, source, label in iter_recipe_clouds(recipe))
     if os.path.isdir(os.path.expanduser(entry)):
-        return _read_class_folders(entry, own) if task == "classify" else _read_folder(entry, own)
-    if task == "classify" or _is_table(entry, columns):
-        return _read_table(entry, task, columns, own, on_error)
+        return _read_folder(entry, task == "classify", own)
+    # the header of .txt and .csv decides between a table of point clouds and a point cloud
+    kind = file_format(entry)
+    if (
+        target
+        or "cloud" in columns
+        or (kind in TABLE_SUFFIXES and kind != ".csv")
+        or any(name.lower() in COLUMN_ALIASES["cloud"] for name in _column_names(entry))
+    ):
+        chosen = {name: column for name, column in columns.items() if name in ("cloud", target)} or None
+        return read_table(
+            CLOUD,
+            entry,
+            target,
+            chosen,
+            on_error,
+            lambda line, source, content, label: CloudSample(source, label, entry, line, content, own),
+        )
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
+
+
+def _read_folder(entry: str, has_classes: bool, own: tuple[tuple[str, str], ...]) -> CloudIterator:
+    reject_split_folders(entry, subfolder_names(entry))
+    yield from read_folder(
+        CLOUD,
+        entry,
+        has_classes,
+        lambda path, label, number: CloudSample(path, label, entry, number, columns=own),
+    )
 
 
 def _iterate_entries(task: str, data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
@@ -167,119 +193,70 @@ read_clouds, iterate_clouds = partial(_read_entry, "classify"), partial(_iterate
 read_labeled_clouds, iterate_labeled_clouds = partial(_read_entry, "segment"), partial(_iterate_entries, "segment")
 read_unlabeled_clouds = partial(_read_entry, "")
 
-_TABLE_LABEL = ("label", "classify")
-"""For task 'classify', `label` is a column of the table, otherwise a property of the points."""
+
+# -- classes of labeled points; labels below 0 are unknown and ignored
+
+IGNORE_LABEL = -1
+"""Class index of points without a label, ignored by the loss."""
+MAX_LABEL = 65535
+"""maximum label value"""
 
 
-# -- folders
+def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
+    """Classes from a file next to the point clouds or in a parent folder; None if there is no such file."""
+    for entry in entries:
+        if (found := find_classes_near(entry)) is not None:
+            return found
+    return None
 
 
-def _subfolder_names(folder: str) -> list[str]:
-    with os.scandir(folder) as items:
-        return sorted(item.name for item in items if item.is_dir() and not item.name.startswith("."))
+def find_classes_near(source: str) -> ClassMap | None:
+    """Classes of one point cloud or data entry; a generated dataset defines its own classes."""
+    recipe = parse_cloud_recipe(source)
+    if recipe is not None:
+        names = recipe_classes(recipe)
+        return ClassMap(names, tuple(range(len(names))))
+    path = os.path.abspath(os.path.expanduser(source))
+    return find_classes_above(path if os.path.isdir(path) else os.path.dirname(path), SEARCH_DEPTH)
 
 
-def _read_folder(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
-    folder = os.path.expanduser(entry)
-    reject_split_folders(entry, _subfolder_names(folder))
-    for number, file in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
-        yield (
-            CloudSample(file.path, "", entry, number, columns=own)
-            if file.matches
-            else SkippedRow(entry, number, file.reason)
-        )
-
-
-def _read_class_folders(entry: str, own: tuple[tuple[str, str], ...]) -> CloudIterator:
-    """Point clouds with the first subfolder as the class; deeper subfolders are ignored."""
-    folder = os.path.expanduser(entry)
-    reject_split_folders(entry, _subfolder_names(folder))
-    has_classes, outside = False, 0
-    for number, file in enumerate(walk_files(folder, CLOUD_SUFFIXES, "point cloud"), start=1):
-        label = file.parts[0] if len(file.parts) > 1 else ""
-        if file.matches and label:
-            has_classes = True
-            yield CloudSample(file.path, label, entry, number, columns=own)
-            continue
-        outside += file.matches
-        yield SkippedRow(entry, number, f"not in a class folder: {file.name}" if file.matches else file.reason)
-    if outside and not has_classes:
-        advice = "The folder of a point cloud is the class. Create one folder per class, or pass a table with labels."
-        raise DataError(
-            f"no class folders found ({outside:,} point cloud{'s' if outside > 1 else ''} in the folder itself).",
-            entry,
-            advice=advice,
-        )
-
-
-# -- tables
-
-
-def _is_table(entry: str, columns: OptionalColumns) -> bool:
-    """True if the file is a table of point clouds, not a point cloud itself; the header decides for .txt and .csv."""
-    kind = file_format(entry)
-    if "cloud" in (columns or {}) or (kind in TABLE_SUFFIXES and kind != ".csv"):
-        return True
-    return kind in ALL_TABLE_SUFFIXES and _has_column(entry, COLUMN_ALIASES["cloud"])
-
-
-def _has_column(entry: str, words: Sequence[str]) -> bool:
-    """True if the table has a column with one of these names."""
-    return any(name.lower() in words for name in _column_names(entry))
-
-
-def _column_names(entry: str) -> Sequence[str]:
-    if file_format(entry) not in ALL_TABLE_SUFFIXES:
-        return ()
-    try:
-        return tuple(read_header(entry))
-    except (RegardError, OSError):  # the reader reports the error later
-        return ()
-
-
-def _lists_clouds(entry: str) -> bool:
-    """True if the first value of a column for files of any kind is a point cloud file."""
-    unsure = [name for name in _column_names(entry) if name.lower() in COLUMN_ALIASES["cloud"][len(CLOUD_COLUMNS) :]]
-    return any(file_format(first_value(entry, name)) in CLOUD_ONLY_SUFFIXES for name in unsure)
-
-
-def _read_table(
-    entry: str, task: str, columns: OptionalColumns, own: tuple[tuple[str, str], ...], on_error: ErrorHandler
-) -> CloudIterator:
-    target = "label" if task == "classify" else ""
-    chosen = {name: column for name, column in (columns or {}).items() if name in ("cloud", target)} or None
-    rows = iterate_file_table(entry, target, chosen, on_error, "cloud")
-    return make_samples(entry, rows, lambda line, row: _make_sample(entry, line, row, target, own), on_error, "missing")
-
-
-def _make_sample(
-    entry: str, line: int, row: Mapping[str, Any], target: str, own: tuple[tuple[str, str], ...]
-) -> CloudSample | SkippedRow | None:
-    cloud, label = row["cloud"], row[target] if target else "-"
-    if not cloud and (not label or not target):
+def classes_from_cloud(cloud: PointCloud) -> ClassMap | None:
+    """Classes named in the file of a point cloud; a name equal to the class id marks an id without a name."""
+    if not cloud.classes:
         return None
-    if not cloud or not label:
-        return SkippedRow(entry, line, f"no {'label' if cloud else 'point cloud'} for: {str(cloud or label)[:60]}")
-    if isinstance(label, EmbeddedFile):
-        raise DataError("the label must be text.", entry, line, "Select the label column with --columns label=NAME.")
-    source, content = _resolve_file(entry, line, cloud)
-    return CloudSample(source, label if target else "", entry, line, content, own)
+    named = [(name, number) for number, name in enumerate(cloud.classes) if name != str(number)]
+    return ClassMap(tuple(name for name, _ in named), tuple(number for _, number in named)) if named else None
 
 
-def _resolve_file(entry: str, line: int, value: str | EmbeddedFile) -> tuple[str, bytes]:
-    """Path of an existing file, or name and content of an embedded file."""
-    if isinstance(value, EmbeddedFile):
-        return value.name, value.content
-    if value.startswith(("http://", "https://", "s3://", "gs://")):
-        raise DataError(f"'{value[:80]}' is a URL.", entry, line, "Download the file, and use the local path.")
-    here = os.path.dirname(os.path.expanduser(entry))
-    for folder in (here, find_subfolder(here or ".", CLOUD_FOLDERS)):
-        if folder is not None and os.path.isfile(path := os.path.join(folder, os.path.expanduser(value))):
-            return path, b""
-    advice = "Paths are relative to the folder of the table, or to a folder 'clouds' next to the table."
-    if line == 1:
-        advice += " If the first row is a header, select the column with --columns cloud=NAME."
-    raise DataError(f"point cloud '{value[:80]}' not found.", entry, line, advice)
+def infer_cloud_classes(values: Iterable[int]) -> ClassMap:
+    """Classes from labels without names: each label from 0 on is a class, named by its number."""
+    return infer_classes(value for value in values if value >= 0)
+
+
+def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = "") -> NDArray[np.int64]:
+    """(N,) class indices of labels, IGNORE_LABEL for unknown and void labels; errors report `path`."""
+    table = np.full(MAX_LABEL + 2, -2, dtype=np.int64)  # the last entry is for label -1
+    table[[*classes.void, -1]] = IGNORE_LABEL
+    table[list(classes.values)] = np.arange(len(classes.values))
+    found = table[np.where(labels < 0, -1, np.minimum(labels, MAX_LABEL))]
+    strange = np.unique(labels[(found == -2) | (labels > MAX_LABEL)]).tolist()
+    if strange:
+        told = f"labels without a class: {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}."
+        raise DataError(
+            told,
+            path or None,
+            advice="Name these labels in classes.txt next to the point clouds; the name void marks labels to ignore.",
+        )
+    return found
+
+
+def count_labels(labels: NDArray[Any]) -> dict[int, int]:
+    """Number of occurrences of each label."""
+    values, counts = np.unique(labels, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+# -- cache
 
 
 class CloudCache:
