@@ -1,10 +1,12 @@
-"""Recursive file listing in sorted order, and matching of the files of two folders by name."""
+"""Files of images and point clouds: recursive listing in sorted order, matching of two folders by name, and reading."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from regard.errors import DataError
 
@@ -105,3 +107,48 @@ def _common_suffix(stems: Sequence[str], there: dict[str, str]) -> str:
         if len(words) == 1 and all(name.endswith(words[0]) for name in there):
             return words[0]
     return ""
+
+
+# -- reading
+
+COPY_AGAIN = "Copy or download the file again, or remove it."
+
+
+class FileFormatError(Exception):
+    """Problem of a file, advice and line; `report_errors` adds the path."""
+
+    def __init__(self, problem: str, advice: str = "", line: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.advice, self.line = problem, advice, line
+
+    def to_data_error(self, path: str, line: int | None = None) -> DataError:
+        return DataError(self.problem, path, self.line if line is None else line, self.advice)
+
+
+@contextmanager
+def report_errors(path: str, line: int | None, noun: str) -> Iterator[None]:
+    """Errors in the content of a file become `DataError` with the path, and the row of a table for an embedded file."""
+    try:
+        yield
+    except FileFormatError as error:
+        raise error.to_data_error(path, line) from error
+    except MemoryError as error:
+        raise DataError(f"the {noun} does not fit into free memory.", path, line) from error
+
+
+def open_file(source: str, noun: str, path: str, line: int | None) -> BinaryIO:
+    """Open a regular file, because opening a pipe could block forever; errors report `path` and `line`."""
+    name = os.path.expanduser(source)
+    if not os.path.isfile(name):
+        article = "an" if noun[0] in "aeiou" else "a"
+        other = f"expected {article} {noun} file, got a folder." if os.path.isdir(name) else "not a regular file."
+        raise DataError(other if os.path.exists(name) else "file not found.", path, line)
+    try:
+        return open(name, "rb")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error message of a library, or the type of the error."""
+    return str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__

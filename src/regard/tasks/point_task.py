@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, Uniform
-from regard.data.points.cloud import DEFAULT_POINTS, CloudFormatError, PointCloud, RawCloud, normalize_cloud
+from regard.data.points.cloud import DEFAULT_POINTS, FileFormatError, PointCloud, RawCloud, normalize_cloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.points.labeled import CloudCache, CloudSample, read_unlabeled_clouds
 from regard.data.settings import DataSettings
@@ -367,7 +367,7 @@ def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
         parts = {name: rows[:, 3 + 3 * at : 6 + 3 * at] for at, name in enumerate(points.features)}
     try:
         return normalize_cloud(RawCloud(rows[:, :3], **parts))
-    except CloudFormatError as error:
+    except FileFormatError as error:
         raise error.to_data_error("point cloud") from error
 
 

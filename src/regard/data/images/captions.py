@@ -97,24 +97,21 @@ def iterate_captions(data: Sequence[str], columns: Mapping[str, str] | None = No
 
 
 def read_captions(
-    entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+    entry: str,
+    columns: Mapping[str, str] | None = None,
+    on_error: ErrorHandler = raise_error,
+    required: ColumnNames = REQUIRED_COLUMNS,
 ) -> CaptionIterator:
     """Yield the captioned images of one file, in order of first occurrence."""
-    return _read_samples(entry, columns, on_error, REQUIRED_COLUMNS)
-
-
-def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:
-    """Yield each image of a file once; captions are not read and may be missing."""
-    return _read_samples(entry, columns, on_error, ("image",))
-
-
-def _read_samples(
-    entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
-) -> CaptionIterator:
     ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
     rows = _read_rows(path, columns, on_error, required)
     return drop_trailing_blanks(str(path), _group_by_image(path, rows, splits, on_error, required))
+
+
+def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:
+    """Yield each image of a file once; captions are not read and may be missing."""
+    return read_captions(entry, columns, on_error, ("image",))
 
 
 def parse_splits(entry: str) -> tuple[str, tuple[str, ...]]:
@@ -135,11 +132,11 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
         if len(candidates) == 1:
             return candidates[0], splits
         files = candidates or files
-    found_names = f"Found: {format_list(file.name for file in files)}."
+    names = f"Found: {format_list(file.name for file in files)}."
     if not files:
-        found_names = f"No file has one of the extensions {', '.join(CAPTION_SUFFIXES)}."
+        names = f"No file has one of the extensions {', '.join(CAPTION_SUFFIXES)}."
     problem = "expected one caption file in this folder, such as captions.jsonl."
-    raise DataError(problem, folder, advice=f"{found_names} Pass the caption file by name.")
+    raise DataError(problem, folder, advice=f"{names} Pass the caption file by name.")
 
 
 # -- files -> rows
@@ -148,14 +145,12 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
 def _read_rows(
     path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
 ) -> RowIterator:
-    kind = file_format(path)
-    document = read_json_document(path, ("images", "annotations")) if kind == ".json" else None
+    document = read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
     if isinstance(document, dict):
         return _coco_rows(path, document, on_error, required)
-    if isinstance(document, list):
-        return select_columns(path, enumerate(document, start=1), CAPTION_COLUMNS, required, columns, on_error)
-    if has_column_names(path):
-        return select_columns(path, read_records(path, on_error), CAPTION_COLUMNS, required, columns, on_error)
+    if isinstance(document, list) or has_column_names(path):
+        records = enumerate(document, start=1) if isinstance(document, list) else read_records(path, on_error)
+        return select_columns(path, records, CAPTION_COLUMNS, required, columns, on_error)
     return _table_rows(path, columns, on_error, required)
 
 
@@ -207,12 +202,9 @@ def _table_rows(
             required = REQUIRED_COLUMNS  # no header
         missing = [name for name in required if name not in chosen]
         if len(missing) == 1 or (missing and len(names) != 2):
-            commas = (
-                " If commas separate the columns, rename the file to .csv."
-                if len(names) == 1 and "," in next(iter(names))
-                else ""
-            )
-            advice = f"Pass --columns {missing[0]}=NAME (available: {format_list(names)}).{commas}"
+            advice = f"Pass --columns {missing[0]}=NAME (available: {format_list(names)})."
+            if len(names) == 1 and "," in next(iter(names)):
+                advice += " If commas separate the columns, rename the file to .csv."
             raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
     chosen = {name: column for name, column in chosen.items() if name in (*required, "split")}
     return iterate_rows(str(path), required, chosen or None, on_error, optional=("split",))
@@ -259,9 +251,7 @@ def _group_by_image(
         else:
             by_path[image] = _ImageCaptions(image, line, error_line, captions)
             order.append((line, by_path[image]))
-    _check_splits(path, selected, splits)
-    if not selected and not inputs_only:
-        _require_split(path, splits)
+    _check_splits(path, selected, {name: count for name, count in splits.items() if name}, inputs_only)
     if embedded is not None:
         yield embedded.line, _make_sample(path, embedded, folders)
     for line, item in order:
@@ -311,27 +301,20 @@ def _image_folders(path: Path) -> list[str]:
     return [str(parent), *([subfolder] if subfolder else []), *(str(folder) for folder in siblings if folder.is_dir())]
 
 
-def _check_splits(path: Path, selected: Sequence[str], splits: Mapping[str, int]) -> None:
-    existing = {name: count for name, count in splits.items() if name}
+def _check_splits(path: Path, selected: Sequence[str], counts: Mapping[str, int], inputs_only: bool) -> None:
+    """Raise `DataError` if the file lacks a selected split, or if it has several splits and training selects none."""
     for split in selected:
-        if split not in existing:
-            splits_found = (
-                f"Available splits: {format_list(existing)}."
-                if existing
-                else "No row has a value in the column 'split'."
-            )
-            raise DataError(f"unknown split '{split}'.", path, advice=splits_found)
-
-
-def _require_split(path: Path, splits: Mapping[str, int]) -> None:
-    """Raise `DataError` if the file contains several splits, because training uses one split."""
-    existing = {name: count for name, count in splits.items() if name}
-    if len(existing) > 1 and all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in existing):
-        counts = ", ".join(f"{name} {count:,}" for name, count in existing.items())
-        first = next((name for name in existing if name.startswith("train")), next(iter(existing)))
-        other = next(name for name in existing if name != first)
+        if split not in counts:
+            available = f"Available splits: {format_list(counts)}."
+            advice = available if counts else "No row has a value in the column 'split'."
+            raise DataError(f"unknown split '{split}'.", path, advice=advice)
+    known = all(name.lower() in (*SPLIT_FOLDERS, "restval") for name in counts)
+    if not selected and not inputs_only and len(counts) > 1 and known:
+        listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        first = next((name for name in counts if name.startswith("train")), next(iter(counts)))
+        other = next(name for name in counts if name != first)
         advice = f"Select one split for each option: --data '{path}#{first}' --valid '{path}#{other}'."
-        raise DataError(f"the file contains several splits ({counts}).", path, advice=advice)
+        raise DataError(f"the file contains several splits ({listed}).", path, advice=advice)
 
 
 CAPTIONED = Reader(

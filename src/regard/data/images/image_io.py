@@ -23,18 +23,16 @@ from numpy.typing import DTypeLike, NDArray
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from regard import capabilities
-from regard.errors import DataError
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, first_line, open_file, report_errors
 
 MAX_PIXELS = 100_000_000
 """maximum number of decoded pixels: 300 MB as RGB"""
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
-METERS_PER_MM = 0.001
 
 Location = tuple[str, int]
 """Table and row of an embedded image, for messages."""
 Color = tuple[int, int, int]
 
-_EXIF_ORIENTATION = 0x0112
 _EXIF_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90,
@@ -51,15 +49,12 @@ _OTHER_FORMATS = {
 }  # fmt: skip
 """First bytes of files that are not images."""
 _IMAGE_MAGIC = {
-    b"\x89PNG": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-    b"GIF8": "GIF",
-    b"RIFF": "WebP",
-    b"BM": "BMP",
-    b"II*\0": "TIFF",
+    b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"RIFF": "WebP", b"BM": "BMP", b"II*\0": "TIFF",
     b"MM\0*": "TIFF",
-}
+}  # fmt: skip
 """First bytes of image formats, to report images that Pillow cannot identify as damaged."""
+_TOO_LARGE = f"the image has {{:,.0f}} megapixels; the maximum is {MAX_PIXELS / 1e6:,.0f}."
+_RESIZE = "Resize the image, or save it as JPEG, which can be decoded at a reduced size."
 
 
 @dataclass(frozen=True)
@@ -97,8 +92,8 @@ def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
     turn = _orientation(image)
     try:
         return _to_rgb(image if turn is None else image.transpose(turn))
-    except _ImageError as error:
-        raise DataError(error.args[0], getattr(image, "filename", None) or "image", advice=error.args[1]) from error
+    except FileFormatError as error:
+        raise error.to_data_error(getattr(image, "filename", None) or "image") from error
 
 
 def inspect_image(
@@ -115,14 +110,18 @@ def read_mask(
     """Class ids, (H, W): gray values, palette indices, or the ids that `colors` assigns to RGB colors."""
     with _open_image(source, location, 0) as (image, facts):
         if facts.format == "JPEG":
-            raise _ImageError("JPEG masks are not supported: compression changes class ids.", "Save the mask as PNG.")
+            raise FileFormatError(
+                "JPEG masks are not supported: compression changes class ids.", "Save the mask as PNG."
+            )
         if image.mode in ("L", "P", "1", "LA", "PA") and not colors:
             # drops the alpha channel; 1-bit masks become 0 and 1
             return np.array(image.getchannel(0) if len(image.getbands()) > 1 else image).astype(np.uint8)
         if image.mode.startswith("I"):
             return _to_smallest_uint(np.array(image))
         if image.mode in ("F", "CMYK", "YCbCr", "LAB", "HSV"):
-            raise _ImageError(f"unsupported pixel mode {image.mode} for a mask.", "Save the mask as 8- or 16-bit PNG.")
+            raise FileFormatError(
+                f"unsupported pixel mode {image.mode} for a mask.", "Save the mask as 8- or 16-bit PNG."
+            )
         return _colors_to_classes(np.array(image.convert("RGB")), colors)
 
 
@@ -136,12 +135,12 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
             if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or unit is None):
                 kind = "8 bits per pixel" if image.mode == "L" else f"pixel mode {image.mode}"
                 scale = " For 8 bits, set data.depth_scale=METERS (meters per unit)." if image.mode == "L" else ""
-                raise _ImageError(
+                raise FileFormatError(
                     f"expected a depth map with 16 bits per pixel or floats, got {kind}.",
                     f"Save depth as 16-bit PNG or as floats.{scale}",
                 )
             found = np.array(image)
-    step = unit if unit is not None else METERS_PER_MM if np.issubdtype(found.dtype, np.integer) else 1.0
+    step = unit if unit is not None else 0.001 if np.issubdtype(found.dtype, np.integer) else 1.0
     metres = found.astype(np.float32) * np.float32(step)
     with np.errstate(invalid="ignore"):
         known = np.isfinite(metres) & (metres > 0)
@@ -149,10 +148,6 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
 
 
 # -- opening
-
-
-class _ImageError(Exception):
-    """Problem and advice; `_open_image` adds the file name."""
 
 
 class _WarningFilter:
@@ -189,36 +184,21 @@ def _open_image(
 ) -> Iterator[tuple[Image.Image, ImageInfo]]:
     """Decoded upright image and its properties; errors inside the context become `DataError` with the file name."""
     path, line = place or (source if isinstance(source, str) else "image", None)
-    with _open_stream(source, path, line) as stream, _suppress_warnings():
+    opened = open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
+    with opened as stream, _suppress_warnings(), report_errors(path, line, "image"):
         try:
             with _identify(stream) as image:
                 yield _decode(image, least, curious)
-        except _ImageError as error:
-            raise DataError(error.args[0], path, line, error.args[1]) from error
-        except MemoryError as error:
-            raise DataError("the image does not fit into free memory.", path, line) from error
+        except (FileFormatError, MemoryError):
+            raise
         except Exception as error:  # decoders raise many types of exceptions
-            cut = isinstance(error, EOFError) or "truncated" in str(error).lower()
-            reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+            cut, reason = isinstance(error, EOFError) or "truncated" in str(error).lower(), first_line(error)
             problem = f"truncated file: {reason}." if cut else f"damaged image: cannot be decoded ({reason})."
-            raise DataError(problem, path, line, "Copy or download the file again, or remove it.") from error
-
-
-def _open_stream(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
-    if isinstance(source, bytes):
-        return io.BytesIO(source)
-    name = os.path.expanduser(source)
-    if not os.path.isfile(name):  # opening a pipe could block forever
-        there = "expected an image file, got a folder." if os.path.isdir(name) else "not a regular file."
-        raise DataError(there if os.path.exists(name) else "file not found.", path, line)
-    try:
-        return open(name, "rb")
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
+            raise FileFormatError(problem, COPY_AGAIN) from error
 
 
 def _identify(stream: IO[bytes]) -> Image.Image:
-    """Opened image, not decoded yet."""
+    """Opened image, not decoded yet. The first bytes of other files determine the error."""
     Image.init()  # older Pillow versions raise for unknown formats
     try:
         return Image.open(stream, formats=[name for name in FORMATS if name in Image.OPEN])
@@ -227,33 +207,23 @@ def _identify(stream: IO[bytes]) -> Image.Image:
         if stream.read(3) == b"\xff\xd8\xff":  # JPEG can be decoded at a reduced size
             stream.seek(0)
             return JpegImagePlugin.JpegImageFile(stream)
-        many = re.search(r"(\d+) pixels", str(error))
-        raise _too_large_error(int(many[1]) if many else 0) from error
+        pixels = re.search(r"(\d+) pixels", str(error))
+        raise FileFormatError(_TOO_LARGE.format(int(pixels[1]) / 1e6 if pixels else 0), _RESIZE) from error
     except UnidentifiedImageError as error:
         stream.seek(0)
-        raise _ImageError(*_unidentified_message(stream.read(64))) from error
-
-
-def _too_large_error(pixels: int) -> _ImageError:
-    return _ImageError(
-        f"the image has {pixels / 1e6:,.0f} megapixels; the maximum is {MAX_PIXELS / 1e6:,.0f}.",
-        "Resize the image, or save it as JPEG, which can be decoded at a reduced size.",
-    )
-
-
-def _unidentified_message(first: bytes) -> tuple[str, str]:
-    """Problem and advice for a file that Pillow cannot identify, from the first bytes."""
-    if not first:
-        return "the file is empty.", "Copy or download the file again, or remove it."
-    for magic, kind in _IMAGE_MAGIC.items():
-        if first.startswith(magic):
-            return f"damaged {kind} image.", "Copy or download the file again, or remove it."
-    if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
-        return "HEIC images are not supported.", "Convert the image to JPEG."
-    small = first.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-    kind = next((kind for magic, kind in _OTHER_FORMATS.items() if small.startswith(magic.lower())), "")
-    problem = f"expected an image, got {kind}." if kind else "unknown image format."
-    return problem, "Supported: JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000."
+        first = stream.read(64)
+        if not first:
+            raise FileFormatError("the file is empty.", COPY_AGAIN) from error
+        for magic, kind in _IMAGE_MAGIC.items():
+            if first.startswith(magic):
+                raise FileFormatError(f"damaged {kind} image.", COPY_AGAIN) from error
+        if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
+            raise FileFormatError("HEIC images are not supported.", "Convert the image to JPEG.") from error
+        lowered = first.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+        kind = next((kind for magic, kind in _OTHER_FORMATS.items() if lowered.startswith(magic.lower())), "")
+        problem = f"expected an image, got {kind}." if kind else "unknown image format."
+        advice = "Supported: JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000."
+        raise FileFormatError(problem, advice) from error
 
 
 def _decode(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image, ImageInfo]:
@@ -267,20 +237,23 @@ def _decode(image: Image.Image, least: int, curious: bool) -> tuple[Image.Image,
         if scale > 1:
             image.draft(None, (max(width // scale, 1), max(height // scale, 1)))
     elif width * height > MAX_PIXELS:
-        raise _too_large_error(width * height)
+        raise FileFormatError(_TOO_LARGE.format(width * height / 1e6), _RESIZE)
     moves = curious and image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
     form = "JPEG" if scale > 1 or image.format == "MPO" else image.format or ""
     image.load()
     turn = _orientation(image)
     upright = image if turn is None else image.transpose(turn)
     sides = (height, width) if turn in _SWAPS_AXES else (width, height)
-    clear = curious and _min_alpha(upright) < 255
+    clear = False
+    if curious and _has_alpha(upright) and not upright.mode.startswith("I"):
+        alpha = upright.convert("LA" if upright.mode == "La" else "RGBA").getchannel("A")
+        clear = int(np.array(alpha).min()) < 255
     return upright, ImageInfo(sides[1], sides[0], image.mode, form, moves, turn is not None, scale > 1, clear)
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
     try:
-        return _EXIF_TRANSPOSE.get(image.getexif().get(_EXIF_ORIENTATION, 1))
+        return _EXIF_TRANSPOSE.get(image.getexif().get(0x0112, 1))
     except Exception:  # EXIF data can be damaged in a valid image
         return None
 
@@ -290,42 +263,33 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
 
 def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode.startswith("I") or image.mode == "F":
-        grey = _to_uint8(np.array(image))
-        return np.repeat(grey[:, :, None], 3, axis=2)
+        values = np.array(image)
+        low, high = float(values.min()), float(values.max())
+        # integers have a range of 16 bits, floats a range of 0 to 1 or 0 to 255
+        limit = 65535.0 if np.issubdtype(values.dtype, np.integer) else 1.0 if high <= 1 else 255.0
+        if not (low >= 0 and high <= limit):  # also raises for NaN
+            raise FileFormatError(
+                f"gray values from {low:g} to {high:g} are not supported: the brightness range is unknown.",
+                "Save the image with 8 or 16 bits per pixel, or as floats from 0 to 1.",
+            )
+        gray = np.rint(values.astype(np.float64) * (255.0 / limit)).astype(np.uint8)
+        return np.repeat(gray[:, :, None], 3, axis=2)
     if _has_alpha(image):
         clear = image.convert("LA" if image.mode == "La" else "RGBA").convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", clear.size, (255, 255, 255, 255)), clear)
     return np.array(image.convert("RGB"))
 
 
-def _to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Gray values as 8 bits: integers have a range of 16 bits, floats a range of 0 to 1 or 0 to 255."""
-    low, high = float(values.min()), float(values.max())
-    whole = np.issubdtype(values.dtype, np.integer)
-    most = 65535.0 if whole else 1.0 if high <= 1 else 255.0
-    if not (low >= 0 and high <= most):  # also raises for NaN
-        raise _ImageError(
-            f"gray values from {low:g} to {high:g} are not supported: the brightness range is unknown.",
-            "Save the image with 8 or 16 bits per pixel, or as floats from 0 to 1.",
-        )
-    return np.rint(values.astype(np.float64) * (255.0 / most)).astype(np.uint8)
-
-
 def _has_alpha(image: Image.Image) -> bool:
     return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
-
-
-def _min_alpha(image: Image.Image) -> int:
-    if not _has_alpha(image) or image.mode.startswith("I"):
-        return 255
-    alpha = image.convert("LA" if image.mode == "La" else "RGBA").getchannel("A")
-    return int(np.array(alpha).min())
 
 
 def _to_smallest_uint(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.uint16]:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
-        raise _ImageError(f"invalid class ids: values range from {low} to {high}.", "Use class ids from 0 to 65,535.")
+        raise FileFormatError(
+            f"invalid class ids: values range from {low} to {high}.", "Use class ids from 0 to 65,535."
+        )
     return values.astype(np.uint8) if high < 256 else values.astype(np.uint16)
 
 
@@ -335,7 +299,7 @@ def _colors_to_classes(
     if not colours:
         if (pixels == pixels[:, :, :1]).all():
             return np.ascontiguousarray(pixels[:, :, 0])
-        raise _ImageError(
+        raise FileFormatError(
             "the mask is a color image, but no file assigns colors to classes.",
             'Add classes.json to the mask folder: {"classes": ["road", …], "colors": [[128, 64, 128], …]}.',
         )
@@ -347,7 +311,7 @@ def _colors_to_classes(
     if strange.any():
         first = pixels[strange][0].tolist()
         share = 100 * float(strange.mean())
-        raise _ImageError(
+        raise FileFormatError(
             f"the mask contains colors of no class, such as {first} ({share:.2g} % of the pixels).",
             "Add the colors to classes.json or classes.txt. JPEG compression and smooth resizing add such colors.",
         )
@@ -357,21 +321,21 @@ def _colors_to_classes(
 def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | None:
     """Array of a .npy file; None for other formats."""
     path, line = place or (source if isinstance(source, str) else "array", None)
-    with _open_stream(source, path, line) as stream:
+    opened = open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
+    with opened as stream, report_errors(path, line, "array"):
         if stream.read(6) != b"\x93NUMPY":
             return None
         stream.seek(0)
         try:
-            found: NDArray[Any] = np.load(stream, allow_pickle=False)
+            array: NDArray[Any] = np.load(stream, allow_pickle=False)
         except (ValueError, EOFError, OSError, MemoryError, SyntaxError) as error:
-            reason = str(error).partition("\n")[0].rstrip(".")
-            raise DataError(f"damaged NumPy array ({reason}).", path, line, "Save the array again.") from error
-    if found.ndim == 3:
-        found = found.squeeze()
-    if found.ndim != 2 or found.dtype.kind not in "fiu" or not found.size:
-        problem = f"expected one depth value per pixel, got an array of shape {found.shape} and type {found.dtype}."
-        raise DataError(problem, path, line, "Save the array with shape (height, width).")
-    return found
+            raise FileFormatError(f"damaged NumPy array ({first_line(error)}).", "Save the array again.") from error
+        if array.ndim == 3:
+            array = array.squeeze()
+        if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
+            problem = f"expected one depth value per pixel, got an array of shape {array.shape} and type {array.dtype}."
+            raise FileFormatError(problem, "Save the array with shape (height, width).")
+        return array
 
 
 # -- cache of decoded images

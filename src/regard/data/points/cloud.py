@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.errors import DataError
+from regard.data.file_discovery import FileFormatError
 
 MAX_POINTS = 100_000_000
 """maximum number of points per file (about 1 GB of coordinates)"""
@@ -90,15 +90,10 @@ class RawCloud:
     from_mesh: bool = False
 
 
-class CloudFormatError(Exception):
-    """Problem of a file, advice and line; the caller adds the path."""
-
-    def __init__(self, problem: str, advice: str = "", line: int | None = None) -> None:
-        super().__init__(problem)
-        self.problem, self.advice, self.line = problem, advice, line
-
-    def to_data_error(self, path: str, line: int | None = None) -> DataError:
-        return DataError(self.problem, path, self.line if line is None else line, self.advice)
+def check_count(count: int, noun: str, advice: str = "Split the file into smaller files.") -> None:
+    """Raise `FileFormatError` if a file has more than `MAX_POINTS` points or other elements."""
+    if count > MAX_POINTS:
+        raise FileFormatError(f"{count:,} {noun} exceed the maximum of {MAX_POINTS:,}.", advice)
 
 
 def resolve_columns(
@@ -113,26 +108,26 @@ def resolve_columns(
             column = next((lowered[alias] for alias in aliases if alias in lowered), None)
         elif column not in available:
             advice = f"Available columns: {', '.join(available) or 'none'}."
-            raise CloudFormatError(f"unknown column '{column}' for {name}.", advice)
+            raise FileFormatError(f"unknown column '{column}' for {name}.", advice)
         if column:
             resolved[name] = column
     return resolved
 
 
 def normalize_cloud(raw: RawCloud) -> PointCloud:
-    """Convert a raw point cloud to the common format; raises CloudFormatError for invalid values."""
+    """Convert a raw point cloud to the common format; raises FileFormatError for invalid values."""
     if raw.coordinates.ndim != 2 or raw.coordinates.shape[1] != 3:
-        raise CloudFormatError(f"expected coordinates of shape (N, 3), got {raw.coordinates.shape}.")
+        raise FileFormatError(f"expected coordinates of shape (N, 3), got {raw.coordinates.shape}.")
     if raw.coordinates.dtype.kind not in "fiub":
-        raise CloudFormatError(f"coordinates must be numbers, got dtype {raw.coordinates.dtype}.")
+        raise FileFormatError(f"coordinates must be numbers, got dtype {raw.coordinates.dtype}.")
     coordinates = raw.coordinates.astype(np.float64)
     with np.errstate(invalid="ignore"):
         valid: NDArray[np.bool_] = np.all(np.abs(coordinates) <= MAX_COORDINATE, axis=1)  # false for NaN
     num_dropped = int(len(valid) - valid.sum())
     if not len(valid):
-        raise CloudFormatError("the file contains no points.", "Export the file again, or remove the file.")
+        raise FileFormatError("the file contains no points.", "Export the file again, or remove the file.")
     if num_dropped == len(valid):
-        raise CloudFormatError(f"all {len(valid):,} points have NaN or infinite coordinates.", "Export the file again.")
+        raise FileFormatError(f"all {len(valid):,} points have NaN or infinite coordinates.", "Export the file again.")
     colors, normals, labels = raw.colors, raw.normals, raw.labels
     if num_dropped:
         coordinates = coordinates[valid]
@@ -165,7 +160,7 @@ def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
     values = np.nan_to_num(colors.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
     if low < 0 or high > 65535:
-        raise CloudFormatError(
+        raise FileFormatError(
             f"color values range from {low:g} to {high:g}.", "Supported ranges: 0 to 1, 0 to 255 and 0 to 65,535."
         )
     whole_ones = colors.dtype.kind in "iu"
@@ -177,13 +172,13 @@ def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
     """(N,) integer labels; NaN and infinite labels become -1, and fractions raise an error."""
     if labels.dtype.kind in "iub":
         if labels.dtype == np.uint64 and labels.max(initial=0) > 2**62:
-            raise CloudFormatError(f"label values up to {labels.max()} are too large for class ids (maximum {2**62}).")
+            raise FileFormatError(f"label values up to {labels.max()} are too large for class ids (maximum {2**62}).")
         return labels.astype(np.int64)
     values = labels.astype(np.float64)
     values = np.where(np.isfinite(values), values, -1.0)
     broken = np.flatnonzero((values != np.rint(values)) | (np.abs(values) > 2.0**53))
     if len(broken):
-        raise CloudFormatError(
+        raise FileFormatError(
             f"labels must be integers, got {values[broken[0]]:g} for point {broken[0] + 1:,}.",
             "Labels are class ids. Select the label column with --columns label=NAME.",
         )
@@ -207,7 +202,7 @@ def triangulate(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices:
             f"face {number:,} refers to vertex {int(corners[wrong[0]]):,}, "
             f"but the file has {vertices:,} vertices (counted from 0)."
         )
-        raise CloudFormatError(problem, "The file is damaged. Export the file again.")
+        raise FileFormatError(problem, "The file is damaged. Export the file again.")
     triangles = np.maximum(counts - 2, 0)
     face = np.repeat(np.arange(len(counts)), triangles)
     step = np.arange(len(face)) - np.repeat(np.cumsum(triangles) - triangles, triangles)
@@ -299,7 +294,7 @@ def cloud_from_table(
     columns = {name: column for name, column in (columns or {}).items() if name in COLUMN_NAMES}
     wide = table.shape[1]
     if wide < 3:
-        raise CloudFormatError(f"expected at least 3 columns per point (x, y and z), got {wide}.", HEADER_HINT)
+        raise FileFormatError(f"expected at least 3 columns per point (x, y and z), got {wide}.", HEADER_HINT)
     if names or columns:
         return _from_named_columns(table, names, columns)
     layouts: Sequence[tuple[str, ...]] = COLUMN_LAYOUTS.get(wide - 3, ())
@@ -314,10 +309,10 @@ def cloud_from_table(
     if wide - 3 in COLUMN_LAYOUTS:
         wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in COLUMN_LAYOUTS[wide - 3]))
         wanted = wanted.replace("measured", "intensity")
-        raise CloudFormatError(
+        raise FileFormatError(
             f"{wide} columns per point, but the columns after x, y and z do not match {wanted}.", HEADER_HINT
         )
-    raise CloudFormatError(f"{wide} columns per point, but only x, y and z are identified.", HEADER_HINT)
+    raise FileFormatError(f"{wide} columns per point, but only x, y and z are identified.", HEADER_HINT)
 
 
 def _is_plausible(name: str, values: NDArray[Any]) -> bool:
@@ -346,12 +341,12 @@ def _from_named_columns(table: NDArray[Any], names: Sequence[str], columns: Colu
     for name, column in by_index.items():
         if int(column) >= table.shape[1]:
             problem = f"unknown column {column} for {name}."
-            raise CloudFormatError(problem, f"Column indices run from 0 to {table.shape[1] - 1}.")
+            raise FileFormatError(problem, f"Column indices run from 0 to {table.shape[1] - 1}.")
     by_name = {name: column for name, column in columns.items() if name not in by_index}
     if by_name and not names:
         name, column = next(iter(by_name.items()))
         problem = f"no header line, so the column '{column}' for {name} cannot be found."
-        raise CloudFormatError(problem, "Pass a column index, counted from 0.")
+        raise FileFormatError(problem, "Pass a column index, counted from 0.")
     at = {} if names else {name: index for index, name in enumerate("xyz")}
     at |= {name: indices[column] for name, column in resolve_columns(list(indices), by_name).items()}
     at |= {name: int(column) for name, column in by_index.items()}
@@ -363,7 +358,7 @@ def assemble_cloud(values: Mapping[str, NDArray[Any]], problem: str, advice: str
     """Point cloud from one array for each meaning of `COLUMN_NAMES`; `problem` and `advice` report a missing x, y or z."""
     for axis in "xyz":
         if axis not in values:
-            raise CloudFormatError(problem.format(axis), advice)
+            raise FileFormatError(problem.format(axis), advice)
 
     def three(*names: str) -> NDArray[Any] | None:
         available = all(name in values for name in names)

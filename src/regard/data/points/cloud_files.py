@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import io
+import math
 import os
 import re
 import struct
@@ -29,15 +30,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, first_line, open_file, report_errors
 from regard.data.points.cloud import (
     DEFAULT_POINTS,
     MAX_POINTS,
-    CloudFormatError,
     Columns,
     Location,
     PointCloud,
     RawCloud,
     assemble_cloud,
+    check_count,
     cloud_from_table,
     normalize_cloud,
     resolve_columns,
@@ -85,58 +87,43 @@ def read_cloud(
 
         if (generated := generate_cloud(source)) is not None:
             return generated
-    content = source if isinstance(source, bytes) else _read_bytes(source, path, line)
-    ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
-    try:
-        with np.errstate(invalid="ignore", over="ignore"):  # invalid numbers are checked and reported later
-            raw = _READERS[_detect_format(content, ending)](content, columns)
-            return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points, seed))
-    except CloudFormatError as error:
-        raise error.to_data_error(path, line) from error
-    except MemoryError as error:
-        raise DataError("the file is too large for the available memory.", path, line) from error
-
-
-def _read_bytes(source: str, path: str, line: int | None) -> bytes:
-    name = os.path.expanduser(source)
-    if not os.path.isfile(name):  # reading a pipe could block forever
-        there = "expected a point cloud file, got a folder." if os.path.isdir(name) else "not a regular file."
-        raise DataError(there if os.path.exists(name) else "file not found.", path, line)
-    try:
-        with open(name, "rb") as stream:
-            return stream.read()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
+    if isinstance(source, bytes):
+        content, ending = source, os.path.splitext(name)[1].lower()
+    else:
+        with open_file(source, "point cloud", path, line) as stream:
+            content, ending = stream.read(), os.path.splitext(source)[1].lower()
+    # invalid numbers are checked and reported later
+    with report_errors(path, line, "point cloud"), np.errstate(invalid="ignore", over="ignore"):
+        raw = _READERS[_detect_format(content, ending)](content, columns)
+        return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points, seed))
 
 
 def _detect_format(content: bytes, ending: str) -> str:
     """Format from the first bytes, otherwise from the extension."""
     if not content.strip():
-        raise CloudFormatError("the file is empty.", "Copy or download the file again, or remove the file.")
+        raise FileFormatError("the file is empty.", COPY_AGAIN)
     first = content[:64].lstrip(b"\xef\xbb\xbf \r\n\t")
     for magic, kind in _OTHER_FORMATS.items():
         if first.lower().startswith(magic.lower()):
-            raise CloudFormatError(
-                f"not a point cloud: the file is {kind}.", f"Supported: {', '.join(CLOUD_SUFFIXES)}."
-            )
+            raise FileFormatError(f"not a point cloud: the file is {kind}.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     known = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), "")
     if known == ".ply" and content[3:4] not in (b"\n", b"\r", b" "):
         known = ""
     if known:
         if ending and ending != known and ending in CLOUD_SUFFIXES:
-            raise CloudFormatError(
+            raise FileFormatError(
                 f"the content is {known}, but the extension is {ending}.", f"Change the extension to {known}."
             )
         return known
     if ending in (".ply", ".npy", ".npz", ".glb"):
-        raise CloudFormatError(
+        raise FileFormatError(
             f"not a {ending} file: the first bytes do not match the format.",
             "The file is damaged or has the wrong extension.",
         )
     if ending in CLOUD_SUFFIXES:
         return ending
     if ending:
-        raise CloudFormatError(f"unsupported file type '{ending}'.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
+        raise FileFormatError(f"unsupported file type '{ending}'.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     return ".off" if b"OFF" in first[:8] else ".obj" if _OBJ_VERTEX.search(content[:OBJ_PROBE_BYTES]) else ".xyz"
 
 
@@ -163,65 +150,46 @@ _HEADER_ERRORS = (
 """Errors of parsing an invalid header."""
 
 
-def read_npy(content: bytes, columns: Columns | None = None) -> RawCloud:
-    return _from_array(load_npy(content), columns)
-
-
 def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
-    arrays = _load_npz(content)
-    small = {name.lower(): name for name in reversed(list(arrays))}
-    found = {
-        what: arrays[small[word]]
-        for what, words in ARRAY_ALIASES.items()
-        if (word := next((word for word in words if word in small), None)) is not None
+    """Point cloud from an array of coordinates, which may be a table with more columns; separate arrays override them."""
+    columns, arrays = columns or {}, _load_npz(content)
+    lowered = {name.lower(): name for name in reversed(list(arrays))}
+    parts = {
+        part: arrays[lowered[alias]]
+        for part, aliases in ARRAY_ALIASES.items()
+        if (alias := next((alias for alias in aliases if alias in lowered), None)) is not None
     }
-    said = (columns or {}).get("label")
-    if said is not None:
-        if said in arrays:
-            found["labels"] = arrays[said]
-        elif not said.isdigit():
-            raise CloudFormatError(f"unknown label array '{said}'.", f"Available arrays: {', '.join(arrays)}.")
-    if "places" not in found:
+    label = columns.get("label", "")
+    if label in arrays:
+        parts["labels"] = arrays[label]
+    elif label and not label.isdigit():
+        raise FileFormatError(f"unknown label array '{label}'.", f"Available arrays: {', '.join(arrays)}.")
+    if "places" not in parts:
         tables = [name for name, array in arrays.items() if array.ndim == 2 and array.shape[1] >= 3]
         if len(tables) != 1:
             advice = f"Available arrays: {', '.join(arrays) or 'none'}. Name the (N, 3) array of coordinates 'points'."
-            raise CloudFormatError("no array is named points, xyz or pos.", advice)
-        found["places"] = arrays[tables[0]]
-    return _merge_arrays(found, tuple(_class_names(arrays, small)), columns)
-
-
-def _merge_arrays(found: Mapping[str, NDArray[Any]], classes: tuple[str, ...], columns: Columns | None) -> RawCloud:
-    """Point cloud from the coordinates, which may be a table with more columns; separate arrays override its columns."""
-    columns = {name: said for name, said in (columns or {}).items() if name != "label" or said.isdigit()}
-    raw = _from_array(found["places"], columns)
-    for what in ("colors", "normals"):
-        values = found.get(what)
-        if values is not None and (values.ndim != 2 or values.shape[1] not in (3, 4)):
-            raise CloudFormatError(f"expected {what} of shape ({len(raw.coordinates)}, 3), got {values.shape}.")
-    labels = found.get("labels")
-    if labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels is not None and labels.ndim == 0:
-        labels = None  # a single label of the whole point cloud
-    for what, values in (*((name, found.get(name)) for name in ("colors", "normals")), ("labels", labels)):
-        if values is not None and len(values) != len(raw.coordinates):
-            raise CloudFormatError(
-                f"expected one entry per point in {what}: {len(raw.coordinates):,} points, {len(values):,} {what}."
-            )
-        if values is not None and values.dtype.kind not in "fiub":
-            raise CloudFormatError(f"{what} must be numbers, got dtype {values.dtype}.")
-    if labels is not None and labels.ndim != 1:
-        raise CloudFormatError(f"expected one label per point, got labels of shape {labels.shape}.")
-
-    vectors: dict[str, Any] = {what: found[what][:, :3] for what in ("colors", "normals") if what in found}
-    return replace(raw, **vectors, labels=raw.labels if labels is None else labels, classes=classes)
-
-
-def _class_names(arrays: Mapping[str, NDArray[Any]], small: Mapping[str, str]) -> list[str]:
-    called = next(
-        (small[word] for word in CLASS_NAME_ARRAYS if word in small and arrays[small[word]].dtype.kind == "U"), None
-    )
-    return [] if called is None or arrays[called].ndim != 1 else [str(name) for name in arrays[called]]
+            raise FileFormatError("no array is named points, xyz or pos.", advice)
+        parts["places"] = arrays[tables[0]]
+    table_columns = {name: column for name, column in columns.items() if name != "label" or column.isdigit()}
+    raw = _from_array(parts.pop("places"), table_columns)
+    count = len(raw.coordinates)
+    if "labels" in parts and parts["labels"].ndim == 2 and parts["labels"].shape[1] == 1:
+        parts["labels"] = parts["labels"][:, 0]
+    if "labels" in parts and parts["labels"].ndim == 0:
+        del parts["labels"]  # a single label of the whole point cloud
+    for part, values in parts.items():
+        if part != "labels" and (values.ndim != 2 or values.shape[1] not in (3, 4)):
+            raise FileFormatError(f"expected {part} of shape ({count}, 3), got {values.shape}.")
+        if len(values) != count:
+            raise FileFormatError(f"expected one entry per point in {part}: {count:,} points, {len(values):,} {part}.")
+        if values.dtype.kind not in "fiub":
+            raise FileFormatError(f"{part} must be numbers, got dtype {values.dtype}.")
+        if part == "labels" and values.ndim != 1:
+            raise FileFormatError(f"expected one label per point, got labels of shape {values.shape}.")
+    named = [lowered[name] for name in CLASS_NAME_ARRAYS if name in lowered and arrays[lowered[name]].dtype.kind == "U"]
+    classes = tuple(map(str, arrays[named[0]])) if named and arrays[named[0]].ndim == 1 else ()
+    vectors: dict[str, Any] = {part: values if part == "labels" else values[:, :3] for part, values in parts.items()}
+    return replace(raw, **vectors, classes=classes)
 
 
 def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
@@ -232,12 +200,12 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
-        raise CloudFormatError(
+        raise FileFormatError(
             f"expected an array of numbers with one row per point, got shape {array.shape}, dtype {array.dtype}.",
             "Save the points as an array of shape (N, 3).",
         )
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
-        raise CloudFormatError(
+        raise FileFormatError(
             f"the array of shape {array.shape} appears to be transposed.", "Save the array with one row per point."
         )
     return cloud_from_table(array, (), columns)
@@ -249,75 +217,66 @@ def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
     start, shape, kind = _parse_header(content, inside)
     if kind.hasobject:
         advice = "Save an array of numbers: np.save(path, array.astype(np.float32))."
-        raise CloudFormatError(
+        raise FileFormatError(
             f"{inside}arrays of Python objects are not supported (regard does not unpickle data).", advice
         )
-    wanted = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
+    wanted = kind.itemsize * math.prod(shape)
     if wanted > len(content) - start:
         problem = f"{inside}the header declares {shape} of {kind}, but only {len(content) - start:,} bytes follow."
-        raise CloudFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
-    if shape and shape[0] > MAX_POINTS:
-        raise CloudFormatError(
-            f"{inside}{shape[0]:,} points exceed the maximum of {MAX_POINTS:,}.", "Split the file into smaller files."
-        )
+        raise FileFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
+    check_count(shape[0] if shape else 0, "points")
     try:
-        found: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
     except (*_HEADER_ERRORS, EOFError, OSError) as error:
-        raise _damaged_error(inside, error) from error
-    return found
+        raise FileFormatError(
+            f"{inside}damaged array ({first_line(error)}).", "Copy or write the file again."
+        ) from error
+    return array
 
 
 def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     """Offset of the data, shape and dtype."""
     if not content.startswith(NPY_MAGIC):
-        raise CloudFormatError(f"{inside}not an array in NumPy format.", "Write the array with np.save().")
+        raise FileFormatError(f"{inside}not an array in NumPy format.", "Write the array with np.save().")
     size = 2 if content[6:7] == b"\x01" else 4
     start = 8 + size + int.from_bytes(content[8 : 8 + size], "little")
     try:
         if start > min(len(content), 1 << 20) or b"\\" in content[:start]:
             raise ValueError("missing or truncated header")
-        said = ast.literal_eval(content[8 + size : start].decode("utf-8" if content[6:7] == b"\x03" else "latin-1"))
-        shape = tuple(int(side) for side in said["shape"])
+        header = ast.literal_eval(content[8 + size : start].decode("utf-8" if content[6:7] == b"\x03" else "latin-1"))
+        shape = tuple(int(side) for side in header["shape"])
         if min(shape, default=0) < 0:
             raise ValueError(f"invalid shape {shape}")
-        return start, shape, np.dtype(np.lib.format.descr_to_dtype(said["descr"]))
+        return start, shape, np.dtype(np.lib.format.descr_to_dtype(header["descr"]))
     except _HEADER_ERRORS as error:
-        raise _damaged_error(inside, error) from error
-
-
-def _damaged_error(inside: str, error: Exception) -> CloudFormatError:
-    reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-    return CloudFormatError(f"{inside}damaged array ({reason}).", "Copy or write the file again.")
+        raise FileFormatError(
+            f"{inside}damaged array ({first_line(error)}).", "Copy or write the file again."
+        ) from error
 
 
 def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {}
+    """Arrays of an archive. An array is read up to the size in its header: a kilobyte may decompress to a gigabyte."""
+    arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for item in archive.infolist():
-                if item.filename.endswith(".npy"):
-                    name = item.filename.removesuffix(".npy")
-                    found[name] = load_npy(_read_member(archive, item, name), name)
+                if not item.filename.endswith(".npy"):
+                    continue
+                name = item.filename.removesuffix(".npy")
+                with archive.open(item) as stream:
+                    first = stream.read(1 << 16)
+                    _, shape, kind = _parse_header(first, f"array '{name}': ")
+                    wanted = kind.itemsize * math.prod(shape)
+                    if wanted > 80 * MAX_POINTS:
+                        problem = f"array '{name}': {wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}."
+                        raise FileFormatError(problem, "Split the file into smaller files.")
+                    arrays[name] = load_npy(first + stream.read(wanted + (1 << 20)), name)
     except _ZIP_ERRORS as error:
-        reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise CloudFormatError(f"not a .npz file, or damaged ({reason}).", "Copy or write the file again.") from error
-    if not found:
-        raise CloudFormatError("the archive contains no arrays.", "Write the file with np.savez().")
-    return found
-
-
-def _read_member(archive: zipfile.ZipFile, item: zipfile.ZipInfo, name: str) -> bytes:
-    """Content of an archive member, limited to the size in the array header: a kilobyte may decompress to a gigabyte."""
-    with archive.open(item) as stream:
-        first = stream.read(1 << 16)
-        _, shape, kind = _parse_header(first, f"array '{name}': ")
-        wanted = kind.itemsize * int(np.prod([int(side) for side in shape], dtype=object))
-        if wanted > 80 * MAX_POINTS:
-            raise CloudFormatError(
-                f"array '{name}': {wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}.",
-                "Split the file into smaller files.",
-            )
-        return first + stream.read(wanted + (1 << 20))
+        problem = f"not a .npz file, or damaged ({first_line(error)})."
+        raise FileFormatError(problem, "Copy or write the file again.") from error
+    if not arrays:
+        raise FileFormatError("the archive contains no arrays.", "Write the file with np.savez().")
+    return arrays
 
 
 _READERS: dict[str, Callable[[bytes, Columns | None], RawCloud]] = {
@@ -327,7 +286,7 @@ _READERS: dict[str, Callable[[bytes, Columns | None], RawCloud]] = {
     ".stl": lambda content, columns: read_stl(content),
     ".glb": lambda content, columns: read_glb(content),
     **{ending: partial(read_points, suffix=ending) for ending in TEXT_SUFFIXES},
-    ".npy": read_npy,
+    ".npy": lambda content, columns: _from_array(load_npy(content), columns),
     ".npz": read_npz,
 }
 

@@ -19,19 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, first_line
 from regard.data.points.cloud import (
-    MAX_POINTS,
-    CloudFormatError,
     Columns,
     RawCloud,
     assemble_cloud,
+    check_count,
     cloud_from_table,
     resolve_columns,
     triangulate,
 )
 
 TRUNCATED = "The file is truncated or damaged."
-COPY_AGAIN = f"{TRUNCATED} Copy or download the file again."
 
 # -- rows of numbers
 
@@ -43,7 +42,7 @@ def decode_lines(content: bytes) -> list[str]:
     utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     if utf16 or b"\0" in content[:4096]:
         advice = "Convert the file to UTF-8." if utf16 else "Use the extension that matches the file format."
-        raise CloudFormatError(
+        raise FileFormatError(
             "expected UTF-8, got UTF-16." if utf16 else "expected a text file, but the file contains NUL bytes.", advice
         )
     text = content.decode("utf-8-sig", "replace")
@@ -77,21 +76,21 @@ def parse_rows(
     return table
 
 
-def _row_error(rows: Sequence[str], lines: Sequence[int], width: int, what: str, allow_extra: bool) -> CloudFormatError:
+def _row_error(rows: Sequence[str], lines: Sequence[int], width: int, what: str, allow_extra: bool) -> FileFormatError:
     """Error for the first invalid row."""
     for line, text in zip(lines, rows, strict=True):
         words = split_fields(text)
         if len(words) < width or (len(words) > width and not allow_extra):
             numbers = f"{width} number{'s' if width > 1 else ''} {what}"
-            return CloudFormatError(f"expected {numbers}, got {len(words)}: '{text.strip()[:60]}'.", line=line)
+            return FileFormatError(f"expected {numbers}, got {len(words)}: '{text.strip()[:60]}'.", line=line)
         for word in words[:width]:
             try:
                 valid = float(word) is not None and "_" not in word and word.isascii()
             except ValueError:
                 valid = False
             if not valid:
-                return CloudFormatError(f"'{word[:40]}' is not a number.", line=line)
-    return CloudFormatError("cannot be read as numbers.", line=lines[0])
+                return FileFormatError(f"'{word[:40]}' is not a number.", line=line)
+    return FileFormatError("cannot be read as numbers.", line=lines[0])
 
 
 # -- text files: one point per line
@@ -106,25 +105,22 @@ def read_points(content: bytes, columns: Columns | None = None, suffix: str = ".
     texts = decode_lines(content)
     first, names = _find_first_row(texts)
     if first == len(texts):
-        raise CloudFormatError(
+        raise FileFormatError(
             "the file is empty." if not content.strip() else "the file contains no numbers.",
             "Copy or write the file again, or remove the file.",
         )
     if ";" in texts[first] and "," in texts[first]:
-        raise CloudFormatError("semicolons and commas in one line.", "Use a point as the decimal separator.", first + 1)
+        raise FileFormatError("semicolons and commas in one line.", "Use a point as the decimal separator.", first + 1)
     width, rows = len(split_fields(texts[first])), texts[first:]
     lines: Sequence[int] = range(first + 1, len(texts) + 1)
     if any(not text or text[0] in "#/%" or text.isspace() for text in rows):
         lines = [line for line in lines if texts[line - 1].strip() and not _COMMENT.match(texts[line - 1])]
         rows = [texts[line - 1] for line in lines]
-    if len(rows) > MAX_POINTS:
-        raise CloudFormatError(
-            f"{len(rows):,} points exceed the maximum of {MAX_POINTS:,}.", "Split the file into smaller files."
-        )
+    check_count(len(rows), "points")
     table = parse_rows(rows, lines, width, "as in the first row")
     if names and len(names) != width:
         problem = f"the numbers of columns differ: {len(names)} in the header, {width} in the first row."
-        raise CloudFormatError(problem, "Write one name per column.", first + 1)
+        raise FileFormatError(problem, "Write one name per column.", first + 1)
     return cloud_from_table(table, names, columns, scanner_order=suffix == ".pts")
 
 
@@ -145,7 +141,7 @@ def _find_first_row(texts: Sequence[str]) -> tuple[int, list[str]]:
             names = words
             if not {"x", "y", "z"} & {word.lower().removeprefix("scalar_") for word in words}:
                 problem = f"expected a row of numbers or a header, got '{' '.join(text.split())[:60]}'."
-                raise CloudFormatError(problem, "A header must contain x, y and z.", index + 1)
+                raise FileFormatError(problem, "A header must contain x, y and z.", index + 1)
         else:
             return index, names
     return len(texts), names
@@ -184,19 +180,15 @@ class PlyElement:
     property_order: list[str] = field(default_factory=list)
     """names of all properties in file order"""
 
-    def truncated_error(self, available: int, unit: str) -> CloudFormatError:
+    def truncated_error(self, available: int, unit: str) -> FileFormatError:
         problem = f"the header declares {self.count:,} '{self.name}' elements, but only {available:,} {unit} remain."
-        return CloudFormatError(problem, COPY_AGAIN)
+        return FileFormatError(problem, COPY_AGAIN)
 
     def check_size(self, required: int, available: int, unit: str) -> None:
-        """Raise CloudFormatError if fewer bytes or lines than required are available, or for too many rows."""
+        """Raise FileFormatError if fewer bytes or lines than required are available, or for too many rows."""
         if required > available:
             raise self.truncated_error(available, unit)
-        if self.count > MAX_POINTS:
-            raise CloudFormatError(
-                f"{self.count:,} '{self.name}' elements exceed the maximum of {MAX_POINTS:,}.",
-                "Split the file into smaller files.",
-            )
+        check_count(self.count, f"'{self.name}' elements")
 
 
 @dataclass(frozen=True)
@@ -214,7 +206,7 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     header = read_header(content)
     needed = [n for n, element in enumerate(header.elements) if element.name in ("vertex", "face") and element.count]
     if not any(header.elements[n].name == "vertex" for n in needed):
-        raise CloudFormatError(
+        raise FileFormatError(
             "the file contains no vertices.", "Expected an element 'vertex' with the properties x, y and z."
         )
     vertex: ScalarProperties = {}
@@ -241,7 +233,7 @@ def read_header(content: bytes) -> PlyHeader:
     start = content[:MAX_HEADER_BYTES]
     end = re.search(_HEADER_END, start, re.MULTILINE) or re.search(_HEADER_END_CR, start)
     if end is None:
-        raise CloudFormatError("the PLY header has no end_header line.", COPY_AGAIN)
+        raise FileFormatError("the PLY header has no end_header line.", COPY_AGAIN)
     texts = re.split(r"\r\n|\n|\r", start[: end.start(1)].decode("latin-1"))
     order, elements, names = "?", list[PlyElement](), dict[int, str]()
     for line, text in enumerate(texts, start=1):
@@ -254,18 +246,29 @@ def read_header(content: bytes) -> PlyHeader:
                 names[int(comment[1])] = comment[2]
         elif words[0] == "format" and len(words) > 1:
             if words[1] not in BYTE_ORDERS:
-                raise CloudFormatError(
+                raise FileFormatError(
                     f"unsupported PLY format '{words[1]}'.", f"Supported: {', '.join(BYTE_ORDERS)}.", line
                 )
             order = BYTE_ORDERS[words[1]]
         elif words[0] == "element" and len(words) == 3 and words[2].isdigit():
             elements.append(PlyElement(words[1].lower(), int(words[2])))
         elif words[0] == "property" and elements:
-            _parse_property(elements[-1], words[1:], line)
+            types = words[2:4] if words[1:2] == ["list"] else words[1:2]
+            if len(words) != (5 if len(types) == 2 else 3) or not all(name in DTYPES for name in types):
+                problem = f"invalid property or unsupported type: '{' '.join(words)[:70]}'."
+                raise FileFormatError(problem, f"Supported types: {', '.join(DTYPES)}.", line)
+            element, name = elements[-1], words[-1]
+            if name in element.property_order:
+                raise FileFormatError(f"duplicate property '{name}' in element '{element.name}'.", line=line)
+            element.property_order.append(name)
+            if len(types) == 2:
+                element.lists[name] = DTYPES[types[0]], DTYPES[types[1]]
+            else:
+                element.scalars[name] = DTYPES[types[0]]
         else:
-            raise CloudFormatError(f"invalid line in the PLY header: '{text[:60]}'.", line=line)
+            raise FileFormatError(f"invalid line in the PLY header: '{text[:60]}'.", line=line)
     if order == "?":
-        raise CloudFormatError(
+        raise FileFormatError(
             "the PLY header has no format line.",
             "Expected a line such as 'format ascii 1.0' or 'format binary_little_endian 1.0'.",
         )
@@ -273,63 +276,37 @@ def read_header(content: bytes) -> PlyHeader:
     return PlyHeader(order, tuple(elements), classes, end.end(1), len(texts))
 
 
-def _parse_property(element: PlyElement, words: Sequence[str], line: int) -> None:
-    types = words[1:3] if words and words[0] == "list" else words[:1]
-    if len(words) != (4 if len(types) == 2 else 2) or not all(name in DTYPES for name in types):
-        problem = f"invalid property or unsupported type: 'property {' '.join(words)[:60]}'."
-        raise CloudFormatError(problem, f"Supported types: {', '.join(DTYPES)}.", line)
-    name = words[-1]
-    if name in element.property_order:
-        raise CloudFormatError(f"duplicate property '{name}' in element '{element.name}'.", line=line)
-    element.property_order.append(name)
-    if len(types) == 2:
-        element.lists[name] = DTYPES[types[0]], DTYPES[types[1]]
-    else:
-        element.scalars[name] = DTYPES[types[0]]
-
-
 class _BinaryReader:
     def __init__(self, content: bytes, header: PlyHeader) -> None:
         self.content, self.offset, self.byte_order = content, header.num_bytes, header.byte_order
 
     def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
+        """Read blocks of consecutive rows with equal list lengths, usually all rows."""
         row_bytes = sum(np.dtype(kind).itemsize for kind in element.scalars.values())
         row_bytes += sum(np.dtype(length).itemsize for length, _ in element.lists.values())  # empty lists
         element.check_size(element.count * row_bytes, len(self.content) - self.offset, "bytes")
         if not element.property_order or not element.count:
             return {}, {}
-        if element.lists:
-            return self._read_lists(element)
-        dtype = np.dtype([(name, self.byte_order + element.scalars[name]) for name in element.property_order])
-        rows = np.frombuffer(self.content, dtype, element.count, self.offset)
-        self.offset += element.count * dtype.itemsize
-        return {name: rows[name] for name in element.property_order}, {}
-
-    def _read_lists(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
-        """Read blocks of consecutive rows with equal list lengths, usually all rows."""
-        scalars: dict[str, list[NDArray[Any]]] = {name: [] for name in element.scalars}
-        lengths: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
-        values: dict[str, list[NDArray[Any]]] = {name: [] for name in element.lists}
-        num_read, window = 0, 4
+        blocks: dict[str, list[NDArray[Any]]] = {}
+        num_read, window = 0, 4 if element.lists else element.count
         while num_read < element.count:
             dtype, sizes = self._row_dtype(element)
             limit = min(window, element.count - num_read, (len(self.content) - self.offset) // dtype.itemsize)
             if not limit:
                 raise element.truncated_error(0, "bytes")
             rows = np.frombuffer(self.content, dtype, limit, self.offset)
-            is_equal = np.logical_and.reduce([rows[f"#{name}"] == size for name, size in sizes.items()])
+            is_equal = np.ones(limit, dtype=bool)
+            for name, size in sizes.items():
+                is_equal &= rows[f"#{name}"] == size
             num_equal = limit if is_equal.all() else int(is_equal.argmin())
-            for name in element.scalars:
-                scalars[name].append(rows[name][:num_equal])
-            for name in element.lists:
-                lengths[name].append(rows[f"#{name}"][:num_equal].astype(np.int64))
-                values[name].append(rows[name][:num_equal].astype(np.int64).ravel())
+            for name in dtype.names or ():
+                block = rows[name][:num_equal]
+                blocks.setdefault(name, []).append(block if name in element.scalars else block.astype(np.int64).ravel())
             num_read, window = num_read + num_equal, 2 * window if num_equal == limit else 4
             self.offset += num_equal * dtype.itemsize
-        return (
-            {name: np.concatenate(blocks) for name, blocks in scalars.items()},
-            {name: (np.concatenate(lengths[name]), np.concatenate(values[name])) for name in element.lists},
-        )
+        columns = {name: np.concatenate(parts) for name, parts in blocks.items()}
+        lists = {name: (columns[f"#{name}"], columns[name]) for name in element.lists}
+        return {name: columns[name] for name in element.scalars}, lists
 
     def _row_dtype(self, element: PlyElement) -> tuple[np.dtype[Any], dict[str, int]]:
         """Row dtype at the current offset, and the length of each list in this row."""
@@ -347,7 +324,7 @@ class _BinaryReader:
             size = int(np.frombuffer(self.content, length, 1, offset)[0])
             offset += length.itemsize + size * dtype.itemsize
             if size < 0 or offset > len(self.content):
-                raise CloudFormatError(f"invalid list length {size:,} in a '{element.name}' element.", TRUNCATED)
+                raise FileFormatError(f"invalid list length {size:,} in a '{element.name}' element.", TRUNCATED)
             sizes[name] = size
             fields += [(f"#{name}", length), (name, dtype, (size,))]
         return np.dtype(fields), sizes
@@ -371,7 +348,7 @@ class _AsciiReader:
                 for column, name in enumerate(element.property_order)
             }, {}
         if element.name == "vertex":
-            raise CloudFormatError(
+            raise FileFormatError(
                 "list properties of vertices are not supported in text PLY files.", "Save the file as binary PLY."
             )
         if element.name != "face":
@@ -391,7 +368,7 @@ class _AsciiReader:
                         column += 1
                     column += size
             except (ValueError, IndexError) as error:
-                raise CloudFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
+                raise FileFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
         return {}, {name: (np.array(a, np.int64), np.array(b, np.int64)) for name, (a, b) in lists.items()}
 
 
@@ -414,49 +391,44 @@ def read_off(content: bytes) -> RawCloud:
         (n, bare) for n, text in enumerate(decode_lines(content), start=1) if (bare := text.partition("#")[0].strip())
     ]
     if not rows:
-        raise CloudFormatError("the file is empty.", "Copy or download the file again, or remove the file.")
+        raise FileFormatError("the file is empty.", COPY_AGAIN)
     line, text = rows.pop(0)
     header = _OFF_HEADER.fullmatch(text)
     if header is None:
         problem = f"not an OFF file: the first line is '{text[:40]}'."
-        raise CloudFormatError(problem, "Supported: OFF, COFF, NOFF and CNOFF as text, in three dimensions.", line)
+        raise FileFormatError(problem, "Supported: OFF, COFF, NOFF and CNOFF as text, in three dimensions.", line)
     line, counts = rows.pop(0) if not header[4] and rows else (line, header[4])
     words = counts.split()
     if len(words) < 2 or not all(word.isdigit() for word in words[:2]):
         problem = f"expected the numbers of vertices and faces, got '{counts[:40]}'."
-        raise CloudFormatError(problem, "Binary OFF files are not supported." if "BINARY" in counts else "", line)
+        raise FileFormatError(problem, "Binary OFF files are not supported." if "BINARY" in counts else "", line)
     num_vertices, num_faces = int(words[0]), int(words[1])
     if num_vertices + num_faces > len(rows):
         problem = f"the header declares {num_vertices:,} vertices and {num_faces:,} faces, but only {len(rows):,} lines follow."
-        raise CloudFormatError(problem, COPY_AGAIN, line)
+        raise FileFormatError(problem, COPY_AGAIN, line)
     has_normals, has_colors = bool(header[3]), bool(header[2])
     first_color = 3 + 3 * has_normals
     table = _parse_vertices(rows[:num_vertices], first_color + 3 * has_colors, "per vertex")
     colors = table[:, first_color:] if has_colors else None
     if colors is not None and colors.max(initial=0) > 1:
         colors = np.rint(colors)
-    faces = _parse_off_faces(rows[num_vertices : num_vertices + num_faces], num_vertices)
+    lengths, corners = list[int](), list[int]()
+    for line, text in rows[num_vertices : num_vertices + num_faces]:
+        try:
+            length, *indices = map(int, text.split()[: 1 + int(text.split()[0])])
+            if len(indices) != length:
+                raise ValueError
+        except ValueError as error:
+            problem = f"invalid face '{text[:60]}'."
+            raise FileFormatError(problem, "Expected a count and that number of vertex indices.", line) from error
+        lengths.append(length)
+        corners += indices
+    faces = triangulate(np.array(lengths, np.int64), np.array(corners, np.int64), num_vertices)
     return RawCloud(table[:, :3], colors, table[:, 3:6] if has_normals else None, faces=faces)
 
 
 def _parse_vertices(rows: Sequence[tuple[int, str]], width: int, what: str) -> NDArray[np.float64]:
     return parse_rows([text for _, text in rows], [line for line, _ in rows], width, what, allow_extra=True)
-
-
-def _parse_off_faces(rows: Sequence[tuple[int, str]], num_vertices: int) -> NDArray[np.int64]:
-    counts, corners = list[int](), list[int]()
-    for line, text in rows:
-        words = text.split()
-        try:
-            counts.append(int(words[0]))
-            corners += (indices := [int(word) for word in words[1 : 1 + counts[-1]]])
-            if len(indices) != counts[-1]:
-                raise ValueError
-        except ValueError as error:
-            raise CloudFormatError(
-                f"invalid face '{text[:60]}'.", "Expected a count and that number of vertex indices.", line
-            ) from error
-    return triangulate(np.array(counts, np.int64), np.array(corners, np.int64), num_vertices)
 
 
 # -- OBJ
@@ -465,33 +437,24 @@ def _parse_off_faces(rows: Sequence[tuple[int, str]], num_vertices: int) -> NDAr
 def read_obj(content: bytes) -> RawCloud:
     """Read vertices, with colors if present, and faces; materials, textures and curves are ignored."""
     vertices, counts, corners = list[tuple[int, str]](), list[int](), list[int]()
-    for line, text in _join_continued(decode_lines(content)):
-        words = text.partition("#")[0].split()
+    joined = ""
+    for line, text in enumerate([*decode_lines(content), ""], start=1):
+        if text.endswith("\\"):  # continued on the next line
+            joined += text[:-1] + " "
+            continue
+        words, joined = (joined + text).partition("#")[0].split(), ""
         if words[:1] == ["v"]:
             vertices.append((line, " ".join(words[1:])))
         elif words[:1] == ["f"]:
             corners += [_vertex_index(word, len(vertices), line) for word in words[1:]]
             counts.append(len(words) - 1)
     if not vertices:
-        raise CloudFormatError("the file contains no vertices.", "Expected lines 'v x y z'.")
+        raise FileFormatError("the file contains no vertices.", "Expected lines 'v x y z'.")
     # six numbers for every vertex are coordinates and a color; a fourth number is a weight
     width = 6 if all(text.count(" ") == 5 for _, text in vertices) else 3
     table = _parse_vertices(vertices, width, "per vertex")
     faces = triangulate(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
     return RawCloud(table[:, :3], table[:, 3:] if width == 6 else None, faces=faces if len(faces) else None)
-
-
-def _join_continued(texts: Sequence[str]) -> list[tuple[int, str]]:
-    """Lines with numbers; a line that ends in a backslash is joined with the next."""
-    rows: list[tuple[int, str]] = []
-    joined = ""
-    for line, text in enumerate(texts, start=1):
-        if text.endswith("\\"):
-            joined += text[:-1] + " "
-            continue
-        rows.append((line, joined + text))
-        joined = ""
-    return [*rows, (len(texts), joined)] if joined else rows
 
 
 def _vertex_index(word: str, num_vertices: int, line: int) -> int:
@@ -500,12 +463,12 @@ def _vertex_index(word: str, num_vertices: int, line: int) -> int:
         number = int(word.partition("/")[0])
     except ValueError as error:
         problem = f"invalid face corner '{word[:40]}'."
-        raise CloudFormatError(problem, "Expected a vertex index, as in 7/2/3.", line) from error
+        raise FileFormatError(problem, "Expected a vertex index, as in 7/2/3.", line) from error
     if number == 0 or number < -num_vertices:
         problem = (
             f"a face refers to vertex {number}, but the lines above define {num_vertices:,} vertices (counted from 1)."
         )
-        raise CloudFormatError(problem, line=line)
+        raise FileFormatError(problem, line=line)
     return number - 1 if number > 0 else num_vertices + number
 
 
@@ -523,12 +486,11 @@ def read_stl(content: bytes) -> RawCloud:
         count = int.from_bytes(content[80:84], "little")
         if len(content) < 84 or 84 + _STL_FACET.itemsize * count > len(content):
             problem = f"the header declares {count:,} triangles, but only {max(len(content) - 84, 0):,} bytes follow."
-            raise CloudFormatError(problem, COPY_AGAIN)
-        if count > MAX_POINTS:
-            raise CloudFormatError(f"{count:,} triangles exceed the maximum of {MAX_POINTS:,}.", "Simplify the mesh.")
+            raise FileFormatError(problem, COPY_AGAIN)
+        check_count(count, "triangles", "Simplify the mesh.")
         corners = np.frombuffer(content, _STL_FACET, count, 84)["corners"].reshape(-1, 3)
     if not len(corners):
-        raise CloudFormatError("the file contains no triangles.", "Export the file again, or remove the file.")
+        raise FileFormatError("the file contains no triangles.", "Export the file again, or remove the file.")
     return RawCloud(corners, faces=np.arange(len(corners)).reshape(-1, 3))
 
 
@@ -544,16 +506,15 @@ def _parse_facets(texts: Sequence[str]) -> NDArray[Any]:
         elif words[:1] == ["endfacet"]:
             if num_corners != 3:
                 problem = f"expected 3 corners in the triangle that ends on this line, got {num_corners}."
-                raise CloudFormatError(problem, line=line)
+                raise FileFormatError(problem, line=line)
             num_corners = 0
     if num_corners:
-        raise CloudFormatError("the file ends inside a triangle.", COPY_AGAIN, len(texts))
+        raise FileFormatError("the file ends inside a triangle.", COPY_AGAIN, len(texts))
     return _parse_vertices(rows, 3, "per corner")
 
 
 # -- GLB
 
-INSTALL_HINT = "pip install trimesh"
 _trimesh_lock = Lock()
 """The warning filter is global, so only one thread at a time may change and restore it."""
 
@@ -563,10 +524,10 @@ def read_glb(content: bytes) -> RawCloud:
     try:
         import trimesh
     except ImportError as error:
-        raise CloudFormatError(
-            "reading .glb files requires trimesh, which is not installed.", f"Install trimesh: {INSTALL_HINT}"
+        raise FileFormatError(
+            "reading .glb files requires trimesh, which is not installed.", "Install trimesh: pip install trimesh"
         ) from error
-    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # errors are reported by CloudFormatError instead
+    logging.getLogger("trimesh").addHandler(logging.NullHandler())  # errors are reported by FileFormatError instead
     try:
         with _trimesh_lock, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -575,9 +536,8 @@ def read_glb(content: bytes) -> RawCloud:
             vertices, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
             colors = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
     except Exception as error:  # the readers of trimesh raise various errors for damaged files
-        reason = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise CloudFormatError(f"not a GLB file, or damaged ({reason}).", "Copy or download the file again.") from error
+        raise FileFormatError(f"not a GLB file, or damaged ({first_line(error)}).", COPY_AGAIN) from error
     if not len(vertices):
-        raise CloudFormatError("the file contains no vertices.", "Export the file again, or remove the file.")
+        raise FileFormatError("the file contains no vertices.", "Export the file again, or remove the file.")
     triangles = triangulate(np.full(len(faces), 3), faces.ravel(), len(vertices))
     return RawCloud(vertices, colors, faces=triangles if len(triangles) else None)
