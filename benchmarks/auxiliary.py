@@ -25,7 +25,7 @@ import synthetic
 
 from regard.data.text.labeled import LabeledText, iterate_labeled
 from regard.draw.colors import ACCENT, INK, LINE, MUTED, WARM
-from regard.draw.figure import Sheet, check_suffix, figure_style
+from regard.draw.figure import new_figure
 
 MODEL = ("model.width=192", "model.depth=4", "model.heads=4", "model.ffn_dim=768", "model.max_length=128")
 BEFORE = (
@@ -106,8 +106,7 @@ def draw(source: Path, target: Path) -> None:
     rows = json.loads(source.read_text())["rows"]
     sizes = sorted({row["examples"] for row in rows})
     seeds = len({row["seed"] for row in rows})
-    with figure_style():
-        sheet = Sheet(7.2, 4.9)
+    with new_figure(target, 7.2, 4.9) as sheet:
         sheet.text(0.45, 0.3, "Fine-tuning with and without the auxiliary loss", size=13, weight="bold")
         said = f"SST-2, accuracy on the 872 dev examples: average and range over {seeds} seeds"
         sheet.text(0.45, 0.6, said, size=8.5, color=MUTED)
@@ -129,7 +128,6 @@ def draw(source: Path, target: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(length=0, labelsize=8.5)
         axes.legend(loc="lower right", fontsize=8.5, labelcolor=INK, frameon=False)
-        sheet.save(target, check_suffix(target, (".png", ".svg")))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

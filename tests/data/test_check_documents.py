@@ -15,7 +15,7 @@ from regard.data.check.documents import TextSurvey
 from regard.data.check.report import Finding, Report
 from regard.data.settings import DataSettings
 from regard.data.text.documents import iterate_texts
-from regard.draw.curves import draw_lengths
+from regard.draw.charts import draw_lengths
 from regard.errors import DataError, RegardError, UnknownNameError
 
 WORDS = (

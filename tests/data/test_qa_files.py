@@ -17,7 +17,7 @@ from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
 from regard.data.text.tables import SkippedRow
-from regard.draw.curves import draw_lengths
+from regard.draw.charts import draw_lengths
 from regard.errors import DataError, RegardError
 from regard.tasks.metrics.squad import best_threshold, normalize_answer, squad_scores
 

@@ -15,7 +15,7 @@ from regard.data.check.report import ClassCounts, Report
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import TaggedSentence, TagOptions, iterate_tagged, read_tagged
-from regard.draw.class_charts import draw_class_counts
+from regard.draw.charts import draw_class_counts
 from regard.errors import DataError, RegardError
 
 REAL = Path(__file__).parents[3] / "shared/data/conll2003"

@@ -13,7 +13,8 @@ from PIL import Image
 
 from pointer import Captioner, spotted
 from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
-from regard.draw.image_attention import (
+from regard.draw.page import write_caption_page
+from regard.draw.panels import (
     MIN_BRIGHTNESS,
     MIN_UNIFORM_MULTIPLE,
     CaptionAttention,
@@ -23,7 +24,6 @@ from regard.draw.image_attention import (
     draw_caption_attention,
     spotlight,
     tint_strength,
-    write_caption_page,
 )
 from regard.errors import RegardError
 from regard.explain.captioning import OCCLUSION_GRID, CaptionExplanation

@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from regard.draw.attention import draw_heatmaps
+from regard.draw.charts import draw_training_curves
 from regard.draw.colors import DARK, LIGHT, WARM_DARK, WARM_LIGHT
-from regard.draw.curves import draw_training_curves
 from regard.draw.page import write_attention_page
 from regard.draw.text import display_width, label, markdown_table
 from regard.draw.token_data import AttentionMap, TextLikelihood, TokenLikelihood

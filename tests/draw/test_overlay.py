@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.draw import overlay
+from regard.draw import panels
 from regard.draw.colors import DEPTH_COLORS, HEAT_COLORS, UNKNOWN_COLOR, apply_colormap, class_colors
-from regard.draw.overlay import (
+from regard.draw.panels import (
     AttentionOverlay,
-    DepthSample,
-    SegmentationSample,
+    DenseSample,
     depth_image,
     draw_depths,
     draw_heatmap_overlays,
@@ -124,7 +123,7 @@ def test_gray_arrays_are_accepted_as_images_too(tmp_path: Path) -> None:
         40,
         3,
     )
-    assert draw_segmentations([SegmentationSample(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
+    assert draw_segmentations([DenseSample(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
 
 
 def test_an_image_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
@@ -135,13 +134,13 @@ def test_an_image_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
 
 
 def test_predictions_of_a_large_image_are_drawn_at_display_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlay, "MAX_SIDE", 20)
+    monkeypatch.setattr(panels, "MAX_IMAGE_SIDE", 20)
     large = CLASSES.repeat(2, 0).repeat(2, 1)  # the image was decoded at half of its size
-    small = fit_to_sheet(SegmentationSample(PICTURE, large, None, "a"))
+    small = fit_to_sheet(DenseSample(PICTURE, large, None, "a"))
     assert small.image.shape == (15, 20, 3) and small.target is None and small.name == "a"
     assert np.array_equal(small.prediction, CLASSES[::2, ::2])
-    monkeypatch.setattr(overlay, "MAX_SIDE", 40)
-    same = fit_to_sheet(SegmentationSample(PICTURE, CLASSES, large))
+    monkeypatch.setattr(panels, "MAX_IMAGE_SIDE", 40)
+    same = fit_to_sheet(DenseSample(PICTURE, CLASSES, large))
     assert same.image is PICTURE and same.prediction is CLASSES and np.array_equal(same.target, CLASSES)
 
 
@@ -160,30 +159,28 @@ def has(picture: np.ndarray[Any, Any], wanted: Any) -> bool:
 def test_a_sheet_has_the_colors_of_the_visible_classes_and_of_no_others(tmp_path: Path) -> None:
     said = np.where(CLASSES == 3, 1, CLASSES)
     sheet = drawn(
-        draw_segmentations([SegmentationSample(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right")
+        draw_segmentations([DenseSample(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right")
     )
     colours = class_colors(4)
     assert all(has(sheet, colours[name]) for name in (0, 1, 2)) and not has(sheet, colours[3])
 
 
 def test_the_reference_is_next_to_the_prediction(tmp_path: Path) -> None:
-    one = size_of(draw_segmentations([SegmentationSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
-    two = size_of(draw_segmentations([SegmentationSample(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
-    three = size_of(
-        draw_segmentations([SegmentationSample(PICTURE, CLASSES, CLASSES, "x")] * 3, NAMES, tmp_path / "c.png")
-    )
+    one = size_of(draw_segmentations([DenseSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
+    two = size_of(draw_segmentations([DenseSample(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
+    three = size_of(draw_segmentations([DenseSample(PICTURE, CLASSES, CLASSES, "x")] * 3, NAMES, tmp_path / "c.png"))
     assert two[0] > one[0] and three[0] == two[0] and three[1] > 1.5 * two[1]
 
 
 def test_sheets_are_written_as_svg_too_and_nothing_else(tmp_path: Path) -> None:
     path = draw_segmentations(
-        [SegmentationSample(PICTURE, CLASSES, name="first.jpg")], NAMES, tmp_path / "a.svg", title="a <title>"
+        [DenseSample(PICTURE, CLASSES, name="first.jpg")], NAMES, tmp_path / "a.svg", title="a <title>"
     )
     text = path.read_text("utf-8")
     assert all(word in text for word in ("road $5_a^2", "道路", "first.jpg", "prediction", "a &lt;title&gt;"))
     assert "nobody would like to read" not in text and "…" in text
     with pytest.raises(RegardError, match="file type"):
-        draw_segmentations([SegmentationSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.gif")
+        draw_segmentations([DenseSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.gif")
     with pytest.raises(RegardError, match="images"):
         draw_depths([], tmp_path / "a.png")
 
@@ -192,21 +189,21 @@ def test_of_very_many_classes_those_that_cover_most_are_named(tmp_path: Path) ->
     classes = np.arange(1200).reshape(30, 40) % 150
     classes[:10] = 7
     names = [f"class number {n}" for n in range(150)]
-    text = draw_segmentations([SegmentationSample(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
+    text = draw_segmentations([DenseSample(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
     assert text.count("class number ") == 36 and "class number 7<" in text and "114 smaller classes" in text
 
 
 def test_depths_have_one_scale_with_its_unit_and_unknown_pixels_are_labeled(tmp_path: Path) -> None:
     right = np.linspace(1, 5, 1200).reshape(30, 40)
-    sample = DepthSample(PICTURE, right + 0.5, right)
+    sample = DenseSample(PICTURE, right + 0.5, right)
     text = draw_depths([sample], tmp_path / "a.svg").read_text("utf-8")
     least, most = np.percentile([right, right + 0.5], (1, 99))
     assert all(f">{word}<" in text for word in (f"{least:.3g}", f"{most:.3g}", "m")) and "unknown" not in text
     right[3] = 0
-    assert "unknown" in draw_depths([DepthSample(PICTURE, right + 0.5, right)], tmp_path / "b.svg").read_text("utf-8")
-    near = draw_depths([DepthSample(PICTURE, right)], tmp_path / "c.svg", relative=True).read_text("utf-8")
+    assert "unknown" in draw_depths([DenseSample(PICTURE, right + 0.5, right)], tmp_path / "b.svg").read_text("utf-8")
+    near = draw_depths([DenseSample(PICTURE, right)], tmp_path / "c.svg", relative=True).read_text("utf-8")
     assert ">near<" in near and ">far<" in near and "unknown" not in near
-    empty = DepthSample(PICTURE, np.zeros((30, 40)))
+    empty = DenseSample(PICTURE, np.zeros((30, 40)))
     assert draw_depths([empty], tmp_path / "d.png").exists() and draw_depths([empty], tmp_path / "e.png", relative=True)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.draw.panels import ColorScale, draw_panels
+from regard.draw.figure import ColorScale
+from regard.draw.panels import draw_panels
 from regard.draw.point_cloud import (
     MAX_PAGE_POINTS,
     NO_CLASS,

@@ -141,7 +141,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("rollout-residual", "regard.explain.rollout:rollout", "row = row + layer.left_multiply(row)",
      "row = layer.left_multiply(row)",
      "attention rollout leaves out the residual connection"),
-    ("best-step-drawn", "regard.draw.curves:_draw_loss", "valid[1].argmin()", "valid[1].argmax()",
+    ("best-step-drawn", "regard.draw.charts:_draw_loss", "valid[1].argmin()", "valid[1].argmax()",
      "the curve marks the highest validation loss as the best"),
     # -- config, disk, command line, model
     ("false-is-true", "regard.config:_coerce_scalar", 'return word in ("true", "yes", "on", "1")', "return bool(word)",

@@ -193,7 +193,7 @@ EVALUATE = (
     *within("regard.data", "samples"),
     *within("regard.data.store", "cache"),
     *within("regard.data.text", "labeled"),
-    *within("regard.draw", "colors curves figure text"),
+    *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan scoring spec tensorboard"),
 )  # fmt: skip
 TRAIN = (

@@ -20,7 +20,7 @@ from conftest import rows
 from regard.cli import main
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
-from regard.draw.curves import draw_layer_scores
+from regard.draw.charts import draw_layer_scores
 from regard.errors import DataError, RegardError, SettingError
 from regard.explain.images import ImageExplanation
 from regard.model import assemble

@@ -18,8 +18,8 @@ import regard
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
-from regard.draw.curves import draw_layer_scores
-from regard.draw.panels import BLANK_COLOR, LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
+from regard.draw.charts import draw_layer_scores
+from regard.draw.panels import BLANK_COLOR, blank_below, draw_contact_sheet, in_rows
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
@@ -333,20 +333,17 @@ def sizes(path: Path) -> tuple[int, int]:
 
 def test_contact_sheets_show_every_pixel(tmp_path: Path) -> None:
     pictures = striped(11, 3)
-    lines = image_rows([LabeledImage(picture, f"no. {number}") for number, picture in enumerate(pictures)], columns=4)
-    assert [len(line.images) for line in lines] == [4, 4, 3]
-    path = draw_contact_sheet(lines, tmp_path / "grid.png", "Eleven", "of stripes")
-    assert sizes(path)[0] > 500
-    plain = draw_contact_sheet([SheetRow([LabeledImage(pictures[0])])], tmp_path / "one.png")
+    rows = in_rows(pictures, 4)
+    assert [len(row) for row in rows] == [4, 4, 3]
+    assert sizes(draw_contact_sheet(rows, tmp_path / "grid.png", "Eleven"))[0] > 500
+    plain = draw_contact_sheet([[pictures[0]]], tmp_path / "one.png")
     drawn = np.asarray(Image.open(plain).convert("RGB")).reshape(-1, 3)
     inked = drawn[(drawn < 220).any(1)]  # without the frame
     assert np.mean([(inked == colour).all(1) for colour in THREE], axis=1).sum() > 0.95  # no interpolated colors
-    wide = draw_contact_sheet(
-        [SheetRow([LabeledImage(np.zeros((2, 9), np.uint8))], "grey and wide")], tmp_path / "wide.png"
-    )
-    tall = draw_contact_sheet([SheetRow([LabeledImage(np.zeros((9, 2, 3), np.uint8))])], tmp_path / "tall.png")
+    wide = draw_contact_sheet([[np.zeros((2, 9), np.uint8)]], tmp_path / "wide.png")
+    tall = draw_contact_sheet([[np.zeros((9, 2, 3), np.uint8)]], tmp_path / "tall.png")
     assert sizes(tall)[1] > 2 * sizes(wide)[1]
-    many = draw_contact_sheet([SheetRow([LabeledImage(picture) for picture in pictures * 2])], tmp_path / "many.svg")
+    many = draw_contact_sheet([pictures * 2], tmp_path / "many.svg")
     assert many.read_text().count("<image") == 22
 
 
@@ -361,9 +358,7 @@ def test_completions_are_between_the_prompt_and_the_reference(learnt: Any, tmp_p
         assert head in text
 
 
-@pytest.mark.parametrize(
-    ("lines", "name"), [([], "it.png"), ([SheetRow([])], "it.png"), ([SheetRow([LabeledImage(THREE[None])])], "it.gif")]
-)
+@pytest.mark.parametrize(("lines", "name"), [([], "it.png"), ([[]], "it.png"), ([[THREE[None]]], "it.gif")])
 def test_invalid_sheets_are_refused(lines: Any, name: str, tmp_path: Path) -> None:
     with pytest.raises(RegardError):
         draw_contact_sheet(lines, tmp_path / name)

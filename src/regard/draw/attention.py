@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.draw.colors import LIGHT, LINE, MUTED, WARM, colormap
-from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, figure_style, text_width, wrap_text
+from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, new_figure, text_width, wrap_text
 from regard.draw.text import label
 from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood, sort_cross_first
 from regard.draw.token_strips import act_steps_strip, decision_strips, surprisal_strip
@@ -22,19 +24,22 @@ if TYPE_CHECKING:
 
 HEADING: Final = 0.62  # inches above a panel for title and subtitle
 LEGEND: Final = 0.75  # inches below a panel for the color bar
-
-
 COLUMN_GAP: Final = 0.6  # inches between two header blocks in one row
 MAX_MOSAIC_WIDTH: Final = 5.0  # inches, for all layers and heads of a map
-
-MIN_PANEL_WIDTH = 5.6
-"""Minimum panel width in inches, so that the title fits on one line."""
+MIN_PANEL_WIDTH: Final = 5.6  # inches, so that the title fits on one line
 
 
 def draw_heatmaps(
-    maps: Sequence[AttentionMap], path: Path, *, title: str, layer: int | None = None, head: int | None = None,
-    likelihood: TextLikelihood | None = None, decision: DecisionAttribution | None = None, act_steps: Sequence[ActSteps] = (),
-) -> Path:  # fmt: skip
+    maps: Sequence[AttentionMap],
+    path: Path,
+    *,
+    title: str,
+    layer: int | None = None,
+    head: int | None = None,
+    likelihood: TextLikelihood | None = None,
+    decision: DecisionAttribution | None = None,
+    act_steps: Sequence[ActSteps] = (),
+) -> Path:
     """Draw the maps into a .png or .svg file.
 
     Without `layer` and `head`: a large heatmap of the last layer, averaged over heads, of the cross-attention or else the first
@@ -42,29 +47,28 @@ def draw_heatmaps(
     attribution (`decision`) and computation steps (`act_steps`), and maps with one row per layer.
     With `layer` or `head`, counted from 1: only this layer (default: last) and head (default: average) of each map.
     """
-    ending = check_suffix(path, (".png", ".svg"))
+    check_suffix(path, (".png", ".svg"))
     ordered = sort_cross_first(tuple(item for item in maps if item.row_kind == "tokens"))
     layered = [item for item in maps if item.row_kind == "layers"]
+    # for a single layer with one head and no header blocks, one large heatmap shows everything
+    bare = all(item.is_single for item in maps) and likelihood is None and decision is None and not act_steps
+    if layer is not None or head is not None or bare:
+        return _draw_selected(ordered, path, title, layer, head)
 
-    def made(width: float) -> list[HeaderBlock]:
-        texts: list[HeaderBlock] = [] if likelihood is None else [surprisal_strip(likelihood, width)]
-        texts += [] if decision is None else decision_strips(decision, width)
-        texts += [act_steps_strip(thought, width) for thought in act_steps]
-        return [*texts, *(LayerPanel(item, width) for item in layered)]
+    def blocks_of(width: float) -> list[HeaderBlock]:
+        blocks: list[HeaderBlock] = [] if likelihood is None else [surprisal_strip(likelihood, width)]
+        blocks += [] if decision is None else decision_strips(decision, width)
+        blocks += [act_steps_strip(steps, width) for steps in act_steps]
+        return [*blocks, *(LayerPanel(item, width) for item in layered)]
 
-    def above(width: float) -> list[list[HeaderBlock]]:
+    def header_rows(width: float) -> list[list[HeaderBlock]]:
         """Header blocks in rows: two per row if all blocks are short."""
-        halves = made((width - COLUMN_GAP) / 2)
+        halves = blocks_of((width - COLUMN_GAP) / 2)
         if len(halves) > 1 and all(item.is_short for item in halves):
             return [halves[at : at + 2] for at in range(0, len(halves), 2)]
-        return [[item] for item in made(width)]
+        return [[item] for item in blocks_of(width)]
 
-    with figure_style():
-        # for a single layer with one head and no header blocks, one large heatmap shows everything
-        bare = all(item.is_single for item in maps) and likelihood is None and decision is None and not act_steps
-        whole = layer is None and head is None and not bare
-        sheet = _draw_overview(ordered, title, above) if whole else _draw_selected(ordered, title, layer, head)
-        return sheet.save(path, ending)
+    return _draw_overview(ordered, path, title, header_rows)
 
 
 class HeaderBlock(Protocol):
@@ -82,22 +86,22 @@ class HeaderBlock(Protocol):
 
 @dataclass(frozen=True)
 class MatrixPanel:
-    """A labeled matrix. Sizes are in inches and depend on the number and length of the tokens."""
+    """A matrix of an attention map. Sizes are in inches and depend on the number and length of the tokens."""
 
-    title: str
-    subtitle: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    item: AttentionMap
     matrix: NDArray[np.float64]
-    max_value: float
+    subtitle: str
     max_size: float
-    boundaries: tuple[int, ...] = ()
-    sqrt_scale: bool = False
-    is_gradient: bool = False
     max_cell: float = 0.56
-    """maximum size of a cell in inches"""
     min_row_height: float = 0.0
-    """minimum height of a row in inches"""
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        return tuple(label(token) for token in self.item.queries)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(label(token) for token in self.item.keys)
 
     @property
     def cell(self) -> float:
@@ -108,57 +112,47 @@ class MatrixPanel:
         """Height of a row in inches: cells are square unless rows would be too low."""
         return max(self.cell, self.min_row_height)
 
-    def font_size(self, inches: float | None = None) -> float:
-        return min(max((inches or self.cell) * 72 * 0.62, 5.0), 10.5)
-
-    def label_stride(self, inches: float) -> int:
-        """Distance between labels in tokens, so that labels do not overlap."""
-        return math.ceil(self.font_size(inches) * 1.1 / (inches * 72))
-
     @property
     def angle(self) -> int:
         return 45 if self.cell > 0.2 else 90
 
-    def _label_length(self, labels: tuple[str, ...], inches: float | None = None) -> float:
-        return text_width(labels, self.font_size(inches)) + 0.12
-
     @property
     def left(self) -> float:
-        return self._label_length(self.rows, self.row_height)
+        return text_width(self.rows, font_size(self.row_height)) + 0.12
 
     @property
     def top(self) -> float:
-        return self._label_length(self.columns) * math.sin(math.radians(self.angle)) + 0.06 + HEADING
+        longest = text_width(self.columns, font_size(self.cell)) + 0.12
+        return longest * math.sin(math.radians(self.angle)) + 0.06 + HEADING
 
     @property
     def width(self) -> float:
-        right = self.cell * len(self.columns)
         slant = math.cos(math.radians(self.angle))
-        reach = (self.cell * (at + 0.5) + self._label_length((text,)) * slant for at, text in enumerate(self.columns))
-        return self.left + max(right + 0.1, *reach)
+        lengths = (text_width((text,), font_size(self.cell)) + 0.12 for text in self.columns)
+        reach = (self.cell * (at + 0.5) + length * slant for at, length in enumerate(lengths))
+        return self.left + max(self.cell * len(self.columns) + 0.1, *reach)
 
     @property
     def height(self) -> float:
         return self.top + self.row_height * len(self.rows) + LEGEND
 
 
+def font_size(inches: float) -> float:
+    """Font size of labels for cells of this size."""
+    return min(max(inches * 72 * 0.62, 5.0), 10.5)
+
+
+def spaced_labels(labels: Sequence[str], inches: float) -> dict[int, str]:
+    """Labels by index, with a stride, so that labels do not overlap."""
+    return dict(list(enumerate(labels))[:: math.ceil(font_size(inches) * 1.1 / (inches * 72))])
+
+
 def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float) -> MatrixPanel:
-    shown = f" · layer {layer} of {item.layers}, " + (
+    heads = (
         f"head {head} of {item.heads}" if head else f"average over {item.heads} heads" if item.heads > 1 else "1 head"
     )
-    matrix = item.view(layer, head)
-    return MatrixPanel(
-        title=item.title,
-        subtitle=item.description if item.is_single else item.description.removesuffix(".") + shown,
-        rows=tuple(label(token) for token in item.queries),
-        columns=tuple(label(token) for token in item.keys),
-        matrix=matrix,
-        max_value=item.color_max(matrix),
-        max_size=max_size,
-        boundaries=item.boundaries,
-        sqrt_scale=item.sqrt_scale,
-        is_gradient=item.is_gradient,
-    )
+    subtitle = f"{item.description.removesuffix('.')} · layer {layer} of {item.layers}, {heads}"
+    return MatrixPanel(item, item.view(layer, head), item.description if item.is_single else subtitle, max_size)
 
 
 class LayerPanel:
@@ -166,53 +160,41 @@ class LayerPanel:
 
     def __init__(self, item: AttentionMap, width: float) -> None:
         self.width = width
-        rows, keys = tuple(label(token) for token in item.queries), tuple(label(token) for token in item.keys)
-        matrix = item.view(1, None)
         note = f"{item.description} Average over {item.heads} heads." if item.heads > 1 else item.description
-        self.panel = MatrixPanel(
-            item.title, note, rows, keys, matrix, item.color_max(matrix), width - 1.6,
-            sqrt_scale=item.sqrt_scale, max_cell=0.36, min_row_height=0.17,
-        )  # fmt: skip
-
-    @property
-    def height(self) -> float:
-        return self.panel.height
-
-    @property
-    def is_short(self) -> bool:
-        return self.panel.cell >= 0.2 and self.panel.width <= self.width
+        self.panel = MatrixPanel(item, item.view(1, None), note, width - 1.6, max_cell=0.36, min_row_height=0.17)
+        self.height = self.panel.height
+        self.is_short = self.panel.cell >= 0.2 and self.panel.width <= width
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         draw_panel(sheet, self.panel, left, top, self.width, self.panel.top)
 
 
-def titled_sheet(width: float, height: float, title: str) -> tuple[Sheet, float]:
+@contextmanager
+def titled_figure(path: Path, width: float, height: float, title: str) -> Iterator[tuple[Sheet, float]]:
     """A sheet with a title, and the vertical position below the title in inches."""
     text = wrap_text(title, width - 2 * MARGIN, 15, max_lines=3)
     begin = MARGIN + 0.3 * (text.count("\n") + 1) + 0.2
-    sheet = Sheet(width, begin + height + MARGIN)
-    sheet.text(MARGIN, MARGIN, text, size=15, weight="bold")
-    return sheet, begin
+    with new_figure(path, width, begin + height + MARGIN) as sheet:
+        sheet.text(MARGIN, MARGIN, text, size=15, weight="bold")
+        yield sheet, begin
 
 
-def _draw_selected(maps: tuple[AttentionMap, ...], title: str, layer: int | None, head: int | None) -> Sheet:
-    board = 7.5 if len(maps) == 1 else 5.0
+def _draw_selected(maps: tuple[AttentionMap, ...], path: Path, title: str, layer: int | None, head: int | None) -> Path:
+    board, gap = 7.5 if len(maps) == 1 else 5.0, 0.5
     panels = [make_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
     widths = [max(panel.width, MIN_PANEL_WIDTH) for panel in panels]
-    gap = 0.5
     whole = sum(widths) + gap * (len(panels) - 1) + 2 * MARGIN
-    sheet, top = titled_sheet(whole, max(panel.height for panel in panels), title)
-    left = MARGIN
-    lowest = max(panel.top for panel in panels)
-    for panel, width in zip(panels, widths, strict=True):
-        draw_panel(sheet, panel, left, top, width, lowest)
-        left += width + gap
-    return sheet
+    with titled_figure(path, whole, max(panel.height for panel in panels), title) as (sheet, top):
+        left, lowest = MARGIN, max(panel.top for panel in panels)
+        for panel, width in zip(panels, widths, strict=True):
+            draw_panel(sheet, panel, left, top, width, lowest)
+            left += width + gap
+    return path
 
 
 def _draw_overview(
-    maps: tuple[AttentionMap, ...], title: str, above_of: Callable[[float], list[list[HeaderBlock]]]
-) -> Sheet:
+    maps: tuple[AttentionMap, ...], path: Path, title: str, header_rows: Callable[[float], list[list[HeaderBlock]]]
+) -> Path:
     main = make_panel(maps[0], maps[0].layers, None, max_size=8.4)
     shapes = [tile_height(item) * item.layers / item.heads for item in maps]
     heading, below = 0.95, 0.2  # inches above a mosaic (three title lines, head numbers) and below
@@ -224,54 +206,51 @@ def _draw_overview(
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
     main_width, gap = max(main.width, MIN_PANEL_WIDTH), 0.75
     width = main_width + gap + side
-    texts = above_of(width)
-    above_maps = sum(max(text.height for text in row) + 0.4 for row in texts)
-    sheet, down = titled_sheet(width + 2 * MARGIN, above_maps + max(main.height, mosaics + LEGEND), title)
-    for row in texts:
-        for at, text in enumerate(row):
-            text.draw(sheet, MARGIN + at * (width + COLUMN_GAP) / 2, down)
-        down += max(text.height for text in row) + 0.4
-    draw_panel(sheet, main, MARGIN, down, main_width, main.top)
-    left = MARGIN + main_width + gap
-    for item, name, shape in zip(maps, titles, shapes, strict=True):
-        sheet.text(left - 0.18, down, name, size=9, weight="bold")
-        draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
-        down += above + side * shape + below
-    note = wrap_text("Color: √weight, scaled per map.", side + 0.2, 7.5, 3)
-    sheet.text(left - 0.18, down, note, size=7.5, color=MUTED)
-    return sheet
+    rows = header_rows(width)
+    height = sum(max(block.height for block in row) + 0.4 for row in rows) + max(main.height, mosaics + LEGEND)
+    with titled_figure(path, width + 2 * MARGIN, height, title) as (sheet, down):
+        for row in rows:
+            for at, text in enumerate(row):
+                text.draw(sheet, MARGIN + at * (width + COLUMN_GAP) / 2, down)
+            down += max(text.height for text in row) + 0.4
+        draw_panel(sheet, main, MARGIN, down, main_width, main.top)
+        left = MARGIN + main_width + gap
+        for item, name, shape in zip(maps, titles, shapes, strict=True):
+            sheet.text(left - 0.18, down, name, size=9, weight="bold")
+            draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
+            down += above + side * shape + below
+        note = wrap_text("Color: √weight, scaled per map.", side + 0.2, 7.5, 3)
+        sheet.text(left - 0.18, down, note, size=7.5, color=MUTED)
+    return path
 
 
 def draw_panel(sheet: Sheet, panel: MatrixPanel, left: float, top: float, width: float, matrix_top: float) -> None:
     """Draw the panel. `matrix_top`: inches from heading to matrix, so that the matrices of adjacent panels are aligned."""
-    size = 11.0
-    sheet.text(left, top, wrap_text(panel.title, width, size, max_lines=1), size=size, weight="bold")
+    item, most = panel.item, panel.item.color_max(panel.matrix)
+    sheet.text(left, top, wrap_text(item.title, width, 11, max_lines=1), size=11, weight="bold")
     sheet.text(left, top + 0.25, wrap_text(panel.subtitle, width, 8.5, max_lines=1), size=8.5, color=MUTED)
     num_rows, num_columns = panel.matrix.shape
     width, height = panel.cell * num_columns, panel.row_height * num_rows
     axes = sheet.axes(left + panel.left, top + matrix_top, width, height)
-    most = panel.max_value
-    fractions = np.sqrt(panel.matrix / most) if panel.sqrt_scale else panel.matrix / most
-    row_stride, column_stride = panel.label_stride(panel.row_height), panel.label_stride(panel.cell)
-    rows = dict(list(enumerate(panel.rows))[::row_stride])
-    columns = dict(list(enumerate(panel.columns))[::column_stride])
+    fractions = np.sqrt(panel.matrix / most) if item.sqrt_scale else panel.matrix / most
+    rows, columns = spaced_labels(panel.rows, panel.row_height), spaced_labels(panel.columns, panel.cell)
     texts = {}
     if panel.cell >= 0.34:
         values = np.ndenumerate(panel.matrix)
         texts = {at: f"{weight:.2f}".removeprefix("0") for at, weight in values if weight >= 0.005}
-    font_sizes = panel.font_size(panel.row_height), panel.font_size()
-    draw_matrix(axes, fractions, rows, columns, font_sizes, texts, panel.font_size() * 0.74, panel.angle)
+    font_sizes = font_size(panel.row_height), font_size(panel.cell)
+    draw_matrix(axes, fractions, rows, columns, font_sizes, texts, font_sizes[1] * 0.74, panel.angle)
     if panel.cell >= 0.13:
         axes.set_xticks(np.arange(num_columns + 1) - 0.5, minor=True)
         axes.set_yticks(np.arange(num_rows + 1) - 0.5, minor=True)
         axes.grid(which="minor", color=LINE, linewidth=0.5)
         axes.tick_params(which="minor", length=0)
-    for boundary in panel.boundaries:
+    for boundary in item.boundaries:
         axes.axhline(boundary - 0.5, color=WARM, linewidth=1)
         axes.axvline(boundary - 0.5, color=WARM, linewidth=1)
-    half = f"{most / 4:.2g}" if panel.sqrt_scale else f"{most / 2:.2g}"
-    unit = "fraction of the gradient norm" if panel.is_gradient else "attention weight"
-    labels = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if panel.sqrt_scale else ""))
+    half = f"{most / 4:.2g}" if item.sqrt_scale else f"{most / 2:.2g}"
+    unit = "fraction of the gradient norm" if item.is_gradient else "attention weight"
+    labels = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if item.sqrt_scale else ""))
     below = top + matrix_top + height + 0.22
     sheet.colorbar(left + panel.left, below, min(width, 2.4), colormap(LIGHT), most, labels)
 
@@ -286,14 +265,14 @@ def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     from matplotlib.patches import Rectangle
 
     tall, gap = tile_height(item), 0.06
-    colours, most = colormap(LIGHT), item.color_max(item.weights)
+    colors, most = colormap(LIGHT), item.color_max(item.weights)
     for layer in range(item.layers):
         for head in range(item.heads):
             low = -(layer + 1) * tall + gap / 2
             extent = (head + gap / 2, head + 1 - gap / 2, low, low + tall - gap)
             corner, width, height = extent[::2], 1 - gap, tall - gap
             shade = np.sqrt(np.clip(item.weights[layer, head] / most, 0, 1))
-            axes.imshow(shade, cmap=colours, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="antialiased")
+            axes.imshow(shade, cmap=colors, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="antialiased")
             axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=LINE, linewidth=0.6))
     axes.set_xlim(0, item.heads)
     axes.set_ylim(-item.layers * tall, 0)

@@ -1,4 +1,4 @@
-"""Figures with positions in inches from the top left corner, fonts, and atomic file writes."""
+"""Figures with positions in inches from the top left corner, fonts, parts of charts, legends, and atomic file writes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colors import INK, LIGHT, LINE, MUTED, colormap
+from regard.draw.colors import INK, LIGHT, LINE, MUTED, UNKNOWN_COLOR, ImageArray, MapArray, class_colors, colormap
 from regard.draw.text import display_width, label
 from regard.errors import RegardError
 
@@ -61,16 +61,21 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
 def wrap_text(text: str, inches: float, size: float, max_lines: int) -> str:
     """The text wrapped at `inches`, with an ellipsis if more than `max_lines` lines are needed."""
     columns = max(12, int(inches / (CHAR_WIDTH_PER_POINT * size)))
-    visible = label(" ".join(text.split()), max_width=2000)
+    visible = label(" ".join(text.split()), max_width=2000) if text else ""
     return "\n".join(textwrap.wrap(visible, columns, max_lines=max_lines, placeholder=" …"))
 
 
 @contextmanager
-def figure_style() -> Iterator[None]:
-    """Apply fixed matplotlib settings, independent of the settings of the user, which are restored afterwards."""
+def new_figure(
+    path: Path, width: float, height: float, title: str = "", subtitle: str = "", size: float = 13
+) -> Iterator[Sheet]:
+    """A sheet of `width` × `height` inches with title and subtitle, saved as a .png or .svg file at the end of the block.
+
+    The matplotlib settings are fixed, independent of the settings of the user, which are restored afterwards."""
     import matplotlib
     from matplotlib import font_manager
 
+    file_format = check_suffix(path, (".png", ".svg"))
     installed = {font.name for font in font_manager.fontManager.ttflist}
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
@@ -88,14 +93,13 @@ def figure_style() -> Iterator[None]:
             }
         )
         warnings.filterwarnings("ignore", message="Glyph|Matplotlib currently does not support")
-        yield
-
-
-def monospace_fonts() -> list[str]:
-    """Monospace fonts, for use within `figure_style`."""
-    import matplotlib
-
-    return ["DejaVu Sans Mono", *matplotlib.rcParams["font.family"]]
+        sheet = Sheet(width, height)
+        sheet.text(MARGIN, MARGIN - 0.1, title, size, weight="bold")
+        gap = size / 54 * (title.count("\n") + 1) + 0.06 if title else 0.0  # 1.3 times the font size per line
+        sheet.text(MARGIN, MARGIN - 0.1 + gap, subtitle, 8.5, MUTED)
+        yield sheet
+        metadata = {"Date": None} if file_format == "svg" else None
+        write_atomic(path, lambda to: sheet.figure.savefig(to, format=file_format, dpi=DPI, metadata=metadata))
 
 
 class Sheet:
@@ -126,12 +130,6 @@ class Sheet:
         at = left / self.width, 1 - top / self.height
         self.figure.text(*at, text, size=size, color=color, weight=weight, va="top", ha="left", linespacing=1.3)
 
-    def heading(self, title: str, subtitle: str, size: float = 13) -> None:
-        """Draw title and subtitle at the top left margin."""
-        self.text(MARGIN, MARGIN - 0.1, title, size, weight="bold")
-        gap = size / 54 * (title.count("\n") + 1) + 0.06 if title else 0.0  # 1.3 times the font size per line
-        self.text(MARGIN, MARGIN - 0.1 + gap, subtitle, 8.5, MUTED)
-
     def colorbar(
         self, left: float, top: float, width: float, cmap: Colormap, max_value: float, tick_labels: tuple[str, str, str]
     ) -> None:
@@ -145,10 +143,6 @@ class Sheet:
         bar.set_xticklabels(tick_labels, size=7.5)
         bar.get_xticklabels()[-1].set_horizontalalignment("left")
         bar.tick_params(length=2, pad=2)
-
-    def save(self, path: Path, file_format: str) -> Path:
-        metadata = {"Date": None} if file_format == "svg" else None
-        return write_atomic(path, lambda to: self.figure.savefig(to, format=file_format, dpi=DPI, metadata=metadata))
 
 
 def style_axes(axes: Axes, title: str = "", grid: Literal["both", "x", "y"] = "y") -> None:
@@ -166,7 +160,7 @@ def draw_legend(axes: Axes, corner: Literal["upper right", "lower right"]) -> No
 
 
 def mark_point(axes: Axes, x: float, y: float, text: str, color: str) -> None:
-    """Draw a ring around a point, and a text temporary the point on the side with more space."""
+    """Draw a ring around a point, and a text beside the point on the side with more space."""
     axes.plot([x], [y], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=color, zorder=4)
     leftward = x > sum(axes.get_xlim()) / 2
     axes.annotate(
@@ -215,3 +209,85 @@ def draw_matrix(
 def text_width(texts: Iterable[str], size: float) -> float:
     """Width of the widest text in inches at the font size `size`, slightly overestimated."""
     return max(map(display_width, texts), default=0) * CHAR_WIDTH_PER_POINT * size
+
+
+# -- legends of images
+
+SWATCH_SIZE: Final = 0.15
+ENTRY_HEIGHT: Final = 0.25  # inches per line of the legend
+MAX_LEGEND_CLASSES: Final = 36  # largest fraction first
+
+
+class ClassLegend:
+    """Legend of the classes that occur, in columns, largest fraction first."""
+
+    def __init__(self, names: Sequence[str], fractions: MapArray, unit: str = "pixels") -> None:
+        """`unit`: noun for the total of the fractions."""
+        order = [int(at) for at in np.argsort(-fractions, kind="stable") if fractions[at] > 0]
+        colors = class_colors(len(names))
+        self.items = [(label(names[at], 24), colors[at], float(fractions[at])) for at in order[:MAX_LEGEND_CLASSES]]
+        missing = len(order) - len(self.items)
+        self.note = f"fraction of {unit}" + (f"; {missing} smaller classes not listed" if missing else "")
+        self.entry_width = text_width((name for name, _, _ in self.items), 8.5) + SWATCH_SIZE + 0.75
+
+    def columns(self, width: float) -> int:
+        return max(1, min(int(width / self.entry_width), len(self.items)))
+
+    def height(self, width: float) -> float:
+        return -(-len(self.items) // self.columns(width)) * ENTRY_HEIGHT + ENTRY_HEIGHT
+
+    def draw(self, axes: Axes, top: float, width: float) -> None:
+        columns = self.columns(width)
+        for number, (name, color, fraction) in enumerate(self.items):
+            left, down = number % columns * (width / columns), top + number // columns * ENTRY_HEIGHT
+            _draw_swatch(axes, left, down, color, name, 8.5, INK)
+            end, middle = left + self.entry_width - 0.15, down + SWATCH_SIZE / 2
+            axes.text(end, middle, percent(fraction), size=7.5, color=MUTED, va="center", ha="right")
+        axes.text(0, top + self.height(width) - ENTRY_HEIGHT / 2, self.note, size=7.5, color=MUTED, va="center")
+
+
+def percent(fraction: float) -> str:
+    """Percentage with an additional digit for small fractions."""
+    if fraction < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * fraction:.0f} %" if fraction >= 0.0995 else f"{100 * fraction:.1f} %"
+
+
+def _draw_swatch(
+    axes: Axes, left: float, top: float, rgb: Sequence[int], name: str, size: float, text_color: str
+) -> None:
+    """Draw a square of one color with a name."""
+    from matplotlib.patches import Rectangle
+
+    color = tuple(part / 255 for part in rgb)
+    style: dict[str, Any] = {"facecolor": color, "edgecolor": text_color, "linewidth": 0.4}
+    axes.add_patch(Rectangle((left, top), SWATCH_SIZE, SWATCH_SIZE, **style))
+    axes.text(left + SWATCH_SIZE + 0.08, top + SWATCH_SIZE / 2, name, size=size, color=text_color, va="center")
+
+
+class ColorScale(NamedTuple):
+    """Color bar with labels for start, middle and end, or with a note to the right."""
+
+    colors: ImageArray
+    """one row of pixels"""
+    names: tuple[str, str, str] = ("", "", "")
+    has_unknown: bool = False
+    """True to add the color of unknown values"""
+    note: str = ""
+
+    def height(self, width: float) -> float:
+        return 0.36
+
+    def draw(self, axes: Axes, top: float, width: float) -> None:
+        length = 1.2 if self.note else min(0.6 * width, 3.0)
+        pixels: Any = self.colors
+        axes.imshow(pixels, extent=(0, length, top + 0.12, top), aspect="auto", interpolation="nearest", zorder=1)
+        for at, name, place in zip((0.0, length / 2, length), self.names, ("left", "center", "right"), strict=True):
+            # the number is aligned with the bar, and the unit follows
+            number, _, unit = name.partition(" ")
+            axes.text(at, top + 0.17, number, size=8, color=MUTED, va="top", ha=place)
+            axes.text(at + 0.05, top + 0.17, unit, size=8, color=MUTED, va="top", ha="left")
+        note = wrap_text(self.note, width - length - 0.12, 8, 2)
+        axes.text(length + 0.12, top - 0.02, note, size=8, color=MUTED, va="top", linespacing=1.3)
+        if self.has_unknown:
+            _draw_swatch(axes, length + 0.7, top - 0.01, UNKNOWN_COLOR, "unknown", 8, MUTED)

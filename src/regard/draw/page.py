@@ -1,19 +1,29 @@
-"""Attention as one self-contained HTML file, without network access, libraries or other files."""
+"""Attention of tokens, images and captions as one self-contained HTML file, without network access or other files."""
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from regard.draw.colors import COOL_DARK, COOL_LIGHT, DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.colors import COOL_DARK, COOL_LIGHT, DARK, HEAT_COLORS, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.figure import check_suffix, write_atomic
+from regard.draw.panels import (
+    LIGHT_COLOR,
+    MIN_BRIGHTNESS,
+    MIN_UNIFORM_MULTIPLE,
+    CaptionAttention,
+    position_similarity_image,
+    tint_strength,
+)
 from regard.draw.token_data import (
     GRADIENT,
     PROFILE_BINS,
@@ -32,53 +42,20 @@ MAX_ANSWERS: Final = 12
 
 
 def write_attention_page(
-    maps: Sequence[AttentionMap], path: Path, *, title: str, note: str = "", facts: Mapping[str, str] | None = None,
-    likelihood: TextLikelihood | None = None, decision: DecisionAttribution | None = None, act_steps: Sequence[ActSteps] = (),
-) -> Path:  # fmt: skip
+    maps: Sequence[AttentionMap],
+    path: Path,
+    *,
+    title: str,
+    note: str = "",
+    facts: Mapping[str, str] | None = None,
+    likelihood: TextLikelihood | None = None,
+    decision: DecisionAttribution | None = None,
+    act_steps: Sequence[ActSteps] = (),
+) -> Path:
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first.
 
     Above the maps: tokens colored by surprisal (`likelihood`), attribution (`decision`) and computation steps (`act_steps`)."""
-    check_suffix(path, (".html", ".htm"))
-    ordered = sort_cross_first(tuple(maps))
-    parts = {
-        "note": html.escape(note),
-        "style": read_asset("page.css"),
-        "body": read_asset("page.html"),
-        "script": read_asset("views.js")
-        + read_asset("strip.js")
-        + read_asset("counted.js")
-        + read_asset("thoughts.js")
-        + read_asset("page.js"),
-    }
-    data = {**_page_data(ordered, likelihood, decision), "thoughts": [_act_steps_data(one) for one in act_steps]}
-    return write_page(path, title, facts or {}, data, parts)
-
-
-def write_page(
-    path: Path, title: str, facts: Mapping[str, str], data: Mapping[str, object], parts: Mapping[str, str],
-    template: str = "frame.html",
-) -> Path:  # fmt: skip
-    """Fill the placeholders of the template. `parts` are already HTML. Only one substitution pass: placeholders in inserted
-    values are not replaced."""
-    filled = {"title": html.escape(title), "facts": _facts_html(facts), "data": _escaped_json(data), **parts}
-    whole = re.sub(r"<!--(\w+)-->", lambda place: filled[place[1]], read_asset(template))
-    return write_atomic(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
-
-
-def _facts_html(facts: Mapping[str, str]) -> str:
-    pairs = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
-    return "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs)
-
-
-def read_asset(name: str) -> str:
-    """Content of a page asset: template, style sheet or script."""
-    return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
-
-
-def _page_data(
-    maps: tuple[AttentionMap, ...], reading: TextLikelihood | None, decided: DecisionAttribution | None
-) -> dict[str, object]:
-    return {
+    data = {
         "scale": WEIGHT_SCALE,
         "light": LIGHT,
         "dark": DARK,
@@ -96,11 +73,57 @@ def _page_data(
                 "depends": item.is_gradient,
                 "weights": np.rint(np.asarray(item.weights, dtype=np.float64) * WEIGHT_SCALE).astype(int).tolist(),
             }
-            for item in maps
+            for item in sort_cross_first(tuple(maps))
         ],
-        "reading": None if reading is None else _likelihood_data(reading),
-        "decided": None if decided is None else _decision_data(decided),
+        "reading": None if likelihood is None else _likelihood_data(likelihood),
+        "decided": None if decision is None else _decision_data(decision),
+        "thoughts": [
+            {
+                "title": one.title,
+                "note": one.note(),
+                "most": one.max_steps,
+                "tokens": list(zip(one.pieces, one.steps, strict=True)),
+                "light": WARM_LIGHT,
+                "dark": WARM_DARK,
+            }
+            for one in act_steps
+        ],
     }
+    scripts = ("views.js", "strip.js", "counted.js", "thoughts.js", "page.js")
+    return write_page(path, title, note, facts or {}, data, ("page.css",), "page.html", scripts)
+
+
+def write_page(
+    path: Path,
+    title: str,
+    note: str,
+    facts: Mapping[str, str],
+    data: Mapping[str, object],
+    styles: Sequence[str],
+    body: str,
+    scripts: Sequence[str],
+    template: str = "frame.html",
+) -> Path:
+    """Fill the placeholders of the template by escaped texts, JSON data, and the content of the assets `styles`, `body` and
+    `scripts`. Only one substitution pass: placeholders in inserted values are not replaced."""
+    check_suffix(path, (".html", ".htm"))
+    pairs = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
+    filled = {
+        "title": html.escape(title),
+        "note": html.escape(note),
+        "facts": "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs),
+        "data": _escaped_json(data),
+        "style": "".join(map(read_asset, styles)),
+        "body": read_asset(body) if body else "",
+        "script": "".join(map(read_asset, scripts)),
+    }
+    whole = re.sub(r"<!--(\w+)-->", lambda place: filled[place[1]], read_asset(template))
+    return write_atomic(path, lambda to: to.write_bytes(whole.encode("utf-8", "replace")))
+
+
+def read_asset(name: str) -> str:
+    """Content of a page asset: template, style sheet or script."""
+    return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
 def _escaped_json(data: Mapping[str, object]) -> str:
@@ -109,45 +132,39 @@ def _escaped_json(data: Mapping[str, object]) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _likelihood_data(reading: TextLikelihood) -> dict[str, object]:
+def _likelihood_data(likelihood: TextLikelihood) -> dict[str, object]:
     return {
         "light": WARM_LIGHT,
         "dark": WARM_DARK,
-        "vocabulary": reading.vocab_size,
-        "evenly": reading.uniform_surprisal,
-        "given": reading.prompt_length,
-        "row": reading.first_row,
+        "vocabulary": likelihood.vocab_size,
+        "evenly": likelihood.uniform_surprisal,
+        "given": likelihood.prompt_length,
+        "row": likelihood.first_row,
         "tokens": [
             {
-                "piece": guess.piece,
-                "chance": round_digits(guess.probability),
-                "bits": round(guess.surprisal, 3),
-                "rank": guess.rank,
-                "likeliest": [[piece, round_digits(chance)] for piece, chance in guess.top_k],
+                "piece": token.piece,
+                "chance": round_digits(token.probability),
+                "bits": round(token.surprisal, 3),
+                "rank": token.rank,
+                "likeliest": [[piece, round_digits(chance)] for piece, chance in token.top_k],
             }
-            for guess in reading.tokens
+            for token in likelihood.tokens
         ],
     }
 
 
-def _act_steps_data(one: ActSteps) -> dict[str, object]:
-    tokens = [[piece, steps] for piece, steps in zip(one.pieces, one.steps, strict=True)]
-    said = {"title": one.title, "note": one.note(), "most": one.max_steps, "tokens": tokens}
-    return {**said, "light": WARM_LIGHT, "dark": WARM_DARK}
-
-
-def _decision_data(decided: DecisionAttribution) -> dict[str, object]:
-    likely, rest = decided.probabilities[:MAX_ANSWERS], decided.probabilities[MAX_ANSWERS:]
+def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
+    likely, rest = decision.probabilities[:MAX_ANSWERS], decision.probabilities[MAX_ANSWERS:]
     return {
-        "said": decided.prediction,
-        "asked": decided.probabilities_title,
+        "said": decision.prediction,
+        "asked": decision.probabilities_title,
         "chances": [[name, round(chance, 6)] for name, chance in likely],
         "more": f"{len(rest)} others: {100 * sum(chance for _, chance in rest):.1f} %" if rest else "",
         "ramps": {
             GRADIENT: {"light": WARM_LIGHT, "dark": WARM_DARK},
             ROLLOUT: {"light": COOL_LIGHT, "dark": COOL_DARK},
         },
-        "counted": [_attribution_data(one) for one in decided.attributions],
+        "counted": [_attribution_data(one) for one in decision.attributions],
     }
 
 
@@ -182,3 +199,103 @@ def _attribution_data(one: TokenAttribution) -> dict[str, object]:
 def round_digits(number: float) -> float:
     """The number with six significant digits, to save space."""
     return float(f"{number:.6g}")
+
+
+# -- images
+
+
+class OverlayMap(NamedTuple):
+    """One heatmap, or the heatmaps of all heads of a layer."""
+
+    name: str
+    weights: np.ndarray
+    """(h, w) or (heads, h, w)"""
+    extent: tuple[float, float] = (1.0, 1.0)
+    """height and width of the grid relative to the image"""
+    weights_per_query: np.ndarray | None = None
+    """(queries, heads, h, w) attention of each stored query"""
+
+
+def write_image_page(
+    image: np.ndarray,
+    layers: Sequence[OverlayMap],
+    methods: Mapping[str, OverlayMap],
+    path: Path,
+    title: str,
+    facts: Mapping[str, str],
+    query: tuple[str, tuple[float, float] | None] = ("", None),
+    query_grid: tuple[int, int] = (0, 0),
+    positions: Any = None,
+    descriptions: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a page with selectable heatmaps over the image: every layer and head, for the query or any stored query, and
+    `methods`. `query`: name and relative position; `descriptions`: texts for the methods and for "attention"."""
+    data: dict[str, object] = {
+        "picture": data_uri(image),
+        "size": image.shape[:2],
+        "ways": {name: _quantized_grid(way.weights, way.extent) for name, way in methods.items()},
+        "attention": [[_quantized_grid(grid, layer.extent) for grid in layer.weights] for layer in layers],
+        "layers": [layer.name for layer in layers],
+        "each": [pack_maps(layer.weights_per_query) for layer in layers if layer.weights_per_query is not None],
+        "asked": {"name": query[0], "mark": query[1]},
+        "lattice": query_grid,
+        "positions": None if positions is None else data_uri(position_similarity_image(positions)),
+        "glow": list(HEAT_COLORS),
+        "about": {name: (descriptions or {}).get(name, "") for name in (*methods, "attention")},
+        "unit": "cell" if not layers else "pixel" if layers[0].weights.shape[-2:] == image.shape[:2] else "patch",
+    }
+    return write_page(path, title, "", facts, data, (), "", (), "gaze.html")
+
+
+def _quantized_grid(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, Any]:
+    most = float(grid.max()) or 1.0
+    values = np.rint(WEIGHT_SCALE * grid / most).astype(int).ravel().tolist()
+    return {"most": most, "shape": list(grid.shape), "covers": covers, "values": values}
+
+
+def pack_maps(maps: np.ndarray) -> dict[str, object]:
+    """Maximum of each of (m, n) maps, and all weights as bytes relative to the maximum."""
+    most = maps.max((2, 3))
+    shares = np.rint(255 * maps / np.where(most > 0, most, 1)[:, :, None, None]).clip(0, 255).astype(np.uint8)
+    found = [round_digits(value) for value in most.ravel().tolist()]
+    return {"most": found, "bytes": base64.b64encode(shares.tobytes()).decode()}
+
+
+def data_uri(image: np.ndarray) -> str:
+    """The image as a PNG data URI."""
+    from PIL import Image
+
+    to = io.BytesIO()
+    Image.fromarray(image).save(to, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(to.getvalue()).decode()}"
+
+
+def write_caption_page(
+    attention: CaptionAttention, path: Path, title: str, note: str, facts: Mapping[str, str]
+) -> Path:
+    """Write a page that shows the image with the attention of one word at a time, for selected layers and heads."""
+    data: dict[str, object] = {
+        "picture": data_uri(attention.image),
+        "size": attention.image.shape[:2],
+        "grid": attention.grid,
+        "words": [
+            {
+                "word": word.word,
+                "chance": round_digits(word.probability),
+                "likely": [[other, round_digits(chance)] for other, chance in word.top_k],
+            }
+            for word in attention.words
+        ],
+        "layers": [
+            {"name": layer.name, "heads": len(layer.weights), **pack_maps(layer.weights)} for layer in attention.layers
+        ],
+        "how": attention.method,
+        "look": {
+            "dark": MIN_BRIGHTNESS,
+            "warm": LIGHT_COLOR,
+            "tint": round_digits(tint_strength(attention.image)),
+            "even": MIN_UNIFORM_MULTIPLE,
+        },
+    }
+    styles = ("page.css", "wordwise.css")
+    return write_page(path, title, note, facts, data, styles, "wordwise.html", ("wordwise.js",))

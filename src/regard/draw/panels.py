@@ -1,100 +1,66 @@
-"""Images in rows: panels with a legend, contact sheets, and images with captions."""
+"""Images in rows with titles and legends: segmentation, depth, heatmaps, generated images, captions and their attention.
+
+Images are bytes (H, W, 3), or (H, W) for grayscale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from regard.draw.colors import ACCENT, INK, LINE, MUTED, UNKNOWN_COLOR, ImageArray, MapArray, class_colors
-from regard.draw.figure import CHAR_WIDTH_PER_POINT, MARGIN, Sheet, check_suffix, figure_style, text_width, wrap_text
+from regard.draw.colors import (
+    ACCENT,
+    DEPTH_COLORS,
+    HEAT_COLORS,
+    INK,
+    LINE,
+    MUTED,
+    UNKNOWN_COLOR,
+    ImageArray,
+    MapArray,
+    apply_colormap,
+    class_colors,
+)
+from regard.draw.figure import (
+    CHAR_WIDTH_PER_POINT,
+    MARGIN,
+    ClassLegend,
+    ColorScale,
+    check_suffix,
+    new_figure,
+    percent,
+    wrap_text,
+    write_atomic,
+)
 from regard.draw.text import label
 from regard.errors import RegardError
+from regard.types import IGNORE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GAP: Final = 0.14
 MAX_WIDTH: Final = 10.5  # maximum inches between the margins
-MAX_PANEL_WIDTH: Final = 3.4  # inches
-MIN_PANEL_WIDTH: Final = 1.1
-HEAD_HEIGHT: Final = 0.26  # inches above a column for the title
-SWATCH_SIZE: Final = 0.15
-ENTRY_HEIGHT: Final = 0.25  # inches per line of the legend
-MAX_LEGEND_CLASSES: Final = 36
-"""Maximum number of classes in a legend, largest fraction first."""
+SMOOTH_SIDE: Final = 480  # images with fewer pixels per side are drawn without interpolation
 
 
-class ClassLegend:
-    """Legend of the classes that occur, in columns, largest fraction first."""
+class PanelStyle(NamedTuple):
+    """Sizes in inches, and the font of the titles above the images."""
 
-    def __init__(self, names: Sequence[str], fractions: MapArray, unit: str = "pixels") -> None:
-        """`unit`: noun for the total of the fractions."""
-        order = [int(at) for at in np.argsort(-fractions, kind="stable") if fractions[at] > 0]
-        colors = class_colors(len(names))
-        self.items = [(label(names[at], 24), colors[at], float(fractions[at])) for at in order[:MAX_LEGEND_CLASSES]]
-        missing = len(order) - len(self.items)
-        self.note = f"fraction of {unit}" + (f"; {missing} smaller classes not listed" if missing else "")
-        self.entry_width = text_width((name for name, _, _ in self.items), 8.5) + SWATCH_SIZE + 0.75
-
-    def columns(self, width: float) -> int:
-        return max(1, min(int(width / self.entry_width), len(self.items)))
-
-    def height(self, width: float) -> float:
-        return -(-len(self.items) // self.columns(width)) * ENTRY_HEIGHT + ENTRY_HEIGHT
-
-    def draw(self, axes: Axes, top: float, width: float) -> None:
-        columns = self.columns(width)
-        for number, (name, color, fraction) in enumerate(self.items):
-            left, down = number % columns * (width / columns), top + number // columns * ENTRY_HEIGHT
-            _draw_swatch(axes, left, down, color, name, 8.5, INK)
-            end, middle = left + self.entry_width - 0.15, down + SWATCH_SIZE / 2
-            axes.text(end, middle, percent(fraction), size=7.5, color=MUTED, va="center", ha="right")
-        axes.text(0, top + self.height(width) - ENTRY_HEIGHT / 2, self.note, size=7.5, color=MUTED, va="center")
+    gap: float = 0.14
+    min_side: float = 1.1
+    max_side: float = 3.4
+    head: float = 0.26
+    """height above a row with titles"""
+    font: Any = {"size": 8.5, "color": MUTED}  # noqa: RUF012
 
 
-def percent(fraction: float) -> str:
-    """Percentage with an additional digit for small fractions."""
-    if fraction < 0.0005:
-        return "< 0.1 %"
-    return f"{100 * fraction:.0f} %" if fraction >= 0.0995 else f"{100 * fraction:.1f} %"
-
-
-def _draw_swatch(
-    axes: Axes, left: float, top: float, rgb: Sequence[int], name: str, size: float, text_color: str
-) -> None:
-    """Draw a square of one color with a name."""
-    from matplotlib.patches import Rectangle
-
-    color = tuple(part / 255 for part in rgb)
-    style: dict[str, Any] = {"facecolor": color, "edgecolor": text_color, "linewidth": 0.4}
-    axes.add_patch(Rectangle((left, top), SWATCH_SIZE, SWATCH_SIZE, **style))
-    axes.text(left + SWATCH_SIZE + 0.08, top + SWATCH_SIZE / 2, name, size=size, color=text_color, va="center")
-
-
-class ColorScale:
-    """Color bar with labels for start, middle and end; `has_unknown` adds the color of unknown values."""
-
-    def __init__(self, colors: ImageArray, names: tuple[str, str, str], has_unknown: bool = False) -> None:
-        """`colors`: one row of pixels."""
-        self.colors, self.names, self.has_unknown = colors, names, has_unknown
-
-    def height(self, width: float) -> float:
-        return 0.36
-
-    def draw(self, axes: Axes, top: float, width: float) -> None:
-        length = min(0.6 * width, 3.0)
-        colors: Any = self.colors
-        axes.imshow(colors, extent=(0, length, top + 0.12, top), aspect="auto", interpolation="nearest", zorder=1)
-        for at, name, place in zip((0.0, length / 2, length), self.names, ("left", "center", "right"), strict=True):
-            # the number is aligned with the bar, and the unit follows
-            number, _, unit = name.partition(" ")
-            axes.text(at, top + 0.17, number, size=8, color=MUTED, va="top", ha=place)
-            axes.text(at + 0.05, top + 0.17, unit, size=8, color=MUTED, va="top", ha="left")
-        if self.has_unknown:
-            _draw_swatch(axes, length + 0.7, top - 0.01, UNKNOWN_COLOR, "unknown", 8, MUTED)
+OVERLAYS: Final = PanelStyle()
+CONTACT_SHEET: Final = PanelStyle(0.12, 0.45, 1.3)
+WORDS: Final = PanelStyle(0.16, 0.0, 1.9, 0.3, {"size": 10.5, "color": INK, "weight": "bold"})
 
 
 def draw_image(axes: Axes, image: ImageArray, left: float, top: float, width: float, smooth: bool) -> float:
@@ -114,74 +80,70 @@ def draw_panels(
     rows: Sequence[Sequence[ImageArray]],
     titles: Sequence[Sequence[str]],
     path: Path,
-    title: str,
-    subtitle: str,
-    legend: ClassLegend | ColorScale,
+    title: str = "",
+    subtitle: str = "",
+    legend: ClassLegend | ColorScale | None = None,
+    *,
     mark: tuple[float, float] | None = None,
+    notes: Sequence[Sequence[str]] | None = None,
+    style: PanelStyle = OVERLAYS,
 ) -> Path:
-    """Draw panels in rows, each with one of `titles`, into a .png or .svg file. `mark`: a position in all panels, as fractions
-    of height and width."""
-    file_format = check_suffix(path, (".png", ".svg"))
+    """Draw images in rows into a .png or .svg file, each with one of `titles` above, and one of `notes` at the right end of the
+    title. `mark`: a position in all images, as fractions of height and width."""
+    import matplotlib
+
     columns = max((len(row) for row in rows), default=0)
+    check_suffix(path, (".png", ".svg"))
     if not columns:
         raise RegardError("No images to draw.")
-    side = max(MIN_PANEL_WIDTH, min(MAX_PANEL_WIDTH, (MAX_WIDTH + GAP) / columns - GAP))
-    heights = [side * max(panel.shape[0] / panel.shape[1] for panel in row) for row in rows]
-    width = max(columns * (side + GAP) - GAP, 3.4)
-    heads = [HEAD_HEIGHT if any(row) else 0.0 for row in titles]
-    subtitle = wrap_text(subtitle, width, 8.5, 4) if subtitle else ""
-    top = MARGIN + (0.24 if title else 0.0) + (0.22 + 0.17 * subtitle.count("\n") if subtitle else 0.0)
-    height = sum(heights) + sum(heads) + GAP * len(rows) + legend.height(width) + 0.08
-    with figure_style():
-        sheet = Sheet(2 * MARGIN + width, top + height + MARGIN - 0.1)
-        sheet.heading(label(title, int(width / (CHAR_WIDTH_PER_POINT * 13))) if title else "", subtitle)
+    gap, side = style.gap, max(style.min_side, min(style.max_side, (MAX_WIDTH + style.gap) / columns - style.gap))
+    heights = [side * max((image.shape[0] / image.shape[1] for image in row), default=1.0) for row in rows]
+    heads = [style.head if any(row) else 0.0 for row in titles]
+    width = max(columns * (side + gap) - gap, 3.4)
+    title, subtitle = wrap_text(title, width, 13, 3), wrap_text(subtitle, width, 8.5, 4)
+    top = MARGIN + (0.24 * (title.count("\n") + 1) if title else 0.0)
+    top += 0.22 + 0.17 * subtitle.count("\n") if subtitle else 0.0
+    height = sum(heights) + sum(heads) + gap * len(rows) + (0.0 if legend is None else legend.height(width) + 0.08)
+    with new_figure(path, 2 * MARGIN + width, top + height + MARGIN - 0.1, title, subtitle) as sheet:
+        matplotlib.rcParams["image.composite_image"] = False  # keeps images separate in .svg files
         axes = sheet.canvas(MARGIN, top, width, height)
         down = 0.0
-        for panels, names, head, row_height in zip(rows, titles, heads, heights, strict=True):
+        for row, (images, head, row_height) in enumerate(zip(rows, heads, heights, strict=True)):
             down += head
-            for column, (panel, name) in enumerate(zip(panels, names, strict=True)):
-                left = column * (side + GAP)
-                text = label(name, int(side / (CHAR_WIDTH_PER_POINT * 8.5))) if name else ""
-                axes.text(left, down - 0.07, text, size=8.5, color=MUTED, va="bottom")
-                panel_height = draw_image(axes, panel, left, down, side, smooth=panel.shape[1] >= 480)
+            for column, image in enumerate(images):
+                left, name, note = column * (side + gap), titles[row][column], notes[row][column] if notes else ""
+                room = side / CHAR_WIDTH_PER_POINT - 8 * (len(note) + 1) * bool(note)
+                text = label(name, max(int(room / style.font["size"]), 3)) if name else ""
+                axes.text(left, down - 0.07, text, va="bottom", **style.font)
+                axes.text(left + side, down - 0.07, note, size=8, color=MUTED, va="bottom", ha="right")
+                image_height = draw_image(axes, image, left, down, side, smooth=max(image.shape[:2]) >= SMOOTH_SIDE)
                 if mark is not None:
-                    x, y = left + mark[1] * side, down + mark[0] * panel_height
+                    x, y = left + mark[1] * side, down + mark[0] * image_height
                     for color, ring in (("black", 2.2), ("white", 1.1)):  # visible on dark and bright images
                         axes.plot(x, y, "o", ms=6, mfc="none", mec=color, mew=ring, zorder=3)
-            down += row_height + GAP
-        legend.draw(axes, down + 0.04, width)
-        return sheet.save(path, file_format)
+            down += row_height + gap
+        if legend is not None:
+            legend.draw(axes, down + 0.04, width)
+    return path
 
 
-# -- contact sheets
+def in_rows(items: Sequence[Any], columns: int) -> list[Sequence[Any]]:
+    """The items in rows of `columns` items."""
+    return [items[at : at + columns] for at in range(0, len(items), columns)]
 
-SHEET_GAP: Final = 0.12
-SHEET_WIDTH: Final = 10.0
-LABEL_HEIGHT: Final = 0.22  # inches for the label below an image
-MIN_SIDE: Final = 0.45  # minimum width of an image in inches
-MAX_SIDE: Final = 1.3
+
+def save_image(image: ImageArray, path: Path) -> Path:
+    """Save the pixels without scaling as a .png file."""
+    from PIL import Image
+
+    check_suffix(path, (".png",))
+    return write_atomic(path, lambda to: Image.fromarray(image).save(to, format="PNG"))
+
+
+# -- generated images
+
 BLANK_COLOR: Final = np.array(UNKNOWN_COLOR, dtype=np.uint8)
 """Color of pixels not yet generated."""
-
-
-class LabeledImage(NamedTuple):
-    image: ImageArray
-    """bytes (H, W, 3), or (H, W) for grayscale"""
-    label: str = ""
-    """text below the image"""
-
-
-class SheetRow(NamedTuple):
-    """A row of images."""
-
-    images: Sequence[LabeledImage]
-    name: str = ""
-    """text to the left of the row"""
-
-
-def image_rows(images: Sequence[LabeledImage], columns: int = 8) -> list[SheetRow]:
-    """The images in rows of `columns` images."""
-    return [SheetRow(images[at : at + columns]) for at in range(0, len(images), columns)]
 
 
 def blank_below(image: ImageArray, visible_rows: int) -> ImageArray:
@@ -192,57 +154,16 @@ def blank_below(image: ImageArray, visible_rows: int) -> ImageArray:
 
 
 def draw_contact_sheet(
-    rows: Sequence[SheetRow], path: Path, title: str = "", subtitle: str = "", column_titles: Sequence[str] = ()
+    rows: Sequence[Sequence[ImageArray]], path: Path, title: str = "", column_titles: Sequence[str] = ()
 ) -> Path:
-    """Draw rows of images into a .png or .svg file, with `column_titles` above the columns. Pixels are not interpolated."""
-    import matplotlib
-
-    file_format = check_suffix(path, (".png", ".svg"))
-    columns = max((len(row.images) for row in rows), default=0)
-    if not columns:
-        raise RegardError("No images to draw.")
-    names = [label(row.name, max_width=28) if row.name else "" for row in rows]
-    name_width = text_width(names, 8.5) + 0.15 if any(names) else 0.0
-    side = min(MAX_SIDE, max(MIN_SIDE, SHEET_WIDTH / columns - SHEET_GAP))
-    max_chars = max(int(side / (CHAR_WIDTH_PER_POINT * 8.5) * 1.1), 4)
-    below = LABEL_HEIGHT if any(item.label for row in rows for item in row.images) else 0.0
-    ratios = [[item.image.shape[0] / item.image.shape[1] for item in row.images] for row in rows]
-    heights = [side * max(row, default=1.0) for row in ratios]
-    top = MARGIN + (0.35 if title else 0.0) + (0.3 if subtitle else 0.0) + (0.25 if column_titles else 0.0)
-    width, height = columns * (side + SHEET_GAP) - SHEET_GAP, sum(heights) + len(rows) * (below + SHEET_GAP) - SHEET_GAP
-    with figure_style():
-        matplotlib.rcParams["image.composite_image"] = False  # keeps images separate in .svg files
-        sheet = Sheet(max(2 * MARGIN + name_width + width, 4.0), top + height + MARGIN)
-        sheet.heading(label(title, max_width=80) if title else "", subtitle)
-        axes = sheet.canvas(MARGIN + name_width, top, width, height)
-        style: dict[str, Any] = {"color": MUTED, "ha": "center"}
-        for column, text in enumerate(column_titles):
-            middle = column * (side + SHEET_GAP) + side / 2
-            axes.text(middle, -0.08, label(text, max_chars), size=8.5, va="bottom", **style)
-        down = 0.0
-        for row, name, row_height in zip(rows, names, heights, strict=True):
-            axes.text(-0.15, down + row_height / 2, name, size=8.5, color=INK, ha="right", va="center")
-            for column, item in enumerate(row.images):
-                left = column * (side + SHEET_GAP)
-                bottom = down + draw_image(axes, item.image, left, down, side, smooth=False)
-                text = label(item.label, max_chars) if item.label else ""
-                axes.text(left + side / 2, bottom + 0.05, text, size=7.5, va="top", **style)
-            down += row_height + below + SHEET_GAP
-        return sheet.save(path, file_format)
-
-
-# -- captions
-
-CAPTION_COLUMNS: Final = 4
-CAPTION_SIZE: Final = (2.7, 2.2)  # inches, maximum width and height of an image
-CAPTION_HEIGHT: Final = 1.2  # inches below the image
-CAPTION_GAP: Final = 0.3
-CAPTION_LINES: Final = 3
+    """Draw rows of images into a .png or .svg file, with `column_titles` above the columns."""
+    blank = [""] * max(map(len, rows), default=0)
+    titles = [list(column_titles) or blank, *[blank] * (len(rows) - 1)]
+    return draw_panels(rows, titles, path, title, style=CONTACT_SHEET)
 
 
 class CaptionSample(NamedTuple):
     image: ImageArray
-    """bytes (H, W, 3)"""
     prediction: str
     reference: str
 
@@ -251,24 +172,372 @@ def draw_captions(
     samples: Sequence[CaptionSample], path: Path, title: str = "Generated and reference captions"
 ) -> Path:
     """Draw images with generated and reference captions into a .png or .svg file."""
-    file_format = check_suffix(path, (".png", ".svg"))
     if not samples:
         raise RegardError("No images to draw.")
-    across, down = CAPTION_SIZE[0] + CAPTION_GAP, CAPTION_SIZE[1] + CAPTION_HEIGHT + CAPTION_GAP
-    width = min(len(samples), CAPTION_COLUMNS) * across - CAPTION_GAP
-    height = -(-len(samples) // CAPTION_COLUMNS) * down - CAPTION_GAP
-    with figure_style():
-        sheet = Sheet(max(2 * MARGIN + width, 5.0), 2 * MARGIN + 0.4 + height)
-        sheet.heading(title, "")
+    columns, (max_side, max_height), text_height, gap = 4, (2.7, 2.2), 1.2, 0.3
+    across, down = max_side + gap, max_height + text_height + gap
+    width, height = min(len(samples), columns) * across - gap, -(-len(samples) // columns) * down - gap
+    with new_figure(path, max(2 * MARGIN + width, 5.0), 2 * MARGIN + 0.4 + height, title) as sheet:
         axes = sheet.canvas(MARGIN, MARGIN + 0.4, width, height)
         for number, sample in enumerate(samples):
-            left, base = number % CAPTION_COLUMNS * across, number // CAPTION_COLUMNS * down + CAPTION_SIZE[1]
+            left, base = number % columns * across, number // columns * down + max_height
             ratio = sample.image.shape[0] / sample.image.shape[1]
-            side = min(CAPTION_SIZE[0], CAPTION_SIZE[1] / ratio)
+            side = min(max_side, max_height / ratio)
             draw_image(axes, sample.image, left, base - side * ratio, side, smooth=True)
             texts = (sample.prediction if sample.prediction.strip() else "(empty)", sample.reference)
-            prediction, reference = (wrap_text(text, CAPTION_SIZE[0], 8.5, CAPTION_LINES) for text in texts)
+            prediction, reference = (wrap_text(text, max_side, 8.5, 3) for text in texts)
             style: dict[str, Any] = {"size": 8.5, "va": "top", "linespacing": 1.3}
             axes.text(left, base + 0.08, prediction, color=ACCENT, weight="bold", **style)
             axes.text(left, base + 0.12 + 0.165 * (prediction.count("\n") + 1), reference, color=MUTED, **style)
-        return sheet.save(path, file_format)
+    return path
+
+
+# -- segmentation and depth
+
+MAX_IMAGE_SIDE: Final = 1600
+"""Maximum side of drawn images in pixels; more would not be visible in a figure and would need too much memory."""
+
+
+class DenseSample(NamedTuple):
+    """An image with one predicted value per pixel: a class index, a depth, or a relative inverse depth."""
+
+    image: ImageArray
+    prediction: MapArray
+    """(H, W)"""
+    target: MapArray | None = None
+    """(H, W) label; depths that are not finite are unknown, and absolute depths not above 0"""
+    name: str = ""
+
+    @property
+    def maps(self) -> list[MapArray]:
+        return [self.prediction] if self.target is None else [self.prediction, self.target]
+
+
+def fit_to_sheet(sample: DenseSample) -> DenseSample:
+    """The sample with an image of at most `MAX_IMAGE_SIDE` pixels, and maps of the same size. Sizes may differ before, because
+    large images are decoded at reduced size."""
+    from PIL import Image
+
+    image = sample.image
+    scale = min(1.0, MAX_IMAGE_SIDE / max(image.shape))
+    size = tuple(max(round(scale * side), 1) for side in image.shape[:2])
+    if scale < 1:
+        image = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BOX))
+    maps = []
+    for values in sample.maps:
+        if values.shape != size:  # nearest values
+            rows, columns = ((np.arange(n) * 2 + 1) * old // (2 * n) for n, old in zip(size, values.shape, strict=True))
+            values = values[rows[:, None], columns[None]]
+        maps.append(values)
+    return DenseSample(image, *maps, name=sample.name)
+
+
+def overlay_classes(
+    image: ImageArray, classes: MapArray, num_classes: int, ignore_index: int = IGNORE, alpha: float = 0.6
+) -> ImageArray:
+    """The image in class colors of opacity `alpha` with dark class boundaries; ignored pixels are unchanged."""
+    image = _to_rgb(image, classes)
+    known = (classes != ignore_index) & (classes >= 0) & (classes < num_classes)
+    colors = np.array(class_colors(num_classes), dtype=np.float64)[np.where(known, classes, 0).astype(np.int64)]
+    gray = image.mean(-1, keepdims=True)
+    mixed = (1 - alpha) * (0.5 * image + 0.5 * gray) + alpha * colors
+    edges = np.zeros(classes.shape, dtype=bool)  # pixels whose right or lower neighbor has another class
+    edges[:, :-1] |= classes[:, :-1] != classes[:, 1:]
+    edges[:-1] |= classes[:-1] != classes[1:]
+    mixed[edges] *= 0.45
+    return np.where(known[..., None], mixed, image).round().astype(np.uint8)
+
+
+def _to_rgb(image: ImageArray, values: MapArray) -> ImageArray:
+    """The image with three channels, if `values` has the same size."""
+    image = np.repeat(image[..., None], 3, 2) if image.ndim == 2 else image
+    if image.shape[:2] != values.shape:
+        raise RegardError(f"A map of {values.shape} pixels does not match an image of {image.shape[:2]} pixels.")
+    return image
+
+
+def depth_image(depth: MapArray, near: float, far: float) -> ImageArray:
+    """Colors of a depth map: bright is near, dark is far, gray is unknown. If `near` > `far`, values are inverse depths."""
+    known = _valid_depth(depth, near > far)
+    fractions = (np.where(known, depth, near) - near) / ((far - near) or 1.0)
+    return np.where(known[..., None], apply_colormap(fractions, DEPTH_COLORS), np.array(UNKNOWN_COLOR, dtype=np.uint8))
+
+
+def _valid_depth(depth: MapArray, relative: bool) -> npt.NDArray[np.bool_]:
+    return np.isfinite(depth) & ((depth > 0) | relative)
+
+
+def draw_segmentations(
+    samples: Sequence[DenseSample],
+    class_names: Sequence[str],
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    ignore_index: int = IGNORE,
+) -> Path:
+    """Draw image, prediction and, if known, label of each sample, with a legend of the classes that occur."""
+    samples, many = [fit_to_sheet(sample) for sample in samples], len(class_names)
+    rows = [[overlay_classes(sample.image, m, many, ignore_index) for m in sample.maps] for sample in samples]
+    maps = [m for sample in samples for m in sample.maps]
+    counts = [np.bincount(m[(m >= 0) & (m < many)].astype(np.int64), minlength=many) for m in maps]
+    fractions = np.sum(counts, axis=0) / max(sum(m.size for m in maps), 1)
+    unit = "pixels, prediction and label together" if len(maps) > len(samples) else "pixels"
+    return _draw_dense(samples, rows, path, title, subtitle, ClassLegend(class_names, fractions, unit))
+
+
+def draw_depths(
+    samples: Sequence[DenseSample],
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    unit: str = "m",
+    relative: bool = False,
+) -> Path:
+    """Draw image, prediction and, if known, ground truth of each sample on one color scale. `relative`: values are inverse
+    depths, and each map has a separate scale."""
+    samples = [fit_to_sheet(sample) for sample in samples]
+    maps = [m for sample in samples for m in sample.maps]
+    near, far = _depth_range(maps, relative)
+    rows = [
+        [depth_image(m, *(_depth_range([m], relative) if relative else (near, far))) for m in sample.maps]
+        for sample in samples
+    ]
+    names = (f"{near:.3g}", f"{(near + far) / 2:.3g}", f"{far:.3g} {unit}".rstrip())
+    has_unknown = any(not bool(_valid_depth(m, relative).all()) for m in maps)
+    colors = apply_colormap(np.linspace(0, 1, 256)[None], DEPTH_COLORS)
+    scale = ColorScale(colors, ("near", "", "far") if relative else names, has_unknown)
+    return _draw_dense(samples, rows, path, title, subtitle, scale)
+
+
+def _depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float]:
+    """Near and far end of the color scale: the 1st and 99th percentile of the known values."""
+    values = np.concatenate([np.zeros(0), *(m[_valid_depth(m, relative)] for m in maps)])
+    if not values.size:
+        return (1.0, 0.0) if relative else (0.0, 1.0)
+    low, high = (float(value) for value in np.percentile(values, (1, 99)))
+    high = high if high > low else low + max(abs(low), 1.0) * 1e-3
+    return (high, low) if relative else (low, high)
+
+
+def _draw_dense(
+    samples: Sequence[DenseSample],
+    rows: Sequence[Sequence[ImageArray]],
+    path: Path,
+    title: str,
+    subtitle: str,
+    legend: ClassLegend | ColorScale,
+) -> Path:
+    """Draw each sample and its colored maps, with the meaning of each column above the first row."""
+    titles = []
+    for number, (sample, maps) in enumerate(zip(samples, rows, strict=True)):
+        first, *others = [""] * (1 + len(maps)) if number else ("image", "prediction", "label")[: 1 + len(maps)]
+        titles.append([sample.name or first, *others])
+    images = [[sample.image, *maps] for sample, maps in zip(samples, rows, strict=True)]
+    return draw_panels(images, titles, path, title, subtitle, legend)
+
+
+# -- heatmaps
+
+
+class AttentionOverlay(NamedTuple):
+    image: ImageArray
+    weights: MapArray
+    """(h, w) on a grid of any size"""
+    name: str = ""
+    extent: tuple[float, float] = (1.0, 1.0)
+    """height and width of the grid relative to the image; a grid may extend below and to the right of the image"""
+
+
+def overlay_heatmap(
+    image: ImageArray,
+    weights: MapArray,
+    max_weight: float | None = None,
+    smooth: bool = True,
+    extent: tuple[float, float] = (1.0, 1.0),
+) -> ImageArray:
+    """Heatmap over the darkened image. The grid is resized to the image, or beyond (`extent`); without `smooth`, cells are
+    visible. `max_weight`: upper end of the color scale; None: the largest weight."""
+    max_weight = float(np.nanmax(weights, initial=0.0)) if max_weight is None else max_weight
+    shape = image.shape[0], image.shape[1]
+    fractions = resize_grid(np.nan_to_num(weights) / (max_weight or 1.0), shape, smooth, extent).clip(0, 1)
+    image = _to_rgb(image, fractions)
+    gray = 0.3 * image + 0.5 * image.mean(-1, keepdims=True)
+    strength = 0.85 * fractions[..., None] ** 0.7
+    return ((1 - strength) * gray + strength * apply_colormap(fractions, HEAT_COLORS)).round().astype(np.uint8)
+
+
+def resize_grid(
+    grid: MapArray, shape: tuple[int, int], smooth: bool = True, extent: tuple[float, float] = (1.0, 1.0)
+) -> MapArray:
+    from PIL import Image
+
+    small = Image.fromarray(np.ascontiguousarray(grid, dtype=np.float32))
+    method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    part = (0, 0, grid.shape[1] / extent[1], grid.shape[0] / extent[0])
+    return np.asarray(small.resize((shape[1], shape[0]), method, box=part), dtype=np.float64)
+
+
+def draw_heatmap_overlays(
+    samples: Sequence[AttentionOverlay],
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    columns: int = 4,
+    unit: str | None = "of total weight",
+    mark: tuple[float, float] | None = None,
+) -> Path:
+    """Draw heatmaps over one or several images in rows of `columns`, on one color scale; without `unit`, each on a separate
+    scale with the maximum in the title. `mark`: a position as fractions of image height and width."""
+    own = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
+    most = max(own, default=0.0)
+    images, names = [], []
+    for sample, value in zip(samples, own, strict=True):
+        limit = most if unit else value
+        images.append(overlay_heatmap(sample.image, sample.weights, limit, extent=sample.extent))
+        names.append(sample.name if unit else f"{sample.name} · {100 * value:.3g} %")
+    ends = f"{50 * most:.3g}", f"{100 * most:.3g} % {unit or ''}"
+    if not unit and len(samples) > 1:
+        ends = "", "maximum, given above each image"
+    # colors over a gray image, because the heatmap is transparent at 0
+    colors = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
+    legend, rows = ColorScale(colors, ("0", *ends)), in_rows(images, columns)
+    return draw_panels(rows, in_rows(names, columns), path, title, subtitle, legend, mark=mark)
+
+
+POSITION_IMAGE_SIZE: Final = 800
+"""Approximate width of the position similarity image in pixels."""
+
+
+def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> ImageArray:
+    """Image of n × n tiles from cosine similarities (n², n²): one tile per position, each with the size of the grid."""
+    side = round(len(similarity) ** 0.5)
+    cell = min(max(POSITION_IMAGE_SIZE // side**2, 1), 16)
+    low, high = float(similarity.min()), float(np.sort(similarity, axis=1)[:, -2].max())  # without the diagonal
+    fractions = ((similarity - low) / max(high - low, 1e-12)).clip(0, 1).reshape(side, side, side, side)
+    size = side * cell
+    sheet = np.full((side * (size + gap) - gap, side * (size + gap) - gap, 3), 255, dtype=np.uint8)
+    for row in range(side):
+        for column in range(side):
+            top, left = row * (size + gap), column * (size + gap)
+            colors = apply_colormap(fractions[row, column], HEAT_COLORS)
+            sheet[top : top + size, left : left + size] = colors.repeat(cell, 0).repeat(cell, 1)
+    return sheet
+
+
+def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
+    """Draw the cosine similarity of the position embeddings, one tile per position."""
+    title, note = (
+        "Cosine similarity of position embeddings",
+        "Each tile compares one position with all others. Bright: similar.",
+    )
+    return draw_panels(
+        [[position_similarity_image(similarity)]], [[""]], path, title, note, style=PanelStyle(max_side=6.0)
+    )
+
+
+# -- attention of captions
+
+MIN_UNIFORM_MULTIPLE: Final = 4
+"""Full brightness means this multiple of the uniform weight or more, so that uniform attention looks uniform."""
+MIN_BRIGHTNESS: Final = 0.38
+"""Brightness of regions without attention."""
+LIGHT_COLOR: Final = (255, 178, 92)
+MAX_TINT: Final = 0.45
+"""Strength of the light color on a black image; weaker on brighter images."""
+
+
+class CaptionWord(NamedTuple):
+    """A word with the probability given all previous words, and the most likely alternatives with probabilities."""
+
+    word: str
+    probability: float
+    top_k: tuple[tuple[str, float], ...] = ()
+
+
+class CaptionLayer(NamedTuple):
+    name: str
+    weights: npt.NDArray[np.floating]
+    """(heads, words, rows, columns): fractions of the total attention; the sum is below 1 if tokens are outside the grid"""
+
+
+@dataclass(frozen=True)
+class CaptionAttention:
+    """An image with its caption, and the attention of each layer and head on one grid."""
+
+    image: ImageArray
+    words: tuple[CaptionWord, ...]
+    layers: tuple[CaptionLayer, ...]
+    method: str = "attention"
+    """name of the weights"""
+
+    def __post_init__(self) -> None:
+        if not self.words or not self.layers:
+            raise RegardError("No words or no attention layers to draw.")
+        shapes = {layer.weights.shape[1:] for layer in self.layers}
+        if len(shapes) > 1 or next(iter(shapes))[0] != len(self.words):
+            raise ValueError(f"expected the maps of {len(self.words)} words in every layer, got shapes {shapes}")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        rows, columns = self.layers[0].weights.shape[2:]
+        return rows, columns
+
+    def maps(self, layer: int | None = None, head: int | None = None) -> npt.NDArray[np.floating]:
+        """Maps (words, rows, columns) of one layer and head, counted from 1; None: the average."""
+        if layer is not None and not 1 <= layer <= len(self.layers):
+            raise RegardError(f"Layer must be between 1 and {len(self.layers)}, got {layer}.")
+        chosen = self.layers if layer is None else (self.layers[layer - 1],)
+        most = min(len(one.weights) for one in chosen)
+        if head is not None and not 1 <= head <= most:
+            raise RegardError(f"Head must be between 1 and {most}, got {head}.")
+        return np.mean([one.weights.mean(0) if head is None else one.weights[head - 1] for one in chosen], axis=0)
+
+
+def brightness_max(weights: npt.NDArray[np.floating]) -> float:
+    """The weight shown with full brightness."""
+    return max(float(weights.max(initial=0.0)), min(MIN_UNIFORM_MULTIPLE / weights.size, 1.0))
+
+
+def tint_strength(image: ImageArray) -> float:
+    return MAX_TINT * (1 - float(image.mean()) / 255)
+
+
+def spotlight(image: ImageArray, weights: npt.NDArray[np.floating], max_weight: float) -> ImageArray:
+    """The image with brightness by attention. The grid of weights is interpolated to the size of the image."""
+    fractions = resize_grid(weights / max_weight, (image.shape[0], image.shape[1])).clip(0, 1)[..., None]
+    gray = image.mean(-1, keepdims=True)
+    dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * gray)
+    light = image + tint_strength(image) * fractions * (np.array(LIGHT_COLOR) - image)
+    return np.rint(dark + fractions * (light - dark)).clip(0, 255).astype(np.uint8)
+
+
+def draw_caption_attention(
+    attention: CaptionAttention,
+    path: Path,
+    title: str = "",
+    subtitle: str = "",
+    layer: int | None = None,
+    head: int | None = None,
+) -> Path:
+    """Draw the image, and one image per word with brightness by attention, into a .png or .svg file."""
+    from PIL import Image
+
+    maps, image = attention.maps(layer, head), attention.image
+    times = -(-SMOOTH_SIDE // max(image.shape[:2]))
+    if times > 1:  # enlarged, so that brightness changes smoothly
+        size = image.shape[1] * times, image.shape[0] * times
+        image = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
+    many, heads = len(attention.layers), len(attention.layers[(layer or 1) - 1].weights)
+    layers = f"average over {many} layers" if layer is None else f"layer {layer} of {many}"
+    over = f"average over {heads} heads" if head is None else f"head {head} of {heads}"
+    selection = [text for text, count in ((layers, many), (over, heads)) if count > 1]
+    subtitle = "; ".join(text for text in (", ".join(selection), subtitle) if text)
+    images = [image, *(spotlight(image, weights, brightness_max(weights)) for weights in maps)]
+    titles = ["", *(word.word for word in attention.words)]
+    notes = ["image", *(percent(word.probability) for word in attention.words)]
+    is_uniform = any(brightness_max(weights) > weights.max() for weights in maps)
+    note = f"Brightness: {attention.method}, scaled per image" + "; dim: nearly uniform" * is_uniform
+    grays = np.rint(255 * np.linspace(MIN_BRIGHTNESS, 1, 256)).astype(np.uint8)[None, :, None].repeat(3, 2)
+    rows, names, values = (in_rows(items, 6) for items in (images, titles, notes))
+    scale = ColorScale(grays, note=note)
+    return draw_panels(rows, names, path, title, subtitle, scale, notes=values, style=WORDS)

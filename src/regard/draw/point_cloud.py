@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from regard.draw.colors import HEAT_COLORS, UNKNOWN_COLOR, ImageArray, apply_colormap, class_colors
-from regard.draw.figure import check_suffix
-from regard.draw.page import read_asset, round_digits, write_page
-from regard.draw.panels import ClassLegend, ColorScale, draw_panels, percent
+from regard.draw.figure import ClassLegend, ColorScale, percent
+from regard.draw.page import round_digits, write_page
+from regard.draw.panels import draw_panels, in_rows
 from regard.types import IGNORE
 
 FloatArray = npt.NDArray[np.floating]
@@ -65,16 +64,9 @@ class PredictedCloud:
         if len(self.coordinates) <= max_points:
             return self
         at = np.sort(np.random.default_rng(0).permutation(len(self.coordinates))[:max_points])
-        beside: list[Any] = [self.confidence, self.targets, self.colors]
-        sure, right, colours = (None if one is None else one[at] for one in beside)
-        return replace(
-            self,
-            coordinates=self.coordinates[at],
-            predictions=self.predictions[at],
-            confidence=sure,
-            targets=right,
-            colors=colours,
-        )
+        fields = ("coordinates", "predictions", "confidence", "targets", "colors")
+        values = {name: None if (value := vars(self)[name]) is None else value[at] for name in fields}
+        return replace(self, **values)
 
     @property
     def predicted_fractions(self) -> npt.NDArray[np.float64]:
@@ -141,48 +133,47 @@ def to_hex(color: Sequence[int]) -> str:
 
 
 def write_cloud_page(
-    cloud: PredictedCloud, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None,
+    cloud: PredictedCloud,
+    path: Path,
+    title: str,
+    note: str = "",
+    facts: Mapping[str, str] | None = None,
     class_iou: Sequence[float | None] = (),
-) -> Path:  # fmt: skip
+) -> Path:
     """Write a page with a rotatable point cloud in class colors. `class_iou`: IoU of each class, if labels are known."""
-    total, shares, truths, cloud = (
-        len(cloud.coordinates),
-        cloud.predicted_fractions,
-        cloud.target_fractions,
-        cloud.subsample(MAX_PAGE_POINTS),
-    )
-    there = shares if truths is None else shares + truths
-    order = [int(n) for n in np.argsort(-shares, kind="stable") if there[n] > 0]  # also classes never predicted
-    known = cloud.targets is not None
-    wrong = (
-        int(((cloud.targets != cloud.predictions) & (cloud.targets != IGNORE)).sum())
-        if cloud.targets is not None
-        else 0
-    )
-    ways = ["class", *["truth", "wrong"] * known, *["colours"] * (cloud.colors is not None), "height"]
-    said: dict[str, object] = {
+    total, predicted, true = len(cloud.coordinates), cloud.predicted_fractions, cloud.target_fractions
+    cloud = cloud.subsample(MAX_PAGE_POINTS)
+    present = predicted if true is None else predicted + true
+    order = [int(n) for n in np.argsort(-predicted, kind="stable") if present[n] > 0]  # also classes never predicted
+    targets, wrong = cloud.targets, 0
+    if targets is not None:
+        wrong = int(((targets != cloud.predictions) & (targets != IGNORE)).sum())
+    ways = ["class", *["truth", "wrong"] * (targets is not None), *["colours"] * (cloud.colors is not None), "height"]
+    confidence = None if cloud.confidence is None else np.rint(255 * cloud.confidence).clip(0, 255).astype(np.uint8)
+    data: dict[str, object] = {
         **pack_coordinates(cloud.coordinates, cloud.up, cloud.origin),
         "labels": cloud.labels,
-        "palette": [to_hex(colour) for colour in class_colors(len(cloud.labels))],
+        "palette": [to_hex(color) for color in class_colors(len(cloud.labels))],
         "said": to_base64(cloud.predictions.astype("<u2")),
-        "right": None
-        if cloud.targets is None
-        else to_base64(np.where(cloud.targets < 0, NO_CLASS, cloud.targets).astype("<u2")),
-        "sure": None
-        if cloud.confidence is None
-        else to_base64(np.rint(255 * cloud.confidence).clip(0, 255).astype(np.uint8)),
+        "right": None if targets is None else to_base64(np.where(targets < 0, NO_CLASS, targets).astype("<u2")),
+        "sure": None if confidence is None else to_base64(confidence),
         "colours": None if cloud.colors is None else to_base64(cloud.colors),
-        "ways": [*ways, *["certainty"] * (cloud.confidence is not None)],
-        "shares": [[n, round_digits(float(shares[n]))] for n in order],
-        "truths": None if truths is None else [round_digits(float(share)) for share in truths],
+        "ways": [*ways, *["certainty"] * (confidence is not None)],
+        "shares": [[n, round_digits(float(predicted[n]))] for n in order],
+        "truths": None if true is None else [round_digits(float(fraction)) for fraction in true],
         "ramps": {"height": HEIGHT_COLORS, "certainty": CONFIDENCE_COLORS},
         "blank": to_hex(UNKNOWN_COLOR),
         "faults": ERROR_COLORS,
         "mistakes": f"{pluralize(wrong, 'error')} in {pluralize(len(cloud.coordinates), 'point')} shown",
         "overlap": [None if value is None else round_digits(value) for value in class_iou] or None,
     }
-    told = {"points": format_count(total, len(cloud.coordinates)), **(facts or {})}
-    return write_viewer_page(path, title, note, told, said, ("classes.js",))
+    shown = f"{total:,}" + (f" ({len(cloud.coordinates):,} shown)" if len(cloud.coordinates) < total else "")
+    return write_page(path, title, note, {"points": shown, **(facts or {})}, data, *_viewer_assets("classes.js"))
+
+
+def _viewer_assets(script: str) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Styles, body and scripts of a page with a rotatable point cloud; `script` defines colors and controls."""
+    return ("page.css", "cloud.css"), "cloud.html", ("cloud.js", script)
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -190,31 +181,18 @@ def pluralize(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def format_count(total: int, shown: int) -> str:
-    return f"{total:,}" if total == shown else f"{total:,} ({shown:,} shown)"
-
-
-def write_viewer_page(
-    path: Path, title: str, note: str, facts: Mapping[str, str], data: Mapping[str, object], scripts: Sequence[str]
-) -> Path:
-    """Write a page with a rotatable point cloud. `scripts` define colors and controls."""
-    check_suffix(path, (".html", ".htm"))
-    parts = {
-        "note": html.escape(note),
-        "style": read_asset("page.css") + read_asset("cloud.css"),
-        "body": read_asset("cloud.html"),
-        "script": read_asset("cloud.js") + "".join(map(read_asset, scripts)),
-    }
-    return write_page(path, title, facts, data, parts)
-
-
 # -- figures
 
 
 def render_points(
-    coordinates: FloatArray, colors: ImageArray, up: str = "z", tilt: float | None = None, size: int = STILL_SIZE,
-    azimuth: float = -0.9, size_factors: FloatArray | None = None,
-) -> ImageArray:  # fmt: skip
+    coordinates: FloatArray,
+    colors: ImageArray,
+    up: str = "z",
+    tilt: float | None = None,
+    size: int = STILL_SIZE,
+    azimuth: float = -0.9,
+    size_factors: FloatArray | None = None,
+) -> ImageArray:
     """Image (size, size, 3) of points (N, 3) with colors (N, 3) as discs; nearer points cover farther points and darken the
     pixels around them. `size_factors` (N,): relative size of each point."""
     at = coordinates[:, AXIS_ORDER[up]].astype(np.float64)
@@ -222,56 +200,45 @@ def render_points(
     diagonal = float(np.linalg.norm(high - low)) or 1.0
     at = 2 * (at - (low + high) / 2) / diagonal
     tilt = default_tilt(coordinates.max(0) - coordinates.min(0), up) if tilt is None else tilt
-    flat, far = math.cos(tilt), 3.3
+    flat, camera_distance = math.cos(tilt), 3.3
     ahead = np.array([-flat * math.cos(azimuth), -flat * math.sin(azimuth), -math.sin(tilt)])
     across = np.array([-math.sin(azimuth), math.cos(azimuth), 0.0])
-    deep = at @ ahead + far
-    seen = np.stack([at @ across, at @ np.cross(ahead, across)], 1) / deep[:, None]
-    first, last = seen.min(0), seen.max(0)
+    depth = at @ ahead + camera_distance
+    projected = np.stack([at @ across, at @ np.cross(ahead, across)], 1) / depth[:, None]
+    first, last = projected.min(0), projected.max(0)
     scale = 0.92 * size / max(float((last - first).max()), 1e-3)  # as large as fits
-    x, y = (size / 2 + scale * (seen - (first + last) / 2)).T
+    x, y = (size / 2 + scale * (projected - (first + last) / 2)).T
     apart = 2 * point_spacing(coordinates, float((high - low).max()) or 1.0) / diagonal
-    radius = np.clip(0.75 * apart * scale / deep * (1.0 if size_factors is None else size_factors), 0.7, size / 40)
-    before = (
-        deep if size_factors is None else deep - 0.1 * (size_factors > 1)
-    )  # larger points are not covered by neighbors
-    return _shade_depth(*_splat_points(x, y, before, radius, colors, size), size)
-
-
-def _splat_points(
-    x: FloatArray, y: FloatArray, deep: FloatArray, radius: FloatArray, colours: ImageArray, side: int
-) -> tuple[ImageArray, FloatArray]:  # fmt: skip
-    """Color and depth of each pixel; points are drawn from the farthest to the nearest."""
+    radius = np.clip(0.75 * apart * scale / depth * (1.0 if size_factors is None else size_factors), 0.7, size / 40)
+    if size_factors is not None:
+        depth = depth - 0.1 * (size_factors > 1)  # larger points are not covered by neighbors
     reach = math.ceil(float(radius.max(initial=0.0)))
-    rows, columns, owners = [], [], []
+    pixels = []  # row, column and point of each covered pixel
     for down in range(-reach, reach + 1):
         for right in range(-reach, reach + 1):
             covers = np.flatnonzero(radius**2 >= down**2 + right**2)
-            rows.append(np.floor(y[covers]).astype(np.int64) + down)
-            columns.append(np.floor(x[covers]).astype(np.int64) + right)
-            owners.append(covers)
-    row, column, owner = (np.concatenate(parts) for parts in (rows, columns, owners))
-    inside = (row >= 0) & (row < side) & (column >= 0) & (column < side)
-    row, column, owner = row[inside], column[inside], owner[inside]
-    order = np.argsort(-deep[owner], kind="stable")  # the last point drawn on a pixel is visible
-    seen, far = np.full((side, side, 3), 255, np.uint8), np.full((side, side), np.inf)
-    seen[row[order], column[order]] = colours[owner[order]]
-    far[row[order], column[order]] = deep[owner[order]]
-    return seen, far
+            rows, columns = np.floor(y[covers]).astype(np.int64) + down, np.floor(x[covers]).astype(np.int64) + right
+            pixels.append(np.stack([rows, columns, covers]))
+    row, column, owner = np.concatenate(pixels, axis=1)
+    inside = np.flatnonzero((row >= 0) & (row < size) & (column >= 0) & (column < size))
+    order = inside[np.argsort(-depth[owner[inside]], kind="stable")]  # the last point drawn on a pixel is visible
+    image, distance = np.full((size, size, 3), 255, np.uint8), np.full((size, size), np.inf)
+    image[row[order], column[order]] = colors[owner[order]]
+    distance[row[order], column[order]] = depth[owner[order]]
+    return _shade_depth(image, distance)
 
 
-def _shade_depth(seen: ImageArray, far: FloatArray, side: int) -> ImageArray:
-    there = np.isfinite(far)
-    logs = np.where(there, np.log2(np.where(there, far, 1.0)), np.inf)
-    wide = np.pad(logs, 1, constant_values=np.inf)
-    dark = np.zeros_like(far)
-    for down in (0, 1, 2):
-        for right in (0, 1, 2):
-            beside = wide[down : down + side, right : right + side]
-            with np.errstate(invalid="ignore"):
-                dark += np.where(there & np.isfinite(beside), np.maximum(logs - beside, 0), 0)
-    light = np.where(there, 0.35 + 0.65 * np.exp(-9 * dark), 1.0)
-    return np.rint(seen * light[..., None]).astype(np.uint8)
+def _shade_depth(image: ImageArray, depth: FloatArray) -> ImageArray:
+    """The image with pixels darkened by nearer neighbors."""
+    covered = np.isfinite(depth)
+    logs = np.where(covered, np.log2(np.where(covered, depth, 1.0)), np.inf)
+    padded = np.pad(logs, 1, constant_values=np.inf)
+    dark = np.zeros_like(depth)
+    for neighbor in np.lib.stride_tricks.sliding_window_view(padded, depth.shape).reshape(9, *depth.shape):
+        with np.errstate(invalid="ignore"):
+            dark += np.where(covered & np.isfinite(neighbor), np.maximum(logs - neighbor, 0), 0)
+    light = np.where(covered, 0.35 + 0.65 * np.exp(-9 * dark), 1.0)
+    return np.rint(image * light[..., None]).astype(np.uint8)
 
 
 def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", subtitle: str = "") -> Path:
@@ -300,7 +267,6 @@ def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", s
     return draw_panels(rows, names, path, title, subtitle, ClassLegend(clouds[0].labels, shares, of))
 
 
-NEIGHBOR_COLUMNS: Final = 3
 WEIGHT_COLORS: Final = HEAT_COLORS[1:5]
 """From low to high weight, without colors too pale for a white background."""
 MIN_COLOR: Final = 0.25
@@ -326,10 +292,6 @@ class NeighborAttention(NamedTuple):
     """(Q, K), rows sum to 1"""
     queries: IntArray | None = None
     """(Q,) query points within the level; None: all points in order"""
-
-    def row_of(self, point: int) -> int:
-        """Row index of a point of the level."""
-        return point if self.queries is None else int(np.flatnonzero(self.queries == point)[0])
 
 
 @dataclass(frozen=True)
@@ -360,7 +322,8 @@ class CloudAttention:
     def point_weights(self, layer: NeighborAttention) -> npt.NDArray[np.float64]:
         """Attention (N,) of the query point in a layer."""
         found = np.zeros(len(self.coordinates))
-        row = layer.row_of(self.nearest_query(layer))
+        row = self.nearest_query(layer)
+        row = row if layer.queries is None else int(np.flatnonzero(layer.queries == row)[0])
         there = layer.keys[row] >= 0
         np.add.at(found, self.levels[layer.level][layer.keys[row][there]], layer.weights[row][there])
         return found
@@ -385,7 +348,7 @@ def write_neighbors_page(
         "glow": list(WEIGHT_COLORS),
         "faint": MIN_COLOR,
     }
-    return write_viewer_page(path, title, note, facts or {}, data, ("neighbours.js",))
+    return write_page(path, title, note, facts or {}, data, *_viewer_assets("neighbours.js"))
 
 
 def _pack_layer(layer: NeighborAttention) -> dict[str, Any]:
@@ -415,42 +378,36 @@ def draw_neighbors(
         most = float(shares.max())
         panels.append(_render_neighborhood(attention, one, shares / (most or 1.0)))
         names.append(f"{one.name} · max {percent(most)}")
-    rows = [panels[at : at + NEIGHBOR_COLUMNS] for at in range(0, len(panels), NEIGHBOR_COLUMNS)]
-    heads = [names[at : at + NEIGHBOR_COLUMNS] for at in range(0, len(names), NEIGHBOR_COLUMNS)]
     meaning = "maximum, given above each image; blue: query point"
     scale = ColorScale(_weight_colors(np.linspace(0, 1, 256)[None]), ("0", "", meaning))
-    return draw_panels(rows, heads, path, title, subtitle, scale)
+    return draw_panels(in_rows(panels, 3), in_rows(names, 3), path, title, subtitle, scale)
 
 
 def _weight_colors(shares: FloatArray) -> ImageArray:
     return apply_colormap(MIN_COLOR + (1 - MIN_COLOR) * shares, WEIGHT_COLORS)
 
 
-def _base_colors(gazing: CloudAttention) -> npt.NDArray[np.float64]:
-    """Colors (N, 3) of points without attention."""
-    if gazing.predictions is None:
-        return np.full((len(gazing.coordinates), 3), POINT_GRAY)
-    return np.array(class_colors(len(gazing.labels)), dtype=np.float64)[gazing.predictions]
+def _render_overview(attention: CloudAttention) -> ImageArray:
+    """Render all points, in faded class colors if classes are known, with the query point."""
+    base = np.full((len(attention.coordinates), 3), POINT_GRAY)
+    if attention.predictions is not None:
+        base = np.array(class_colors(len(attention.labels)), dtype=np.float64)[attention.predictions]
+    colors, sizes = BACKGROUND_GRAY + 0.6 * (base - BACKGROUND_GRAY), np.ones(len(base))
+    colors[attention.query_point], sizes[attention.query_point] = QUERY_COLOR, 5.0
+    return render_points(attention.coordinates, np.rint(colors).astype(np.uint8), attention.up, size_factors=sizes)
 
 
-def _render_overview(gazing: CloudAttention) -> ImageArray:
-    colours, larger = BACKGROUND_GRAY + 0.6 * (_base_colors(gazing) - BACKGROUND_GRAY), np.ones(len(gazing.coordinates))
-    colours[gazing.query_point], larger[gazing.query_point] = QUERY_COLOR, 5.0
-    return render_points(gazing.coordinates, np.rint(colours).astype(np.uint8), gazing.up, size_factors=larger)
-
-
-def _render_neighborhood(gazing: CloudAttention, layer: NeighborAttention, shares: FloatArray) -> ImageArray:
+def _render_neighborhood(attention: CloudAttention, layer: NeighborAttention, fractions: FloatArray) -> ImageArray:
     """Render the surroundings of the query, up to 2.2 times the distance of the farthest key."""
-    seen, larger = shares > 0, np.ones(len(shares))
-    here = gazing.levels[layer.level][gazing.nearest_query(layer)]
-    part = np.full((len(shares), 1), 0.25)
-    part[gazing.levels[layer.level]] = 0.7
-    colours = BACKGROUND_GRAY + part * np.full((len(shares), 3), POINT_GRAY - BACKGROUND_GRAY)
-    colours[seen] = _weight_colors(shares[seen])
-    larger[seen] = 1.3 + shares[seen]
-    colours[here], larger[here] = QUERY_COLOR, 1.8
-    off = np.linalg.norm(gazing.coordinates - gazing.coordinates[here], axis=1)
-    near = off <= 2.2 * (float(off[seen].max(initial=0.0)) or 1.0)
-    return render_points(
-        gazing.coordinates[near], np.rint(colours[near]).astype(np.uint8), gazing.up, size_factors=larger[near]
-    )
+    seen, sizes, level = fractions > 0, np.ones(len(fractions)), attention.levels[layer.level]
+    query = level[attention.nearest_query(layer)]
+    opacity = np.full((len(fractions), 1), 0.25)
+    opacity[level] = 0.7
+    colors = BACKGROUND_GRAY + opacity * np.full((len(fractions), 3), POINT_GRAY - BACKGROUND_GRAY)
+    colors[seen] = _weight_colors(fractions[seen])
+    sizes[seen] = 1.3 + fractions[seen]
+    colors[query], sizes[query] = QUERY_COLOR, 1.8
+    distance = np.linalg.norm(attention.coordinates - attention.coordinates[query], axis=1)
+    near = distance <= 2.2 * (float(distance[seen].max(initial=0.0)) or 1.0)
+    pixels = np.rint(colors[near]).astype(np.uint8)
+    return render_points(attention.coordinates[near], pixels, attention.up, size_factors=sizes[near])

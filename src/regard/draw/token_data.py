@@ -78,8 +78,7 @@ class AttentionMap:
         for what, number, many in (("Layer", layer, self.layers), ("Head", head, self.heads)):
             if number is not None and not 1 <= number <= many:
                 raise RegardError(f"{what} of attention map '{self.name}' must be between 1 and {many}, got {number}.")
-        layers = slice(None) if layer is None else slice(layer - 1, layer)
-        heads = slice(None) if head is None else slice(head - 1, head)
+        layers, heads = (slice(None) if at is None else slice(at - 1, at) for at in (layer, head))
         mean: NDArray[np.float64] = self.weights[layers, heads].mean(axis=(0, 1), dtype=np.float64)
         return mean
 
@@ -208,21 +207,20 @@ class TokenAttribution:
             )
 
     @cached_property
+    def plain_fractions(self) -> NDArray[np.float64]:
+        """Attribution of each token, 0 for special tokens."""
+        return np.where(self.special, 0.0, self.fractions)
+
+    @cached_property
     def word_fractions(self) -> NDArray[np.float64]:
         """Attribution of the whole word for each token, because colors show words. Special tokens have 0."""
-        sums = np.bincount(self.words, np.where(self.special, 0.0, self.fractions))
-        found: NDArray[np.float64] = np.where(self.special, 0.0, sums[np.array(self.words)])
-        return found
+        sums = np.bincount(self.words, self.plain_fractions)
+        return np.where(self.special, 0.0, sums[np.array(self.words)])
 
     @cached_property
     def max_fraction(self) -> float:
         """Upper end of the color scale: the largest attribution of a word."""
         return float(self.word_fractions.max(initial=0)) or 1.0
-
-    @property
-    def special_fraction(self) -> float:
-        """Sum over the special tokens."""
-        return float(self.fractions[np.array(self.special)].sum())
 
     @property
     def heading(self) -> str:
@@ -251,9 +249,8 @@ class TokenAttribution:
     @property
     def output_names(self) -> str:
         """Short description of the output positions."""
-        return describe_tokens(
-            [self.word_at(at) if self.special[at] else f"‘{self.word_at(at)}’" for at in self.output_positions]
-        )
+        words = [(self.word_at(at), self.special[at]) for at in self.output_positions]
+        return describe_tokens([word if special else f"‘{word}’" for word, special in words])
 
     def word_at(self, position: int) -> str:
         """The whole word of the token at `position`, without leading space."""
@@ -266,14 +263,15 @@ class TokenAttribution:
 
     def top_words(self, count: int) -> list[tuple[str, float]]:
         """The words with the largest attribution, summed over tokens, without special tokens."""
-        sums = np.bincount(self.words, np.where(self.special, 0.0, self.fractions))
+        sums = np.bincount(self.words, self.plain_fractions)
         best = np.argsort(-sums, kind="stable")[:count]
         return [(self.word_at(self.words.index(int(word))), float(sums[word])) for word in best if sums[word] > 0]
 
     def note(self) -> str:
         """Output position, truncation, special tokens, and the words with the largest fractions."""
         output = f"output position: {self.output_names}" if self.method == GRADIENT and self.output_positions else ""
-        special = f"special tokens: {percent(self.special_fraction)} (hatched)" if any(self.special) else ""
+        hatched = float(self.fractions[np.array(self.special)].sum())
+        special = f"special tokens: {percent(hatched)} (hatched)" if any(self.special) else ""
         best = ", ".join(f"{word} {percent(share)}" for word, share in self.top_words(3))
         lost = sum(many for _, many in self.truncations)
         cut = f"truncated: {lost:,} token{'s'[: lost > 1]} removed" if lost else ""
@@ -287,7 +285,7 @@ class TokenAttribution:
         if len(self.pieces) <= max_tokens:
             return [(0, len(self.pieces))]
         starts = np.arange(0, len(self.pieces), CHUNK_TOKENS)
-        sums = np.add.reduceat(np.where(self.special, 0.0, self.fractions), starts)
+        sums = np.add.reduceat(self.plain_fractions, starts)
         sums[0] = np.inf
         chosen = np.sort(np.argsort(-sums, kind="stable")[: max(max_tokens // CHUNK_TOKENS, 1)])
         found: list[tuple[int, int]] = []
@@ -317,8 +315,7 @@ class TokenAttribution:
     def profile(self, max_bins: int) -> NDArray[np.float64]:
         """Sums over segments of equal size, without special tokens."""
         size = -(-len(self.pieces) // max_bins)
-        plain = np.where(self.special, 0.0, self.fractions)
-        return np.add.reduceat(plain, np.arange(0, len(plain), size))
+        return np.add.reduceat(self.plain_fractions, np.arange(0, len(self.pieces), size))
 
 
 def percent(fraction: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from regard.draw.colors import ACCENT, COOL_LIGHT, INK, LINE, MUTED, WARM, WARM_LIGHT, colormap
-from regard.draw.figure import Sheet, monospace_fonts, wrap_text
+from regard.draw.figure import Sheet, wrap_text
 from regard.draw.text import display_width, label
 from regard.draw.token_data import (
     GRADIENT,
@@ -60,11 +60,19 @@ def inline_text(piece: str) -> str:
 
 def wrap_pieces(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
     """Line number and left edge in inches of each token. Lines break at newlines and between words; within a word only if the
-    word is wider than a line."""
+    word is wider than a line. A leading space starts a word, a token of only spaces ends a word."""
+    words: list[list[str]] = [[]]
+    for piece in pieces:
+        is_space = not piece.strip(SPACE_SYMBOL)
+        if words[-1] and piece.startswith(SPACE_SYMBOL) and not is_space:
+            words.append([])
+        words[-1].append(piece)
+        if is_space or piece.endswith(NEWLINE_SYMBOLS):
+            words.append([])
     placed: list[tuple[int, float]] = []
     line, left = 0, 0.0
-    for word in _word_groups(pieces):
-        sizes = [display_width(inline_text(pieces[at])) * CHAR_WIDTH + GAP for at in word]
+    for word in filter(None, words):
+        sizes = [display_width(inline_text(piece)) * CHAR_WIDTH + GAP for piece in word]
         if left and left + sum(sizes) > width:
             line, left = line + 1, 0.0
         for size in sizes:
@@ -72,22 +80,9 @@ def wrap_pieces(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
                 line, left = line + 1, 0.0
             placed.append((line, left))
             left += size
-        if pieces[word[-1]].endswith(NEWLINE_SYMBOLS):
+        if word[-1].endswith(NEWLINE_SYMBOLS):
             line, left = line + 1, 0.0
     return placed
-
-
-def _word_groups(pieces: Sequence[str]) -> list[list[int]]:
-    """Groups of tokens without line breaks inside. A leading space starts a group, a token of only spaces ends a group."""
-    words: list[list[int]] = [[]]
-    for at, piece in enumerate(pieces):
-        is_space = not piece.strip(SPACE_SYMBOL)
-        if words[-1] and piece.startswith(SPACE_SYMBOL) and not is_space:
-            words.append([])
-        words[-1].append(at)
-        if is_space or piece.endswith(NEWLINE_SYMBOLS):
-            words.append([])
-    return [word for word in words if word]
 
 
 def _indent(text: str) -> float:
@@ -145,6 +140,9 @@ class TokenStrip:
         return self.heading_height + self.text_height + LEGEND
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        import matplotlib
+        from matplotlib.patches import Rectangle
+
         sheet.text(left, top, self.title, size=11, weight="bold")
         sheet.text(left, top + 0.25 + 0.2 * self.title.count("\n"), self.note, size=8.5, color=MUTED)
         down = top + self.heading_height
@@ -155,14 +153,7 @@ class TokenStrip:
         for note in self.omissions:
             middle = note.left + display_width(note.text) * CHAR_WIDTH / 2
             axes.text(middle, note.middle, note.text, ha="center", va="center", color=MUTED, size=8.5)
-        self._draw_boxes(axes)
-        below, colors = down + self.text_height + 0.16, colormap(self.scale.stops)
-        sheet.colorbar(left, below, min(2.4, self.width / 3), colors, self.scale.max_value, self.scale.labels)
-
-    def _draw_boxes(self, axes: Axes) -> None:
-        from matplotlib.patches import Rectangle
-
-        colors, family = colormap(self.scale.stops), monospace_fonts()
+        colors, family = colormap(self.scale.stops), ["DejaVu Sans Mono", *matplotlib.rcParams["font.family"]]
         for box in self.boxes:
             width, half = display_width(box.text) * CHAR_WIDTH, BOX_HEIGHT / 2
             face: dict[str, Any] = {"facecolor": "white", "edgecolor": "#d5dae2", "hatch": "/////"}
@@ -183,6 +174,8 @@ class TokenStrip:
             if box.below:
                 low = box.middle + half + 0.08
                 axes.text(box.left + width / 2, low, box.below, color=MUTED, size=7, ha="center", **style)
+        below = down + self.text_height + 0.16
+        sheet.colorbar(left, below, min(2.4, self.width / 3), colors, self.scale.max_value, self.scale.labels)
 
 
 # -- surprisal and computation steps
@@ -193,17 +186,12 @@ def surprisal_strip(likelihood: TextLikelihood, width: float) -> TokenStrip:
     places = wrap_pieces([token.piece for token in likelihood.tokens], width)
     first_line = max(places[-1][0] + 1 - MAX_LINES, 0)
     most = likelihood.uniform_surprisal
-    boxes = [
-        TokenBox(
-            inline_text(token.piece),
-            left,
-            (line - first_line + 0.5) * LINE_HEIGHT,
-            min(token.surprisal / most, 1.0),
-            starts_text=index == likelihood.prompt_length > 0,
-        )
-        for index, (token, (line, left)) in enumerate(zip(likelihood.tokens, places, strict=True))
-        if line >= first_line
-    ]
+    boxes = []
+    for index, (token, (line, left)) in enumerate(zip(likelihood.tokens, places, strict=True)):
+        if line >= first_line:
+            middle, fraction = (line - first_line + 0.5) * LINE_HEIGHT, min(token.surprisal / most, 1.0)
+            starts_text = index == likelihood.prompt_length > 0
+            boxes.append(TokenBox(inline_text(token.piece), left, middle, fraction, starts_text=starts_text))
     missing = len(places) - len(boxes)
     facts = [f"{name} {value}" for name, value in likelihood.facts().items()]
     subtitle = " · ".join([*[f"first {missing:,} tokens not shown"] * bool(missing), *facts])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.draw.image_attention import CaptionAttention, CaptionLayer, CaptionWord
+from regard.draw.panels import CaptionAttention, CaptionLayer, CaptionWord
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation
 from regard.explain.images import Pixel, image_batch
@@ -70,7 +70,8 @@ class CaptionExplanation(Explanation):
         self.attention.maps(layer, head)  # raises an error for an invalid layer or head
         if path.suffix.lower() == ".json":
             return super().save(path)
-        from regard.draw.image_attention import draw_caption_attention, write_caption_page
+        from regard.draw.page import write_caption_page
+        from regard.draw.panels import draw_caption_attention
 
         if path.suffix.lower() in (".html", ".htm"):
             return write_caption_page(self.attention, path, self.heading, self.title, self.facts)

@@ -32,7 +32,7 @@ from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch
 
 if TYPE_CHECKING:
-    from regard.draw.overlay import AttentionOverlay
+    from regard.draw.panels import AttentionOverlay
 
 METHOD_TITLES = {
     "rollout": "Attention rollout",
@@ -120,8 +120,7 @@ class ImageExplanation(Explanation):
             return super().save(path)
         if path.suffix.lower() in (".html", ".htm"):
             return self._write_page(path)
-        from regard.draw.image_attention import draw_position_similarity
-        from regard.draw.overlay import draw_heatmap_overlays
+        from regard.draw.panels import draw_heatmap_overlays, draw_position_similarity
 
         panels = self._panels(layer, head)
         for place in self.extra_paths(path):
@@ -135,7 +134,7 @@ class ImageExplanation(Explanation):
         )
 
     def _write_page(self, path: Path) -> Path:
-        from regard.draw.image_attention import OverlayMap, write_image_page
+        from regard.draw.page import OverlayMap, write_image_page
 
         first = self.extents[0] if self.extents else (1.0, 1.0)
         stored = [layer for stage in self.stages for layer in stage.stored_maps]
@@ -158,7 +157,7 @@ class ImageExplanation(Explanation):
 
     def _panels(self, layer: int | None, head: int | None) -> list[AttentionOverlay]:
         """The methods and the selected attention maps: averages over heads, one head of each layer, or the heads of a layer."""
-        from regard.draw.overlay import AttentionOverlay
+        from regard.draw.panels import AttentionOverlay
 
         self._check_layer_head(layer, head)
         first = self.extents[0] if self.extents else (1.0, 1.0)

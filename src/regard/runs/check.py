@@ -82,11 +82,11 @@ def check(
         return report
     figures = []
     if len(report.lengths.words):
-        from regard.draw.curves import draw_lengths
+        from regard.draw.charts import draw_lengths
 
         figures.append(draw_lengths(report.lengths, figure_path))
     if report.class_counts:
-        from regard.draw.class_charts import draw_class_counts
+        from regard.draw.charts import draw_class_counts
 
         if figures or figure_path != Path(out or ""):
             stem = "classes" if figure_path.stem == "lengths" else f"{figure_path.stem}-classes"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from regard import capabilities
-from regard.draw.curves import draw_training_curves
+from regard.draw.charts import draw_training_curves
 from regard.errors import RegardError, RunError
 from regard.files import write_text
 from regard.folders import METADATA_FILE, check_format

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
-from regard.draw.curves import draw_layer_scores
+from regard.draw.charts import draw_layer_scores
 from regard.draw.figure import check_suffix
 from regard.errors import RegardError, SettingError
 from regard.folders import read_config_files

@@ -16,7 +16,7 @@ from regard.data.text.files import ErrorHandler
 from regard.data.text.labeled import QUESTION_COLUMNS, ChoiceSample, iterate_questions, read_questions
 from regard.data.text.tables import SkippedRow, report_incomplete
 from regard.decode.settings import DecodeSettings
-from regard.draw.class_charts import MAX_CLASSES, draw_confusion
+from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.act import with_act_steps

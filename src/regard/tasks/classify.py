@@ -16,7 +16,7 @@ from regard.data.text.files import ErrorHandler
 from regard.data.text.labeled import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled, read_text_inputs
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
-from regard.draw.class_charts import MAX_CLASSES, draw_confusion
+from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.draw.text import markdown_table
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.losses import cross_entropy

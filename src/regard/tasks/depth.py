@@ -144,10 +144,10 @@ class Depth(DensePredictionTask):
     def save_figures(
         self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
     ) -> list[str]:
-        from regard.draw.overlay import DepthSample, draw_depths
+        from regard.draw.panels import DenseSample, draw_depths
 
         rows = [
-            DepthSample(
+            DenseSample(
                 answer.extra["image"], answer.extra["meters"], answer.extra["reference"], Path(sample.source).name
             )
             for sample, answer in zip(samples, predictions, strict=False)
@@ -160,10 +160,10 @@ class Depth(DensePredictionTask):
         from PIL import Image
 
         from regard.draw.figure import write_atomic
-        from regard.draw.overlay import DepthSample, draw_depths
+        from regard.draw.panels import DenseSample, draw_depths
 
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
-        sample = DepthSample(prediction.extra["image"], depth, name=name)
+        sample = DenseSample(prediction.extra["image"], depth, name=name)
         found = {"image": str(draw_depths([sample], folder / f"{name}.preview.png", relative=relative))}
         array = write_atomic(folder / f"{name}.npy", lambda to: _save_array(to, depth))
         found["array"] = str(array)

@@ -24,8 +24,7 @@ from regard.data.store.token_store import RaggedRows
 from regard.data.text.tables import SkippedRow
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
-from regard.draw.overlay import save_image
-from regard.draw.panels import LabeledImage, SheetRow, blank_below, draw_contact_sheet, image_rows
+from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_image
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
@@ -224,7 +223,7 @@ class ImageGeneration(ImageTask):
         whole = [answer.extra["unconditional"] for answer in predictions if "unconditional" in answer.extra]
         if whole:
             title = "Unconditional samples"
-            made.append(draw_contact_sheet(image_rows([*map(LabeledImage, whole)]), folder / "drawn.png", title).name)
+            made.append(draw_contact_sheet(in_rows(whole, 8), folder / "drawn.png", title).name)
         return made
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
@@ -258,9 +257,9 @@ def draw_completions(
     for answer in predictions:
         truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["images"]
         blank = [np.full_like(truth, 255)] * (most - len(drawn))
-        lines.append(SheetRow([LabeledImage(picture) for picture in (blank_below(truth, rows), *drawn, *blank, truth)]))
+        lines.append([blank_below(truth, rows), *drawn, *blank, truth])
     heads = ["prompt", *(["generated"] if most == 1 else [f"generated {i + 1}" for i in range(most)]), "original"]
-    return draw_contact_sheet(lines, path, title, column_titles=heads)
+    return draw_contact_sheet(lines, path, title, heads)
 
 
 def shift_right(colors: Tensor, config: Any) -> Batch:

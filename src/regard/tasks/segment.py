@@ -189,7 +189,7 @@ class Segment(DensePredictionTask):
     def save_figures(
         self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
     ) -> list[str]:
-        from regard.draw.overlay import SegmentationSample, draw_segmentations
+        from regard.draw.panels import DenseSample, draw_segmentations
 
         shown = [
             (sample, answer.extra)
@@ -198,9 +198,7 @@ class Segment(DensePredictionTask):
         ]
         if not shown:
             return []
-        rows = [
-            SegmentationSample(one["image"], one["mask"], one["reference"], Path(of.source).name) for of, one in shown
-        ]
+        rows = [DenseSample(one["image"], one["mask"], one["reference"], Path(of.source).name) for of, one in shown]
         return [draw_segmentations(rows, shown[0][1]["labels"], folder / "masks.png", ignore_index=VOID).name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
@@ -209,11 +207,11 @@ class Segment(DensePredictionTask):
 
         from regard.draw.colors import class_colors
         from regard.draw.figure import write_atomic
-        from regard.draw.overlay import SegmentationSample, draw_segmentations
+        from regard.draw.panels import DenseSample, draw_segmentations
 
         mask, labels = prediction.extra["mask"], prediction.extra["labels"]
         seen = draw_segmentations(
-            [SegmentationSample(prediction.extra["image"], mask, name=name)], labels, folder / f"{name}.classes.png"
+            [DenseSample(prediction.extra["image"], mask, name=name)], labels, folder / f"{name}.classes.png"
         )
         numbers = prediction.extra["class_values"]
         image = Image.fromarray(numbers[mask])

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from regard.data.text.tag_schemes import TagScheme, extract_entities
-from regard.draw.class_charts import LabelScore, draw_per_label
+from regard.draw.charts import LabelScore, draw_per_label
 from regard.draw.text import markdown_table
 from regard.errors import RegardError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.draw.class_charts import LabelScore, draw_per_label
+from regard.draw.charts import LabelScore, draw_per_label
 from regard.draw.text import markdown_table
 from regard.tasks.metrics.ner import MatchCounts
 

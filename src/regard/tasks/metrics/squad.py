@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.text.qa import QASample
-from regard.draw.class_charts import LabelScore, draw_per_label
+from regard.draw.charts import LabelScore, draw_per_label
 from regard.draw.text import markdown_table
 from regard.errors import RegardError
 from regard.types import Prediction

@@ -1,18 +1,28 @@
-"""Line charts: training curves, accuracy by layer, and distributions of sequence lengths."""
+"""Charts: training curves, accuracy by layer, sequence lengths, class frequencies and scores, and the confusion matrix."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.report import Lengths, display_name
+from regard.data.check.report import ClassCounts, Lengths, display_name, format_percent
 from regard.draw.colors import ACCENT, INK, LIGHT, LINE, MUTED, WARM, colormap
-from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_legend, figure_style, mark_point, style_axes
+from regard.draw.figure import (
+    MARGIN,
+    Sheet,
+    draw_legend,
+    draw_matrix,
+    mark_point,
+    new_figure,
+    style_axes,
+    text_width,
+    wrap_text,
+)
 from regard.draw.text import label, shorten
 from regard.errors import RegardError
 
@@ -29,7 +39,6 @@ METRIC_HEIGHT: Final = 1.7
 PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
 LAYERS_SIZE: Final = (7.2, 3.6)
 LENGTHS_HEIGHT: Final = 4.6
-TRAIN_LABEL: Final = "training loss"
 DASH_PATTERN: Final = (0, (4, 3))
 MAX_OUTLIERS: Final = 2000
 """maximum number of outliers drawn; more would cover the density"""
@@ -41,7 +50,6 @@ _NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed
 
 def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") -> Path:
     """Draw the log rows of a training run (`kind` is "train" or "valid") into a .png or .svg file."""
-    file_format = check_suffix(path, (".png", ".svg"))
     train = [row for row in rows if row.get("kind") == "train"]
     valid = [row for row in rows if row.get("kind") == "valid"]
     names = {
@@ -59,16 +67,15 @@ def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") ->
     inner = WIDTH - left - MARGIN
     width = (inner - gap * (columns - 1)) / columns
     height = LOSS_HEIGHT + math.ceil(len(panels) / columns) * (METRIC_HEIGHT + PANEL_GAP)
-    with figure_style():
-        sheet = Sheet(WIDTH, top + height + MARGIN)
-        sheet.heading(shorten(label(title, 500), 80) if title else "", "", 15)
+    title = shorten(label(title, 500), 80) if title else ""
+    with new_figure(path, WIDTH, top + height + MARGIN, title, size=15) as sheet:
         best = _draw_loss(sheet.axes(left, top, inner, LOSS_HEIGHT), *losses, last)
         for number, (name, series, color) in enumerate(panels):
             row, column = divmod(number, columns)
             down = top + LOSS_HEIGHT + PANEL_GAP + row * (METRIC_HEIGHT + PANEL_GAP)
             axes = sheet.axes(left + column * (width + gap), down, width, METRIC_HEIGHT)
             _draw_metric(axes, name, series, color, best, last)
-        return sheet.save(path, file_format)
+    return path
 
 
 def _series(rows: Sequence[LogRow], name: str) -> Series:
@@ -83,17 +90,6 @@ def _series(rows: Sequence[LogRow], name: str) -> Series:
     return pairs[:, 0], pairs[:, 1]
 
 
-def _moving_average(values: FloatVector) -> FloatVector:
-    """Centered moving average, which does not lag; the window is narrow at the start, where the loss falls steeply."""
-    reach = max(1, len(values) // 40)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    at = np.arange(len(values))
-    low = at - np.minimum(at, reach)
-    high = np.minimum(2 * at - low, len(values) - 1) + 1
-    smoothed: FloatVector = (sums[high] - sums[low]) / (high - low)
-    return smoothed
-
-
 def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float | None:
     """Draw both losses in one panel. Returns the step with the lowest validation loss."""
     if not _style_steps(axes, "loss", last, 8, is_empty=not len(train[0]) and not len(valid[0])):
@@ -101,7 +97,12 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
     if len(train[0]):
         marker = "o" if len(train[0]) == 1 else ""
         axes.plot(*train, color=ACCENT, alpha=0.25, linewidth=1.0, marker=marker)
-        axes.plot(train[0], _moving_average(train[1]), color=ACCENT, linewidth=1.8, marker=marker, label=TRAIN_LABEL)
+        # a centered moving average does not lag; the window is narrow at the start, where the loss falls steeply
+        at, sums = np.arange(len(train[1])), np.concatenate([[0.0], np.cumsum(train[1])])
+        low = at - np.minimum(at, max(1, len(at) // 40))
+        high = np.minimum(2 * at - low, len(at) - 1) + 1
+        smoothed = (sums[high] - sums[low]) / (high - low)
+        axes.plot(train[0], smoothed, color=ACCENT, linewidth=1.8, marker=marker, label="training loss")
     best = None
     if len(valid[0]):
         axes.plot(*valid, color=WARM, linewidth=1.6, marker="o", markersize=4, label="validation loss", zorder=3)
@@ -154,13 +155,11 @@ def draw_layer_scores(
     layer_names: Sequence[str] = (),
 ) -> Path:
     """Draw accuracies in percent by layer, one curve per name, into a .png or .svg file. `layer_names`: default 1, 2, …"""
-    file_format = check_suffix(path, (".png", ".svg"))
     if not curves or not all(curves.values()):
         raise RegardError("No layers to draw.")
-    with figure_style():
-        top = MARGIN + (0.4 if title else 0.0) + (0.3 if subtitle else 0.0) + 0.1
-        sheet = Sheet(MARGIN + 0.5 + LAYERS_SIZE[0] + MARGIN, top + LAYERS_SIZE[1] + 0.6)
-        sheet.heading(label(title, max_width=80) if title else "", subtitle)
+    top = MARGIN + (0.4 if title else 0.0) + (0.3 if subtitle else 0.0) + 0.1
+    width, height = MARGIN + 0.5 + LAYERS_SIZE[0] + MARGIN, top + LAYERS_SIZE[1] + 0.6
+    with new_figure(path, width, height, label(title, max_width=80) if title else "", subtitle) as sheet:
         axes = sheet.axes(MARGIN + 0.5, top, *LAYERS_SIZE)
         style_axes(axes)
         deepest = max(map(len, curves.values()))
@@ -185,7 +184,7 @@ def draw_layer_scores(
         axes.set_ylabel("accuracy (%)", size=8.5)
         if len(curves) > 1:
             draw_legend(axes, "lower right")
-        return sheet.save(path, file_format)
+    return path
 
 
 # -- lengths
@@ -194,7 +193,6 @@ def draw_layer_scores(
 def draw_lengths(lengths: Lengths, path: Path) -> Path:
     """Draw sequence lengths in estimated tokens, the unit of `data.max_length`, into a .png or .svg file: histograms, and
     source against target length of pairs or cumulative tokens of documents."""
-    file_format = check_suffix(path, (".png", ".svg"))
     is_pair, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.max_length).sum())
     note = f"{len(lengths.tokens):,} {lengths.unit}"
     if lengths.max_length:
@@ -202,15 +200,14 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
     if is_pair:
         note += f", {len(lengths.outliers):,} outlier{'' if len(lengths.outliers) == 1 else 's'}"
     subject = " and ".join(map(display_name, lengths.names)) if is_pair else lengths.unit
-    with figure_style():
-        sheet = Sheet(WIDTH, MARGIN + 0.95 + LENGTHS_HEIGHT + 0.75)
-        sheet.heading(f"Sequence lengths: {subject}", f"{note}. Tokens are estimated from bytes and words.", 15)
+    title, note = f"Sequence lengths: {subject}", f"{note}. Tokens are estimated from bytes and words."
+    with new_figure(path, WIDTH, MARGIN + 0.95 + LENGTHS_HEIGHT + 0.75, title, note, 15) as sheet:
         left, top = MARGIN + 0.5, MARGIN + 0.95
         _draw_histograms(sheet.axes(left, top, 5.2, LENGTHS_HEIGHT), lengths)
         right = left + 5.2 + 0.85
         axes = sheet.axes(right, top, WIDTH - right - MARGIN, LENGTHS_HEIGHT)
         (_draw_pair_density if is_pair else _draw_cumulative)(axes, lengths)
-        return sheet.save(path, file_format)
+    return path
 
 
 def _bin_edges(lengths: Lengths, count: int) -> tuple[NDArray[np.floating[Any]], bool]:
@@ -301,3 +298,160 @@ def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
     axes.set_ylim(0, 102)
     _style_lengths(axes, lengths, edges, 1.02 * edges[-1], "tokens (estimated)|% of all tokens")
     draw_legend(axes, "lower right")
+
+
+# -- classes
+
+ROW_HEIGHT: Final = 0.36
+PLOT_WIDTH: Final = 4.8
+COLUMN_WIDTH: Final = 1.65
+"""inches for the numbers of one split"""
+COUNT_WIDTH: Final = 1.5
+SCORE_MARKERS: Final[tuple[dict[str, Any], ...]] = (
+    {"marker": "o", "markersize": 5.2, "markerfacecolor": "white", "markeredgecolor": INK},
+    {"marker": "D", "markersize": 4.6, "markerfacecolor": WARM, "markeredgecolor": INK},
+)
+"""precision and recall"""
+MAX_COUNTS: Final = 30
+"""maximum number of classes per chart of frequencies, most frequent first"""
+MAX_LABELS: Final = 40
+"""maximum number of labels with scores, most frequent first"""
+MAX_CLASSES: Final = 24
+"""maximum number of classes for a readable confusion matrix"""
+
+
+def bar_axes(
+    sheet: Sheet, left: float, top: float, width: float, places: Sequence[float], max_value: float, names: Sequence[str]
+) -> Axes:
+    """Axes without frame for horizontal bars at `places` from 0 to `max_value`, with names on the left."""
+    axes = sheet.axes(left, top, width, ROW_HEIGHT * (places[0] - places[-1] + 1))
+    axes.set_xlim(0, max_value)
+    axes.set_ylim(places[-1] - 0.5, places[0] + 0.5)
+    axes.set_xticks([])
+    axes.set_yticks(places, names, size=9.5, color=INK)
+    axes.tick_params(length=0, pad=5)
+    axes.set_facecolor("none")  # marks at the end of a bar overlap the next axes
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return axes
+
+
+def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
+    """Draw the frequencies of classes, one chart below the other, into a .png or .svg file: a bar for training and a mark
+    for validation."""
+    tables = [(counts, counts.rows()) for counts in class_counts]
+    left = MARGIN + text_width((label(row[0], 28) for _, rows in tables for row in rows[:MAX_COUNTS]), 9.5) + 0.2
+    heights = [ROW_HEIGHT * len(rows[:MAX_COUNTS]) + 1.15 for _, rows in tables]
+    splits = 1 + any(counts.valid for counts in class_counts)
+    with new_figure(path, left + PLOT_WIDTH + COLUMN_WIDTH * splits + MARGIN, MARGIN + sum(heights)) as sheet:
+        top = MARGIN
+        for (counts, rows), height in zip(tables, heights, strict=True):
+            title = display_name(counts.name)
+            sheet.text(MARGIN, top - 0.1, title[:1].upper() + title[1:], size=13, weight="bold")
+            if len(rows) > MAX_COUNTS:
+                note = f"{MAX_COUNTS} most frequent of {len(rows):,} classes"
+                sheet.text(MARGIN, top + 0.18, note, size=9, color=MUTED)
+            shown = rows[:MAX_COUNTS]
+            places, names = [-number for number in range(len(shown))], [label(row[0], 28) for row in shown]
+            largest = max(max(row[2], row[4]) for row in shown) or 1.0
+            axes = bar_axes(sheet, left, top + 0.5, PLOT_WIDTH, places, largest, names)
+            axes.axvline(0, color=LINE, linewidth=1.2)
+            for place, (_, _, fraction, valid_count, valid_fraction) in zip(places, shown, strict=True):
+                axes.barh(place, fraction, height=0.5, color=ACCENT, alpha=0.85, zorder=2)
+                if valid_count:
+                    mark = [place - 0.36, place + 0.36]
+                    axes.plot([valid_fraction] * 2, mark, color=WARM, linewidth=2.2, zorder=3, clip_on=False)
+            # counts and percentages; column titles have the color of the bars and marks
+            columns = [("training", ACCENT, 1), ("validation", WARM, 3)][: 1 + bool(counts.valid)]
+            for number, (split, color, field) in enumerate(columns, 1):
+                right = left + PLOT_WIDTH + COLUMN_WIDTH * (number - 1)
+                numbers = bar_axes(sheet, right, top + 0.5, COLUMN_WIDTH, places, COLUMN_WIDTH, ())
+                style: dict[str, Any] = {"size": 8.5, "ha": "right"}
+                numbers.text(COLUMN_WIDTH, 0.72, split, color=color, weight="bold", va="bottom", **style)
+                for place, row in zip(places, shown, strict=True):
+                    numbers.text(COLUMN_WIDTH - 0.65, place, f"{row[field]:,}", color=INK, va="center", **style)
+                    percent = format_percent(float(row[field + 1]))
+                    numbers.text(COLUMN_WIDTH, place, percent, color=MUTED, va="center", **style)
+            top += height
+    return path
+
+
+class LabelScore(NamedTuple):
+    name: str
+    f1: float
+    """from 0 to 1, as precision and recall"""
+    precision: float
+    recall: float
+    support: int
+    """number of occurrences in the reference"""
+
+
+def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str, path: Path) -> Path:
+    """Draw F1, precision, recall and support, one row per label, most frequent first, below a row for all labels. `unit`:
+    plural of the counted items."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    rows = [overall, *sorted(scores, key=lambda score: (-score.support, score.name))[:MAX_LABELS]]
+    names = [label(score.name, max_width=28) for score in rows]
+    left, top = MARGIN + text_width(names, 9.5) + 0.2, MARGIN + 0.95
+    places = [-0.35 * (number > 0) - number for number in range(len(rows))]  # space below the first row
+    rest = f". {MAX_LABELS} most frequent of {len(scores):,} classes" if len(scores) > MAX_LABELS else ""
+    note = f"Overall {100 * overall.f1:.2f} ({overall.support:,} {unit}){rest}"
+    width, height = left + PLOT_WIDTH + 0.85 + COUNT_WIDTH + 0.75 + MARGIN, ROW_HEIGHT * (1 - places[-1])
+    with new_figure(path, width, top + height + 0.15 + MARGIN, "Per-class F1", note, 15) as sheet:
+        axes = bar_axes(sheet, left, top, PLOT_WIDTH, places, 100, names)
+        axes.set_xticks(range(0, 101, 20), [f"{tick}" for tick in range(0, 101, 20)], size=8)
+        axes.grid(axis="x", color=LINE, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.get_yticklabels()[0].set_fontweight("bold")
+        for place, score in zip(places, rows, strict=True):
+            _draw_score(axes, place, score, is_overall=score is overall)
+        marks = [Line2D([], [], linestyle="", **style) for style in SCORE_MARKERS]
+        spacing: dict[str, Any] = {"handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.4, "borderpad": 0.0}
+        corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.3, "ncols": 3}
+        names, style = ["F1", "precision", "recall"], {"fontsize": 8.5, "labelcolor": MUTED, "frameon": False}
+        axes.legend([Patch(color=LIGHT[4]), *marks], names, **corner, **spacing, **style)
+        # a score from few occurrences is unreliable
+        largest = max([score.support for score in rows[1:]], default=0) or 1
+        counts = bar_axes(sheet, left + PLOT_WIDTH + 0.85, top, COUNT_WIDTH, places, largest, ())
+        counts.text(0, 0.66, unit, size=8.5, color=MUTED, va="bottom", ha="left")
+        for place, score in zip(places[1:], rows[1:], strict=True):
+            counts.barh(place, score.support, height=0.22, color=LINE, zorder=2)
+            end = score.support + 0.05 * largest
+            counts.text(end, place, f"{score.support:,}", size=8.5, color=MUTED, va="center", ha="left")
+        counts.text(0, 0, f"{overall.support:,}", size=8.5, color=INK, va="center", ha="left", weight="bold")
+    return path
+
+
+def _draw_score(axes: Axes, place: float, score: LabelScore, is_overall: bool) -> None:
+    """Draw F1 as a bar, and precision and recall as connected markers."""
+    height, color = (0.56, ACCENT) if is_overall else (0.46, LIGHT[4])
+    axes.barh(place, 100 * score.f1, height=height, color=color, zorder=2)
+    ends = [100 * score.precision, 100 * score.recall]
+    axes.plot(ends, [place, place], color=INK, linewidth=1, zorder=3, clip_on=False)
+    for value, style in zip(ends, SCORE_MARKERS, strict=True):
+        axes.plot(value, place, markeredgewidth=1, zorder=4, clip_on=False, **style)
+    weight = "bold" if is_overall else "normal"
+    axes.text(103, place, f"{100 * score.f1:.1f}", size=9.5, color=INK, va="center", ha="left", weight=weight)
+
+
+def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Path) -> Path:
+    """Draw counts (true class, predicted class), colored by fraction of the row, into a .png or .svg file."""
+    labels = dict(enumerate(label(name, max_width=24) for name in names))
+    label_width = text_width(labels.values(), 9) + 0.15
+    cell = min(0.9, max(0.32, 5.0 / len(labels)))
+    side = cell * len(labels)
+    correct, total = int(np.trace(counts)), int(counts.sum())
+    width = max(MARGIN + label_width + side + max(MARGIN, label_width * 0.7), 4.0)
+    accuracy = f"Accuracy {100 * correct / max(total, 1):.1f} % ({correct:,} of {total:,})"
+    note = f"{accuracy}. Rows: true class, columns: predicted class, color: fraction of the row."
+    note = wrap_text(note, width - MARGIN, 8.5, 3)
+    # rotated column labels need less height than width
+    top = MARGIN + 0.43 + 0.17 * (1 + note.count("\n")) + 0.75 * label_width
+    with new_figure(path, width, top + side + MARGIN, "Confusion matrix", note) as sheet:
+        axes = sheet.axes(MARGIN + label_width, top, side, side)
+        fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        texts = {at: f"{count:,}" for at, count in np.ndenumerate(counts) if count}
+        draw_matrix(axes, fractions, labels, labels, (9, 9), texts, text_size=min(9, 16 * cell))
+    return path
