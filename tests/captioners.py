@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import CaptionConfig
+from regard.systems.captioners.encoder import CaptionConfig
 from regard.types import IGNORE, Batch
 from tiny import noise
 

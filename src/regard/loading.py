@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from regard import index
-from regard.config import as_dict, from_dict
+from regard.config import from_dict
 from regard.decode.generation_config import generation_keys, translate_generation_config
 from regard.decode.settings import DecodeSettings
-from regard.errors import RegardError, RunError, SettingError, WeightsError
-from regard.folders import read_config_files
+from regard.errors import RunError, SettingError, WeightsError
 from regard.foreign_names import print_note
-from regard.hub import local_folder
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import find_by_model_type, find_system
-from regard.systems.common.system import System
 from regard.tasks import Task
 from regard.tasks.text_heads import add_bias, missing_bias_names
-from regard.weights.tables import NameTable, Tensors, matches, mismatch_error, read_checkpoint
-
-
-class _SkipInit(TorchFunctionMode):
-    """Skips random initialization: a tensor on the meta device has no values, and `normal_` of such a tensor imports
-    Dynamo, which takes a second."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def meta_device() -> Iterator[None]:
-    """Build modules in the block with shapes only, without memory and initial values."""
-    with torch.device("meta"), _SkipInit():
-        yield
+from regard.weights.tables import NameTable, matches, mismatch_error
 
 
 def published_labels(names: NameTable, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
@@ -168,18 +142,6 @@ def assign_weights(
         parameter.requires_grad_(name not in frozen)
 
 
-def read_published_config(system: System, published: Mapping[str, Any], folder: Path) -> Any:
-    """Model configuration of a Hugging Face checkpoint. An end token outside the vocabulary is replaced, with a note."""
-    fields = system.published.read(published)
-    end, size = fields.get("eos_id", 0), fields.get("vocab_size")
-    if isinstance(size, int) and (end is None or (isinstance(end, int) and not 0 <= end < size)):
-        found = TextTokenizer.load(folder).special_id("end") if TextTokenizer.exists(folder) else None
-        fields["eos_id"] = found if found is not None and found < size else size - 1
-        problem = "missing" if end is None else f"{end} and outside the vocabulary of {size:,} tokens"
-        print_note(f"note: {folder}: eos_token_id is {problem}; token {fields['eos_id']} is used as the end token.")
-    return from_dict(system.config, fields, "model.")
-
-
 def published_decode(folder: Path, published: Mapping[str, Any], config: Any, task: Task) -> DecodeSettings | None:
     """Decode settings of a Hugging Face checkpoint; None if the task does not generate text or the folder has no
     settings.
@@ -209,77 +171,3 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
         )
     except SettingError as error:
         raise RunError(f"{path}: {error}") from error
-
-
-# -- image encoders of captioning models
-
-
-def read_body(folder: Path) -> tuple[System, Any, Tensors]:
-    """System, config and native tensors of a model folder without its task; tensors of a head may be included."""
-    published, own = read_config_files(folder)
-    ours = published.get("model_type") == "regard"
-    system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
-    config = (
-        from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
-    )
-    tensors = read_checkpoint(folder)
-    if ours:
-        return system, config, tensors
-    config, tensors = system.from_published(config, tensors)
-    with meta_device():
-        wanted = list(system.build(config).state_dict())
-    return system, config, system.names.read(tensors, wanted)[0]
-
-
-def resolve_encoder(config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides of a captioning config, completed from the checkpoint folder `model.encoder`. The default image size is
-    the size in the folder."""
-    said, name = dict(overrides), str(overrides.get("encoder", ""))
-    if not name:
-        return said
-    from regard.processors.image import ImageProcessor
-    from regard.systems.captioners.common import ENCODER_SYSTEMS, CaptionConfig
-
-    if not isinstance(config, CaptionConfig) or index.presets().get(name) in ENCODER_SYSTEMS:
-        return said
-    folder = Path(os.path.abspath(os.path.expanduser(local_folder(name))))
-    if str(folder) == config.encoder:  # already resolved
-        return {**said, "encoder": str(folder)}
-    if not (folder.is_dir() or os.sep in name):
-        return said  # not a folder: the config raises an error for an unknown preset
-    if "encoder_config" in said:
-        raise SettingError(
-            f"model.encoder_config cannot be set: {folder} contains its own config. Remove model.encoder_config."
-        )
-    try:
-        system, seen, _ = read_body(folder)
-    except RegardError as error:
-        raise SettingError(f"model.encoder={name} is not a valid image encoder. {error}") from error
-    if "image_size" not in said and system.name in ENCODER_SYSTEMS:
-        said["image_size"] = (
-            min(ImageProcessor.load(folder).with_fixed_size(seen.image_size).size)
-            if ImageProcessor.exists(folder)
-            else seen.image_size
-        )
-    return {
-        **said,
-        "encoder": str(folder),
-        "encoder_config": {"name": str(folder), "system": system.name, "config": as_dict(seen)},
-    }
-
-
-def load_encoder_weights(model: Any) -> list[str]:
-    """Load the weights of the folder `model.encoder` into a new captioning model; returns messages for the log."""
-    config = model.config
-    if getattr(config, "encoder_folder", None) is None:
-        return []
-    _, _, tensors = read_body(config.encoder_folder)
-    body = model.body.eyes.body
-    wanted = body.state_dict()
-    unfit = [name for name, old in wanted.items() if name not in tensors or tensors[name].shape != old.shape]
-    if unfit:
-        raise WeightsError(
-            f"{config.encoder_folder}: the weights do not match config.json; {mismatch_error(unfit, [])}"
-        )
-    body.load_state_dict({name: tensors[name] for name in wanted})
-    return [f"Image encoder: {config.encoder_folder}, {'frozen' if config.freeze_encoder else 'trained'}."]

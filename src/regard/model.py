@@ -23,16 +23,13 @@ from regard.hub import local_folder
 from regard.loading import (
     assign_weights,
     convert_tensors,
-    load_encoder_weights,
-    meta_device,
     published_decode,
     published_labels,
-    read_published_config,
-    resolve_encoder,
 )
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_preset, find_system
+from regard.systems.common.checkpoint import meta_device, read_published_config
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
 from regard.tasks.special_tokens import pad_id, with_special_ids
@@ -304,13 +301,13 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
     """A model with random weights from a preset; `overrides` are config fields: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
     chosen = find_task(task or system.tasks[0], system.modality)
-    config = chosen.adapt_config(override(preset.config, resolve_encoder(preset.config, overrides), "model."))
+    config = chosen.adapt_config(override(preset.config, system.part.resolve(preset.config, overrides), "model."))
     decode = from_dict(DecodeSettings, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
     model = assemble(
         ModelSpec(system, config, chosen, decode, name), chosen.default_processor(config, DataSettings()), device=device
     )
     if model.device.type != "meta":
-        load_encoder_weights(model)
+        system.part.load(model.body, config)
     return model
 
 

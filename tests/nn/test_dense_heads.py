@@ -64,7 +64,7 @@ class Body(nn.Module):
 
 
 def config(kind: str) -> Any:
-    return SimpleNamespace(feature_maps=lambda: KINDS[kind])
+    return SimpleNamespace(feature_maps=lambda: KINDS[kind], neck=lambda: default_neck(KINDS[kind]))
 
 
 def ask(body: Body, head: DenseHead, x: Tensor) -> Tensor:
@@ -128,16 +128,14 @@ def test_every_image_body_supports_these_heads(system: Any) -> None:
 
 
 def test_a_neck_matches_its_feature_maps() -> None:
-    wide = SimpleNamespace(feature_maps=lambda: tuple(FeatureTap(at, 768, 16, True) for at in range(4)))
+    wide = tuple(FeatureTap(at, 768, 16, True) for at in range(4))
     assert default_neck(wide) == NeckConfig((192, 384, 768, 768), 256)
-    assert [default_neck(config(kind)).width for kind in ("vit", "resnet")] == [32, 48]
-    assert default_neck(config("vit without a token")).readout == "ignore"
-    own = NeckConfig((1, 2, 3, 4), 7)
-    assert default_neck(SimpleNamespace(feature_maps=lambda: FLAT, neck=lambda: own)) is own
-    three = DepthHead(FLAT[1:], default_neck(SimpleNamespace(feature_maps=lambda: FLAT[1:])))
+    assert [default_neck(KINDS[kind]).width for kind in ("vit", "resnet")] == [32, 48]
+    assert default_neck(KINDS["vit without a token"]).readout == "ignore"
+    three = DepthHead(FLAT[1:], default_neck(FLAT[1:]))
     assert ask(Body(FLAT[1:]), three, noise(1, 2, 32, 32).float()).shape == (1, 32, 32)
     with pytest.raises(SettingError, match="1 to 4 feature maps"):
-        default_neck(SimpleNamespace(feature_maps=lambda: (*FLAT, *FLAT)))
+        default_neck((*FLAT, *FLAT))
 
 
 def test_a_neck_that_does_not_fit_its_maps_is_refused() -> None:

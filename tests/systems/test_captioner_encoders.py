@@ -16,9 +16,9 @@ import regard
 from captioners import config_of, noisy, pictures
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, WeightsError
-from regard.loading import load_encoder_weights, resolve_encoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
+from regard.systems.captioners.encoder import ENCODER
 from regard.types import Batch
 from sights import SIZES, fresh
 from tiny import near
@@ -46,10 +46,10 @@ def learnt(system: str, folder: Path, published: bool = True, **changes: Any) ->
 def captioner(name: str, **changes: Any) -> Any:
     """A new captioner with these settings, built as in training and `build`."""
     plain = config_of(name)
-    config = override(plain, resolve_encoder(plain, changes), "model.")
+    config = override(plain, ENCODER.resolve(plain, changes), "model.")
     torch.manual_seed(0)
     model = SimpleNamespace(config=config, body=SYSTEMS[name].build(config))
-    return model, load_encoder_weights(model)
+    return model, ENCODER.load(model.body, model.config)
 
 
 @pytest.mark.every(4)
@@ -72,7 +72,7 @@ def test_encoder_features_equal_the_loaded_checkpoint(name: str, system: str, tm
     kept = from_dict(type(model.config), json.loads(json.dumps(as_dict(model.config))), "model.")
     assert kept == model.config
     SYSTEMS[name].build(kept).load_state_dict(model.body.state_dict())
-    assert override(kept, resolve_encoder(kept, {"encoder": str(tmp_path / "it")}), "model.") == kept
+    assert override(kept, ENCODER.resolve(kept, {"encoder": str(tmp_path / "it")}), "model.") == kept
 
 
 def test_a_run_of_regard_can_be_the_image_encoder_too(tmp_path: Path) -> None:
@@ -137,11 +137,8 @@ def test_weights_of_other_sizes_than_configured_are_refused(tmp_path: Path) -> N
     model, _ = captioner("caption-fixed", encoder=str(tmp_path))
     learnt("resnet", tmp_path, widths=(4, 8, 8, 16))
     with pytest.raises(WeightsError, match="config"):
-        load_encoder_weights(model)
+        ENCODER.load(model.body, model.config)
 
 
 def test_sizes_of_image_systems_are_listed_here() -> None:
-    assert (
-        set(SEEN) <= set(SIZES)
-        and load_encoder_weights(SimpleNamespace(config=config_of("caption-fixed"), body=None)) == []
-    )
+    assert set(SEEN) <= set(SIZES) and ENCODER.load(None, config_of("caption-fixed")) == []

@@ -20,7 +20,6 @@ from regard.nn.vision.dense import (
     DepthHead,
     SegmentationHead,
     depth_head,
-    resolve_fusion_norm,
     segmentation_head,
 )
 from regard.systems import SYSTEMS, dpt
@@ -330,16 +329,16 @@ def test_presets_have_exactly_the_stated_parameters(name: str) -> None:
 
 def test_batch_norms_are_chosen_by_the_task() -> None:
     assert (
-        resolve_fusion_norm(dpt.BASE, classifies=True).fusion_batch_norm is True
-        and resolve_fusion_norm(dpt.BASE, classifies=False).fusion_batch_norm is False
+        dpt.BASE.resolve_fusion_norm(classifies=True).fusion_batch_norm is True
+        and dpt.BASE.resolve_fusion_norm(classifies=False).fusion_batch_norm is False
     )
     kept = replace(dpt.BASE, fusion_batch_norm=False)
-    assert resolve_fusion_norm(kept, classifies=True) is kept
+    assert kept.resolve_fusion_norm(classifies=True) is kept
 
 
 @pytest.mark.parametrize("name", dpt.PRESETS)
 def test_a_published_config_defines_a_whole_preset(name: str) -> None:
-    config = resolve_fusion_norm(dpt.PRESETS[name].config, classifies=True)
+    config = dpt.PRESETS[name].config.resolve_fusion_norm(classifies=True)
     written = json.loads(json.dumps(dpt.PUBLISHED.write(as_dict(config), "segment")))
     read = from_dict(dpt.Config, dpt.PUBLISHED.read(written), "model.")
     assert read == config and written["architectures"] == ["DPTForSemanticSegmentation"]

@@ -15,7 +15,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
 from regard.folders import absolute_folder, is_folder_path
 from regard.foreign_names import resolve_preset_name
-from regard.loading import UNUSED_WEIGHTS, resolve_encoder
+from regard.loading import UNUSED_WEIGHTS
 from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, check_tokenizer_settings, diff_settings, resolve
@@ -66,14 +66,16 @@ class TrainSpec:
 
     @property
     def weights_folder(self) -> Path | None:
-        """`init_folder`, or the folder with the weights of the image encoder alone."""
-        return self.init_folder or getattr(self.identity.config, "encoder_folder", None)
+        """`init_folder`, or the folder with the weights of a part of the model."""
+        return self.init_folder or self.identity.system.part.folder(self.identity.config)
 
     def weights_note(self) -> str:
         """Origin of the initial weights, for the first lines of the log."""
         if self.init_folder is not None:
             return f"pretrained: {self.init_folder}"
-        return "random weights" + (f", pretrained image encoder: {self.weights_folder}" if self.weights_folder else "")
+        return "random weights" + (
+            f", pretrained {self.identity.system.part.name}: {self.weights_folder}" if self.weights_folder else ""
+        )
 
 
 def new_spec(request: TrainRequest) -> TrainSpec:
@@ -117,17 +119,10 @@ def _make_spec(
     identity: ModelSpec, reader: Any, settings: Settings, sources: DataSources, name: str, start: Path | None
 ) -> TrainSpec:
     check_tokenizer_settings(settings.model, identity.task.has_text)
-    said = resolve_encoder(identity.config, settings.model)
-    config = identity.task.adapt_config(override(identity.config, said, "model."))
-    if start is None and getattr(config, "freeze_encoder", False) and config.encoder_folder is None:
-        raise SettingError(
-            f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
-            "Use pretrained weights (--set model.encoder=FOLDER) or train the encoder (--set model.freeze_encoder=false)."
-        )
-    if start is not None and getattr(config, "encoder", "") != getattr(identity.config, "encoder", ""):
-        raise SettingError(
-            f"model.encoder cannot be changed: {name} contains its own image encoder. Remove model.encoder."
-        )
+    part = identity.system.part
+    overrides = part.resolve(identity.config, settings.model)
+    config = identity.task.adapt_config(override(identity.config, overrides, "model."))
+    part.check(config, None if start is None else identity.config, name)
     # values parsed by the config: "32" on the command line equals 32 in a file
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     return TrainSpec(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
@@ -144,7 +139,7 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     system = find_system(old["system"])
     settings = resolve(old["settings"], request.overrides)
     config = from_dict(system.config, old["model"], "model.")
-    changes = override(config, resolve_encoder(config, settings.model), "model.")
+    changes = override(config, system.part.resolve(config, settings.model), "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
     changed = diff_settings(resolve(old["settings"], {}).as_dict(), settings.as_dict())
     # num_workers changes no result, and another machine may need another value

@@ -12,7 +12,6 @@ import torch
 from rich.console import Console
 
 from regard.errors import SettingError, UnknownFolderError
-from regard.loading import load_encoder_weights
 from regard.model import Model, assemble, load
 from regard.nn.kernels.dispatch import has_varlen_kernel
 from regard.runs.devices import pick_device
@@ -108,14 +107,10 @@ def _init_weights(fresh: Model, order: TrainSpec) -> list[str]:
     """Load the initial weights into the model; returns notes about new and unused parts."""
     if order.init_folder is not None and order.init_folder.is_dir():
         return load_initial_weights(fresh, order.init_folder, order.settings.model)
+    part = order.identity.system.part
     if order.weights_folder is not None:
-        return load_encoder_weights(fresh) if order.weights_folder.is_dir() else []
-    preset = order.settings.model.get("encoder")  # a user may expect pretrained weights
-    return (
-        [f"The image encoder {preset} has random weights; for pretrained weights set model.encoder=FOLDER."]
-        if preset
-        else []
-    )
+        return part.load(fresh.body, fresh.config) if order.weights_folder.is_dir() else []
+    return part.describe_random(order.settings.model)
 
 
 def _check_new_run(folder: RunFolder, sources: DataSources, resume: bool, console: Console) -> None:

@@ -15,7 +15,7 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
-from regard.systems.common.configs import ModelConfig, check_stages
+from regard.systems.common.configs import check_stages
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, layer
 
@@ -23,9 +23,7 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    image_size: int = 224
-    in_channels: int = 3
+class Config(vision.VisionConfig):
     stem_channels: int = 64
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -38,7 +36,6 @@ class Config(ModelConfig):
     norm_groups: int = 32
     output_stride: int = 32
     """Total stride of the last feature map."""
-    head_dropout: float = 0.0
 
     head_std = 0.0
 

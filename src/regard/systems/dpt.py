@@ -7,35 +7,25 @@ finest maps from its convolutional backbone."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Self
 
 from regard.errors import SettingError, WeightsError
 from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
+class Config(vision.ViTConfig):
     image_size: int = 384
-    patch_size: int = 16
-    in_channels: int = 3
     hybrid: bool = False
     """Use a convolutional backbone before the ViT."""
     backbone_depths: tuple[int, ...] = (3, 4, 9)
     stem_channels: int = 64
     norm_groups: int = 32
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-12
     out_layers: tuple[int, ...] = (2, 5, 8, 11)
     """Layers whose features feed the decoder."""
@@ -112,7 +102,13 @@ class Config(ModelConfig):
             self.fusion_batch_norm,
             self.fusion_bias,
             unused_residual=True,
+            head_dropout=self.head_dropout,
+            auxiliary=self.auxiliary_head,
         )
+
+    def resolve_fusion_norm(self, classifies: bool) -> Self:
+        """Published configs store the value of `fusion_batch_norm`, which depends on the task if None."""
+        return replace(self, fusion_batch_norm=classifies) if self.fusion_batch_norm is None else self
 
 
 BASE = Config()

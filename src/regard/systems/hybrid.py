@@ -7,35 +7,23 @@ difference vanishes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from regard.errors import SettingError
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    image_size: int = 224
-    in_channels: int = 3
+class Config(vision.ViTConfig):
     backbone_depths: tuple[int, ...] = (3, 4, 9)
     stem_channels: int = 64
     norm_groups: int = 32
     patch_size: int = 1
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    head_dropout: float = 0.0
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    norm_eps: float = 1e-6
 
     head_std = 0.0
 

@@ -115,6 +115,7 @@ class ImageGPT(DecoderOnly):
             self.colours = color_head
 
     def position_embeddings(self) -> Tensor:
+        assert isinstance(self.position, LearnedPosition)
         return self.position.table.weight
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:

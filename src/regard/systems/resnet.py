@@ -24,7 +24,7 @@ from regard.nn.vision.convnet import (
 )
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
-from regard.systems.common.configs import ModelConfig, check_stages
+from regard.systems.common.configs import check_stages
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
@@ -32,9 +32,7 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    image_size: int = 224
-    in_channels: int = 3
+class Config(vision.VisionConfig):
     stem_channels: int = 64
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -50,7 +48,6 @@ class Config(ModelConfig):
     """Downsample in the first stage too."""
     downsample_in_bottleneck: bool = False
     """Stride on the first 1×1 convolution of a bottleneck (paper), not on the 3×3."""
-    head_dropout: float = 0.0
 
     extra_size_fields = ("stem_channels",)
 

@@ -29,7 +29,7 @@ from regard.nn.vision.swin import (
 )
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import ModelConfig, check_stages
+from regard.systems.common.configs import check_stages
 from regard.systems.common.system import Preset, System
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry, layer
 
@@ -37,10 +37,8 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    image_size: int = 224
+class Config(vision.VisionConfig):
     patch_size: int = 4
-    in_channels: int = 3
     width: int = 96
     depths: tuple[int, ...] = (2, 2, 6, 2)
     heads: tuple[int, ...] = (3, 6, 12, 24)
@@ -52,7 +50,6 @@ class Config(ModelConfig):
     attention_dropout: float = 0.0
     drop_path: float = 0.2
     """Stochastic depth rate of the last block; grows linearly from 0."""
-    head_dropout: float = 0.0
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-5
 

@@ -7,36 +7,22 @@ patch, and interpolated for other image sizes."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from regard.errors import SettingError
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import ModelConfig
 from regard.systems.common.system import Preset, System, layout_requires
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
-class Config(ModelConfig):
-    image_size: int = 224
-    patch_size: int = 16
-    in_channels: int = 3
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
+class Config(vision.ViTConfig):
     class_token: bool = True
     """Prepend a class token."""
     pool: Pool = "first"
     """Image representation: first (class token) or mean."""
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    head_dropout: float = 0.0
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    norm_eps: float = 1e-6
 
     head_std = 0.0
 

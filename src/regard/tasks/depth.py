@@ -15,7 +15,7 @@ from regard.data.images.labeled import ImageSample, iterate_depth_images
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
-from regard.nn.vision.dense import depth_head, resolve_fusion_norm
+from regard.nn.vision.dense import depth_head
 from regard.nn.vision.depth_loss import inverse_depth, metric_loss, relative_loss
 from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
 from regard.tasks.dense_prediction import DensePredictionTask
@@ -70,7 +70,7 @@ class Depth(DensePredictionTask):
         )
 
     def adapt_config(self, config: Any) -> Any:
-        return resolve_fusion_norm(config, classifies=False)
+        return config.resolve_fusion_norm(classifies=False)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         return depth_head(config, INITIAL_DEPTH if METERS_LABEL in labels else None)

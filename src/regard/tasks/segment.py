@@ -21,7 +21,7 @@ from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.nn.vision.dense import resolve_fusion_norm, segmentation_head
+from regard.nn.vision.dense import segmentation_head
 from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
 from regard.tasks.dense_prediction import DensePredictionTask
 from regard.tasks.image_task import ImageBatchContext, load_image_and_size
@@ -82,7 +82,7 @@ class Segment(DensePredictionTask):
         return class_ids_option(mask_classes(samples[0].mask) if samples else None, train.batch_context.labels)
 
     def adapt_config(self, config: Any) -> Any:
-        return resolve_fusion_norm(config, classifies=True)
+        return config.resolve_fusion_norm(classifies=True)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
         return segmentation_head(config, len(labels)) if labels else None

@@ -8,7 +8,7 @@ DPT), Swin, or ResNet (similar to MiDaS). B images of H x W pixels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -61,6 +61,10 @@ class NeckConfig:
     """Biases in the convolutions of the residual units; None: only without batch norms."""
     unused_residual: bool = False
     """Give the deepest fusion an unused, frozen residual unit, as in published checkpoints."""
+    head_dropout: float = 0.1
+    """Dropout before the layer for classes."""
+    auxiliary: bool = True
+    """Auxiliary head for segmentation, for training only."""
 
 
 def resize_bilinear(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "B C H W"]:
@@ -286,13 +290,11 @@ class ConvNormDropout(nn.Sequential):
 class SegmentationHead(DenseHead):
     """Class logits per pixel, with an optional auxiliary head on the fused map, for training only."""
 
-    def __init__(
-        self, taps: Sequence[FeatureTap], neck: NeckConfig, classes: int, dropout: float = 0.1, auxiliary: bool = True
-    ) -> None:
+    def __init__(self, taps: Sequence[FeatureTap], neck: NeckConfig, classes: int) -> None:
         super().__init__(taps, neck, classifies=True)
-        self.before, self.classes = ConvNormDropout(neck.width, dropout), nn.Conv2d(neck.width, classes, 1)
-        self.auxiliary = auxiliary
-        if auxiliary:
+        self.before, self.classes = ConvNormDropout(neck.width, neck.head_dropout), nn.Conv2d(neck.width, classes, 1)
+        self.auxiliary = neck.auxiliary
+        if neck.auxiliary:
             self.beside_before, self.beside = ConvNormDropout(neck.width, 0.1), nn.Conv2d(neck.width, classes, 1)
 
     def forward(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B K H W"]:
@@ -310,12 +312,9 @@ class SegmentationHead(DenseHead):
         return logits, F.interpolate(beside, shape, mode="bilinear", align_corners=False)
 
 
-def default_neck(config: Any) -> NeckConfig:
-    """Neck of the config. For bodies without one, a neck that fits their feature maps: sequences are reassembled as in
-    DPT-Large, and the width is a third of the channels of the deepest map, between 32 and the 256 of DPT."""
-    if hasattr(config, "neck"):
-        return config.neck()
-    maps: tuple[FeatureTap, ...] = config.feature_maps()
+def default_neck(maps: Sequence[FeatureTap]) -> NeckConfig:
+    """Neck for these feature maps: sequences are reassembled as in DPT-Large, and the width is a third of the channels of
+    the deepest map, between 32 and the 256 of DPT."""
     if not 1 <= len(maps) <= 4:
         raise SettingError(f"Dense heads support 1 to 4 feature maps; this model has {len(maps)}.")
     flat = [max(8, tap.channels // share) for tap, share in zip(maps, (4, 2, 1, 1)[-len(maps) :], strict=True)]
@@ -326,16 +325,8 @@ def default_neck(config: Any) -> NeckConfig:
 
 
 def depth_head(config: Any, metric: float | None = None) -> DepthHead:
-    return DepthHead(config.feature_maps(), default_neck(config), metric)
+    return DepthHead(config.feature_maps(), config.neck(), metric)
 
 
 def segmentation_head(config: Any, classes: int) -> SegmentationHead:
-    dropout, auxiliary = getattr(config, "head_dropout", 0.1), getattr(config, "auxiliary_head", True)
-    return SegmentationHead(config.feature_maps(), default_neck(config), classes, dropout, auxiliary)
-
-
-def resolve_fusion_norm(config: Any, classifies: bool) -> Any:
-    """Config with `fusion_batch_norm=None` replaced by `classifies`, for checkpoint formats that store the value."""
-    return (
-        replace(config, fusion_batch_norm=classifies) if getattr(config, "fusion_batch_norm", False) is None else config
-    )
+    return SegmentationHead(config.feature_maps(), config.neck(), classes)

@@ -21,7 +21,8 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
-from regard.systems.captioners.common import TINY_ENCODER, CaptionDecoder, FeatureLevelConfig, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionDecoder, expand_to_captions
+from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.configs import transformer_blocks
 from regard.systems.common.system import Preset, System
@@ -117,5 +118,6 @@ SYSTEM = System(
     build=build,
     tasks=("caption",),
     modality="image",
+    part=ENCODER,
     finetune_recipes=recipes.CAPTION_FINETUNING,
 )

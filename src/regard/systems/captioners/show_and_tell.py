@@ -16,7 +16,8 @@ from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
 from regard.nn.recurrent.rnn import run_layer
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import TINY_ENCODER, CaptionConfig, CaptionMixin, expand_to_captions
+from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
+from regard.systems.captioners.encoder import ENCODER, CaptionConfig
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
@@ -117,5 +118,6 @@ SYSTEM = System(
     build=build,
     tasks=("caption",),
     modality="image",
+    part=ENCODER,
     finetune_recipes=recipes.CAPTION_FINETUNING,
 )

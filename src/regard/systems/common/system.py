@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -40,6 +41,32 @@ class Preset:
     """`{"train": {...}, "data": {...}, "decode": {...}}`"""
 
 
+class PretrainedPart:
+    """Part of a model whose config and weights may come from another folder. This base class: there is no such part."""
+
+    name: ClassVar[str] = ""
+
+    def folder(self, config: Any) -> Path | None:
+        """Folder with the weights of the part; None: random weights."""
+        return None
+
+    def resolve(self, config: Any, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Overrides of a config, completed from the folder of the part that they name."""
+        return dict(overrides)
+
+    def check(self, config: Any, pretrained: Any | None, name: str) -> None:
+        """Raise an error for settings of the part that contradict the origin of the weights: the preset `name`, or the
+        folder `name` with a model of the config `pretrained`."""
+
+    def load(self, body: Any, config: Any) -> list[str]:
+        """Load the weights of the folder into a new model; returns messages for the log."""
+        return []
+
+    def describe_random(self, overrides: Mapping[str, Any]) -> list[str]:
+        """Notes about parts with random weights for which the user may expect pretrained weights."""
+        return []
+
+
 @dataclass(frozen=True)
 class System:
     name: str
@@ -58,6 +85,8 @@ class System:
     """Adds constant tensors that Hugging Face checkpoints contain."""
     check_layout: Callable[[Any], str] = lambda config: ""
     """Reason why Hugging Face format does not support this config; empty if supported."""
+    part: PretrainedPart = field(default_factory=PretrainedPart)
+    """Part that may come from another folder: the image encoder of captioning models."""
     recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """Settings by task; they override the recipe of the preset."""
     finetune_recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import torch
 
@@ -11,11 +12,46 @@ from regard.errors import SettingError, WeightsError
 from regard.nn.blocks.block import Stack
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
-from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
+from regard.systems.common.configs import ModelConfig, Sizes
 from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
 
+
+@dataclass(frozen=True)
+class VisionConfig(ModelConfig):
+    """Fields of image systems."""
+
+    image_size: int = 224
+    in_channels: int = 3
+    head_dropout: float = 0.0
+
+    def feature_maps(self) -> tuple[FeatureTap, ...]:
+        """Feature maps for dense heads, from fine to coarse."""
+        raise NotImplementedError
+
+    def neck(self) -> NeckConfig:
+        """Fusion of the feature maps in dense heads."""
+        return replace(default_neck(self.feature_maps()), head_dropout=self.head_dropout)
+
+    def resolve_fusion_norm(self, classifies: bool) -> Self:
+        """The config for a task with (`classifies`) or without classes, for systems with a setting that depends on it."""
+        return self
+
+
 # -- ViT
+
+
+@dataclass(frozen=True)
+class ViTConfig(VisionConfig, Sizes):
+    """Fields of image systems with the blocks of ViT."""
+
+    patch_size: int = 16
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    norm_eps: float = 1e-6
+
 
 KEYS: dict[str, tuple[str, ...]] = {
     "image_size": ("image_size",), "patch_size": ("patch_size",), "in_channels": ("num_channels",), "width": ("hidden_size",),

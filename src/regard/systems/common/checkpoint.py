@@ -1,0 +1,66 @@
+"""Config and weights of a checkpoint folder, without a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.config import from_dict
+from regard.folders import read_config_files
+from regard.foreign_names import print_note
+from regard.processors.tokenizer.tokenizer import TextTokenizer
+from regard.systems import find_by_model_type, find_system
+from regard.systems.common.system import System
+from regard.weights.tables import Tensors, read_checkpoint
+
+
+class _SkipInit(TorchFunctionMode):
+    """Skips random initialization: a tensor on the meta device has no values, and `normal_` of such a tensor imports
+    Dynamo, which takes a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def meta_device() -> Iterator[None]:
+    """Build modules in the block with shapes only, without memory and initial values."""
+    with torch.device("meta"), _SkipInit():
+        yield
+
+
+def read_published_config(system: System, published: Mapping[str, Any], folder: Path) -> Any:
+    """Model configuration of a Hugging Face checkpoint. An end token outside the vocabulary is replaced, with a note."""
+    fields = system.published.read(published)
+    end, size = fields.get("eos_id", 0), fields.get("vocab_size")
+    if isinstance(size, int) and (end is None or (isinstance(end, int) and not 0 <= end < size)):
+        found = TextTokenizer.load(folder).special_id("end") if TextTokenizer.exists(folder) else None
+        fields["eos_id"] = found if found is not None and found < size else size - 1
+        problem = "missing" if end is None else f"{end} and outside the vocabulary of {size:,} tokens"
+        print_note(f"note: {folder}: eos_token_id is {problem}; token {fields['eos_id']} is used as the end token.")
+    return from_dict(system.config, fields, "model.")
+
+
+def read_body(folder: Path) -> tuple[System, Any, Tensors]:
+    """System, config and native tensors of a model folder without its task; tensors of a head may be included."""
+    published, own = read_config_files(folder)
+    ours = published.get("model_type") == "regard"
+    system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
+    config = (
+        from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
+    )
+    tensors = read_checkpoint(folder)
+    if ours:
+        return system, config, tensors
+    config, tensors = system.from_published(config, tensors)
+    with meta_device():
+        wanted = list(system.build(config).state_dict())
+    return system, config, system.names.read(tensors, wanted)[0]
