@@ -23,7 +23,7 @@ from typing import Any
 import harness
 import synthetic
 
-from regard.data.text.labeled import LabeledText, iterate_labeled
+from regard.data.text.samples import LabeledText, iterate_labeled
 from regard.draw.colors import ACCENT, INK, LINE, MUTED, WARM
 from regard.draw.figure import new_figure
 

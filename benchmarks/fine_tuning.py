@@ -26,8 +26,8 @@ import synthetic
 import torch
 
 import regard
-from regard.data.text.labeled import iterate_labeled
 from regard.data.text.qa import iterate_qa
+from regard.data.text.samples import iterate_labeled
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import iterate_tagged
 from regard.runs.evaluate import evaluate

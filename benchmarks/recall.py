@@ -209,7 +209,7 @@ def test(names: list[str], out: Path) -> None:
 
 def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     """A batch of texts of the same length, collated by the task."""
-    from regard.data.text.pairs import Pair
+    from regard.data.text.samples import Pair
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
     encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 10**9)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.data.batching.samplers import PackedSampler
 from regard.data.text.documents import Passage
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.data.text.tagged import TaggedSentence
 from regard.model import Model, ModelSpec, assemble
 from regard.systems import (

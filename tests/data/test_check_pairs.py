@@ -18,7 +18,7 @@ from regard.cli import main
 from regard.data.check.pairs import PairSurvey, TrigramProfile
 from regard.data.check.report import Finding, Report
 from regard.data.check.text_quality import find_mojibake, find_quality_issues, normalize_text
-from regard.data.text.pairs import iterate_pairs
+from regard.data.text.samples import iterate_pairs
 from regard.errors import DataError, RegardError
 from regard.runs.check import TEXT_CHECKS, check
 from regard.tasks import TEXT_TASKS

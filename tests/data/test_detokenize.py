@@ -11,7 +11,7 @@ import pytest
 
 from regard.config import from_dict
 from regard.data.settings import DataSettings
-from regard.data.text.detokenize import DETOKENIZERS, count_words, detokenize_ptb, detokenize_wikitext
+from regard.data.text.documents import DETOKENIZERS, count_words, detokenize_ptb, detokenize_wikitext
 from regard.errors import RegardError
 
 SHARED = Path(__file__).parents[3] / "shared/data/wikitext-2"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regard.data.text.labeled import (
+from regard.data.text.samples import (
     ChoiceSample,
     LabeledText,
     iterate_labeled,

@@ -10,7 +10,7 @@ import pytest
 from test_pairs import complaint, read_pairs, texts
 
 from regard.data.sources import expand_patterns
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.errors import RegardError, UnknownNameError
 from regard.runs.spec import expand_paths
 from regard.tasks import find_task

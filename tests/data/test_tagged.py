@@ -14,7 +14,7 @@ from regard.data.check.labeled import ChoiceSurvey, LabeledSurvey, TagSurvey
 from regard.data.check.report import ClassCounts, Report
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
-from regard.data.text.tagged import TaggedSentence, TagOptions, iterate_tagged, read_tagged
+from regard.data.text.tagged import TaggedSentence, iterate_tagged, read_tagged
 from regard.draw.charts import draw_class_counts
 from regard.errors import DataError, RegardError
 
@@ -102,16 +102,15 @@ def test_parquet_has_lists_and_may_name_its_numbers(tmp_path: Path) -> None:
     path = parquet(tmp_path, None, tokens=tokens, ner_tags=numbers)
     with pytest.raises(DataError, match="'ner_tags'"):
         list(iterate_tagged([path]))
-    assert plain(iterate_tagged([path], None, TagOptions(names=tuple(names)))) == WANTED
+    path = parquet(tmp_path, names[:3], tokens=tokens, ner_tags=numbers)
+    with pytest.raises(DataError, match="line 2"):
+        list(iterate_tagged([path]))
 
 
 def test_numbers_are_not_tags_unless_they_have_names(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", '\n{"words": ["a", "b"], "tags": [0, 1]}\n')
     with pytest.raises(DataError, match="line 2"):
         list(iterate_tagged([path]))
-    assert plain(iterate_tagged([path], None, TagOptions(names=("O", "B-X")))) == [("a b", "O B-X")]
-    with pytest.raises(DataError, match="line 2"):
-        list(iterate_tagged([path], None, TagOptions(names=("O",))))
     path = write(tmp_path, "b.jsonl", '{"words": ["a", "b"], "tags": ["0", "1"]}\n')
     assert plain(iterate_tagged([path])) == [("a b", "0 1")]
 
@@ -173,13 +172,9 @@ def test_bad_lines_are_refused_by_name_or_noted(name: str, text: str, said: str,
     assert len(heard) == 1 and plain(found)[-1] == ("d", "O") and ("b" not in plain(found)[0][0])
 
 
-def test_a_given_scheme_is_required(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.conll", "a B-X\n\nb NN\n")
-    assert len(list(iterate_tagged([path], None, TagOptions("plain")))) == 2
-    letters = write(tmp_path, "b.conll", "a NN\nb O\nc S\n")  # these tags may also be classes
+def test_single_letters_may_be_classes(tmp_path: Path) -> None:
+    letters = write(tmp_path, "b.conll", "a NN\nb O\nc S\n")
     assert plain(iterate_tagged([letters])) == [("a b c", "NN O S")]
-    with pytest.raises(DataError, match="line 3"):
-        list(iterate_tagged([path], None, TagOptions("IOB2")))
 
 
 def test_rows_that_lack_something_are_left_out(tmp_path: Path) -> None:

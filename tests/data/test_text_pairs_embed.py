@@ -10,7 +10,7 @@ import pytest
 from regard.data.check.pairs import ContrastivePairSurvey
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
-from regard.data.text.pairs import iterate_positive_pairs
+from regard.data.text.samples import iterate_positive_pairs
 from regard.errors import DataError
 
 

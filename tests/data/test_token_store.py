@@ -21,7 +21,7 @@ from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in
 from regard.data.store import cache, token_store
 from regard.data.store.cache import FileLock, cache_key, cached_store, load_note, save_note
 from regard.data.store.token_store import StoreWriter, TokenStore
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.errors import DataError, RunError, SettingError
 from regard.runs import preprocess, scan
 

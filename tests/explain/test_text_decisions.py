@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headed import headed
-from regard.data.text.labeled import LabeledText
+from regard.data.text.samples import LabeledText
 from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
 from regard.explain.explanation import Explanation

@@ -168,7 +168,7 @@ RUN = (
     *within("regard.data.batching", "samplers"),
     *within("regard.data", "file_discovery sources"),
     *within("regard.data.store", "token_store"),
-    *within("regard.data.text", "files formats pairs tables"),
+    *within("regard.data.text", "files formats samples tables"),
     *within("regard.runs", "devices predict predict_inputs terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
@@ -192,7 +192,6 @@ EVALUATE = (
     *within("regard.data.check", "engine pairs report text_quality"),
     *within("regard.data", "samples"),
     *within("regard.data.store", "cache"),
-    *within("regard.data.text", "labeled"),
     *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan scoring spec tensorboard"),
 )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 
 import regard
 from regard.data.settings import DataSettings
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.files import write_json
 from regard.tasks.base import Encoded, LossSum, LossWeights

@@ -141,7 +141,7 @@ def test_evaluation_accepts_only_settings_with_an_effect(trained: Trained) -> No
 
 
 def test_an_unrequested_header_is_refused(tmp_path: Path) -> None:
-    from regard.data.text.pairs import iterate_pairs
+    from regard.data.text.samples import iterate_pairs
 
     rows = "".join(f"the cat number {n},die Katze Nummer {n}\n" for n in range(9))
     path = tmp_path / "a.csv"

@@ -33,7 +33,7 @@ from conftest import (
     train_tiny,
     write_pairs,
 )
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
 from regard.systems.transformer import PRESETS, Config

@@ -15,9 +15,8 @@ import regard
 from encoders import encoder
 from headed import train
 from regard.data.settings import DataSettings
-from regard.data.text.labeled import LabeledText
-from regard.data.text.pairs import Pair
 from regard.data.text.qa import QASample
+from regard.data.text.samples import LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
 from regard.errors import SettingError
 from regard.model import Model

@@ -17,7 +17,7 @@ from conftest import facts
 from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
-from regard.data.text.labeled import ChoiceSample
+from regard.data.text.samples import ChoiceSample
 from regard.errors import RegardError, WeightsError
 from regard.model import load
 from regard.runs.evaluate import evaluate

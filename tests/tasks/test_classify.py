@@ -21,7 +21,7 @@ from headed import QUICK, SMALL, headed, language_loss, last_state, letters, tra
 from regard.cli import main
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
-from regard.data.text.labeled import LabeledText
+from regard.data.text.samples import LabeledText
 from regard.errors import DataError, RegardError, WeightsError
 from regard.model import load
 from regard.processors.tokenizer.tokenizer import TextTokenizer

@@ -21,7 +21,7 @@ from headed import train
 from pieces import TEXTS, make, theirs_of, write_vocabulary
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.errors import SettingError
 from regard.model import Model
 from regard.runs.evaluate import evaluate

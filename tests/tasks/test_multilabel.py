@@ -24,7 +24,7 @@ from regard.cli import main
 from regard.data.batching.samplers import PackedSampler
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
-from regard.data.text.labeled import LabeledText
+from regard.data.text.samples import LabeledText
 from regard.errors import DataError, WeightsError
 from regard.model import Model
 from regard.processors.image import ImageProcessor

@@ -13,7 +13,7 @@ from test_cli import cli as cli
 
 import regard
 from encoders import encoder
-from regard.data.text.pairs import Pair
+from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.model import Model

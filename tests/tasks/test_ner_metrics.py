@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.text.tag_schemes import (
+from regard.data.text.tagged import (
     SCHEME_LETTERS,
     Entity,
     SchemeDetector,

@@ -18,6 +18,7 @@ from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_for
 from regard.data.text.tables import (
     ColumnSpec,
     SkippedRow,
+    find_missing,
     format_list,
     iterate_rows,
     make_samples,
@@ -137,13 +138,11 @@ def read_table(
 ) -> Iterator[S | SkippedRow]:
     """Yield `make(line, path, content, value)` of each row of a table, with the value of the column `target`, if any."""
 
-    def make_sample(line: int, row: Mapping[str, Any]) -> S | SkippedRow | None:
+    def make_sample(line: int, row: Mapping[str, Any]) -> S | SkippedRow:
         file, value = row[kind.column], row[target] if target else ""
-        if not file and not value:
-            return None
-        if not file or (target and not value):
-            noun = target if file else kind.noun
-            return SkippedRow(entry, line, f"missing {noun} for: {str(file or value)[:60]}")
+        fields = {kind.noun: str(file), target: str(value)}
+        if (skipped := find_missing(entry, line, fields, () if target else ("",))) is not None:
+            return skipped
         if target == "label" and isinstance(value, EmbeddedFile):
             raise DataError("the label is binary data, not text.", entry, line, "Pass --columns label=NAME.")
         return make(line, *resolve_file(kind, entry, line, file), value)
@@ -159,7 +158,7 @@ def read_table(
         numeric = tuple(name for name in names if name == "label")
         cells = iterate_rows(entry, names, chosen if columns or complete else None, on_error, numeric=numeric)
         rows = ((line, {name: value.strip() for name, value in row.items()}) for line, row in cells)
-    return make_samples(entry, rows, make_sample, on_error, "missing")
+    return make_samples(rows, make_sample, on_error, "missing")
 
 
 def _embedded_rows(

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.settings import DataSettings
-from regard.data.text.labeled import ChoiceSample, LabeledText
-from regard.data.text.pairs import Pair
 from regard.data.text.qa import QASample
+from regard.data.text.samples import ChoiceSample, LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
 from regard.draw.text import label
 from regard.draw.token_data import (

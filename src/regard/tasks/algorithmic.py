@@ -12,7 +12,7 @@ import numpy as np
 
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion, AlgorithmicRecipe, generate_questions, parse_recipe
-from regard.data.text.pairs import Pair, iterate_pairs
+from regard.data.text.samples import Pair, iterate_pairs
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError

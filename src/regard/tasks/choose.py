@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler
-from regard.data.text.labeled import QUESTION_COLUMNS, ChoiceSample, iterate_questions, read_questions
-from regard.data.text.tables import SkippedRow, report_incomplete
+from regard.data.text.samples import QUESTION_COLUMNS, ChoiceSample, iterate_questions, read_questions
+from regard.data.text.tables import SkippedRow, sample_inputs
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
@@ -47,7 +47,7 @@ class Choose(SequenceHeadTask):
     def iter_inputs(
         self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
     ) -> Iterator[tuple[int, Any]]:
-        return report_incomplete(read_questions(entry, columns, complain, inputs_only=True), complain)
+        return sample_inputs(read_questions(entry, columns, complain, inputs_only=True), complain)
 
     def split_key(self, sample: ChoiceSample) -> str:
         return "\0".join((sample.prompt, *sample.choices))

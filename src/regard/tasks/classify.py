@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler
-from regard.data.text.labeled import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled, read_text_inputs
+from regard.data.text.samples import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled, read_text_inputs
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion

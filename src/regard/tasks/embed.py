@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed, PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler
-from regard.data.text.pairs import PAIR_COLUMNS, Pair, iterate_positive_pairs, read_sources
+from regard.data.text.samples import PAIR_COLUMNS, Pair, iterate_positive_pairs, read_sources
 from regard.data.text.tables import SIDES, SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError

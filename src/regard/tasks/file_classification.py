@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.settings import DataSettings
-from regard.data.text.labeled import LABEL_SEPARATOR
+from regard.data.text.samples import LABEL_SEPARATOR
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
 from regard.tasks.base import Encoded, EvalResult, LossSum

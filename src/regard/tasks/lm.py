@@ -18,8 +18,7 @@ from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucket
 from regard.data.batching.windows import TokenRanges, make_window_sampler, sliding_windows
 from regard.data.settings import DataSettings
 from regard.data.store.token_store import RaggedRows
-from regard.data.text.detokenize import DETOKENIZERS, count_words
-from regard.data.text.documents import Passage, iterate_texts, text_files
+from regard.data.text.documents import DETOKENIZERS, Passage, count_words, iterate_texts, text_files
 from regard.data.text.files import chunked
 from regard.data.text.tables import SkippedRow
 from regard.decode.search import Hypothesis, search

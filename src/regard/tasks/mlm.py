@@ -21,8 +21,7 @@ from regard.data.batching.nsp_sampling import PretrainingSampler, Segments, segm
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
 from regard.data.settings import DataSettings
 from regard.data.store.token_store import RaggedRows
-from regard.data.text.detokenize import DETOKENIZERS
-from regard.data.text.documents import Passage, iterate_texts, text_files
+from regard.data.text.documents import DETOKENIZERS, Passage, iterate_texts, text_files
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.draw.text import markdown_table

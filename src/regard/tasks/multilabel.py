@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.text.labeled import LabeledText
+from regard.data.text.samples import LabeledText
 from regard.errors import DataError, WeightsError
 from regard.tasks.protocol import ModelProtocol
 from regard.tasks.text_heads import label_ids

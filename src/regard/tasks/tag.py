@@ -16,9 +16,19 @@ from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import SkippedRow
-from regard.data.text.tag_schemes import OUTSIDE, TagScheme, convert_tags, extract_entities, parse_tag
-from regard.data.text.tag_schemes import scheme_tags as all_tags
-from regard.data.text.tagged import COLUMNS, CONLL_SUFFIXES, TaggedSentence, iterate_tagged, read_sentence_inputs
+from regard.data.text.tagged import (
+    COLUMNS,
+    CONLL_SUFFIXES,
+    OUTSIDE,
+    TaggedSentence,
+    TagScheme,
+    convert_tags,
+    extract_entities,
+    iterate_tagged,
+    parse_tag,
+    read_sentence_inputs,
+)
+from regard.data.text.tagged import scheme_tags as all_tags
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.heads import ClassifierHead

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.data.batching.samplers import BatchShape, LengthBucketed, PaddedShape
 from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler
-from regard.data.text.pairs import Pair, iterate_pairs, read_sources
+from regard.data.text.samples import Pair, iterate_pairs, read_sources
 from regard.data.text.tables import SkippedRow
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings

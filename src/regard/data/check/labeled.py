@@ -32,11 +32,18 @@ from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Locati
 from regard.data.check.text_quality import normalize_text
 from regard.data.text.files import ErrorHandler, existing_file
 from regard.data.text.formats import file_format
-from regard.data.text.labeled import ChoiceSample, LabeledText, read_labeled, read_questions
 from regard.data.text.qa import QASample, read_qa
+from regard.data.text.samples import ChoiceSample, LabeledText, read_labeled, read_questions
 from regard.data.text.tables import SkippedRow, read_json_document
-from regard.data.text.tag_schemes import OUTSIDE, SCHEME_LETTERS, SchemeDetector, TagScheme, convert_tags
-from regard.data.text.tagged import TaggedSentence, read_tagged
+from regard.data.text.tagged import (
+    OUTSIDE,
+    SCHEME_LETTERS,
+    SchemeDetector,
+    TaggedSentence,
+    TagScheme,
+    convert_tags,
+    read_tagged,
+)
 
 MAX_OUTSIDE_FRACTION = 0.99
 """fraction of words outside of entities above which little is left to train on"""

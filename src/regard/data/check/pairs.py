@@ -36,7 +36,7 @@ from regard.data.check.text_quality import normalize_text
 from regard.data.settings import DataSettings
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, chunked
-from regard.data.text.pairs import Pair, iterate_entry_pairs
+from regard.data.text.samples import Pair, read_pairs
 from regard.data.text.tables import SkippedRow
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class PairSurvey(Survey[Pair]):
         return np.array(self.swapped_entries, dtype=bool)[self.entry_index]
 
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
-        return iterate_entry_pairs(entry, self.columns, on_error)
+        return read_pairs(entry, self.columns, on_error)
 
     def _entry_files(self, entry: str) -> Sequence[str]:
         return split_parallel(entry) or (entry,)
@@ -392,7 +392,7 @@ class ContrastivePairSurvey(PairSurvey):
     leaks = ("leak", "leak_anchor", "leak_near_duplicate")
 
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
-        from regard.data.text.pairs import read_positive_pairs
+        from regard.data.text.samples import read_positive_pairs
 
         return read_positive_pairs(entry, self.columns, on_error)
 

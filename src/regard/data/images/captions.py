@@ -38,7 +38,6 @@ from regard.data.text.tables import (
     match_columns,
     read_json_document,
     read_records,
-    select_columns,
     text_value,
     uses_positions,
 )
@@ -106,7 +105,7 @@ def read_captions(
     ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
     rows = _read_rows(path, columns, on_error, required)
-    return drop_trailing_blanks(str(path), _group_by_image(path, rows, splits, on_error, required))
+    return drop_trailing_blanks(_group_by_image(path, rows, splits, on_error, required))
 
 
 def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:
@@ -148,9 +147,8 @@ def _read_rows(
     document = read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
     if isinstance(document, dict):
         return _coco_rows(path, document, on_error, required)
-    if isinstance(document, list) or has_column_names(path):
-        records = enumerate(document, start=1) if isinstance(document, list) else read_records(path, on_error)
-        return select_columns(path, records, CAPTION_COLUMNS, required, columns, on_error)
+    if has_column_names(path):
+        return read_records(path, document, CAPTION_COLUMNS, required, columns, on_error)
     return _table_rows(path, columns, on_error, required)
 
 
@@ -215,11 +213,11 @@ def _table_rows(
 
 def _group_by_image(
     path: Path, rows: RowIterator, selected: Sequence[str], on_error: ErrorHandler, required: ColumnNames
-) -> Iterator[tuple[int, CaptionedImage | SkippedRow | None]]:
+) -> CaptionIterator:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
     folders, splits, inputs_only = _image_folders(path), dict[str, int](), required != REQUIRED_COLUMNS
-    order: list[tuple[int, SkippedRow | _ImageCaptions | None]] = []
+    order: list[SkippedRow | _ImageCaptions] = []
     by_path: dict[str, _ImageCaptions] = {}
     embedded: _ImageCaptions | None = None
     for line, row in rows:
@@ -236,7 +234,7 @@ def _group_by_image(
         if selected and split not in selected:
             continue
         if blank is not None or not image:
-            order.append((line, blank))
+            order.append(blank or SkippedRow(str(path), line))
         if not captions or not image:
             continue
         if isinstance(image, EmbeddedFile):
@@ -244,22 +242,22 @@ def _group_by_image(
                 embedded.captions += captions
                 continue
             if embedded is not None:
-                yield embedded.line, _make_sample(path, embedded, folders)
+                yield _make_sample(path, embedded, folders)
             embedded = _ImageCaptions(image, line, error_line, captions)
         elif image in by_path:
             by_path[image].captions += captions
         else:
             by_path[image] = _ImageCaptions(image, line, error_line, captions)
-            order.append((line, by_path[image]))
+            order.append(by_path[image])
     _check_splits(path, selected, {name: count for name, count in splits.items() if name}, inputs_only)
     if embedded is not None:
-        yield embedded.line, _make_sample(path, embedded, folders)
-    for line, item in order:
+        yield _make_sample(path, embedded, folders)
+    for item in order:
         if not isinstance(item, _ImageCaptions):
-            yield line, item
+            yield item
             continue
         try:
-            yield line, _make_sample(path, item, folders)
+            yield _make_sample(path, item, folders)
         except DataError as error:
             on_error("missing", error)
 

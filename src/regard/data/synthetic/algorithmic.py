@@ -19,7 +19,7 @@ from random import Random
 
 from regard.data.reader import Columns
 from regard.data.synthetic import SPLITS, check_recipe, recipe_name, with_settings
-from regard.data.text.pairs import PAIRS, Pair, iterate_pairs
+from regard.data.text.samples import PAIRS, Pair, iterate_pairs
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, UnknownNameError
 
@@ -264,8 +264,10 @@ def iterate_questions(data: Sequence[str], columns: Columns = None) -> Iterator[
             yield from generate_questions(entry)
             continue
         for item in iterate_pairs([entry], columns):
-            skipped = isinstance(item, SkippedRow)
-            yield item if skipped else AlgorithmicQuestion(item.source, item.target, item.path, item.line)
+            if isinstance(item, SkippedRow):
+                yield item
+            else:
+                yield AlgorithmicQuestion(item.source, item.target, item.path, item.line)
 
 
 QUESTIONS = replace(

@@ -7,13 +7,14 @@ start of a file is removed. Long documents are split into passages, so that no f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from regard.data.reader import Reader
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks
-from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, Row, file_format
+from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
 from regard.errors import DataError
 
@@ -81,6 +82,29 @@ def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
     return files
 
 
+def _text_files_below(folder: str) -> list[str]:
+    """Text files in a folder and all subfolders, except hidden files and folders."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"cannot be read: {error.strerror or error}.", error.filename) from error
+
+    files: list[str] = []
+    others: list[str] = []
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith("."):
+                is_text = file_format(name) in (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
+                (files if is_text else others).append(os.path.join(parent, name))
+    if not files:
+        examples = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
+        problem = f"no text file in this folder; found: {examples}{', …' if len(others) > 8 else ''}."
+        suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
+        advice = f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
+        raise DataError(problem if others else "the folder is empty.", folder, advice=advice)
+    return sorted(files)
+
+
 def passage_size(files: Sequence[str]) -> int:
     """Characters per passage for these files; a power of two, so that adding some data rarely changes the passages."""
     total = 0
@@ -108,20 +132,11 @@ def iterate_passages(
     """Yield the passages of one file. Invalid rows and lines are skipped if `on_error` does not raise."""
     if file_format(path) in TABLE_SUFFIXES:
         rows = iterate_rows(path, TEXT_COLUMNS, columns, on_error)
-        return drop_trailing_blanks(path, _passages_from_rows(path, rows, size))
+        texts = ((line, row["text"].replace("\r\n", "\n")) for line, row in rows)
+        passages = (split_document(path, line, (text,), count_lines=False, size=size) for line, text in texts)
+        return drop_trailing_blanks(chain.from_iterable(passages))
     existing_file(path)
     return split_document(path, 1, (text for _, text in read_blocks(path, on_error)), count_lines=True, size=size)
-
-
-def _passages_from_rows(
-    path: str, rows: Iterable[Row], size: int | None
-) -> Iterator[tuple[int, Passage | SkippedRow | None]]:
-    for line, row in rows:
-        text = row["text"].replace("\r\n", "\n")
-        if text.strip():
-            yield from ((line, item) for item in split_document(path, line, (text,), count_lines=False, size=size))
-        else:
-            yield line, None
 
 
 def split_document(
@@ -134,30 +149,19 @@ def split_document(
     size = size or PASSAGE_CHARS
     reach = MAX_LINE_SEARCH * size // PASSAGE_CHARS
     rest, opens = "", True
-    for piece in pieces:
-        rest += piece
-        if opens and not rest.strip():
-            continue
+    for piece in chain(pieces, (None,)):
+        rest += piece or ""
         start = 0
-        while len(rest) - start > reach + size // 4 + 2:  # `_find_cut` examines at most this many characters
-            end = _passage_end(rest, start, size, reach)
+        lookahead = 0 if piece is None else reach + size // 4 + 2  # `_find_cut` examines at most this many characters
+        while len(rest) - start > lookahead and (not opens or rest.strip()):
+            end = _find_cut(rest, start, size, reach)
+            if len(rest) - end < size // 4:
+                end = len(rest)
             yield Passage(rest[start:end], path, line, opens)
             line, start, opens = line + count_lines * rest.count("\n", start, end), end, False
         rest = rest[start:]
-    if opens and not rest.strip():
+    if opens:
         yield SkippedRow(path, line)
-        return
-    start = 0
-    while start < len(rest):
-        end = _passage_end(rest, start, size, reach)
-        yield Passage(rest[start:end], path, line, opens)
-        line, start, opens = line + count_lines * rest.count("\n", start, end), end, False
-
-
-def _passage_end(text: str, start: int, size: int, reach: int) -> int:
-    """End of the passage that begins at `start`. A rest shorter than a quarter of `size` is added to the passage."""
-    end = _find_cut(text, start, size, reach)
-    return len(text) if len(text) - end < size // 4 else end
 
 
 def _find_cut(text: str, start: int, size: int, reach: int) -> int:
@@ -207,29 +211,6 @@ def _is_space(letter: str) -> bool:
     return letter.isspace() and not "\x1c" <= letter <= "\x1f"
 
 
-def _text_files_below(folder: str) -> list[str]:
-    """Text files in a folder and all subfolders, except hidden files and folders."""
-
-    def fail(error: OSError) -> None:
-        raise DataError(f"cannot be read: {error.strerror or error}.", error.filename) from error
-
-    files: list[str] = []
-    others: list[str] = []
-    for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if not name.startswith("."):
-                is_text = file_format(name) in (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
-                (files if is_text else others).append(os.path.join(parent, name))
-    if not files:
-        examples = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
-        problem = f"no text file in this folder; found: {examples}{', …' if len(others) > 8 else ''}."
-        suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
-        advice = f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
-        raise DataError(problem if others else "the folder is empty.", folder, advice=advice)
-    return sorted(files)
-
-
 def _mark_gap(passage: Passage, removed: Passage) -> Passage:
     """Without a mark if the removed passages begin at a document boundary: the previous document is complete."""
     complete = passage.starts_document and removed.starts_document
@@ -255,3 +236,135 @@ NUMBERED_DOCUMENTS = replace(
     mark_gap=lambda passage, removed: replace(passage, after_gap=True),
 )
 """Documents of masked language modeling, where rows join parts of one document."""
+
+
+# -- detokenization of public datasets, which contain spaces around punctuation and special markers such as "@-@"
+#
+# A model trained on natural text expects "the well-known castle (built in 1,200)", not "the well @-@ known castle ( built in
+# 1 @,@ 200 )". GPT-2 was evaluated with invertible detokenizers too: the likelihood of the detokenized text is also a
+# likelihood of the original. Only spaces and markers are removed, and Penn Treebank quotes become plain quotes. Lines are
+# independent, so a text can be detokenized in chunks that end at line breaks.
+
+SpacedToken = tuple[str, bool, bool]
+"""A token, and two flags: no space before the token, no space after the token."""
+
+CLOSING = frozenset(",.;:!?)]}%”'″′") | {"..", "....", "?!", "!!"}
+OPENING = frozenset("([{“‘„¡¿£€¥₹₤$")
+JOINERS = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}
+"""Tokens written without spaces on both sides, and the replacement text."""
+BETWEEN_NUMBERS = ("–", ":", "×", "⁄")
+DOLLAR_PREFIXES = ("US", "C", "CA", "AU", "NZ", "HK", "GB")
+CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")
+"""Contracted endings after an apostrophe."""
+
+
+def count_words(text: str) -> int:
+    """Number of words as in WikiText: tokens separated by whitespace, plus one per line break.
+
+    The counts of chunks add up to the count of the text if no word is split.
+    """
+    return len(text.split()) + text.count("\n")
+
+
+def detokenize_wikitext(text: str) -> str:
+    return _detokenize_lines(text, _wikitext_pieces)
+
+
+def detokenize_ptb(text: str) -> str:
+    """Detokenized Penn Treebank text: the original, or the lowercased version with N for numbers."""
+    return _detokenize_lines(text, _ptb_pieces)
+
+
+DETOKENIZERS: dict[str, Callable[[str], str]] = {
+    "none": str,
+    "wikitext": detokenize_wikitext,
+    "ptb": detokenize_ptb,
+}
+
+
+def _detokenize_lines(text: str, space_tokens: Callable[[list[str]], Iterable[SpacedToken]]) -> str:
+    lines = []
+    for line in text.split("\n"):
+        joined, is_attached = "", True
+        for token, no_space_before, no_space_after in space_tokens(line.strip(" ").split(" ")):
+            joined += token if no_space_before or is_attached else f" {token}"
+            is_attached = no_space_after
+        lines.append(joined)
+    return "\n".join(lines)
+
+
+def _wikitext_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
+    marks = _heading_level(tokens)
+    quotes = QuoteTracker(tokens)
+    for at, token in enumerate(tokens):
+        before, after = _neighbors(tokens, at)
+        if at < marks or at >= len(tokens) - marks:
+            edge = at in (0, len(tokens) - marks)
+            yield token, not edge, False
+        elif token in JOINERS:
+            yield JOINERS[token], True, True
+        elif token in ('"', "'"):
+            yield token, *quotes.attachment(at)
+        elif token == "’":
+            yield token, True, after in CONTRACTIONS
+        elif token in BETWEEN_NUMBERS and before[-1:].isdigit() and after[:1].isdigit():
+            yield token, True, True
+        elif token == "°":
+            yield token, after not in ("C", "F"), after in ("C", "F")
+        elif token in ("#", "−"):
+            yield token, False, after[:1].isdigit() and not before[-1:].isdigit()
+        elif token in OPENING:
+            yield token, token == "$" and before in DOLLAR_PREFIXES, True
+        else:
+            # "O 'Brien" and "it 's": an apostrophe followed by letters never opens a quotation in WikiText
+            yield token, token in CLOSING or (token[0:1] == "'" and len(token) > 1), False
+
+
+def _heading_level(tokens: list[str]) -> int:
+    """Number of "=" tokens on each side of a section title; 0 for other lines."""
+    many = 0
+    while many < len(tokens) and tokens[many] == "=":
+        many += 1
+    whole = len(tokens) > 2 * many and all(token == "=" for token in tokens[len(tokens) - many :])
+    return many if whole and tokens[len(tokens) - many - 1] != "=" else 0
+
+
+class QuoteTracker:
+    """Opening and closing quotes of a line, distinguished by counting, because both are the same character.
+
+    A single quote can also be an apostrophe ("the sisters ' house"): after a letter or digit, if no quotation is open and
+    the number of later single quotes is even.
+    """
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+        self.open = {'"': False, "'": False}
+        self.remaining = {mark: tokens.count(mark) for mark in self.open}
+
+    def attachment(self, index: int) -> tuple[bool, bool]:
+        """Flags of the quote at `index`: no space before the quote, no space after the quote."""
+        mark = self.tokens[index]
+        before, after = _neighbors(self.tokens, index)
+        self.remaining[mark] -= 1
+        if self.open[mark] and before not in OPENING and index:
+            self.open[mark] = False
+            return True, False
+        if mark == "'" and self.remaining[mark] % 2 == 0 and before[-1:].isalnum():
+            return (False, True) if after[:1].isdigit() else (True, False)  # the '80s, the sisters'
+        self.open[mark] = True
+        return False, True
+
+
+def _ptb_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
+    written = {"``": '"', "''": '"', "-lrb-": "(", "-rrb-": ")", "-lcb-": "{", "-rcb-": "}"}
+    for token in tokens:
+        name = token.lower()
+        text = written.get(name, token)
+        opens = name == "``" or text in OPENING or text == "#" or text.endswith("$")
+        closes = name in ("''", "n't") or text in CLOSING or (text[0:1] == "'" and len(text) > 1)
+        yield text, closes, opens
+
+
+def _neighbors(tokens: list[str], at: int) -> tuple[str, str]:
+    """Previous and next token; empty at the ends."""
+    return tokens[at - 1] if at else "", tokens[at + 1] if at + 1 < len(tokens) else ""

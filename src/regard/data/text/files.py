@@ -55,8 +55,24 @@ def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterat
     sentences and would shift the lines of two parallel files.
     """
     path = existing_file(path)
+    number = offset = 0
     with _open_text(path) as (stream, zipped):
-        yield from _decode_lines(path, stream, zipped, on_error)
+        try:
+            for number, raw in enumerate(stream, start=1):
+                line = raw
+                if number == 1:
+                    line = _check_start(path, raw, zipped)
+                    offset = len(raw) - len(line)
+                    if not line:
+                        number = 0  # a file with only a byte order mark is empty
+                        continue
+                text = _decode_line(path, line, number, offset, zipped, on_error)
+                offset += len(line)
+                yield number, text.removesuffix("\r\n").removesuffix("\n")
+        except _GZIP_ERRORS as error:
+            raise _gzip_error(path, number + 1, error) from error
+    if not number:
+        raise DataError("the file is empty.", path)
 
 
 def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterator[tuple[int, str]]:
@@ -75,9 +91,8 @@ def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Itera
                 raise _gzip_error(path, number + kept.count(b"\n"), error) from error
             raw = kept + read
             if not offset:
-                _reject_binary(path, raw, zipped)
-                if raw.startswith(_BOM):
-                    offset, raw = len(_BOM), raw[len(_BOM) :]
+                start, raw = raw, _check_start(path, raw, zipped)
+                offset = len(start) - len(raw)
             end = _complete_prefix(raw) if read else len(raw)
             raw, kept = raw[:end], raw[end:]
             if raw:
@@ -99,28 +114,21 @@ def existing_file(path: str | Path) -> Path:
     path = Path(os.path.expanduser(path))
     # os.path, because Path.exists raises for too long names and for folders without permission.
     if os.path.isdir(path):
-        raise DataError("expected a file, got a folder.", path, advice=_folder_hint(path))
+        names = [name for name in _list_folder(path) if os.path.isfile(path / name)]
+        listed = f"Files in the folder: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
+        advice = listed if names else "The folder contains no files."
+        raise DataError("expected a file, got a folder.", path, advice=advice)
     if os.path.exists(path):
         return path
     if os.path.islink(path):
         raise DataError(f"broken link: '{os.readlink(path)}' does not exist.", path)
     if not os.path.isdir(path.parent):
         raise DataError(f"file not found; the folder '{path.parent}' does not exist.", path)
-    raise DataError("file not found.", path, advice=_nearest_name_hint(path))
-
-
-def _folder_hint(folder: Path) -> str:
-    names = [name for name in _list_folder(folder) if os.path.isfile(folder / name)]
-    if not names:
-        return "The folder contains no files."
-    return f"Files in the folder: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}."
-
-
-def _nearest_name_hint(path: Path) -> str:
     names = _list_folder(path.parent)
     advice = suggest(path.name, names)
-    # Without a similar name `suggest` lists all files, too many in a large folder.
-    return advice if len(names) <= 20 or advice.startswith("Did") else f"No file in '{path.parent}' has a similar name."
+    if len(names) > 20 and not advice.startswith("Did"):  # without a similar name, `suggest` lists all files
+        advice = f"No file in '{path.parent}' has a similar name."
+    raise DataError("file not found.", path, advice=advice)
 
 
 def _list_folder(folder: Path) -> list[str]:
@@ -141,53 +149,38 @@ def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
 
 
-def _decode_lines(
-    path: Path, stream: Iterable[bytes], zipped: bool, complain: ErrorHandler
-) -> Iterator[tuple[int, str]]:
-    """Decode each line separately, so that errors have the line number and byte offset."""
-    offset = 0
-    for number, raw in _raw_lines(path, stream):
-        if number == 1:
-            _reject_binary(path, raw, zipped)
-            if raw.startswith(_BOM):
-                offset, raw = len(_BOM), raw[len(_BOM) :]
-        text = _decode_line(path, raw, number, offset, zipped, complain)
-        offset += len(raw)
-        yield number, text.removesuffix("\r\n").removesuffix("\n")
-
-
-def _decode_line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: ErrorHandler) -> str:
+def _decode_line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, on_error: ErrorHandler) -> str:
     if b"\0" in raw:
         advice = f"If the encoding is UTF-16 or UTF-32, convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
-        complain("encoding", DataError("not a text file: contains NUL bytes.", path, number, advice))
+        on_error("encoding", DataError("not a text file: contains NUL bytes.", path, number, advice))
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         place = f"byte offset {offset + error.start}{' after unzipping' if zipped else ''}"
         problem = f"invalid UTF-8: byte 0x{raw[error.start]:02x} at {place}."
-        advice = (
-            f"Convert the file from its actual encoding, for example: {_iconv_command(path, zipped, 'WINDOWS-1252')}"
-        )
-        complain("encoding", DataError(problem, path, number, advice))
+        command = _iconv_command(path, zipped, "WINDOWS-1252")
+        advice = f"Convert the file from its actual encoding, for example: {command}"
+        on_error("encoding", DataError(problem, path, number, advice))
         return raw.decode("utf-8", "replace")
 
 
-def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, complain: ErrorHandler) -> str:
+def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, on_error: ErrorHandler) -> str:
     if b"\0" not in raw:
         with suppress(UnicodeDecodeError):
             return raw.decode("utf-8").replace("\r\n", "\n")
-    spoilt, found = [], []
+    errors: list[str] = []
+    lines = []
 
-    def hear(kind: str, error: DataError) -> None:
-        spoilt.append(kind)
-        complain(kind, error)
+    def record_error(kind: str, error: DataError) -> None:
+        errors.append(kind)
+        on_error(kind, error)
 
     for count, line in enumerate(io.BytesIO(raw)):  # decode each line separately to find the invalid lines
-        text = _decode_line(path, line, number + count, offset, zipped, hear)
+        text = _decode_line(path, line, number + count, offset, zipped, record_error)
         offset += len(line)
-        found.append(text.replace("\r\n", "\n") if not spoilt else "\n" if text.endswith("\n") else "")
-        spoilt.clear()
-    return "".join(found)
+        lines.append(text.replace("\r\n", "\n") if not errors else "\n" if text.endswith("\n") else "")
+        errors.clear()
+    return "".join(lines)
 
 
 def _complete_prefix(raw: bytes) -> int:
@@ -202,38 +195,23 @@ def _complete_prefix(raw: bytes) -> int:
     return end
 
 
-def _raw_lines(path: Path, stream: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    try:
-        for number, raw in enumerate(stream, start=1):
-            if raw != _BOM or number > 1:
-                yield number, raw
-            else:
-                number = 0  # a file with only a byte order mark is empty
-    except _GZIP_ERRORS as error:
-        raise _gzip_error(path, number + 1, error) from error
-    if not number:
-        raise DataError("the file is empty.", path)
-
-
 def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
     advice = "Copy or download the file again. To test a gzip file, use gzip -t."
     return DataError(f"damaged gzip file ({error}).", path, line, advice)
 
 
-def _reject_binary(path: Path, first: bytes, zipped: bool) -> None:
-    """Raise `DataError` if the first bytes belong to a known binary format or UTF-16."""
+def _check_start(path: Path, first: bytes, zipped: bool) -> bytes:
+    """The first bytes of a file without the byte order mark; raise `DataError` for a binary format or UTF-16."""
     for magic, kind in _BINARY_MAGIC.items():
         if first.startswith(magic):
-            rename = (
-                "Rename the file to .parquet."
-                if "Parquet" in kind
-                else "Export or unpack the file as plain text or gzip."
-            )
-            raise DataError(f"not a text file: the content is {kind}.", path, advice=rename)
+            advice = "Export or unpack the file as plain text or gzip."
+            if "Parquet" in kind:
+                advice = "Rename the file to .parquet."
+            raise DataError(f"not a text file: the content is {kind}.", path, advice=advice)
     if first.startswith(_UTF16):
         advice = f"Convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
         raise DataError("expected UTF-8, got UTF-16.", path, 1, advice)
+    return first.removeprefix(_BOM)
 
 
 def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:

@@ -10,27 +10,26 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.reader import Reader, with_target
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
-from regard.data.text.formats import file_format, has_column_names, read_header
+from regard.data.text.formats import file_format, has_column_names
 from regard.data.text.tables import (
     ColumnSpec,
     InputIterator,
     SkippedRow,
-    format_list,
+    find_columns,
+    find_missing,
     iterate_all,
     iterate_rows,
     make_samples,
-    match_columns,
     read_json_document,
     read_records,
-    report_incomplete,
-    select_columns,
+    sample_inputs,
     text_value,
-    uses_positions,
 )
 from regard.errors import DataError
 
@@ -115,52 +114,30 @@ def read_qa(
     document = read_json_document(path) if file_format(path) == ".json" else None
     if isinstance(document, dict):
         rows = _squad_rows(path, document, on_error)
-    elif isinstance(document, list):
-        rows = select_columns(path, enumerate(document, start=1), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
     elif has_column_names(path):
-        rows = select_columns(path, read_records(path, on_error), COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
+        rows = read_records(path, document, COLUMN_ALIASES, REQUIRED_COLUMNS, columns, on_error)
     else:
-        rows = _table_rows(entry, path, columns, on_error)
+        aliases = {name: COLUMN_ALIASES[name] for name in COLUMNS}
+        chosen = find_columns(path, aliases, REQUIRED_COLUMNS, columns)
+        rows = iterate_rows(entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id"))
 
-    def make_sample(line: int, row: RawRow) -> QASample | SkippedRow | None:
+    def make_sample(line: int, row: RawRow) -> QASample | SkippedRow:
         return _make_sample(path, entry, line, {**row, "answer": None} if inputs_only else row)
 
     def report(kind: str, error: DataError) -> None:
         on_error("answer_not_in_context" if isinstance(error, AnswerNotFound) else kind, error)
 
-    return make_samples(entry, rows, make_sample, report)
+    return make_samples(rows, make_sample, report)
 
 
 def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """Yield (question, context) without answers."""
-    for line, item in report_incomplete(read_qa(entry, columns, on_error, inputs_only=True), on_error):
-        yield line, item and (item.question, item.context)
+    items = read_qa(entry, columns, on_error, inputs_only=True)
+    return sample_inputs(items, on_error, lambda item: (item.question, item.context))
 
 
 class AnswerNotFound(DataError):
     """An answer that does not occur in the context."""
-
-
-# -- files -> rows
-
-
-def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler) -> Iterator[tuple[int, RawRow]]:
-    """Yield numbers from 1 and questions of all articles in SQuAD JSON."""
-    number = 0
-    for article, title, paragraphs in _squad_articles(path, document, on_error):
-        for place, paragraph in enumerate(paragraphs, start=1):
-            location = f"paragraph {place} of {article}"
-            try:
-                context, questions = paragraph["context"], paragraph["qas"]
-                questions = [dict(item) for item in questions]
-            except (TypeError, KeyError, ValueError) as error:
-                missing = f"has no key {error}" if isinstance(error, KeyError) else "is not in SQuAD format"
-                on_error("format", DataError(f"{location} {missing}.", path, advice=_SQUAD_HINT))
-                continue
-            for row in questions:
-                number += 1
-                values = {column: row[name] for column, name in _SQUAD_KEYS.items() if name in row}
-                yield number, {**values, "context": context, "title": title, "number": number}
 
 
 _SQUAD_HINT = (
@@ -170,54 +147,47 @@ _SQUAD_HINT = (
 _SQUAD_KEYS = {"question": "question", "answer": "answers", "id": "id", "impossible": "is_impossible"}
 
 
-def _squad_articles(
-    path: Path, document: Mapping[str, Any], on_error: ErrorHandler
-) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Yield the name for messages, the title and the paragraphs of each article."""
+def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler) -> Iterator[tuple[int, RawRow]]:
+    """Yield numbers from 1 and questions of all articles in SQuAD JSON."""
     articles = document.get("data")
     if not isinstance(articles, list):
         advice = f"{_SQUAD_HINT} For one question per line, use .jsonl."
         raise DataError("missing list 'data'.", path, advice=advice)
-    for place, article in enumerate(articles, start=1):
+    number = 0
+    for article_number, article in enumerate(articles, start=1):
         title = article.get("title", "") if isinstance(article, dict) else ""
-        description = f"article {place}" + (f" ('{title}')" if title else "")
+        name = f"article {article_number}" + (f" ('{title}')" if title else "")
         paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
-        if isinstance(paragraphs, list):
-            yield description, title, paragraphs
-        else:
-            on_error("format", DataError(f"{description} has no list 'paragraphs'.", path, advice=_SQUAD_HINT))
+        if not isinstance(paragraphs, list):
+            on_error("format", DataError(f"{name} has no list 'paragraphs'.", path, advice=_SQUAD_HINT))
+            continue
+        for paragraph_number, paragraph in enumerate(paragraphs, start=1):
+            try:
+                context, questions = paragraph["context"], [dict(item) for item in paragraph["qas"]]
+            except (TypeError, KeyError, ValueError) as error:
+                missing = f"has no key {error}" if isinstance(error, KeyError) else "is not in SQuAD format"
+                problem = f"paragraph {paragraph_number} of {name} {missing}."
+                on_error("format", DataError(problem, path, advice=_SQUAD_HINT))
+                continue
+            for row in questions:
+                number += 1
+                values = {column: row[key] for column, key in _SQUAD_KEYS.items() if key in row}
+                yield number, {**values, "context": context, "title": title, "number": number}
 
 
-def _table_rows(
-    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler
-) -> Iterator[tuple[int, RawRow]]:
-    names = read_header(path)
-    chosen = match_columns(names, {name: COLUMN_ALIASES[name] for name in COLUMNS}, columns)
-    missing = next((name for name in REQUIRED_COLUMNS if name not in chosen), None)
-    if missing is not None and not uses_positions(chosen, names):
-        advice = f"Pass --columns {missing}=NAME (available: {format_list(names)})."
-        raise DataError(f"no column is named '{missing}'.", path, 1, advice)
-    return iterate_rows(entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id"))
-
-
-# -- rows -> samples
-
-
-def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | SkippedRow | None:
+def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | SkippedRow:
     error_line = None if "number" in row else line
     texts = {
         name: text_value(path, line, name, row.get(name), allow_numbers=name == "id")
         for name in (*REQUIRED_COLUMNS, "id", "title")
     }
     question, context = texts["question"].strip(), texts["context"]
-    answers = (
-        [] if row.get("impossible") is True else _parse_answers(path, error_line, row.get("answer"), row.get("start"))
-    )
-    if not question and not context.strip() and not answers:
-        return None
-    if not question or not context.strip():
-        missing, other = ("question", context) if context.strip() else ("context", question)
-        return SkippedRow(entry, line, f"missing {missing} for: {other.strip()[:60]}")
+    answers = []
+    if row.get("impossible") is not True:
+        answers = _parse_answers(path, error_line, row.get("answer"), row.get("start"))
+    fields = {"question": question, "context": context.strip(), "answer": "".join(text for text, _ in answers)}
+    if (skipped := find_missing(entry, line, fields, ("answer",))) is not None:
+        return skipped
     located = []
     for text, start in answers:
         answer = locate_answer(context, text, start)
@@ -249,16 +219,10 @@ def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list
     if isinstance(value, list):
         starts = start if isinstance(start, list) else [start] * len(value) if len(value) == 1 else [None] * len(value)
         if len(starts) != len(value):
-            raise DataError(
-                f"the number of answer starts ({len(starts)}) must equal the number of answers ({len(value)}).",
-                path,
-                line,
-            )
-        return [
-            answer
-            for item, offset in zip(value, starts, strict=True)
-            for answer in _parse_answers(path, line, item, offset)
-        ]
+            problem = f"the number of answer starts ({len(starts)}) must equal the number of answers ({len(value)})."
+            raise DataError(problem, path, line)
+        parsed = (_parse_answers(path, line, item, offset) for item, offset in zip(value, starts, strict=True))
+        return list(chain.from_iterable(parsed))
     if isinstance(start, list):
         start = start[0] if len(start) == 1 else None
     if value is None or value == "":

@@ -1,7 +1,7 @@
 """Rows of files with columns: the values of the columns that a task needs.
 
-`iterate_rows` yields texts by column; `read_records` yields JSON objects and Parquet rows with nested values. Readers of
-samples use one of both.
+`iterate_rows` yields texts by column, `read_records` nested values of JSON objects and Parquet rows. `make_samples` makes
+samples of such rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from typing import Any, TypeVar
 
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks, read_lines
-from regard.data.text.formats import ColumnPath, Row, TableFormat, find_format, ignore_error, is_text
+from regard.data.text.formats import (
+    ColumnPath,
+    Row,
+    TableFormat,
+    find_format,
+    has_column_names,
+    ignore_error,
+    is_text,
+    read_header,
+)
 from regard.errors import DataError, RegardError, UnknownColumnError, UnknownNameError
 
 T = TypeVar("T")
@@ -99,6 +108,37 @@ def match_columns(
             if column not in columns and (name := next(unused, None)) is not None:
                 columns[column] = name
     return columns
+
+
+def is_position(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def check_position(path: Path, line: int, place: int, num_columns: int) -> None:
+    if place >= num_columns:
+        advice = f"Column positions range from 0 to {num_columns - 1}."
+        raise DataError(f"column {place} does not exist.", path, line, advice)
+
+
+def find_columns(
+    path: Path | str,
+    aliases: Mapping[str, Sequence[str]],
+    required: Sequence[str],
+    overrides: Mapping[str, str] | None,
+    by_order: bool = False,
+) -> dict[str, str] | None:
+    """Column names in the file, as `match_columns`; raise `DataError` for a missing column.
+
+    With `by_order`, None for a table without any usual name, which has no header."""
+    names = read_header(path)
+    chosen = match_columns(names, aliases, overrides)
+    missing = next((name for name in required if name not in chosen), None)
+    if missing is None or uses_positions(chosen, names):
+        return chosen
+    if by_order and not chosen and not has_column_names(path):
+        return None
+    advice = f"Pass --columns {missing}=NAME (available: {format_list(names)})."
+    raise DataError(f"no column is named '{missing}'.", path, 1, advice)
 
 
 def uses_positions(columns: Mapping[str, str], names: Iterable[str]) -> bool:
@@ -194,9 +234,7 @@ def _select_cells(
             continue
         if not width:
             width = len(cells)
-            names = [cell.strip() for cell in cells]
-            find_columns = _columns_by_order if spec.overrides is None else _columns_by_name
-            places, is_header = find_columns(path, line, names, spec)
+            places, is_header = _locate_columns(path, line, [cell.strip() for cell in cells], spec)
             if is_header:
                 continue
         if len(cells) != width:
@@ -206,45 +244,41 @@ def _select_cells(
         yield line, {name: cells[place] for name, place in places.items()}
 
 
-def _columns_by_order(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
-    """Column positions, and True if this first row is a header; without --columns."""
-    lowered = [name.lower() for name in names]
-    if set(spec.required) <= set(lowered):
-        return _column_positions(path, line, lowered, spec), True
-    if len(spec.required) > 1 and len(names) == len(spec.required):
-        return {name: place for place, name in enumerate(spec.required)}, False
+def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
+    """Column positions, and True if this first row is a header."""
+    required = spec.required_columns
+    if spec.overrides is None:
+        names = [name.lower() for name in names] if set(required) <= {name.lower() for name in names} else names
+        if not set(required) <= set(names):
+            _check_order(path, line, names, spec)
+            return {name: place for place, name in enumerate(required)}, False
+    elif not set(required.values()) <= set(names) and all(map(is_position, required.values())):
+        for place in map(int, required.values()):
+            check_position(path, line, place, len(names))
+        return {name: int(place) for name, place in required.items()}, False
+    for name in required.values():
+        if name not in names:
+            header = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
+            raise UnknownColumnError(name, map(shorten, names), header)
+    columns = spec.present_columns(names)
+    for name in columns.values():
+        if names.count(name) > 1:
+            raise DataError(f"duplicate column '{name}' in the header.", path, line, "Rename one of the columns.")
+    return {name: names.index(column) for name, column in columns.items()}, True
+
+
+def _check_order(path: Path, line: int, names: list[str], spec: ColumnSpec) -> None:
+    """Raise `DataError` unless a table without a header has exactly the required columns, and more than one."""
     problem = count_columns(len(spec.required), len(names))
     if len(spec.required) == 1:  # a header and a first row of text cannot be distinguished
         problem = f"no column is named '{spec.required[0]}'."
+    elif len(names) == len(spec.required):
+        return
     elif len(names) == 1:
         advice = f"Commas separate columns in .csv files, tabs in other tables.{spec.parallel_hint}"
         raise DataError(problem, path, line, advice)
     by_position = f"Without a header, pass positions from 0: --columns {spec.position_hint}."
     raise DataError(problem, path, line, f"{spec.choose_hint} (available: {format_list(names)}). {by_position}")
-
-
-def _columns_by_name(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
-    """Column positions, and True if this first row is a header; with --columns by name or by position."""
-    columns = spec.required_columns
-    if not set(columns.values()) <= set(names) and all(name.isascii() and name.isdigit() for name in columns.values()):
-        for place in map(int, columns.values()):
-            if place >= len(names):
-                advice = f"Column positions range from 0 to {len(names) - 1}."
-                raise DataError(f"column {place} does not exist.", path, line, advice)
-        return {name: int(place) for name, place in columns.items()}, False
-    for name in columns.values():
-        if name not in names:
-            header = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
-            raise UnknownColumnError(name, map(shorten, names), header)
-    return _column_positions(path, line, names, spec), True
-
-
-def _column_positions(path: Path, line: int, names: list[str], spec: ColumnSpec) -> dict[str, int]:
-    columns = spec.present_columns(names)
-    for name in columns.values():
-        if names.count(name) > 1:
-            raise DataError(f"duplicate column '{name}' in the header.", path, line, "Rename one of the columns.")
-    return {name: names.index(column) for name, column in columns.items()}
 
 
 def _select_values(
@@ -268,13 +302,13 @@ def _texts_of(path: Path, line: int, record: dict[str, Any], spec: ColumnSpec, i
     nested = record.get(TRANSLATION_COLUMN)
     if isinstance(nested, dict) and not any(name in record for name in columns):
         record = nested
-    for name in columns:
-        if name not in record:
-            keys = format_list(record)
-            if spec.overrides is not None and is_first:
-                raise UnknownColumnError(name, map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
-            advice = f"{spec.choose_hint}." if spec.overrides is None else ""
-            raise DataError(f"missing key '{name}' (keys: {keys}).", path, line, advice)
+    missing = next((name for name in columns if name not in record), None)
+    if missing is not None:
+        keys = format_list(record)
+        if spec.overrides is not None and is_first:
+            raise UnknownColumnError(missing, map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
+        advice = f"{spec.choose_hint}." if spec.overrides is None else ""
+        raise DataError(f"missing key '{missing}' (keys: {keys}).", path, line, advice)
     return {
         name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
         for name, column in spec.present_columns(record).items()
@@ -309,7 +343,13 @@ def _typed_rows(path: Path, form: TableFormat, spec: ColumnSpec) -> Iterator[Row
     columns = _typed_columns(path, schema, spec)
     for number, record in form.read(path, raise_error, list(dict.fromkeys(columns.values()))):
         values = ((name, record[column[-1]]) for name, column in columns.items())
-        yield number, {name: value if isinstance(value, str) else _to_text(value) for name, value in values}
+        yield (
+            number,
+            {
+                name: value if isinstance(value, str) else text_value(path, number, name, value, True, True)
+                for name, value in values
+            },
+        )
 
 
 def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, ColumnPath]:
@@ -345,15 +385,6 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, Colum
     return {name: (*outer, column) for name, column in columns.items()}
 
 
-def _to_text(value: Any) -> Any:
-    """Text of a value: empty for None, a list for a list, JSON for a number."""
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return [item if isinstance(item, str) else _to_text(item) for item in value]
-    return json.dumps(value)
-
-
 def first_value(entry: str, column: str) -> str:
     """First value of a column; empty if the file cannot be read."""
     try:
@@ -364,14 +395,6 @@ def first_value(entry: str, column: str) -> str:
 
 
 # -- records with nested values
-
-
-def read_records(path: Path, on_error: ErrorHandler) -> Iterator[Row]:
-    """Yield JSON objects or Parquet rows with nested values; an empty line is an empty record.
-
-    Invalid lines are skipped if `on_error` does not raise."""
-    rows = drop_invalid(lambda report: find_format(path).read(path, report, ()), on_error)
-    return ((number, record or {}) for number, record in rows)
 
 
 def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
@@ -391,16 +414,22 @@ def read_json_document(path: Path, keys: Sequence[str] = ("data",)) -> Any:
         raise DataError(f"invalid JSON: {error}.", path, line, "To find the error, run: jq . FILE") from error
 
 
-def select_columns(
+def read_records(
     path: Path,
-    records: Iterable[tuple[int, Any]],
+    document: list[Any] | None,
     aliases: Mapping[str, Sequence[str]],
     required: Sequence[str],
     overrides: Mapping[str, str] | None,
     on_error: ErrorHandler,
 ) -> Iterator[Row]:
-    """Yield the values of each record under the names of `aliases`. Records without a required value are skipped if
-    `on_error` does not raise; empty records stay empty."""
+    """Yield the nested values of JSON objects or Parquet rows under the names of `aliases`.
+
+    The records are the items of the `document`, or of the file if None. Invalid lines and records without a required value
+    are skipped if `on_error` does not raise; empty records stay empty."""
+    records: Iterable[tuple[int, Any]] = enumerate(document or (), start=1)
+    if document is None:
+        rows = drop_invalid(lambda report: find_format(path).read(path, report, ()), on_error)
+        records = ((number, record or {}) for number, record in rows)
     seen: set[str] = set()
     for line, record in records:
         if not isinstance(record, dict):
@@ -452,12 +481,12 @@ def iterate_all(
         raise DataError(f"no {unit} found: {reason}.", ", ".join(entries), advice=advice)
 
 
-def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, T | SkippedRow | None]]) -> Iterator[T | SkippedRow]:
-    """Yield samples and skipped rows; empty rows (None) become `SkippedRow`, except at the end of the file."""
+def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow]:
+    """Yield samples and skipped rows, except blank rows (skipped without a reason) at the end of the file."""
     blank: list[SkippedRow] = []
-    for line, item in rows:
-        if item is None:
-            blank.append(SkippedRow(path, line))
+    for item in items:
+        if isinstance(item, SkippedRow) and not item.reason:
+            blank.append(item)
             continue
         yield from blank
         blank.clear()
@@ -465,24 +494,32 @@ def drop_trailing_blanks(path: str, rows: Iterable[tuple[int, T | SkippedRow | N
 
 
 def make_samples(
-    path: str,
     rows: Iterable[Row],
-    make: Callable[[int, dict[str, Any]], T | SkippedRow | None],
+    make: Callable[[int, dict[str, Any]], T | SkippedRow],
     on_error: ErrorHandler,
     error_kind: str = "format",
 ) -> Iterator[T | SkippedRow]:
-    """Yield `make(line, row)` of all rows; None is an empty row. Invalid rows are skipped if `on_error` does not raise."""
+    """Yield `make(line, row)` of all rows. Invalid rows are skipped if `on_error` does not raise."""
 
-    def valid() -> Iterator[tuple[int, T | SkippedRow | None]]:
+    def valid() -> Iterator[T | SkippedRow]:
         for line, row in rows:
             try:
                 item = make(line, row)
             except DataError as error:
                 on_error(error_kind, error)
                 continue
-            yield line, item
+            yield item
 
-    return drop_trailing_blanks(path, valid())
+    return drop_trailing_blanks(valid())
+
+
+def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequence[str] = ()) -> SkippedRow | None:
+    """`SkippedRow` if a field except the `optional` ones is empty, without a reason if all fields are empty; else None."""
+    missing = [name for name, value in fields.items() if not value and name not in optional]
+    present = next((value for value in fields.values() if value), "")
+    if not missing and present:
+        return None
+    return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {present[:60]}" if present else "")
 
 
 def read_text_column(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
@@ -491,11 +528,13 @@ def read_text_column(entry: str, columns: Mapping[str, str] | None, on_error: Er
         yield line, row["text"] if row["text"].strip() else None
 
 
-def report_incomplete(items: Iterable[Any], on_error: ErrorHandler) -> InputIterator:
-    """Yield line numbers and samples without labels, for prediction: partly empty rows are reported, and empty rows are
-    None."""
+def sample_inputs(
+    items: Iterable[Any], on_error: ErrorHandler, convert: Callable[[Any], Any] = lambda item: item
+) -> InputIterator:
+    """Yield line numbers and inputs of prediction, converted from samples without labels: partly empty rows are reported,
+    and empty rows are None."""
     for item in items:
         if isinstance(item, SkippedRow) and item.reason:
             on_error("format", DataError(f"{item.reason}.", item.path, item.line))
         else:
-            yield item.line, None if isinstance(item, SkippedRow) else item
+            yield item.line, None if isinstance(item, SkippedRow) else convert(item)

@@ -1,15 +1,32 @@
-"""Sentences with one tag per word: CoNLL format, or one sentence per row of tables, JSONL and Parquet.
+"""Sentences with one tag per word: CoNLL format, or one sentence per row of tables, JSONL and Parquet; and tag schemes.
 
 In CoNLL format, columns are separated by tabs if the first line contains a tab, else by spaces. Lines `-DOCSTART- …` and
 comments `# …` before the first word of a sentence are skipped, but not the word "#" with a known tag. In CoNLL-U, multiword
 tokens (1-2) and empty nodes (1.1) are skipped.
+
+Tag schemes for entities:
+
+| scheme | In | New   | York  | , | Rome  | Paris | … |                 two adjacent entities of one type
+|--------|----|-------|-------|---|-------|-------|---|
+| IOB1   | O  | I-LOC | I-LOC | O | I-LOC | B-LOC | O |                 B only between adjacent entities of one type
+| IOB2   | O  | B-LOC | I-LOC | O | B-LOC | B-LOC | O |
+| BIOES  | O  | B-LOC | E-LOC | O | S-LOC | S-LOC | O |
+| BILOU  | O  | B-LOC | L-LOC | O | U-LOC | U-LOC | O |                 BIOES with other letters
+| plain  | IN | NNP   | NNP   | , | NNP   | NNP   | : |                 no entities: one class per word
+
+One rule parses all schemes and repairs invalid sequences, as `seqeval` does in its default mode: a word continues the
+previous entity if the previous tag is B or I, the tag of the word is I or E, and the types are equal. Every other word with
+a tag except O begins a new entity.
 """
 
 from __future__ import annotations
 
+import operator
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,18 +49,31 @@ from regard.data.text.tables import (
     ColumnSpec,
     InputIterator,
     SkippedRow,
+    check_position,
     count_columns,
+    find_columns,
+    find_missing,
     format_list,
+    is_position,
     iterate_all,
     iterate_rows,
     make_samples,
-    match_columns,
-    report_incomplete,
+    sample_inputs,
     shorten,
-    uses_positions,
 )
-from regard.data.text.tag_schemes import OUTSIDE, TagScheme, parse_tag
-from regard.errors import DataError, UnknownColumnError
+from regard.errors import DataError, RegardError, UnknownColumnError
+
+TagScheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
+SCHEME_LETTERS: dict[TagScheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES": "BIES", "BILOU": "BILU"}
+"""Letters of the first, inner, last and only word of an entity. The order breaks ties: the most common scheme is first."""
+
+OUTSIDE = "O"
+MIN_ERROR_RATIO = 10
+"""minimum ratio of invalid tags in the second-best scheme to the best scheme, for an unambiguous choice"""
+_EQUIVALENT_LETTERS = {"L": "E", "U": "S"}
+_TAG = re.compile(r"([BIESLU])(?:-(\S+))?")
+_UNSUPPORTED_TAG = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
+"""tags that resemble entity tags in an unsupported format"""
 
 COLUMNS = ("words", "tags")
 """Column names accepted by --columns."""
@@ -53,6 +83,7 @@ _PROBE_LINES = 50
 """lines examined to distinguish a table from CoNLL format"""
 WORD_COLUMNS = ("words", "tokens", "word", "token", "form", "sentence", "text")
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
+COLUMN_ALIASES = {"words": WORD_COLUMNS, "tags": TAG_COLUMNS}
 """Usual names of the word and tag columns, in order of preference."""
 
 CONLLU_COLUMNS = (1, 3)
@@ -80,133 +111,91 @@ class TaggedSentence:
         object.__setattr__(self, "tags", tuple(self.tags))
 
 
-@dataclass(frozen=True)
-class TagOptions:
-    """User settings for reading tags."""
-
-    scheme: TagScheme | Literal["auto"] = "auto"
-    """scheme of the tags; `plain` accepts any tag"""
-    names: tuple[str, ...] = ()
-    """names of tags stored as numbers from 0"""
-
-
 def iterate_tagged(
-    data: Sequence[str],
-    columns: Mapping[str, str] | None = None,
-    tags: TagOptions = TagOptions(),  # noqa: B008
+    data: Sequence[str], columns: Mapping[str, str] | None = None
 ) -> Iterator[TaggedSentence | SkippedRow]:
     """Yield the sentences of all files and patterns in input order."""
     advice = "Each sentence needs words, and one tag per word."
-    return iterate_all(data, lambda entry: read_tagged(entry, columns, tags=tags), "sentences", advice)
+    return iterate_all(data, lambda entry: read_tagged(entry, columns), "sentences", advice)
 
 
 def read_tagged(
     entry: str,
     columns: Mapping[str, str] | None = None,
     on_error: ErrorHandler = raise_error,
-    tags: TagOptions | None = TagOptions(),  # noqa: B008
+    inputs_only: bool = False,
 ) -> Iterator[TaggedSentence | SkippedRow]:
     """Yield the sentences of one file.
 
     In CoNLL format the word is the first column and the tag the last, unless `columns` gives other positions. Tables, JSON
     and Parquet have columns `words` (or `tokens`) and `tags` (or `ner_tags`, `labels`): lists, or texts split at spaces.
-    With `tags=None`, tags are not read and may be missing."""
+    With `inputs_only`, tags are not read and may be missing."""
     ColumnSpec(COLUMNS, columns)  # raises for an unknown column choice
     path = existing_file(entry)
     kind = file_format(path)
-    sentence_cell = _find_sentence_cell(path, columns) if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES) else None
-    if kind in CONLL_SUFFIXES or (
-        kind in TAB_SUFFIXES and not (_has_sentence_rows(path, columns) or (sentence_cell and tags is None))
-    ):
-        if sentence_cell is not None:
-            raise DataError(
-                f"not CoNLL format: expected one word per line, found '{sentence_cell[1][:60].strip()}'.",
-                path,
-                sentence_cell[0],
-                "CoNLL files have one word and its tag per line, and an empty line between sentences. "
-                "Tables with one sentence per row need the columns words and tags, with one tag per word.",
-            )
-        return _read_conll(entry, path, columns, on_error, tags)
-    if kind not in ALL_TABLE_SUFFIXES:
+    if kind in (*CONLL_SUFFIXES, *TAB_SUFFIXES):
+        sentence_cell, has_sentence_rows = _find_sentences(path, columns)
+        is_table = has_sentence_rows or (sentence_cell is not None and inputs_only)
+        if kind in CONLL_SUFFIXES or not is_table:
+            if sentence_cell is not None:
+                raise DataError(
+                    f"not CoNLL format: expected one word per line, found '{sentence_cell[1][:60].strip()}'.",
+                    path,
+                    sentence_cell[0],
+                    "CoNLL files have one word and its tag per line, and an empty line between sentences. "
+                    "Tables with one sentence per row need the columns words and tags, with one tag per word.",
+                )
+            return _read_conll(entry, path, columns, on_error, inputs_only)
+    elif kind not in ALL_TABLE_SUFFIXES:
         raise DataError(
             f"unsupported file type '{kind}'." if kind else "the file name has no extension.",
             path,
             advice=f"Supported: {' '.join(CONLL_SUFFIXES)} .txt .tsv (one word per line), .csv .tsv .jsonl "
             "(one sentence per line), .parquet; text files also with .gz.",
         )
-    if tags is None:
-        return _read_words(entry, path, columns, on_error)
-    return _read_table(entry, path, columns, on_error, tags)
+    return _read_table(entry, path, columns, on_error, inputs_only)
 
 
 def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
     """Yield lists of words without tags."""
-    for line, item in report_incomplete(read_tagged(entry, columns, on_error, tags=None), on_error):
-        yield line, item and list(item.words)
+    items = read_tagged(entry, columns, on_error, inputs_only=True)
+    return sample_inputs(items, on_error, lambda item: list(item.words))
 
 
-def _find_sentence_cell(path: Path, columns: Mapping[str, str] | None) -> tuple[int, str] | None:
-    """First cell with several words and its line number, if most lines of a TSV file have such a cell in the word column."""
-    choice = (columns or {}).get("words", "0")
-    position = int(choice) if choice.isascii() and choice.isdigit() else 0
+def _find_sentences(path: Path, columns: Mapping[str, str] | None) -> tuple[tuple[int, str] | None, bool]:
+    """Examine the first lines with tabs: the first cell with several words and its line number, if most lines have such a
+    cell in the word column; and True if a tag cell has several tags, which cannot belong to one word."""
     lines = (
-        (line, _split_columns(text, tab_separated=True))
+        (line, text, _split_columns(text, tab_separated=True))
         for line, text in read_lines(path, ignore_error)
-        if "\t" in text and text[0] != "#"
-    )
-    rows = [(line, cells[position]) for line, cells in islice(lines, _PROBE_LINES) if position < len(cells)]
-    sentences = [(line, text) for line, text in rows if " " in text]
-    return sentences[0] if 2 * len(sentences) > len(rows) else None
-
-
-def _has_sentence_rows(path: Path, columns: Mapping[str, str] | None) -> bool:
-    """True if a TSV file has one sentence per line: a cell with several tags cannot belong to one word."""
-    lines = (
-        _split_columns(text, tab_separated=True)
-        for _, text in read_lines(path, ignore_error)
         if "\t" in text and not text.startswith("# ")
     )
     rows = list(islice(lines, _PROBE_LINES))
-    choice = (columns or {}).get("tags", "")
-    names = [cell.lower() for cell in rows[0]] if rows else []
-    position = next((names.index(name) for name in (choice.lower(), *TAG_COLUMNS) if name in names), -1)
-    position = int(choice) if choice.isascii() and choice.isdigit() else position
-    return any(" " in cells[position] for cells in rows if position < len(cells))
-
-
-def _read_conll(
-    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, tags: TagOptions | None
-) -> Iterator[TaggedSentence]:
-    validator = _TagValidator(entry, "plain" if tags is None else tags.scheme)
-    for words in _read_sentences(path, columns, on_error, words_only=tags is None):
-        try:
-            validator.check((word.line, word.tag) for word in words)
-        except DataError as error:
-            on_error("format", error)
-            continue
-        names = () if tags is None else tuple(word.tag for word in words)
-        yield TaggedSentence(tuple(word.text for word in words), names, entry, words[0].line)
+    word_choice, tag_choice = (columns or {}).get("words", "0"), (columns or {}).get("tags", "")
+    position = int(word_choice) if is_position(word_choice) else 0
+    cells_of_words = [(line, cells[position]) for line, text, cells in rows if position < len(cells) and text[0] != "#"]
+    sentences = [(line, cell) for line, cell in cells_of_words if " " in cell]
+    first = sentences[0] if 2 * len(sentences) > len(cells_of_words) else None
+    names = [cell.lower() for cell in rows[0][2]] if rows else []
+    position = next((names.index(name) for name in (tag_choice.lower(), *TAG_COLUMNS) if name in names), -1)
+    position = int(tag_choice) if is_position(tag_choice) else position
+    return first, any(" " in cells[position] for _, _, cells in rows if position < len(cells))
 
 
 class _TagValidator:
     """Check that all tags of a file are entity tags, or none is: a mixture is an error in the data."""
 
-    def __init__(self, path: str, scheme: str) -> None:
-        self.path, self.scheme = path, scheme
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.first_seen: dict[bool, tuple[int, str]] = {}
         """first entity tag (True) and first other tag (False), with lines"""
 
     def check(self, tags: Iterable[tuple[int, str]]) -> None:
         """Raise `DataError` at the first inconsistent tag; `tags` has (line, tag)."""
-        if self.scheme == "plain":
-            return
         for line, tag in tags:
             is_entity = parse_tag(tag) is not None
             if is_entity and len(tag) == 1:
                 continue  # O, or a single letter, which is valid in both cases
-            if self.scheme != "auto" and not is_entity:
-                advice = f"{self.scheme} tags are O, or a letter and an entity type such as B-PER."
-                raise DataError(f"invalid {self.scheme} tag '{tag[:40]}'.", self.path, line, advice)
             if (opposite := not is_entity) in self.first_seen:
                 first_line, other = self.first_seen[opposite]
                 entity, single = (tag, other) if is_entity else (other, tag)
@@ -224,65 +213,40 @@ class _TagValidator:
 
 
 def _read_table(
-    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, tags: TagOptions
+    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, inputs_only: bool
 ) -> Iterator[TaggedSentence | SkippedRow]:
-    chosen = _resolve_columns(path, columns)
-    tag_column = (chosen or {}).get("tags", "tags")
-    names = tags.names or read_class_names(path, tag_column)
-    if not names:
-        _reject_numeric_tags(path, tag_column)
-    validator = _TagValidator(entry, tags.scheme)
+    required = ("words",) if inputs_only else COLUMNS
+    chosen = find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
+    names: Sequence[str] = ()
+    if inputs_only and chosen is None and len(read_header(path)) == len(COLUMNS):
+        required = COLUMNS
+    elif chosen is not None:
+        chosen = {name: column for name, column in chosen.items() if name in required}
+    if not inputs_only:
+        tag_column = (chosen or {}).get("tags", "tags")
+        names = read_class_names(path, tag_column)
+        if not names:
+            _reject_numeric_tags(path, tag_column)
+    validator = _TagValidator(entry)
 
-    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | SkippedRow | None:
+    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | SkippedRow:
+        if inputs_only:
+            words = tuple(word for word in _split_items(row["words"]) if word.strip())
+            return TaggedSentence(words, (), entry, line) if words else SkippedRow(entry, line)
         item = _make_sentence(entry, line, row, names)
         if isinstance(item, TaggedSentence):
             validator.check((line, tag) for tag in item.tags)
         return item
 
-    rows = iterate_rows(entry, COLUMNS, chosen, on_error, numeric=("tags",) if names else ())
-    return make_samples(entry, rows, make_sentence, on_error)
+    rows = iterate_rows(entry, required, chosen, on_error, numeric=("tags",) if names else ())
+    return make_samples(rows, make_sentence, on_error)
 
 
-def _read_words(
-    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler
-) -> Iterator[TaggedSentence | SkippedRow]:
-    """Yield the sentences of a table without reading tags."""
-    chosen = _resolve_columns(path, columns, ("words",))
-    names = COLUMNS if chosen is None and len(read_header(entry)) == len(COLUMNS) else ("words",)
-    if chosen is not None:
-        chosen = {name: column for name, column in chosen.items() if name in names}
-
-    def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | None:
-        words = tuple(word for word in _split_items(row["words"]) if word.strip())
-        return TaggedSentence(words, (), entry, line) if words else None
-
-    return make_samples(entry, iterate_rows(entry, names, chosen, on_error), make_sentence, on_error)
-
-
-def _resolve_columns(
-    path: Path, columns: Mapping[str, str] | None, needed: tuple[str, ...] = COLUMNS
-) -> Mapping[str, str] | None:
-    """Column names in the file: as chosen by the user, else the usual names; None: by column order."""
-    names = read_header(path)
-    chosen = match_columns(names, {"words": WORD_COLUMNS, "tags": TAG_COLUMNS}, columns)
-    missing = next((name for name in needed if name not in chosen), None)
-    if missing is None or uses_positions(chosen, names):
-        return chosen
-    if not chosen and not has_column_names(path):
-        return None  # no header: by column order
-    advice = f"Pass --columns words=NAME tags=NAME (available: {format_list(names)})."
-    raise DataError(f"no column is named '{missing}'.", path, 1, advice)
-
-
-def _make_sentence(
-    path: str, line: int, row: Mapping[str, Any], names: Sequence[str]
-) -> TaggedSentence | SkippedRow | None:
+def _make_sentence(path: str, line: int, row: Mapping[str, Any], names: Sequence[str]) -> TaggedSentence | SkippedRow:
     words, tags = _split_items(row["words"]), _split_items(row["tags"])
-    if not words and not tags:
-        return None
     if not words or not tags:
-        missing, present = ("words", tags) if tags else ("tags", words)
-        return SkippedRow(path, line, f"missing {missing} for: {' '.join(present)[:60]}")
+        skipped = find_missing(path, line, {"words": " ".join(words), "tags": " ".join(tags)})
+        return skipped or SkippedRow(path, line)
     if len(words) != len(tags):
         counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
         raise DataError(f"expected one tag per word, got {counts}: {' '.join(words)[:40]} …", path, line)
@@ -290,8 +254,12 @@ def _make_sentence(
         empty = next((place for place, item in enumerate(items) if not item.strip()), None)
         if empty is not None:
             raise DataError(f"{name} {empty} is empty (counting from 0).", path, line)
-    if names:
-        tags = [_tag_name(path, line, tag, names) for tag in tags]
+    for place, tag in enumerate(tags if names else ()):
+        if tag.isdigit():
+            if int(tag) >= len(names):
+                problem = f"tag number must be between 0 and {len(names) - 1}, got {tag}."
+                raise DataError(problem, path, line, f"Tag names: {format_list(names)}.")
+            tags[place] = names[int(tag)]
     return TaggedSentence(tuple(words), tuple(tags), path, line)
 
 
@@ -299,15 +267,6 @@ def _split_items(value: Any) -> list[str]:
     if isinstance(value, str):
         return _split_columns(value, tab_separated=False) if value.strip() else []
     return [item.strip(" \t") for item in value]
-
-
-def _tag_name(path: str, line: int, tag: str, names: Sequence[str]) -> str:
-    if not tag.isdigit():
-        return tag
-    if int(tag) >= len(names):
-        advice = f"Tag names: {format_list(names)}."
-        raise DataError(f"tag number must be between 0 and {len(names) - 1}, got {tag}.", path, line, advice)
-    return names[int(tag)]
 
 
 def _reject_numeric_tags(path: Path, column: str) -> None:
@@ -324,12 +283,8 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
         line, tags = next(((line, record.get(column)) for line, record in records if record is not None), (0, None))
         number = next((tag for tag in tags if isinstance(tag, int)), None) if isinstance(tags, list) else None
     if number is not None:
-        raise DataError(
-            f"expected tag names in '{column}', got numbers ({number}).",
-            path,
-            line,
-            "Write tags as names, such as B-PER.",
-        )
+        problem = f"expected tag names in '{column}', got numbers ({number})."
+        raise DataError(problem, path, line, "Write tags as names, such as B-PER.")
 
 
 # -- CoNLL format
@@ -358,6 +313,20 @@ class ConllLayout(NamedTuple):
 def _split_columns(text: str, tab_separated: bool) -> list[str]:
     """Columns of a line. No-break spaces such as U+00A0 are not separators."""
     return [cell.strip(" ") for cell in text.split("\t")] if tab_separated else _SEPARATOR.split(text.strip(" \t"))
+
+
+def _read_conll(
+    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, inputs_only: bool
+) -> Iterator[TaggedSentence]:
+    validator = _TagValidator(entry)
+    for words in _read_sentences(path, columns, on_error, inputs_only):
+        try:
+            validator.check((word.line, word.tag) for word in (() if inputs_only else words))
+        except DataError as error:
+            on_error("format", error)
+            continue
+        tags = () if inputs_only else tuple(word.tag for word in words)
+        yield TaggedSentence(tuple(word.text for word in words), tags, entry, words[0].line)
 
 
 def _read_sentences(
@@ -425,8 +394,10 @@ def _detect_layout(
         advice = "Each line needs a word and a tag, separated by a tab or spaces; an empty line ends a sentence."
         raise DataError(count_columns(2, 1, at_least=True), path, line, advice)
     lowered = [cell.lower() for cell in cells]
-    chosen_names = [name for name in chosen.values() if not (name.isascii() and name.isdigit())]
-    usual = _find_column(lowered, WORD_COLUMNS), _find_column(lowered, TAG_COLUMNS)
+    chosen_names = [name for name in chosen.values() if not is_position(name)]
+    usual = [
+        next((lowered.index(name) for name in names if name in lowered), None) for names in COLUMN_ALIASES.values()
+    ]
     header = bool(chosen_names) or None not in usual
     for name in chosen_names:
         if name not in cells:
@@ -444,14 +415,8 @@ def _detect_layout(
         for name, place in (("words", word), ("tags", tag))
     }
     for place in places.values():
-        if place >= len(cells):
-            advice = f"Column positions range from 0 to {len(cells) - 1}."
-            raise DataError(f"column {place} does not exist.", path, line, advice)
+        check_position(path, line, place, len(cells))
     return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
-
-
-def _find_column(cells: list[str], names: tuple[str, ...]) -> int | None:
-    return next((cells.index(name) for name in names if name in cells), None)
 
 
 def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_only: bool) -> Word | None:
@@ -468,6 +433,142 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_onl
         present, missing = ("word", "tag") if word.strip() else ("tag", "word")
         raise DataError(f"{present} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
     return Word(line, word, tag)
+
+
+# -- tag schemes
+
+
+class Entity(NamedTuple):
+    type: str
+    """empty if tags have only a letter"""
+    first: int
+    last: int
+    """index of the last word (inclusive)"""
+
+
+@lru_cache(maxsize=4096)
+def parse_tag(tag: str) -> tuple[str, str] | None:
+    """Letter and type of a tag; None if the tag is not an entity tag."""
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    match = _TAG.fullmatch(tag)
+    return (match[1], match[2] or "") if match else None
+
+
+def extract_entities(tags: Sequence[str]) -> list[Entity]:
+    """Entities of one sentence, for tags of any scheme."""
+    entities: list[Entity] = []
+    before, kind, first = OUTSIDE, "", -1
+    for place, tag in enumerate(tags):
+        parts = parse_tag(tag)
+        if parts is None:
+            raise RegardError(f"Invalid entity tag '{tag}': expected O, or a letter and a type such as B-PER.")
+        letter, its = _EQUIVALENT_LETTERS.get(parts[0], parts[0]), parts[1]
+        if first >= 0 and not (before in "BI" and letter in "IE" and its == kind):
+            entities.append(Entity(kind, first, place - 1))
+            first = -1
+        if letter != OUTSIDE and first < 0:
+            first, kind = place, its
+        before = letter
+    return [*entities, Entity(kind, first, len(tags) - 1)] if first >= 0 else entities
+
+
+def entities_to_tags(entities: Iterable[Entity], length: int, scheme: TagScheme) -> list[str]:
+    """Tags of a sentence of `length` words; entities must be sorted and must not overlap."""
+    tags, end = [OUTSIDE] * length, Entity("", -1, -2)
+    for entity in entities:
+        touches = end.last + 1 == entity.first and end.type == entity.type
+        letters = _entity_letters(entity.last - entity.first + 1, touches, scheme)
+        behind = f"-{entity.type}" if entity.type else ""
+        tags[entity.first : entity.last + 1] = [letter + behind for letter in letters]
+        end = entity
+    return tags
+
+
+def convert_tags(tags: Sequence[str], scheme: TagScheme) -> list[str]:
+    """Tags of the same entities in another scheme, or repaired in the same scheme."""
+    return entities_to_tags(extract_entities(tags), len(tags), scheme)
+
+
+def scheme_tags(types: Iterable[str], scheme: TagScheme) -> list[str]:
+    """All tags of a scheme: O first, then sorted by type."""
+    letters = "".join(sorted({*SCHEME_LETTERS[scheme], *("B" if scheme == "IOB1" else "")}))
+    return [OUTSIDE, *(f"{letter}-{kind}" if kind else letter for kind in sorted(set(types)) for letter in letters)]
+
+
+def _entity_letters(length: int, touches: bool, scheme: TagScheme) -> str:
+    first, inside, last, alone = list(SCHEME_LETTERS[scheme])
+    if scheme == "IOB1" and touches:
+        first = alone = "B"
+    return alone if length == 1 else first + inside * (length - 2) + last
+
+
+@lru_cache(maxsize=4096)
+def _scheme_errors(letters: str, touches: bool) -> tuple[int, ...]:
+    """Number of wrong letters of an entity in each scheme."""
+    expected = (_entity_letters(len(letters), touches, scheme) for scheme in SCHEME_LETTERS)
+    return tuple(sum(map(operator.ne, letters, correct)) for correct in expected)
+
+
+class SchemeDetector:
+    """Detection of the tag scheme from counts of tags, entity types and invalid tags per scheme."""
+
+    def __init__(self) -> None:
+        self.tag_counts: Counter[str] = Counter()
+        self.type_counts: Counter[str] = Counter()
+        """number of entities per type"""
+        self.scheme_errors: dict[TagScheme, int] = dict.fromkeys(SCHEME_LETTERS, 0)
+        """number of tags that are invalid in each scheme"""
+
+    def update(self, tags: Sequence[str]) -> set[TagScheme]:
+        """Count the tags of a sentence; return the schemes in which a tag is invalid."""
+        self.tag_counts.update(tags)
+        if any(parse_tag(tag) is None for tag in tags):
+            return set()
+        end, wrong = Entity("", -1, -2), set()
+        for entity in extract_entities(tags):
+            letters = "".join(tag[0] for tag in tags[entity.first : entity.last + 1])
+            touches = end.last + 1 == entity.first and end.type == entity.type
+            for scheme, many in zip(SCHEME_LETTERS, _scheme_errors(letters, touches), strict=True):
+                self.scheme_errors[scheme] += many
+                wrong |= {scheme} if many else set()
+            self.type_counts[entity.type] += 1
+            end = entity
+        return wrong
+
+    @property
+    def scheme(self) -> TagScheme:
+        """Scheme with the fewest invalid tags."""
+        if any(parse_tag(tag) is None for tag in self.tag_counts):
+            return "plain"
+        return min(self.scheme_errors, key=lambda name: self.scheme_errors[name])
+
+    @property
+    def num_invalid(self) -> int:
+        """Number of tags that are invalid in the detected scheme."""
+        return 0 if self.scheme == "plain" else self.scheme_errors[self.scheme]
+
+    @property
+    def ambiguity(self) -> str:
+        """Reason why the detected scheme is uncertain; empty if it is certain."""
+        scheme, flaws = self.scheme, self.scheme_errors
+        if scheme == "plain":
+            strange = [tag for tag in self.tag_counts if _UNSUPPORTED_TAG.fullmatch(tag)]
+            spells = [tag for tag in self.tag_counts if len(tag) > 1 and parse_tag(tag) is not None]
+            if spells:
+                other = next(tag for tag in self.tag_counts if parse_tag(tag) is None)
+                return f"'{spells[0]}' is an entity tag and '{other}' is not: all tags are treated as classes of words"
+            if 2 * len(strange) > len(self.tag_counts):
+                return f"'{strange[0]}' resembles an entity tag in an unsupported format: treated as a class of words"
+            return ""
+        if not self.type_counts:
+            return "no word is part of an entity"
+        other = min((name for name in SCHEME_LETTERS if name != scheme), key=lambda name: flaws[name])
+        if flaws[other] == flaws[scheme]:
+            return f"the tags match {other} equally well"
+        if MIN_ERROR_RATIO * flaws[scheme] > flaws[other]:
+            return f"the numbers of invalid tags are close ({scheme}: {flaws[scheme]:,}, {other}: {flaws[other]:,})"
+        return ""
 
 
 TAGGED = Reader(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from regard.data.text.tag_schemes import TagScheme, extract_entities
+from regard.data.text.tagged import TagScheme, extract_entities
 from regard.draw.charts import LabelScore, draw_per_label
 from regard.draw.text import markdown_table
 from regard.errors import RegardError

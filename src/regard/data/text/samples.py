@@ -1,0 +1,443 @@
+"""Samples of text tasks from tables, JSONL and Parquet: text pairs, labeled texts and multiple-choice questions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from regard.data.reader import Columns, Reader, with_target
+from regard.data.sources import split_parallel
+from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.formats import Row, has_column_names, ignore_error, read_header
+from regard.data.text.tables import (
+    SIDES,
+    ColumnSpec,
+    InputIterator,
+    SkippedRow,
+    drop_invalid,
+    find_missing,
+    format_list,
+    iterate_all,
+    iterate_rows,
+    make_samples,
+    match_columns,
+    sample_inputs,
+    uses_positions,
+)
+from regard.errors import DataError
+
+PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
+"""Names of the two columns for contrastive training."""
+SIMILARITY_COLUMNS = ("label", "score", "similarity")
+"""A column of this name indicates that some pairs are negative."""
+LABELED_COLUMNS = ("text", "pair", "label", "labels")
+QUESTION_COLUMNS = ("context", "question", "choices", "label")
+"""Column names accepted by --columns."""
+NON_TEXT_COLUMNS = ("id", "idx", "index", "guid", "pair")
+"""Columns that are never used as the text."""
+CHOICE_COLUMN = re.compile(r"choice\d+")
+LABEL_SEPARATOR = "|"
+"""Separator of several labels in one cell."""
+PROBE_ROWS = 50
+"""Rows examined to detect lists of labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A source and a target text, with file and line."""
+
+    source: str
+    target: str
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabeledText:
+    """A text or text pair with one or several labels, and its file and line."""
+
+    text: str
+    text_pair: str
+    """second text of a pair, else empty"""
+    label: str
+    """empty for unlabeled inputs; several labels are joined by commas"""
+    path: str = ""
+    line: int = 0
+    label_set: tuple[str, ...] | None = None
+    """labels of multi-label data, possibly empty; None for single-label data"""
+
+    def __post_init__(self) -> None:
+        if self.label_set is not None:  # a list if loaded from JSON
+            object.__setattr__(self, "label_set", tuple(self.label_set))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.label,) if self.label_set is None else self.label_set
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSample:
+    """A multiple-choice question: context, question, choices and the correct choice, with file and line."""
+
+    context: str
+    question: str
+    """empty: the choices continue the context"""
+    choices: tuple[str, ...]
+    label: int = -1
+    """index of the correct choice, from 0; -1 for unlabeled inputs"""
+    path: str = ""
+    line: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", tuple(self.choices))  # a list if loaded from JSON
+
+    @property
+    def prompt(self) -> str:
+        return f"{self.context} {self.question}".strip()
+
+
+# -- text pairs
+
+
+def iterate_pairs(data: Sequence[str], columns: Columns = None) -> Iterator[Pair | SkippedRow]:
+    """Yield the pairs of all files, parallel files 'SRC:TGT' and patterns in input order, and `SkippedRow` for rows with an
+    empty side.
+
+    Texts are unchanged, without normalization; only surrounding whitespace is removed.
+    `columns` names the two columns by header or key; in a table without a header, by position from 0.
+    """
+    return iterate_all(data, lambda entry: read_pairs(entry, columns), "pairs", "Each row needs two texts.")
+
+
+def read_pairs(
+    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
+) -> Iterator[Pair | SkippedRow]:
+    """Yield the pairs of one file or of two parallel files. Invalid rows are skipped if `on_error` does not raise."""
+    sides = split_parallel(entry)
+    if sides is None:
+        rows = iterate_rows(entry, SIDES, columns, on_error)
+    else:
+        ColumnSpec(SIDES, columns)  # raises for an unknown column choice
+        source_file, target_file = map(existing_file, sides)
+        rows = drop_invalid(lambda report: _zip_files(source_file, target_file, report), on_error)
+
+    def make_pair(line: int, row: dict[str, str]) -> Pair | SkippedRow:
+        texts = {side: row[side].strip() for side in SIDES}
+        return find_missing(entry, line, texts) or Pair(texts["source"], texts["target"], entry, line)
+
+    return make_samples(rows, make_pair, on_error)
+
+
+def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
+    line = 0
+    source_lines, target_lines = read_lines(source, on_error), read_lines(target, on_error)
+    for line, (source_line, target_line) in enumerate(zip_longest(source_lines, target_lines), start=1):
+        if source_line is not None and target_line is not None:
+            yield line, {"source": source_line[1], "target": target_line[1]}
+            continue
+        shorter, longer = (source, target) if source_line is None else (target, source)
+        count = line + sum(1 for _ in (target_lines if source_line is None else source_lines))
+        error = DataError(
+            f"no matching line in '{shorter}' from here on: '{longer}' has {count} lines, '{shorter}' has {line - 1}.",
+            longer,
+            line,
+            "Parallel files must have the same number of lines, with matching texts on the same line.",
+        )
+        return on_error("line_count_mismatch", error)
+
+
+def read_sources(
+    entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
+) -> InputIterator:
+    """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
+    overrides = dict(columns or {})
+    ColumnSpec(("source",), overrides, ("target", "text"))  # raises for an unknown column choice
+    names = read_header(entry)
+    by_lower = {name.lower(): name for name in names}
+    column = overrides.get("source") or overrides.get("text")
+    column = column or next((by_lower[name] for name in aliases if name in by_lower), None)
+    by_order = column is None and len(names) == len(SIDES) and not has_column_names(entry)
+    needed, chosen = SIDES if by_order else ("source",), None if column is None else {"source": column}
+    for line, row in iterate_rows(entry, needed, chosen, on_error):
+        yield line, row["source"].strip() or None
+
+
+def iterate_positive_pairs(data: Sequence[str], columns: Columns = None) -> Iterator[Pair | SkippedRow]:
+    """Yield the pairs of all files, and rows skipped because one text is empty."""
+    return iterate_all(data, lambda entry: read_positive_pairs(entry, columns), "pairs", "Each row needs two texts.")
+
+
+def read_positive_pairs(
+    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
+) -> Iterator[Pair | SkippedRow]:
+    """Yield the pairs of one file or of two parallel files."""
+    return read_pairs(entry, columns or _find_pair_columns(entry), on_error)
+
+
+def _find_pair_columns(entry: str) -> dict[str, str] | None:
+    """Names of the two columns of a file if they are listed in `PAIR_COLUMNS`, else None."""
+    if split_parallel(entry) is not None:
+        return None
+    names = {name.lower(): name for name in read_header(entry)}
+    sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), None)
+    if sides is None:
+        return None
+    columns = {side: names[name] for side, name in zip(SIDES, sides, strict=True)}
+    if label := next((name for name in SIMILARITY_COLUMNS if name in names), None):
+        choices = " ".join(f"{side}={name}" for side, name in columns.items())
+        raise DataError(
+            f"column '{names[label]}' looks like a similarity label, but embed treats every row as a positive pair.",
+            entry,
+            advice=f"Keep only the positive rows and pass --columns {choices}.",
+        )
+    return None if sides == SIDES else columns
+
+
+# -- labeled texts
+
+
+def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[LabeledText | SkippedRow]:
+    """Yield the labeled texts of all files and patterns in input order; raise `DataError` if single-label and multi-label
+    files are mixed."""
+    first: LabeledText | None = None
+    advice = "Each row needs a text and a label."
+    for item in iterate_all(data, lambda entry: read_labeled(entry, columns), "texts", advice):
+        if isinstance(item, LabeledText):
+            first = first or item
+            if (item.label_set is None) != (first.label_set is None):
+                formats = ("one label", "several labels")
+                label_format, first_format = formats if item.label_set is None else formats[::-1]
+                problem = f"mixed label formats: {label_format} here, {first_format} in {first.path}."
+                advice = "Use the column label in all files, or labels in all files (a list, or labels separated by |)."
+                raise DataError(problem, item.path, item.line, advice)
+        yield item
+
+
+def read_labeled(
+    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
+) -> Iterator[LabeledText | SkippedRow]:
+    """Yield the labeled texts of one file with columns `text`, `label` and optionally `pair`.
+
+    The only text column next to `label` may have any name. Multi-label data has a column `labels`: a list, or labels
+    separated by |; a list in `label` is also accepted. In a table of two columns without a header, the text is first. Only
+    surrounding whitespace is removed from texts. With `inputs_only`, labels are not read and may be missing."""
+    ColumnSpec(("text", "label"), columns, ("pair", "labels"))  # raises for an unknown column choice
+    if columns is not None and {"label", "labels"} <= columns.keys():
+        advice = "Use labels=NAME for texts with several labels."
+        raise DataError("--columns accepts either label or labels, not both.", entry, advice=advice)
+    required, chosen = _labeled_columns(entry, columns, inputs_only)
+    rows = iterate_rows(entry, required, chosen, on_error, optional=("pair",), numeric=("label", "labels"))
+    return make_samples(rows, lambda line, row: _make_labeled(entry, line, row, inputs_only), on_error)
+
+
+def read_text_inputs(entry: str, columns: Columns, on_error: ErrorHandler) -> InputIterator:
+    """Yield texts without labels, or (text, second text) for pairs."""
+    items = read_labeled(entry, columns, on_error, inputs_only=True)
+    return sample_inputs(items, on_error, lambda item: (item.text, item.text_pair) if item.text_pair else item.text)
+
+
+def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[tuple[str, ...], Columns]:
+    """Required columns, and the column names in the file: as chosen by the user, else detected; None: by column order."""
+    names = read_header(entry)
+    chosen = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
+    if "label" in chosen and "labels" not in (columns or {}):
+        chosen.pop("labels", None)
+        if _holds_lists(entry, chosen["label"]):
+            chosen["labels"] = chosen["label"]
+    label = "labels" if "labels" in chosen else "label"
+    if label not in chosen and not inputs_only:
+        return ("text", "label"), columns
+    if "text" not in chosen:
+        others = [name for name, is_text in names.items() if is_text and name not in chosen.values()]
+        others = [name for name in others if name.lower() not in NON_TEXT_COLUMNS]
+        if label not in chosen and not (has_column_names(entry) and len(others) == 1):
+            # a table without a header, possibly with labels
+            return ("text", "label") if len(names) == 2 and not columns else ("text",), columns
+        if not uses_positions(chosen, names):
+            if len(others) != 1:
+                advice = f"Pass --columns text=NAME, and pair=NAME for a second text (available: {format_list(names)})."
+                raise DataError("no column is named 'text'.", entry, 1, advice)
+            chosen["text"] = others[0]
+    required = ("text",) if inputs_only else ("text", label)
+    return required, _renamed_columns({name: chosen[name] for name in (*required, "pair") if name in chosen})
+
+
+def _holds_lists(entry: str, column: str) -> bool:
+    """True if one of the first `PROBE_ROWS` rows has a list in this column."""
+    if not has_column_names(entry):
+        return False
+    rows = iterate_rows(entry, ("labels",), {"labels": column}, ignore_error, numeric=("labels",))
+    return any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS))
+
+
+def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Columns whose name in the file differs. Others are found by name, and optional columns may be missing in a row."""
+    return {name: column for name, column in chosen.items() if name != column}
+
+
+def _make_labeled(path: str, line: int, row: Mapping[str, Any], inputs_only: bool) -> LabeledText | SkippedRow:
+    """Sample with one label, or with a label set, which may be empty."""
+    value = "" if inputs_only else row["labels"] if "labels" in row else row["label"].strip()
+    label_set: tuple[str, ...] | None = None
+    if "labels" in row:
+        items = value.split(LABEL_SEPARATOR) if isinstance(value, str) else value
+        label_set = tuple(dict.fromkeys(label for label in map(str.strip, items) if label))
+        value = ", ".join(sorted(label_set))
+    text, second = row["text"].strip(), row.get("pair", "").strip()
+    optional = ["second text"] * ("pair" not in row) + ["label"] * (inputs_only or label_set is not None)
+    skipped = find_missing(path, line, {"text": text, "second text": second, "label": value}, optional)
+    return skipped or LabeledText(text, second, value, path, line, label_set)
+
+
+# -- multiple-choice questions
+
+
+def iterate_questions(data: Sequence[str], columns: Columns = None) -> Iterator[ChoiceSample | SkippedRow]:
+    advice = "Each row needs a context, choices and the label of the correct choice."
+    return iterate_all(data, lambda entry: read_questions(entry, columns), "questions", advice)
+
+
+def read_questions(
+    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
+) -> Iterator[ChoiceSample | SkippedRow]:
+    """Yield the questions of one file. `choices` is a list, or columns choice0, choice1, …; `label` is the index of the
+    correct choice from 0, its letter, or its text.
+
+    In a column `answer`, a number that equals the text of a choice selects that choice. With `inputs_only`, the label is
+    not read and may be missing."""
+    names, chosen = _question_columns(entry, columns)
+    if inputs_only:
+        names = [name for name in names if name != "label"]
+        chosen = None if chosen is None else {name: column for name, column in chosen.items() if name != "label"}
+    # choice columns after the second may be empty in a row
+    needed = tuple(
+        name for name in names if name != "question" and not (CHOICE_COLUMN.fullmatch(name) and int(name[6:]) > 1)
+    )
+    by_text = (chosen or {}).get("label") == "answer"
+    rows = iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
+    return make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
+
+
+def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str, str] | None]:
+    """Columns to read, and the column names in the file."""
+    names = read_header(entry)
+    chosen = match_columns(names, {name: (name,) for name in (*QUESTION_COLUMNS, "answer")}, columns)
+    question = ["question"]
+    choice_columns = [name for name in names if CHOICE_COLUMN.fullmatch(name.lower())]
+    choice_columns = choice_columns or [name for name in chosen if CHOICE_COLUMN.fullmatch(name)]
+    answer = chosen.pop("answer", None)
+    if "label" not in chosen and answer is not None:
+        chosen["label"] = answer
+    if "context" not in chosen and "question" in chosen:
+        chosen["context"] = chosen.pop("question")
+        question = []
+    columns_to_read = ["context", "label"]
+    if "choices" in chosen or not choice_columns:
+        columns_to_read.append("choices")
+    else:
+        columns_to_read += sorted((name.lower() for name in choice_columns), key=lambda name: int(name[6:]))
+        chosen |= {name.lower(): name for name in choice_columns if name.lower() not in chosen}
+        if columns_to_read[2] != "choice0":
+            advice = "Number the choice columns from choice0, because labels also start at 0."
+            problem = f"expected 'choice0' as the first choice column, got '{columns_to_read[2]}'."
+            raise DataError(problem, entry, 1, advice)
+    if chosen and not uses_positions(chosen, names):
+        for name, form in (("context", ""), (columns_to_read[2], " (a list), and none is named choice0, choice1, …")):
+            if name not in chosen:
+                advice = f"Pass --columns {name}=NAME (available: {format_list(names)})."
+                raise DataError(f"no column is named '{name}'{form}.", entry, 1, advice)
+    return [*columns_to_read, *question], _renamed_columns(chosen) if chosen else None
+
+
+def _make_question(
+    path: str, line: int, row: Mapping[str, Any], by_text: bool, inputs_only: bool
+) -> ChoiceSample | SkippedRow:
+    context, label = row["context"].strip(), "" if inputs_only else row["label"].strip()
+    question = row.get("question", "").strip()
+    listed = row.get("choices", [value for name, value in row.items() if CHOICE_COLUMN.fullmatch(name)])
+    if isinstance(listed, str) and listed.strip():
+        raise DataError("expected a list in 'choices', got one text.", path, line, 'Write choices as ["…", "…"].')
+    choices = [choice.strip() for choice in listed]
+    while choices and not choices[-1] and "choices" not in row:
+        choices.pop()  # empty cells of rows with fewer choices
+    fields = {"context": context or question, "label": label, "choices": " ".join(choices).strip()}
+    if (skipped := find_missing(path, line, fields, ["label"] * inputs_only)) is not None:
+        return skipped
+    if len(choices) < 2:
+        raise DataError("expected at least 2 choices, got 1.", path, line)
+    if not all(choices):
+        raise DataError(f"choice {choices.index('')} is empty.", path, line)
+    if len(set(choices)) < len(choices):
+        duplicate = next(choice for choice in choices if choices.count(choice) > 1)
+        raise DataError(f"choice '{duplicate[:40]}' is listed more than once.", path, line)
+    correct = -1 if inputs_only else _correct_choice(path, line, label, choices, by_text)
+    return ChoiceSample(context, question, tuple(choices), correct, path, line)
+
+
+def _correct_choice(path: str, line: int, label: str, choices: Sequence[str], by_text: bool) -> int:
+    places = {str(place): place for place in range(len(choices))}
+    texts = {choice: place for place, choice in enumerate(choices)}
+    letters = {chr(ord("A") + place): place for place in range(min(len(choices), 26))}
+    for table in (texts, places, letters) if by_text else (places, texts, letters):
+        if label in table:
+            return table[label]
+    if label.lstrip("-").isdigit():
+        raise DataError(f"label must be between 0 and {len(choices) - 1}, got {label}.", path, line)
+    problem = f"label '{label[:40]}' does not match any of the {len(choices)} choices."
+    raise DataError(problem, path, line, "Use the number (from 0), the letter or the text of a choice.")
+
+
+PAIRS = Reader(
+    unit="pairs",
+    columns=SIDES,
+    sample_type=Pair,
+    samples=iterate_pairs,
+    inputs=read_sources,
+    split_key=lambda pair: pair.source,
+    contents=lambda pair: (pair.source, pair.target),
+    texts=lambda pair: (pair.source, pair.target),
+)
+SIMILAR_PAIRS = replace(
+    PAIRS,
+    samples=iterate_positive_pairs,
+    inputs=partial(read_sources, aliases=tuple(first for first, _ in PAIR_COLUMNS)),
+)
+"""Pairs of similar texts for embeddings."""
+
+
+def _labeled_texts(sample: LabeledText) -> tuple[str, ...]:
+    return (sample.text, sample.text_pair) if sample.text_pair else (sample.text,)
+
+
+LABELED = Reader(
+    unit="texts",
+    columns=LABELED_COLUMNS,
+    sample_type=LabeledText,
+    samples=iterate_labeled,
+    inputs=read_text_inputs,
+    split_key=lambda sample: f"{sample.text}\0{sample.text_pair}",
+    contents=lambda sample: with_target(
+        _labeled_texts(sample), sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
+    ),
+    texts=_labeled_texts,
+    labels=lambda sample: sample.labels,
+)
+QUESTIONS = Reader(
+    unit="questions",
+    columns=QUESTION_COLUMNS,
+    sample_type=ChoiceSample,
+    samples=iterate_questions,
+    inputs=lambda entry, columns, on_error: sample_inputs(
+        read_questions(entry, columns, on_error, inputs_only=True), on_error
+    ),
+    split_key=lambda sample: "\0".join((sample.prompt, *sample.choices)),
+    contents=lambda sample: with_target((sample.prompt, *sample.choices), str(sample.label)),
+    texts=lambda sample: (sample.prompt, *sample.choices),
+)
+"""Multiple-choice questions."""
