@@ -95,7 +95,7 @@ def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
     import regard
     from regard.explain.captioning import BY_OCCLUSION
     from regard.explain.grounding import ALL_KINDS
-    from regard.runs.devices import pick_device
+    from regard.training.distributed import pick_device
 
     model = regard.load(run, device=pick_device("auto"))
     first = next(samples(places["valid"], 1))

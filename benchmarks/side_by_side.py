@@ -61,8 +61,7 @@ def _finish(name: str, begun: float, out: Path, summed: Callable[[Path], dict[st
 
 def _train_here(words: list[str], run: Path) -> None:
     """The same command line in this process on the CPU, because starting a process takes longer than a smoke run."""
-    from regard.cli import app
-    from regard.cli_args import expand_options
+    from regard.cli import app, expand_options
 
     with run.with_name(f"{run.name}.log").open("a") as log, contextlib.redirect_stdout(log):
         app(["train", *expand_options([*words, "--out", str(run), "--device", "cpu"])], standalone_mode=False)

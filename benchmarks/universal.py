@@ -240,7 +240,7 @@ def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any
     import torch
 
     import regard
-    from regard.runs.devices import pick_device
+    from regard.training.distributed import pick_device
     from regard.types import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))

@@ -4,14 +4,16 @@ Each command checks all names on the command line before importing torch, so tha
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard import __version__
-from regard.cli_args import expand_options, parse_columns, print_table, to_json
 from regard.errors import Interrupted, RegardError
 
 if TYPE_CHECKING:
@@ -263,7 +265,7 @@ def predict(
     read_config_files(folder)
     from regard.model import load
     from regard.runs import predict
-    from regard.runs.devices import pick_device
+    from regard.training.distributed import pick_device
 
     found = None if search is None else predict.read_search_texts(search, parse_columns(columns))
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
@@ -309,8 +311,8 @@ def explain(
         raise RegardError(f"{out}: unsupported file type. Supported: {', '.join(EXPLANATION_FORMATS)}.")
     read_config_files(folder)
     from regard.model import load
-    from regard.runs.devices import pick_device
     from regard.runs.explain import parse_position, read_texts
+    from regard.training.distributed import pick_device
 
     model = load(folder, device=pick_device(device), dtype=dtype)
     print_stderr(model.dtype_note)
@@ -393,8 +395,7 @@ def info(
     all_layers: Annotated[bool, typer.Option("--all", help="List every layer of repeated blocks.")] = False,
 ) -> None:
     """Show layers, parameters, memory and FLOPs of a model."""
-    from regard.folders import is_folder_path, read_config_files
-    from regard.hub import check_preset
+    from regard.folders import check_preset, is_folder_path, read_config_files
 
     if is_folder_path(name):
         read_config_files(Path(name))
@@ -480,3 +481,67 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+
+
+PATH_OPTIONS = ("--data", "--valid", "--test")
+MULTI_VALUE_OPTIONS = (*PATH_OPTIONS, "--columns", "--set")
+"""Options with several values after one name."""
+
+
+MIN_WRAP_WIDTH = 20
+"""Minimum terminal columns for wrapping the last column of a table."""
+
+
+def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:
+    """`["source=en", "target=de"]` as a dictionary."""
+    found = {}
+    for text in columns or ():
+        name, sign, value = text.partition("=")
+        if not (sign and name and value):
+            raise RegardError(f"'{text}' names no column. Write --columns source=NAME target=NAME.")
+        found[name] = value
+    return found
+
+
+def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ()) -> None:
+    """Print aligned columns. In a terminal, the last column is wrapped; in a pipe, lines are not wrapped."""
+    if not rows:
+        return
+    names = list(rows[0])
+    widths = {n: max(len(n), *(len(str(row[n])) for row in rows)) for n in names}
+    before = sum(widths[n] + 2 for n in names[:-1])
+    room = shutil.get_terminal_size().columns - before if sys.stdout.isatty() else 0
+    for row in [{n: n for n in names}, *rows]:
+        cells = [f"{row[n]!s:>{widths[n]}}" if n in right_aligned else f"{row[n]!s:<{widths[n]}}" for n in names]
+        lines = textwrap.wrap(cells[-1].rstrip(), room) if room >= MIN_WRAP_WIDTH else []
+        print("  ".join([*cells[:-1], lines[0] if lines else cells[-1]]).rstrip())
+        for line in lines[1:]:
+            print(" " * before + line)
+
+
+def to_json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def expand_options(args: Sequence[str]) -> list[str]:
+    """`--data a b` -> `--data a --data b`: all words until the next option are values of a multi-value option.
+
+    `--set` and `--columns` accept only words with a `=`; words after `--` are unchanged."""
+    result: list[str] = []
+    current, first = "", True
+    for number, word in enumerate(args):
+        if word == "--":
+            return [*result, *args[number:]]
+        if word.startswith("-"):
+            current, first = (word if word in MULTI_VALUE_OPTIONS else ""), True
+            result.append(word)
+        elif current and not first and (current in PATH_OPTIONS or "=" in word):
+            result += [current, word]
+        else:
+            result.append(word)
+            first = False
+            if current not in PATH_OPTIONS and "=" not in word:
+                current = ""
+    return result

@@ -18,8 +18,7 @@ from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import RegardError, RunError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.folders import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, read_config_files
-from regard.hub import local_folder
+from regard.folders import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, read_config_files
 from regard.loading import (
     assign_weights,
     convert_tensors,

@@ -15,7 +15,8 @@ from test_start import loaded, start
 from test_weights import published
 
 import regard
-from regard import hub, index
+from regard import folders as hub
+from regard import index
 from regard.cli import app
 from regard.errors import RegardError
 from regard.folders import absolute_folder, is_folder_path, read_config_files

@@ -75,9 +75,9 @@ def within(package: str, names: str) -> list[str]:
 
 # -- commands without torch
 
-LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli_args", "regard.foreign_names", "regard.index")
+LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli", "regard.foreign_names", "regard.index")
 CHECKED = (
-    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.hub", "regard.lazy", "regard.runs",
+    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.folders", "regard.lazy", "regard.runs",
     "regard.runs.settings", "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
 )  # fmt: skip
 """Modules that check the names on a command line."""
@@ -166,10 +166,10 @@ RUN = (
     *within("regard.processors", "padding"),
     *within("regard.processors.tokenizer", "published token_text tokenizer vocabulary"),
     *within("regard.data.batching", "samplers"),
-    *within("regard.data", "file_discovery sources"),
+    *within("regard.data", "file_discovery reader sources"),
     *within("regard.data.store", "token_store"),
     *within("regard.data.text", "files formats samples tables"),
-    *within("regard.runs", "devices predict predict_inputs terminal"),
+    *within("regard.runs", "predict predict_inputs terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
@@ -193,11 +193,11 @@ EVALUATE = (
     *within("regard.data", "samples"),
     *within("regard.data.store", "cache"),
     *within("regard.draw", "charts colors figure text"),
-    *within("regard.runs", "check evaluate folder modality preprocess scan scoring spec tensorboard"),
+    *within("regard.runs", "check evaluate folder modality preprocess scan spec"),
 )  # fmt: skip
 TRAIN = (
     *EVALUATE, "regard.data.batching.loader",
-    *within("regard.runs", "card progress signals throughput train trainer"),
+    *within("regard.runs", "card progress train trainer"),
 )  # fmt: skip
 EXPLAIN = (
     *TRAIN, "regard.runs.explain",

@@ -19,8 +19,7 @@ import typer.main
 
 import regard
 from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
-from regard.cli import app, main
-from regard.cli_args import expand_options
+from regard.cli import app, expand_options, main
 from regard.runs.settings import GROUPS
 
 ROOT = Path(__file__).parents[2]

@@ -26,14 +26,13 @@ from regard.explain.images import ImageExplanation
 from regard.model import assemble
 from regard.runs import progress
 from regard.runs.check import check
+from regard.runs.evaluate import small_sample_warning
 from regard.runs.predict import predict
 from regard.runs.predict_inputs import read_inputs
-from regard.runs.progress import ProgressReporter
+from regard.runs.probe import split_images
+from regard.runs.progress import ProgressReporter, ThroughputMeter
 from regard.runs.scan import describe_empty_rows
-from regard.runs.scoring import small_sample_warning
 from regard.runs.settings import GROUPS
-from regard.runs.splits import split_images
-from regard.runs.throughput import ThroughputMeter
 from regard.systems import find_preset
 from regard.tasks import IMAGE_TASKS, TEXT_TASKS, find_task, uses_setting
 from regard.tasks.text_heads import label_ids

@@ -221,8 +221,8 @@ def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_
 
 
 def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> None:
+    from regard.runs.evaluate import small_sample_warning
     from regard.runs.progress import shorten_lines
-    from regard.runs.scoring import small_sample_warning
 
     assert shorten_lines("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
     assert "scores on 1 text are imprecise" in small_sample_warning(TEXT_TASKS["classify"], 1)

@@ -26,8 +26,7 @@ from regard.processors.augmentation import NO_AUGMENT, Augment
 from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.evaluate import evaluate
-from regard.runs.probe import probe
-from regard.runs.splits import ImageSplits, split_images
+from regard.runs.probe import ImageSplits, probe, split_images
 from regard.tasks.image_task import ImageBatchContext, check_image_processor
 from regard.tasks.linear_probe import extract_features, probe_layers
 from regard.types import Batch
@@ -291,7 +290,7 @@ def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path,
 def test_an_image_generator_is_probed_on_its_stored_data(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.runs.progress.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.runs.probe.EVAL_BATCH_SIZE", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()

@@ -23,9 +23,8 @@ from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
-from regard.runs.evaluate import evaluate
+from regard.runs.evaluate import evaluate, validation_loss
 from regard.runs.scan import TrainingFiles
-from regard.runs.scoring import validation_loss
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources
 from regard.tasks import find_task

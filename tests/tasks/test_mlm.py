@@ -31,8 +31,7 @@ from regard.errors import DataError, RegardError, SettingError
 from regard.nn.blocks.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
-from regard.runs.evaluate import evaluate
-from regard.runs.scoring import validation_loss
+from regard.runs.evaluate import evaluate, validation_loss
 from regard.runs.settings import resolve
 from regard.systems import bert
 from regard.tasks import find_task

@@ -184,7 +184,7 @@ def test_errors_of_a_search_are_reported(
 
 
 def test_long_searches_report_progress(cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.runs.progress.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))
     err = cli("predict", saved, "the cat", "--search", "a.txt").err

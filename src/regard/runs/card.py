@@ -11,10 +11,10 @@ from typing import Any
 from regard.draw.text import markdown_table
 from regard.explain import is_explainable
 from regard.files import write_text
-from regard.hub import display_name
+from regard.folders import display_name
+from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
 from regard.runs.progress import MAX_LINE_CHARS, shorten_lines
-from regard.runs.scoring import small_sample_warning
 from regard.systems import find_system
 from regard.tasks import Task, find_task, uses_setting
 from regard.types import Prediction

@@ -9,19 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
 from regard.config import override
 from regard.data.batching.split import compute_fingerprint
 from regard.data.settings import PairOrder
 from regard.decode.settings import apply_overrides
-from regard.errors import RunError, SettingError
+from regard.errors import DataError, RunError, SettingError
 from regard.folders import read_config_files
 from regard.model import Model, load
-from regard.runs.devices import pick_device
+from regard.nn.kernels.linear import recheck_packed
 from regard.runs.preprocess import LogFn, read_samples, validation_samples
-from regard.runs.scoring import small_sample_warning, validation_loss
 from regard.runs.settings import Settings, collect_overrides, resolve
 from regard.runs.spec import DataSources
+from regard.tasks.base import Encoded, LossSum, Task
 from regard.tasks.multilabel import pair_order
+from regard.training.distributed import pick_device
+from regard.training.optimizer import autocast
 from regard.types import Prediction
 
 ALLOWED_SETTINGS = (
@@ -104,3 +108,37 @@ def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
     with Path(path).open("w", encoding="utf-8") as file:
         for row in map(_parse_numbers, result.rows):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+MIN_RELIABLE_SAMPLES = 100
+"""Minimum number of samples for reliable scores."""
+
+MIN_BATCH_TOKENS = 8192
+"""Minimum tokens per validation batch: without gradients more tokens fit into memory than in training."""
+
+
+def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossSum:
+    """Sum of the negative log-likelihood without label smoothing, and count."""
+    total = count = 0.0
+    recheck_packed()  # the weights have changed since the last validation
+    with torch.no_grad(), autocast(model.device, settings.train):
+        tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)
+        for batch in model.task.eval_batches(encoded, model.config, tokens, settings.data):
+            part, number = model.task.loss(model, batch.to(model.device))
+            total, count = total + float(part), count + float(number)
+    if not count:
+        advice = f"'regard check {model.task.name}' lists missing labels; add validation data with --valid PATH."
+        raise DataError("No validation sample has a usable label.", advice=advice)
+    return LossSum(total, count)
+
+
+def small_sample_warning(task: Task, num_samples: int) -> str:
+    """Warning about imprecise scores on few samples, or an empty string."""
+    if task.min_valid_samples == 1 or num_samples >= MIN_RELIABLE_SAMPLES:
+        return ""
+    worth = (
+        ""
+        if task.lower_is_better or task.has_file_output
+        else f": each sample counts {100 / max(num_samples, 1):.1f} points"
+    )
+    return f"scores on {task.format_count(num_samples)} are imprecise{worth}"

@@ -13,9 +13,8 @@ from regard.config import as_dict, check_values, override, parse_assignments, re
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
-from regard.folders import find_system_name, is_folder_path
+from regard.folders import check_preset, find_system_name, is_folder_path
 from regard.foreign_names import RELATED, SYNONYMS, print_note, resolve_name, resolve_preset_name, resolve_value
-from regard.hub import check_preset
 from regard.training.settings import TrainSettings
 
 GROUPS = {"data": DataSettings, "train": TrainSettings, "decode": DecodeSettings}

@@ -14,12 +14,11 @@ from rich.console import Console
 from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
 from regard.nn.kernels.dispatch import has_varlen_kernel
-from regard.runs.devices import pick_device
+from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
 from regard.runs.modality import resolve_task
 from regard.runs.preprocess import PreparedData, prepare
 from regard.runs.progress import PipeSafeConsole, print_line, quiet_console
-from regard.runs.scoring import small_sample_warning
 from regard.runs.settings import collect_overrides
 from regard.runs.spec import (
     DataSources,
@@ -32,7 +31,7 @@ from regard.runs.spec import (
 )
 from regard.runs.trainer import Trainer
 from regard.tasks import unused_settings
-from regard.training.distributed import init_distributed, process_group_from_env
+from regard.training.distributed import init_distributed, pick_device, process_group_from_env
 from regard.training.optimizer import uses_autocast
 from regard.training.settings import TrainSettings
 

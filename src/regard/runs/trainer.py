@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import shlex
+import signal
 import time
-from collections.abc import Generator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,14 +23,18 @@ from regard.files import write_json
 from regard.folders import FORMAT
 from regard.model import Model, load
 from regard.runs.card import write_card
+from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
 from regard.runs.preprocess import PreparedData
-from regard.runs.progress import ProgressReporter, print_line, program_command, shorten_lines
-from regard.runs.scoring import validation_loss
-from regard.runs.signals import SignalHandler
+from regard.runs.progress import (
+    ProgressReporter,
+    ThroughputMeter,
+    format_duration,
+    print_line,
+    program_command,
+    shorten_lines,
+)
 from regard.runs.spec import TrainSpec
-from regard.runs.terminal import format_duration
-from regard.runs.throughput import ThroughputMeter
 from regard.tasks.base import LossWeights
 from regard.training.checkpoint import (
     average_checkpoints,
@@ -456,3 +462,33 @@ class Trainer:
 
     def _log(self, text: str) -> None:
         print_line(self.console, text)
+
+
+class SignalHandler:
+    """`number` is the received signal, 0 before."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    @contextmanager
+    def defer(self, on_signal: Callable[[int], None] | None = None) -> Iterator[None]:
+        """Record signals instead of stopping; `on_signal` is called immediately. No effect outside of the main thread."""
+
+        def note(number: int, _: FrameType | None) -> None:
+            if self.number:
+                if number == signal.SIGINT:  # second Ctrl-C: stop immediately, with the last saved checkpoint
+                    raise KeyboardInterrupt
+                return  # schedulers and torchrun repeat SIGTERM: continue saving
+            self.number = number
+            if on_signal is not None:
+                on_signal(number)
+
+        try:
+            before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from regard import index
 from regard.config import as_dict, from_dict, override
 from regard.errors import RegardError, SettingError, UnknownNameError, WeightsError
-from regard.hub import local_folder
+from regard.folders import local_folder
 from regard.lazy import LazyTable
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
