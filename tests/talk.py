@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode.cuda_graphs import graphed_search
-from regard.decode.protocol import Hypothesis
+from regard.decode.protocol import Hypothesis, SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.systems import gpt2
-from regard.types import Batch, Body
+from regard.types import Batch, Body, StateSizes
 from tiny import noise, noisy
 
 V, END = 13, 0
@@ -45,8 +45,6 @@ class Sums:
 class Talk(Body):
     """Logits depend on position, last token and the sum of the past, so mixed-up rows or positions change the output."""
 
-    static_cache = True
-
     def __init__(self) -> None:
         super().__init__()
         self.table, self.echo = nn.Parameter(noise(16, V, V, seed=1)), nn.Parameter(noise(5, V, seed=2))
@@ -57,6 +55,9 @@ class Talk(Body):
         at = (torch.full((B,), P) if lengths is None else lengths) - 1
         places = torch.arange(P)
         return Sums((batch.prompt * (places + 1) * (places < at[:, None])).sum(1), at.clone())
+
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        return StateSizes(V, per_beam=1)
 
     def step(self, tokens: Tensor, state: Sums) -> Tensor:
         state.total += tokens * (state.positions + 1)
@@ -145,7 +146,7 @@ def asked(rows: list[int], **way: Any) -> Asked:
 def fixed(body: Any, asked: Asked, **more: Any) -> list[list[Hypothesis]]:
     """Hypotheses of the CUDA graph search, run without capture."""
     with torch.inference_mode():
-        found = graphed_search(body, *asked, None, capture=False, **more)
+        found = graphed_search(SearchInputs(body, *asked), capture=False, **more)
     assert found is not None
     return found
 

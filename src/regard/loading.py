@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import from_dict
-from regard.decode.generation_config import generation_keys, translate_generation_config
-from regard.decode.settings import DecodeSettings
+from regard.decode.settings import DecodeSettings, generation_keys, translate_generation_config
 from regard.errors import RunError, SettingError, WeightsError
 from regard.foreign_names import print_note
 from regard.tasks import Task

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from regard.nn.recurrent.recurrent_state import RecurrentSizes
 
 
 @dataclass(frozen=True)
@@ -124,6 +121,20 @@ class Batch:
         return found
 
 
+@dataclass(frozen=True)
+class StateSizes:
+    """Numbers of values in the decoding state of a body, known before decoding starts."""
+
+    vocab_size: int
+    """size of the output vocabulary"""
+    per_row: int = 0
+    """values shared by all beams of a row, for example keys and values of the prompt"""
+    per_beam: int = 0
+    """values of each beam, for example a recurrent state"""
+    per_token: int = 0
+    """values added for each generated token of a beam, for example keys and values"""
+
+
 IGNORE = -100
 """Label of positions without a target."""
 
@@ -147,8 +158,6 @@ class BodyOutput:
 class Body(nn.Module):
     """Base class of all networks without their head, with what search, training and explanations need to know."""
 
-    static_cache: ClassVar[bool] = False
-    """search may request a state of fixed shape and capture a step as a CUDA graph"""
     compiles: ClassVar[bool] = True
     """False: torch.compile has no benefit, for example because each layer is one call of a fused kernel"""
     compiles_dynamic: ClassVar[bool] = True
@@ -175,10 +184,6 @@ class Body(nn.Module):
 
     def act_steps(self, batch: Batch) -> Tensor | None:
         """(B, S) number of ACT steps of each source token; None for a fixed number of steps."""
-        return None
-
-    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes | None:
-        """Sizes of the decoding state of a row; None without a state of fixed size."""
         return None
 
     def position_embeddings(self) -> Tensor | None:

@@ -12,6 +12,7 @@ import torch
 
 import regard
 from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
+from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.decode.steps import run_search, start_search
@@ -187,7 +188,9 @@ def test_a_captured_search_equals_a_plain_search(settings: DecodeSettings) -> No
     batch = Batch(x, torch.tensor([7, 3, 5, 1, 7]).cuda(), torch.full((5, 1), model.config.bos_id).cuda())
     limits = torch.tensor([9, 4, 12, 1, 20])
     with torch.inference_mode():
-        right = run_search(start_search(model.body, batch, model.config.eos_id, limits, settings, np.arange(5), None))
+        right = run_search(
+            start_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, np.arange(5)))
+        )
     for _ in range(2):  # captured, then replayed
         ours = search(model.body, batch, model.config.eos_id, limits, settings)
         assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
@@ -207,7 +210,7 @@ def test_a_graph_follows_weights_that_change_in_place() -> None:
     assert after[0][0].log_probs != before[0][0].log_probs
     with torch.inference_mode():
         right = run_search(
-            start_search(model.body, batch, model.config.eos_id, limits, DecodeSettings(), np.arange(2), None)
+            start_search(SearchInputs(model.body, batch, model.config.eos_id, limits, DecodeSettings(), np.arange(2)))
         )
     assert [f[0].tokens for f in after] == [f[0].tokens for f in right]
 

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from regard.decode import memory_budget
 from regard.decode.cuda_graphs import GraphedSearch, _graph_caches, graphed_search
 from regard.decode.greedy import GreedyOrSample
-from regard.decode.memory_budget import BodySizes, max_cached_rows
-from regard.decode.protocol import Hypothesis
-from regard.decode.search import search
+from regard.decode.protocol import Hypothesis, SearchInputs
+from regard.decode.search import BYTES_PER_LOGIT, DEFAULT_BUDGET, max_rows, search
 from regard.decode.settings import DecodeSettings
-from regard.decode.steps import run_search, start_search
-from regard.decode.stopping import StopMonitor
+from regard.decode.steps import StopMonitor, run_search, start_search
 from regard.errors import RegardError
+from regard.systems import gpt2
+from regard.types import Batch
 from talk import BODIES, END, LIMITS, PROMPTS, STREAMS, WAYS, V, agree, asked, enough, fixed, follow, padded, small
 
 
@@ -154,10 +153,9 @@ def test_rows_and_samples_beyond_the_memory_limit_are_decoded_in_chunks(
 ) -> None:
     body, asking = small(), asked([0, 1, 2, 3, 4], **way)
     right, sizes, listened = search(body, *asking), [], search(body, *asking, stop_fn=enough)
-    beams, real, known = way.get("num_beams", 1), body.step, BodySizes.from_body(body)
-    assert known == BodySizes(2, 12, V, 8)
-    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * memory_budget.BYTES_PER_LOGIT
-    monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
+    beams, real = way.get("num_beams", 1), body.step
+    one = 4 * 2 * 12 * 8 * (9 + 12 * beams) + beams * V * BYTES_PER_LOGIT
+    monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     agree(search(body, *asking), right)
     draws = 3 if way.get("num_return_sequences") == 3 and beams == 1 else 1
@@ -167,15 +165,19 @@ def test_rows_and_samples_beyond_the_memory_limit_are_decoded_in_chunks(
     agree(search(body, *asking, stop_fn=enough), listened)
 
 
-def test_many_samples_of_one_prompt_stay_within_the_memory_limit() -> None:
-    gpt2 = BodySizes(12, 768, 50257, 4)
-    rows = max_cached_rows(gpt2, 8, 8)
-    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < memory_budget.DEFAULT_BUDGET, (
-        "three float64 copies during sampling"
-    )
-    assert max_cached_rows(gpt2, 1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
-    assert max_cached_rows(gpt2, 8, 8, beams=4) <= rows // 3 and max_cached_rows(gpt2, 8, 8, budget=1) == 1
-    assert BodySizes.from_body(BODIES["toy"]()) is None
+def test_many_samples_of_one_prompt_stay_within_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.device("meta"):
+        body = gpt2.build(gpt2.Config())
+
+    def fitting(prompt: int, new: int, beams: int = 1) -> int:
+        return max_rows(body, Batch(torch.ones(1, prompt, dtype=torch.long)), new, beams)
+
+    rows = fitting(8, 8)
+    assert 100 < rows < 4096 and rows * 50257 * 8 * 3 < DEFAULT_BUDGET, "three float64 copies during sampling"
+    assert fitting(1024, 0) < 2**31 / (2 * 12 * 768 * 4 * 1024)
+    assert fitting(8, 8, beams=4) <= rows // 3
+    monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", 1)
+    assert fitting(8, 8) == 1
 
 
 # -- steps that cannot be captured
@@ -194,9 +196,9 @@ def test_a_size_without_memory_for_a_graph_is_computed_plainly(monkeypatch: pyte
     monkeypatch.setattr("regard.decode.cuda_graphs.capture", full)
     with torch.inference_mode():
         for _ in range(2):  # the second time no capture is attempted
-            assert graphed_search(body, *asked([0, 1, 2, 3, 4]), None) is None
+            assert graphed_search(SearchInputs(body, *asked([0, 1, 2, 3, 4]))) is None
         assert not shelf.entries and not shelf.capture_failed and len(tried) == 1
-        assert graphed_search(body, *asked([1]), None) is None and len(tried) == 2, "other sizes are tried"
+        assert graphed_search(SearchInputs(body, *asked([1]))) is None and len(tried) == 2, "other sizes are tried"
 
 
 def test_a_step_that_cannot_be_captured_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,12 +209,12 @@ def test_a_step_that_cannot_be_captured_is_reported_once(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("regard.decode.cuda_graphs.capture", refuse)
     with torch.inference_mode(), pytest.warns(UserWarning, match="operator") as said:
-        assert graphed_search(body, *asked([0, 1]), None) is None
+        assert graphed_search(SearchInputs(body, *asked([0, 1]))) is None
     assert _graph_caches[body].capture_failed and len(said) == 1
     monkeypatch.undo()
     with torch.inference_mode(), pytest.raises(RuntimeError, match="weights"):  # an error unrelated to the capture
         body.start = lambda *_: (_ for _ in ()).throw(RuntimeError("weights"))
-        graphed_search(body, *asked([0, 1]), None)
+        graphed_search(SearchInputs(body, *asked([0, 1])))
 
 
 @pytest.mark.parametrize("room", [None, 32])
@@ -220,8 +222,8 @@ def test_a_step_that_cannot_be_captured_is_reported_once(monkeypatch: pytest.Mon
 def test_rows_that_join_a_running_search_equal_each_row_alone(body: Any, way: dict[str, Any], room: int | None) -> None:
     alone = [search(body, *asked([row], **way))[0] for row in range(5)]
     with torch.inference_mode():
-        quest = start_search(body, *asked([1, 3], **way), None, room)
-        later = [start_search(body, *asked(rows, **way), None, room) for rows in ([0, 4], [2])]
+        quest = start_search(SearchInputs(body, *asked([1, 3], **way)), room)
+        later = [start_search(SearchInputs(body, *asked(rows, **way)), room) for rows in ([0, 4], [2])]
         assert isinstance(quest, GreedyOrSample)
         found: dict[int, list[Hypothesis]] = {}
         for steps, joining in ((3, later[0]), (2, later[1])):
@@ -245,7 +247,7 @@ def leave(quest: GreedyOrSample, found: dict[int, list[Hypothesis]]) -> None:
 def test_only_equal_searches_are_merged_and_callbacks_are_called(body: Any) -> None:
     with torch.inference_mode():
         one, other, third = (
-            start_search(body, *asked([row], **way), None) for row, way in ((1, {}), (3, {"top_k": 2}), (4, {}))
+            start_search(SearchInputs(body, *asked([row], **way))) for row, way in ((1, {}), (3, {"top_k": 2}), (4, {}))
         )
         assert (
             isinstance(one, GreedyOrSample) and isinstance(other, GreedyOrSample) and isinstance(third, GreedyOrSample)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import regard
-from regard.decode.generation_config import TRANSFORMERS_DEFAULTS, translate_generation_config
-from regard.decode.settings import DecodeSettings, apply_overrides
+from regard.decode.settings import TRANSFORMERS_DEFAULTS, DecodeSettings, apply_overrides, translate_generation_config
 from regard.errors import RunError, SettingError
 from regard.foreign_names import print_note
 from regard.processors.tokenizer.tokenizer import TextTokenizer

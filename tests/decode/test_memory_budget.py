@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +10,9 @@ import torch
 
 from captioners import batch_of, config_of
 from captioners import made as captioner
-from regard.decode import memory_budget
-from regard.decode.memory_budget import max_recurrent_rows, max_rows
-from regard.decode.search import search
+from regard.decode.search import BYTES_PER_LOGIT, max_rows, search
 from regard.decode.settings import DecodeSettings
-from regard.nn.recurrent.recurrent_state import RecurrentSizes
-from regard.types import Batch
+from regard.types import Batch, StateSizes
 from tiny import TINY, tiny
 
 SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
@@ -44,7 +42,7 @@ def test_a_body_reports_its_cache_size_before_reading(name: str, label: str) -> 
         state = body.start(batch)
         logits = body.step(batch.prompt[:, -1], state)
     kept = sum(tensor[0].numel() for held in (state.state, state.context) for tensor in held.values())
-    assert body.recurrent_sizes(batch) == RecurrentSizes(kept, logits.shape[1])
+    assert body.state_sizes(batch) == StateSizes(logits.shape[1], per_beam=kept)
 
 
 @pytest.mark.every(6)
@@ -59,14 +57,15 @@ def test_rows_beyond_the_memory_limit_are_decoded_in_chunks(
     (body, batch), settings = asked(name, label), DecodeSettings(**way)
     limits = torch.tensor([7, 3, 5, 6, 4])
     right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
-    held, beams = body.recurrent_sizes(batch), way.get("num_beams", 1)
-    one = beams * (2 * 8 * held.state_size + memory_budget.BYTES_PER_LOGIT * held.vocab_size)
-    monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", one * paths + one // 2)
+    held, beams = body.state_sizes(batch), way.get("num_beams", 1)
+    one = beams * (2 * 8 * held.per_beam + BYTES_PER_LOGIT * held.vocab_size)
+    monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", one * paths + one // 2)
     body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
     found = search(body, batch, 2, limits, settings)
     assert [[option.tokens for option in row] for row in found] == [[option.tokens for option in row] for row in right]
     assert 0 < max(sizes) <= beams * paths
-    assert max_recurrent_rows(held, 8, beams, budget=1) == 1
+    monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", 1)
+    assert max_rows(body, batch, 7, beams) == 1
 
 
 @pytest.mark.parametrize("name", ["caption-transformer", "caption-vit"])
@@ -77,12 +76,17 @@ def test_image_positions_take_memory_too(name: str, monkeypatch: pytest.MonkeyPa
     depth = getattr(config, "decoder_depth", config.depth)
     for batch in (few, many):
         columns = 1 + torch.Size(body.grid(batch)).numel() + 10 * 3
-        row = 4 * depth * config.width * 8 * columns + 3 * 23 * memory_budget.BYTES_PER_LOGIT
-        monkeypatch.setattr(memory_budget, "DEFAULT_BUDGET", 100 * row + row // 2)
+        row = 4 * depth * config.width * 8 * columns + 3 * 23 * BYTES_PER_LOGIT
+        monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", 100 * row + row // 2)
         assert max_rows(body, batch, 10, 3) == 100
 
 
 def test_large_vocabularies_and_grids_are_decoded_in_small_chunks() -> None:
     """80,000 words and 12 beams (Sutskever et al.); 196 positions of 1,024 channels (Xu et al.)."""
-    assert 20 < max_recurrent_rows(RecurrentSizes(8_000, 80_000), 4, 12) < 60
-    assert 100 < max_recurrent_rows(RecurrentSizes(3_600 + 196 * 2_048, 10_000), 4, 3) < 250
+    for vocab_size, per_beam, beams, fewest, most in (
+        (80_000, 8_000, 12, 20, 60),
+        (10_000, 3_600 + 196 * 2_048, 3, 100, 250),
+    ):
+        sizes = StateSizes(vocab_size, per_beam=per_beam)
+        body: Any = SimpleNamespace(state_sizes=lambda _, s=sizes: s, parameters=lambda: [torch.zeros(1)])
+        assert fewest < max_rows(body, Batch(torch.ones(1, 1)), 50, beams) < most

@@ -16,6 +16,7 @@ from torch import Tensor
 import regard
 from conftest import Pairs, write_pairs
 from regard.decode.cuda_graphs import _graph_caches, graphed_search
+from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
@@ -102,7 +103,9 @@ def test_results_depend_on_no_neighbor_and_on_no_capture(name: str, label: str, 
         same(own, right[row])
     with torch.inference_mode():
         for _ in range(2):  # the second time with reused buffers
-            found = graphed_search(model.body, batch, end, limits, settings, requests, torch.tensor([0]), capture=False)
+            found = graphed_search(
+                SearchInputs(model.body, batch, end, limits, settings, requests, torch.tensor([0])), capture=False
+            )
             assert found is not None
             for mine, theirs in zip(found, right, strict=True):
                 same(mine, theirs)

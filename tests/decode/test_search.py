@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from regard.decode.beam import BeamSearch
-from regard.decode.protocol import Hypothesis
-from regard.decode.sampling import filter_logits, sample, uniform_numbers
+from regard.decode.logits import filter_logits, sample, uniform_numbers
+from regard.decode.protocol import Hypothesis, SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.decode.steps import run_search
 from regard.systems.transformer import Config, build
-from regard.types import Batch, Body
+from regard.types import Batch, Body, StateSizes
 
 END, PROMPT = 0, (2, 1)
 Past = tuple[int, ...]
@@ -67,6 +67,12 @@ class Chain(Body):
         assert batch.decoder_inputs is not None
         self.calls = []
         return Walk(batch.inputs[:, 0], batch.decoder_inputs[:, :-1])
+
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        return StateSizes(self.table.shape[-1], per_token=1)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.table]
 
     def step(self, tokens: Tensor, state: Walk) -> Tensor:
         self.calls.append(len(tokens))
@@ -193,9 +199,10 @@ def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
 def test_a_beam_of_one_is_greedy() -> None:
     for seed in range(10):
         chain = Chain(vocab_size=4, seed=seed)
-        state, last = Walk(torch.tensor([0]), torch.tensor([[2]])), torch.tensor([1])
+        batch = Batch(torch.tensor([[0]]), decoder_inputs=torch.tensor([[2, 1]]))
         settings = DecodeSettings(num_beams=1, length_penalty=0.0)
-        beam = run_search(BeamSearch(chain, state, last, END, torch.tensor([6]), settings))[0]
+        inputs = SearchInputs(chain, batch, END, torch.tensor([6]), settings, np.arange(1))
+        beam = run_search(BeamSearch(inputs, chain.start(batch)))[0]
         greedy = ask(chain, [0], [6])[0]
         assert (
             len(beam) == len(greedy) == 1

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from regard.decode.cuda_graphs import _graph_caches, _round_up_rows, graphed_search
+from regard.decode.logits import top_log_probs
+from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
-from regard.decode.topk import top_log_probs
 from regard.errors import RegardError
 from regard.types import Batch
 from tiny import near, noise, tiny
@@ -52,7 +53,7 @@ def test_static_shapes_equal_growing_shapes(settings: DecodeSettings, rows: int)
     with torch.inference_mode():
         for _ in range(2):  # the second time with reused buffers
             ours = graphed_search(
-                model.body, batch, model.config.eos_id, limits, settings, requests, banned, capture=False
+                SearchInputs(model.body, batch, model.config.eos_id, limits, settings, requests, banned), capture=False
             )
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
             for mine, theirs in zip(ours, right, strict=True):
@@ -70,7 +71,7 @@ def test_graphs_of_many_sizes_are_evicted_in_turn() -> None:
     with torch.inference_mode():
         for rows in range(1, 70, 6):
             batch, limits = asked(rows, model)
-            graphed_search(model.body, batch, 2, limits, DecodeSettings(), np.arange(rows), None, capture=False)
+            graphed_search(SearchInputs(model.body, batch, 2, limits, DecodeSettings(), np.arange(rows)), capture=False)
     assert len(_graph_caches[model.body].entries) <= 6
     assert [_round_up_rows(n) for n in (1, 2, 3, 8, 9, 33, 200, 300)] == [1, 2, 4, 8, 16, 64, 224, 384]
 
@@ -117,15 +118,9 @@ def test_top_tokens_equal_a_full_sort(vocabulary: int, count: int) -> None:
 def found(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettings | None = None) -> Any:
     with torch.inference_mode():
         rows = np.arange(len(limits))
+        settings = settings or DecodeSettings(num_beams=2)
         return graphed_search(
-            model.body,
-            batch,
-            model.config.eos_id,
-            limits,
-            settings or DecodeSettings(num_beams=2),
-            rows,
-            None,
-            capture=False,
+            SearchInputs(model.body, batch, model.config.eos_id, limits, settings, rows), capture=False
         )
 
 

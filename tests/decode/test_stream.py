@@ -12,9 +12,8 @@ import torch
 
 from regard.decode.cuda_graphs import _graph_caches, acquire_graph
 from regard.decode.protocol import Hypothesis
-from regard.decode.search import search
+from regard.decode.search import search, stream
 from regard.decode.settings import DecodeSettings
-from regard.decode.stream import stream
 from regard.errors import SettingError
 from talk import BODIES, END, STREAMS, WAYS, agree, asked, enough, fixed, padded
 
@@ -84,8 +83,8 @@ def test_a_callback_gets_the_row_indices_of_the_whole_batch(body: Any) -> None:
 
 def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams as on CUDA, without graph capture."""
-    monkeypatch.setattr("regard.decode.stream.can_capture", lambda *_: True)
-    monkeypatch.setattr("regard.decode.stream.acquire_graph", lambda *asked: acquire_graph(*asked, capture=False))
+    monkeypatch.setattr("regard.decode.search.can_capture", lambda *_: True)
+    monkeypatch.setattr("regard.decode.search.acquire_graph", lambda *asked: acquire_graph(*asked, capture=False))
 
 
 @pytest.mark.parametrize("until", [None, enough])
@@ -94,11 +93,11 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_is_the_search_in_pieces(
     body: Any, way: dict[str, Any], few: bool, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if few:
-        plainly(monkeypatch)
     asking = asked([0, 1, 2, 3, 4], **way)
     asking[2][2] = 0
     right = search(body, *asking, stop_fn=until)
+    if few:
+        plainly(monkeypatch)
     said: list[list[int]] = [[] for _ in right]
     looks = 0
     for news in stream(body, *asking, stop_fn=until):
@@ -112,10 +111,10 @@ def test_a_stream_is_the_search_in_pieces(
 
 
 def test_an_abandoned_stream_is_released(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plainly(monkeypatch)
     _graph_caches.pop(body, None)
     asking = asked([1, 3])
     right = search(body, *asking)
+    plainly(monkeypatch)
     open_one = stream(body, *asking)
     next(open_one)
     assert not _graph_caches[body].entries, "a graph in use is not in the cache"
@@ -132,9 +131,9 @@ def test_an_abandoned_stream_is_released(body: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_two_streams_of_one_kind_are_read_alternately(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plainly(monkeypatch)
     several = [asked([row], do_sample=True) for row in (3, 1, 3)]
     right = [search(body, *asking)[0][0].tokens for asking in several]
+    plainly(monkeypatch)
     for _ in range(2):  # in the second round some graphs come from the cache
         streams = [stream(body, *asking) for asking in several]
         said: list[list[int]] = [[] for _ in streams]

@@ -47,13 +47,13 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     # -- decode
     ("length-penalty", "regard.decode.beam:length_penalty", "(5 + length) / 6 if", "(6 + length) / 6 if",
      "the length penalty of beam search has another constant"),
-    ("end-token-kept", "regard.decode.beam:BeamSearch._build_hypotheses", "tuple(said[: len(said) - ended])", "tuple(said)",
+    ("end-token-kept", "regard.decode.protocol:Search.hypothesis", "tuple(tokens[: len(tokens) - ended])", "tuple(tokens)",
      "the end token is part of what a beam returns"),
-    ("top-p-one-too-few", "regard.decode.sampling:filter_logits", "before >= top_p", "before + probabilities >= top_p",
+    ("top-p-one-too-few", "regard.decode.logits:filter_logits", "before >= top_p", "before + probabilities >= top_p",
      "nucleus sampling drops the token that reaches the probability"),
-    ("sampling-stream", "regard.decode.sampling:uniform_numbers", "for key in keys:", "for key in keys[:-1]:",
+    ("sampling-stream", "regard.decode.logits:uniform_numbers", "for key in keys:", "for key in keys[:-1]:",
      "all positions of a sampled text use the same random number"),
-    ("repetition-sign", "regard.decode.repetition:RepetitionPenalty.apply",
+    ("repetition-sign", "regard.decode.logits:RepetitionPenalty.apply",
      "past < 0, past * self.penalty, past / self.penalty",
      "past < 0, past / self.penalty, past * self.penalty", "repeated tokens become more likely"),
     # -- data

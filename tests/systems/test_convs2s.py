@@ -18,6 +18,7 @@ import regard
 from conftest import train_tiny
 from regard.cli import app
 from regard.decode.cuda_graphs import graphed_search
+from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
@@ -216,7 +217,7 @@ def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, setting
         assert [f.tokens for f in found[0]] == [f.tokens for f in together[row]]
     with torch.inference_mode():
         for _ in range(2):
-            fixed = graphed_search(model.body, batch, *asked, banned, capture=False)
+            fixed = graphed_search(SearchInputs(model.body, batch, *asked, banned), capture=False)
             assert fixed is not None
             for mine, theirs in zip(fixed, together, strict=True):
                 assert [(f.tokens, f.finish_reason) for f in mine] == [(f.tokens, f.finish_reason) for f in theirs]

@@ -14,6 +14,7 @@ from torch import Tensor
 import regard
 from conftest import TWELVE, train_tiny
 from regard.decode.cuda_graphs import graphed_search
+from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, WeightsError
@@ -176,7 +177,7 @@ def test_search_in_fixed_shapes_equals_search_in_growing_shapes(case: str, setti
     right = search(model.body, batch, model.config.eos_id, limits, settings)
     with torch.inference_mode():
         ours = graphed_search(
-            model.body, batch, model.config.eos_id, limits, settings, np.arange(3), None, capture=False
+            SearchInputs(model.body, batch, model.config.eos_id, limits, settings, np.arange(3)), capture=False
         )
     assert ours is not None
     assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode.cuda_graphs import _graph_caches, graphed_search
+from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
@@ -136,7 +137,7 @@ def test_search_in_fixed_shapes_finds_the_same(label: str, settings: DecodeSetti
     with torch.inference_mode():
         for _ in range(2):
             ours = graphed_search(
-                model.body, batch, model.config.eos_id, limits, settings, requests, None, capture=False
+                SearchInputs(model.body, batch, model.config.eos_id, limits, settings, requests), capture=False
             )
             assert ours is not None
             assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]

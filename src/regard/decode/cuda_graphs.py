@@ -17,15 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from regard import capabilities
 from regard.decode.greedy import GreedyOrSample
-from regard.decode.protocol import Hypothesis, Search, StopFn
-from regard.decode.settings import DecodeSettings
-from regard.decode.steps import start_search
-from regard.decode.stopping import StopMonitor
+from regard.decode.protocol import Hypothesis, Search, SearchInputs, StopFn
+from regard.decode.steps import StopMonitor, start_search
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.pristine import has_hooks
 from regard.nn.recording import is_recording
@@ -56,6 +54,7 @@ class GraphedSearch:
     def load(self, search: Search) -> None:
         for here, there in zip(self.tensors, _static_tensors(search), strict=True):
             here.copy_(there)
+        self.search.body = search.body
 
     def step(self) -> None:
         if self.graph is None:
@@ -76,13 +75,12 @@ class GraphCache:
         self.out_of_memory_keys: set[GraphKey] = set()
         """shapes without enough memory for a graph"""
 
-    def acquire(self, key: GraphKey, search: Any, graph: bool) -> GraphedSearch:
-        recording = self.entries.pop(key, None)
-        if recording is None:
+    def acquire(self, key: GraphKey, search: Search, graph: bool) -> GraphedSearch:
+        graphed = self.entries.pop(key, None)
+        if graphed is None:
             return GraphedSearch(search, graph)
-        recording.load(search)
-        recording.search.body = search.body
-        return recording
+        graphed.load(search)
+        return graphed
 
     def release(self, key: GraphKey, graphed: GraphedSearch) -> None:
         graphed.search.body = None  # a cached graph must not keep its model alive
@@ -91,43 +89,36 @@ class GraphCache:
         while len(self.entries) > MAX_CACHED_GRAPHS:
             self.entries.popitem(last=False)
 
-    def clear(self) -> None:
-        self.entries.clear()
-        torch.cuda.empty_cache()
-
 
 _graph_caches: weakref.WeakKeyDictionary[Any, GraphCache] = weakref.WeakKeyDictionary()
 
 
 def can_capture(body: Any, batch: Batch) -> bool:
-    """True if the search can be captured: on CUDA, with a static KV cache, without hooks and without autocast.
+    """True if the search can be captured: on CUDA, without hooks and without autocast.
 
     A replay does not run hooks, and autocast casts the weights to new addresses at every step."""
-    if not batch.inputs.is_cuda or not body.static_cache or torch.is_autocast_enabled("cuda"):
+    if not batch.inputs.is_cuda or torch.is_autocast_enabled("cuda") or not capabilities.is_available("cuda_graphs"):
         return False
-    works = capabilities.is_available("cuda_graphs") and not (
-        body in _graph_caches and _graph_caches[body].capture_failed
-    )
-    return works and not is_recording() and not has_hooks(body)
+    failed = body in _graph_caches and _graph_caches[body].capture_failed
+    return not failed and not is_recording() and not has_hooks(body)
 
 
 def graphed_search(
-    body: Any, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None,
-    copies: range | None = None, stop_fn: StopFn | None = None, capture: bool = True,
-) -> list[list[Hypothesis]] | None:  # fmt: skip
+    inputs: SearchInputs, stop_fn: StopFn | None = None, capture: bool = True
+) -> list[list[Hypothesis]] | None:
     """Outputs of a search with CUDA graphs; None if a step cannot be captured.
 
     `capture=False` runs each step without a graph, with the same static shapes, for devices without CUDA graphs."""
-    with _graph_cache(body).lock:
-        loan = acquire_graph(body, batch, eos_id, limits, settings, requests, banned, copies, capture)
-        if loan is None:
+    with _graph_caches.setdefault(inputs.body, GraphCache()).lock:
+        lease = acquire_graph(inputs, capture)
+        if lease is None:
             return None
         try:
-            for _ in loan.iterate(stop_fn):
+            for _ in lease.iterate(stop_fn):
                 pass
-            return loan.hypotheses()
+            return lease.hypotheses()
         finally:
-            loan.release()
+            lease.release()
 
 
 @dataclass(frozen=True)
@@ -146,102 +137,98 @@ class GraphLease:
         """Run a few steps at a time and yield the new tokens of each row; yield {} without `stop_fn` and `streaming`.
 
         `streaming`: poll after the first step, so that the first token is yielded early."""
-        quest = self.graphed.search
-        heard = (
-            StopMonitor(quest, stop_fn, self.num_rows)
-            if streaming or (stop_fn is not None and isinstance(quest, GreedyOrSample))
-            else None
-        )
+        search = self.graphed.search
+        monitor = StopMonitor.if_needed(search, stop_fn, self.num_rows)
+        if streaming:
+            assert isinstance(search, GreedyOrSample)
+            monitor = StopMonitor(search, stop_fn, self.num_rows)
         done, stride = 0, 1 if streaming else STEPS_PER_POLL
         while done < self.max_steps:
             for _ in range(min(stride, self.max_steps - done)):
                 self.graphed.step()
             done, stride = done + stride, min(2 * stride, STEPS_PER_POLL)
-            yield {} if heard is None else heard.poll()
-            if not bool(quest.active.any()):
+            yield {} if monitor is None else monitor.poll()
+            if not bool(search.active.any()):
                 return
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        quest = self.graphed.search
-        return quest.collect(dict(enumerate(quest.hypotheses(list(range(self.num_rows))))))
+        search = self.graphed.search
+        return search.collect(dict(enumerate(search.hypotheses(list(range(self.num_rows))))))
 
     def release(self) -> None:
         with self.cache.lock:
             self.cache.release(self.key, self.graphed)
 
 
-def acquire_graph(
-    body: Any, batch: Batch, eos_id: int, limits: Tensor, settings: DecodeSettings, requests: np.ndarray, banned: Tensor | None,
-    copies: range | None = None, capture: bool = True,
-) -> GraphLease | None:  # fmt: skip
+def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphLease | None:
     """Start a search with a captured step; None if a step cannot be captured."""
-    count, most, shelf = len(limits), int(limits.max()), _graph_cache(body)
-    key: GraphKey | None = None
-    with shelf.lock:
+    cache, key = _graph_caches.setdefault(inputs.body, GraphCache()), None
+    with cache.lock:
         try:
-            batch, limits, requests, longest, room = _round_up_batch(batch, limits, requests, settings.num_beams > 1)
-            tall = torch.full_like(limits, longest)
-            quest: Any = start_search(body, batch, eos_id, tall, settings, requests, banned, room, copies)
-            many = len(quest.limits) // len(limits)
-            quest.limits.copy_(limits.repeat_interleave(many))
-            key = _graph_key(body, quest, settings, many, eos_id, banned)
-            if key in shelf.out_of_memory_keys:
+            padded, max_new_tokens, max_cache_len = _round_up(inputs)
+            longest = torch.full_like(padded.limits, max_new_tokens)
+            search = start_search(replace(padded, limits=longest), max_cache_len)
+            search.limits.copy_(padded.limits.repeat_interleave(search.num_samples))
+            key = _graph_key(inputs, search)
+            if key in cache.out_of_memory_keys:
                 return None
-            recording = shelf.acquire(key, quest, capture)
+            graphed = cache.acquire(key, search, capture)
         except torch.OutOfMemoryError:  # free the cached graphs, and run these shapes without a graph
-            shelf.clear()
-            shelf.out_of_memory_keys |= set() if key is None else {key}
+            cache.entries.clear()
+            torch.cuda.empty_cache()
+            cache.out_of_memory_keys |= set() if key is None else {key}
             return None
         except RuntimeError as error:
             if key is None:  # the error occurred before the capture, in the prompts
                 raise
-            shelf.capture_failed = True
+            cache.capture_failed = True
             warnings.warn(
                 f"CUDA graph capture failed for this model ({error}); generation is slower without it.", stacklevel=2
             )
             return None
-    return GraphLease(shelf, key, recording, many * count, most)
+    return GraphLease(cache, key, graphed, search.num_samples * len(inputs.limits), int(inputs.limits.max()))
 
 
-def _graph_cache(body: Any) -> GraphCache:
-    return _graph_caches.setdefault(body, GraphCache())
-
-
-def _graph_key(
-    body: nn.Module, quest: Any, settings: DecodeSettings, copies: int, end: int, banned: Tensor | None
-) -> GraphKey:
+def _graph_key(inputs: SearchInputs, search: Search) -> GraphKey:
     """Cache key: weight addresses, shapes and settings. Weights updated in place keep their graphs.
 
     Prompt lengths are values in tensors, not part of the key."""
+    body: Any = inputs.body
     weights = tuple((parameter.data_ptr(), parameter.dtype) for parameter in body.parameters())
-    shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _static_tensors(quest))
-    step = replace(
-        settings, seed=0, max_new_tokens=0, max_length=0, max_extra_tokens=0, stop_strings=(), truncate_prompt=False
+    shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _static_tensors(search))
+    settings = replace(
+        inputs.settings,
+        seed=0,
+        max_new_tokens=0,
+        max_length=0,
+        max_extra_tokens=0,
+        stop_strings=(),
+        truncate_prompt=False,
     )
-    silent = None if banned is None else tuple(banned.tolist())
-    return weights, shapes, step, copies, end, silent, body.training
+    banned = None if inputs.banned is None else tuple(inputs.banned.tolist())
+    return weights, shapes, settings, search.num_samples, inputs.eos_id, banned, body.training
 
 
-def _round_up_batch(
-    batch: Batch, limits: Tensor, requests: np.ndarray, beams: bool
-) -> tuple[Batch, Tensor, np.ndarray, int, int]:
-    """Batch with rounded row count and lengths, limits, requests, maximum new tokens, and cache length.
+def _round_up(inputs: SearchInputs) -> tuple[SearchInputs, int, int]:
+    """Inputs with rounded row count and lengths, maximum new tokens, and cache length.
 
     Padding rows repeat the last row and generate one token. Without a source, shapes depend only on the cache length,
     which is rounded to 128; beams are cached after the longest prompt, so prompts of beam search are rounded to 128,
     too."""
-    B, rows = len(limits), _round_up_rows(len(limits))
-    most = int(limits.max())
-    limits, requests = F.pad(limits, (0, rows - B), value=1), np.pad(requests, (0, rows - B))
-    batch = batch.select_rows(torch.arange(rows, device=batch.inputs.device).clamp(max=B - 1))
+    B, most, beams = len(inputs.limits), int(inputs.limits.max()), inputs.settings.num_beams > 1
+    rows = _round_up_rows(B)
+    limits, requests = F.pad(inputs.limits, (0, rows - B), value=1), np.pad(inputs.requests, (0, rows - B))
+    batch = inputs.batch.select_rows(torch.arange(rows, device=inputs.batch.inputs.device).clamp(max=B - 1))
     if batch.decoder_inputs is not None:
-        longest = _round_up(most, 16)
-        return _pad_inputs(batch, 16), limits, requests, longest, batch.decoder_inputs.shape[1] - 1 + longest
-    batch = _pad_inputs(replace(batch, mask=batch.prompt_lengths), 128 if beams else 16)
-    assert batch.mask is not None
-    furthest = batch.inputs.shape[1] + most if beams else int((batch.mask.to(limits.device) + limits).max())
-    room = _round_up(furthest - 1, 128)
-    return batch, limits, requests, room, room
+        max_new_tokens = _multiple(most, 16)
+        max_cache_len = batch.decoder_inputs.shape[1] - 1 + max_new_tokens
+        batch = _pad_inputs(batch, 16)
+    else:
+        batch = _pad_inputs(replace(batch, mask=batch.prompt_lengths), 128 if beams else 16)
+        assert batch.mask is not None
+        longest = batch.inputs.shape[1] + most if beams else int((batch.mask.to(limits.device) + limits).max())
+        max_new_tokens = max_cache_len = _multiple(longest - 1, 128)
+    return replace(inputs, batch=batch, limits=limits, requests=requests), max_new_tokens, max_cache_len
 
 
 def _pad_inputs(batch: Batch, step: int) -> Batch:
@@ -249,7 +236,7 @@ def _pad_inputs(batch: Batch, step: int) -> Batch:
     if batch.inputs.ndim != 2:
         return batch
     B, L = batch.inputs.shape
-    more = _round_up(L, step) - L
+    more = _multiple(L, step) - L
     changed: dict[str, Any] = {
         name: F.pad(value, (0, more))
         for name in ("inputs", "token_types", "positions")
@@ -259,7 +246,8 @@ def _pad_inputs(batch: Batch, step: int) -> Batch:
     return replace(batch, **changed, mask=F.pad(lengths, (0, more)) if lengths.ndim == 2 else lengths)
 
 
-def _round_up(length: int, step: int) -> int:
+def _multiple(length: int, step: int) -> int:
+    """The smallest multiple of `step` that is at least `length`."""
     return -(-length // step) * step
 
 
@@ -267,9 +255,9 @@ def _round_up_rows(rows: int) -> int:
     """1, 2, 4, 8, 16, 24, 32, 64, 96, …, 256, then multiples of 128: few shapes, and padding rows are cheap."""
     for step, most in ((1, 2), (4, 8), (8, 32), (32, 256)):
         if rows <= most:
-            return _round_up(rows, step)
-    return _round_up(rows, 128)
+            return _multiple(rows, step)
+    return _multiple(rows, 128)
 
 
-def _static_tensors(quest: Any) -> list[Tensor]:
-    return [*quest.tensors(), *quest.state.tensors()]
+def _static_tensors(search: Search) -> list[Tensor]:
+    return [*search.tensors(), *search.state.tensors()]

@@ -1,4 +1,4 @@
-"""Search for all generative systems: greedy search, sampling and beam search.
+"""Search for all generative systems: greedy search, sampling and beam search, at once or as a stream.
 
 A body provides `start(batch) -> state` and `step(tokens, state) -> logits`; a state can copy rows into beams
 (`expand_beams`), reorder beams (`reorder`), select rows (`select_rows`) and add rows (`append_rows`). RNNs, GPTs and
@@ -6,8 +6,9 @@ translation models share this interface. Finished rows are removed; the output o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,24 +16,36 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.cuda_graphs import can_capture, graphed_search
+from regard.decode.cuda_graphs import acquire_graph, can_capture, graphed_search
 from regard.decode.greedy import GreedyOrSample
-from regard.decode.memory_budget import max_rows
-from regard.decode.protocol import GenerativeBody, Hypothesis, StopFn
+from regard.decode.protocol import GenerativeBody, Hypothesis, SearchInputs, StopFn
 from regard.decode.settings import DecodeSettings
-from regard.decode.steps import run_search, start_search
-from regard.decode.stopping import StopMonitor
+from regard.decode.steps import StopMonitor, iterate, run_search, start_search
+from regard.errors import SettingError
 from regard.nn.kernels.linear import recheck_packed
 from regard.types import Batch
 
-__all__ = ["GenerativeBody", "Hypothesis", "StopFn", "search"]
+__all__ = ["Hypothesis", "max_rows", "search", "stream"]
+
+DEFAULT_BUDGET = 2 * 2**30
+"""Bytes for the tensors of a search, without the weights."""
+MEMORY_DIVISOR = 8
+"""A search may use 1/8 of the GPU memory if this exceeds DEFAULT_BUDGET, because up to six graphs are cached."""
+BYTES_PER_LOGIT = 48
+"""Bytes per row and vocabulary entry during sampling: logits, filtered logits, float64 probabilities and sums."""
 
 
 def search(
-    body: GenerativeBody, batch: Batch, eos_id: int, limits: Int[Tensor, "B"], settings: DecodeSettings,
-    requests: np.ndarray | None = None, banned: tuple[int, ...] = (), stop_fn: StopFn | None = None,
+    body: GenerativeBody,
+    batch: Batch,
+    eos_id: int,
+    limits: Int[Tensor, "B"],
+    settings: DecodeSettings,
+    requests: np.ndarray | None = None,
+    banned: tuple[int, ...] = (),
+    stop_fn: StopFn | None = None,
     max_batch_tokens: int | None = None,
-) -> list[list[Hypothesis]]:  # fmt: skip
+) -> list[list[Hypothesis]]:
     """For each row of `batch`, continue `batch.prompt` by at most `limits` tokens and return the best outputs, best
     first.
 
@@ -40,78 +53,142 @@ def search(
     row also ends when `stop_fn` returns True for its tokens; beams are finished first and truncated then. Rows and
     samples are split into chunks if they need too much memory, samples also if they exceed `max_batch_tokens` tokens;
     chunks do not change the outputs."""
-    speakers = ActiveRows.from_batch(batch, limits, requests, banned)
-    answers = [[Hypothesis((), 0.0, (), "length")] for _ in limits]
-    if not speakers.rows:
-        return answers
+    rows, inputs = _active_rows(body, batch, eos_id, limits, settings, requests, banned)
+    outputs = [[Hypothesis((), 0.0, (), "length")] for _ in limits]
+    if not rows:
+        return outputs
     recheck_packed()
-    found: dict[int, list[Hypothesis]] = {row: [] for row in speakers.rows}
+    found: dict[int, list[Hypothesis]] = {row: [] for row in rows}
     with torch.inference_mode():
-        for part, copies in _chunks(body, speakers, settings, max_batch_tokens):
-            more = _search_chunk(body, part, eos_id, settings, copies, part.remap_stop_fn(stop_fn))
-            for row, options in zip(part.rows, more, strict=True):
+        for part, samples in _chunks(inputs, max_batch_tokens):
+            chunk, chunk_rows = inputs.chunk(part, samples), rows[part.start : part.stop]
+            chunk_stop_fn = _with_batch_rows(stop_fn, chunk_rows)
+            more = graphed_search(chunk, chunk_stop_fn) if can_capture(body, chunk.batch) else None
+            if more is None:
+                running = start_search(chunk)
+                more = run_search(running, StopMonitor.if_needed(running, chunk_stop_fn))
+            for row, options in zip(chunk_rows, more, strict=True):
                 found[row] += options
     for row, options in found.items():
         if stop_fn is not None and settings.num_beams > 1:
             options = [_truncate(option, row, stop_fn) for option in options]
-        answers[row] = sorted(options, key=lambda option: -option.score)
-    return answers
+        outputs[row] = sorted(options, key=lambda option: -option.score)
+    return outputs
 
 
-@dataclass(frozen=True)
-class ActiveRows:
-    """Rows of a batch with a limit above 0, and their row numbers in the batch."""
+def stream(
+    body: GenerativeBody,
+    batch: Batch,
+    eos_id: int,
+    limits: Int[Tensor, "B"],
+    settings: DecodeSettings,
+    requests: np.ndarray | None = None,
+    banned: tuple[int, ...] = (),
+    stop_fn: StopFn | None = None,
+) -> Iterator[list[list[int]]]:
+    """Yield the new tokens of each row of `batch` after each step (after a few steps on CUDA); same tokens as `search`.
 
-    rows: list[int]
-    batch: Batch
-    limits: Tensor
-    requests: np.ndarray
-    banned: Tensor | None
-
-    @classmethod
-    def from_batch(
-        cls, batch: Batch, limits: Tensor, requests: np.ndarray | None, banned: tuple[int, ...]
-    ) -> ActiveRows:
-        prompt, lengths = batch.prompt, batch.prompt_lengths
-        if prompt.ndim != 2 or prompt.shape[1] == 0 or (lengths is not None and bool((lengths < 1).any())):
-            raise ValueError("Each prompt must have at least one token.")
-        requests = np.arange(len(limits)) if requests is None else requests
-        rows = torch.nonzero(limits > 0)[:, 0]
-        if len(rows) < len(limits):
-            batch = batch.select_rows(rows.to(batch.inputs.device))
-        silent = torch.tensor(banned, device=batch.inputs.device) if banned else None
-        return cls(rows.tolist(), batch, limits[rows], requests[rows.cpu().numpy()], silent)
-
-    def subset(self, first: int, last: int) -> ActiveRows:
-        if (first, last) == (0, len(self.rows)):
-            return self
-        places = torch.arange(first, last)
-        batch = self.batch.select_rows(places.to(self.batch.inputs.device))
-        return replace(
-            self, rows=self.rows[first:last], batch=batch, limits=self.limits[first:last],
-            requests=self.requests[first:last],
-        )  # fmt: skip
-
-    def remap_stop_fn(self, stop_fn: StopFn | None) -> StopFn | None:
-        """`stop_fn` called with the row numbers of the whole batch."""
-        return None if stop_fn is None else lambda row, tokens: stop_fn(self.rows[row], tokens)
+    Closing or deleting the generator frees the memory of the search."""
+    if settings.num_beams > 1:
+        raise SettingError(
+            f"Streaming requires decode.num_beams=1, got decode.num_beams={settings.num_beams}: beam search revises earlier "
+            "tokens."
+        )
+    if settings.num_return_sequences > 1:
+        raise SettingError(
+            "Streaming requires decode.num_return_sequences=1, "
+            f"got decode.num_return_sequences={settings.num_return_sequences}."
+        )
+    rows, inputs = _active_rows(body, batch, eos_id, limits, settings, requests, banned)
+    return _stream_rows(_stream_steps(inputs, _with_batch_rows(stop_fn, rows)), rows, len(limits))
 
 
-def _chunks(
-    body: GenerativeBody, speakers: ActiveRows, settings: DecodeSettings, budget: int | None
-) -> Iterator[tuple[ActiveRows, range]]:
-    """Chunks of rows, and the samples in each. Samples of a row stay together if possible, because each chunk processes
-    its prompts again."""
-    count, copies = len(speakers.rows), settings.num_return_sequences if settings.is_sampling else 1
-    batch, longest = speakers.batch, int(speakers.limits.max())
-    read, fits = batch.prompt.shape[1], max_rows(body, batch, longest, settings.num_beams)
-    most = count * copies if fits is None else min(count * copies, fits)
-    if budget is not None and copies > 1:  # the caller limited the tokens of the rows, not of the samples
-        most = min(most, max(1, budget // (read + longest)))
-    together = min(copies, most)
+def _stream_steps(inputs: SearchInputs, stop_fn: StopFn | None) -> Generator[dict[int, list[int]], None, None]:
+    """New tokens of each active row."""
+    if not len(inputs.limits):
+        return
+    recheck_packed()
+    lease = acquire_graph(inputs) if can_capture(inputs.body, inputs.batch) else None
+    if lease is None:
+        running = start_search(inputs)
+        assert isinstance(running, GreedyOrSample)
+        yield from iterate(running, {}, StopMonitor(running, stop_fn))
+        return
+    try:
+        yield from lease.iterate(stop_fn, streaming=True)
+        lease.hypotheses()  # raises an error for NaN
+    finally:
+        lease.release()
+
+
+def _stream_rows(
+    steps: Generator[dict[int, list[int]], None, None], rows: list[int], count: int
+) -> Iterator[list[list[int]]]:
+    """New tokens for all rows of the batch. Inference mode is a state of the thread, so the mode is off between steps."""
+    with closing(steps):
+        while True:
+            with torch.inference_mode():
+                news = next(steps, None)
+            if news is None:
+                return
+            placed: list[list[int]] = [[] for _ in range(count)]
+            for number, tokens in news.items():
+                placed[rows[number]] = tokens
+            yield placed
+
+
+def _active_rows(
+    body: GenerativeBody,
+    batch: Batch,
+    eos_id: int,
+    limits: Tensor,
+    settings: DecodeSettings,
+    requests: np.ndarray | None,
+    banned: tuple[int, ...],
+) -> tuple[list[int], SearchInputs]:
+    """Row numbers and inputs of the rows with a limit above 0."""
+    prompt, lengths = batch.prompt, batch.prompt_lengths
+    if prompt.ndim != 2 or prompt.shape[1] == 0 or (lengths is not None and bool((lengths < 1).any())):
+        raise ValueError("Each prompt must have at least one token.")
+    requests = np.arange(len(limits)) if requests is None else requests
+    rows = torch.nonzero(limits > 0)[:, 0]
+    if len(rows) < len(limits):
+        batch = batch.select_rows(rows.to(batch.inputs.device))
+    banned_ids = torch.tensor(banned, device=batch.inputs.device) if banned else None
+    chosen = requests[rows.cpu().numpy()]
+    return rows.tolist(), SearchInputs(body, batch, eos_id, limits[rows], settings, chosen, banned_ids)
+
+
+def _with_batch_rows(stop_fn: StopFn | None, rows: list[int]) -> StopFn | None:
+    """`stop_fn` called with the row numbers of the whole batch."""
+    return None if stop_fn is None else lambda row, tokens: stop_fn(rows[row], tokens)
+
+
+def _chunks(inputs: SearchInputs, max_batch_tokens: int | None) -> Iterator[tuple[range, range]]:
+    """Ranges of rows, and of the samples of each. Samples of a row stay together if possible, because each chunk
+    processes its prompts again."""
+    count, samples, longest = len(inputs.limits), inputs.num_samples, int(inputs.limits.max())
+    most = min(count * samples, max_rows(inputs.body, inputs.batch, longest, inputs.settings.num_beams))
+    if max_batch_tokens is not None and samples > 1:  # the caller limited the tokens of the rows, not of the samples
+        most = min(most, max(1, max_batch_tokens // (inputs.batch.prompt.shape[1] + longest)))
+    together = min(samples, most)
     for rows in _split_evenly(count, most // together):
-        for draws in _split_evenly(copies, together):
-            yield speakers.subset(rows.start, rows.stop), draws
+        for part in _split_evenly(samples, together):
+            yield rows, part
+
+
+def max_rows(body: GenerativeBody, batch: Batch, new_tokens: int, beams: int) -> int:
+    """Number of rows whose decoding states and logits fit into the memory budget, at least 1.
+
+    States are counted twice: growing caches have spare capacity, static caches are copied from another cache, and
+    reordering the beams of a recurrent state makes a copy."""
+    budget, device = DEFAULT_BUDGET, batch.inputs.device
+    if device.type == "cuda":
+        budget = max(budget, torch.cuda.get_device_properties(device).total_memory // MEMORY_DIVISOR)
+    sizes = body.state_sizes(batch)
+    values = sizes.per_row + beams * (sizes.per_beam + new_tokens * sizes.per_token)
+    element_size = next(iter(body.parameters())).element_size()
+    return max(1, budget // (2 * values * element_size + beams * sizes.vocab_size * BYTES_PER_LOGIT))
 
 
 def _split_evenly(count: int, most: int) -> list[range]:
@@ -121,27 +198,12 @@ def _split_evenly(count: int, most: int) -> list[range]:
     return [range(first, last) for first, last in pairwise(ends)]
 
 
-def _search_chunk(
-    body: GenerativeBody, speakers: ActiveRows, end: int, settings: DecodeSettings, copies: range, until: StopFn | None
-) -> list[list[Hypothesis]]:
-    asked = body, speakers.batch, end, speakers.limits, settings, speakers.requests, speakers.banned
-    if can_capture(body, speakers.batch):
-        found = graphed_search(*asked, copies, until)
-        if found is not None:
-            return found
-    quest = start_search(*asked, sample_range=copies)
-    return run_search(
-        quest, StopMonitor(quest, until) if until is not None and isinstance(quest, GreedyOrSample) else None
-    )
-
-
-def _truncate(found: Hypothesis, row: int, until: StopFn) -> Hypothesis:
+def _truncate(output: Hypothesis, row: int, stop_fn: StopFn) -> Hypothesis:
     """Output of a beam up to the first stop; the score of the whole beam is kept."""
-    said: list[int] = []  # one growing list: `until` may continue from the previous call
-    for length, token in enumerate(found.tokens, 1):
-        said.append(token)
-        if until(row, said):
-            return replace(
-                found, tokens=found.tokens[:length], log_probs=found.log_probs[:length], finish_reason="stop"
-            )
-    return found
+    generated: list[int] = []  # one growing list: `stop_fn` may continue from the previous call
+    for length, token in enumerate(output.tokens, 1):
+        generated.append(token)
+        if stop_fn(row, generated):
+            tokens, log_probs = output.tokens[:length], output.log_probs[:length]
+            return replace(output, tokens=tokens, log_probs=log_probs, finish_reason="stop")
+    return output

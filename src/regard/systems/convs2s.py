@@ -25,13 +25,13 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
-from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.recurrent_state import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, Body, BodyOutput
+from regard.types import Batch, Body, BodyOutput, StateSizes
 
 STD = 0.1
 """Standard deviation of all embeddings at initialization."""
@@ -102,8 +102,6 @@ PRESETS = {
 
 
 class ConvS2S(Body):
-    static_cache = True
-
     def __init__(
         self,
         tables: SharedEmbeddings,
@@ -157,9 +155,9 @@ class ConvS2S(Body):
     def to_logits(self, x: Float[Tensor, "*rows O"]) -> Float[Tensor, "*rows V"]:
         return self.tables.to_logits(x)
 
-    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
+    def state_sizes(self, batch: Batch) -> StateSizes:
         places = 2 * batch.inputs.shape[1] * self.tables.target.embedding_dim
-        return RecurrentSizes(self.decoder.state_size + places, self.tables.vocab_size)
+        return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + places)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`. The state has a

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.embeddings import SharedEmbeddings
-from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.recurrent_state import RecurrentState
 from regard.nn.recurrent.rnn import (
     CellName,
     CompactTargets,
@@ -28,7 +28,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, Body, BodyOutput
+from regard.types import Batch, Body, BodyOutput, StateSizes
 
 EMBEDDING_STD = 0.3
 """Standard deviation of embeddings, if matrices are scaled by fan-in."""
@@ -80,7 +80,6 @@ PRESETS = {
 
 
 class RNNEncoderDecoder(Body):
-    static_cache = True
     compiles = False
     """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 
@@ -121,8 +120,8 @@ class RNNEncoderDecoder(Body):
     def to_logits(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
         return self.tables.to_logits(x)
 
-    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
-        return RecurrentSizes(self.decoder.state_size + self.context_width, self.tables.vocab_size)
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + self.context_width)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`."""

@@ -18,14 +18,14 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.gru import BidirectionalGRU, GRUCell
-from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.recurrent_state import RecurrentState
 from regard.nn.recurrent.rnn import CompactTargets
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, Body, BodyOutput
+from regard.types import Batch, Body, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,6 @@ class AttentionDecoder(nn.Module):
 
 
 class RNNSearch(Body):
-    static_cache = True
     compiles = False
     """torch.compile would unroll the loop over tokens, again for each length"""
 
@@ -157,8 +156,8 @@ class RNNSearch(Body):
     def to_logits(self, x: Float[Tensor, "*rows l"]) -> Float[Tensor, "*rows V"]:
         return self.tables.to_logits(x)
 
-    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
-        return RecurrentSizes(self.decoder.state_size(batch.inputs.shape[1]), self.tables.vocab_size)
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size(batch.inputs.shape[1]))
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`."""

@@ -21,9 +21,8 @@ from regard.data.store.token_store import RaggedRows
 from regard.data.text.documents import DETOKENIZERS, Passage, count_words, iterate_texts, text_files
 from regard.data.text.files import chunked
 from regard.data.text.tables import SkippedRow
-from regard.decode.search import Hypothesis, search
+from regard.decode.search import Hypothesis, search, stream
 from regard.decode.settings import DecodeSettings
-from regard.decode.stream import stream
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.stream_decoder import StreamDecoder

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from regard.nn.attention.positions import AbsolutePosition, check_length
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.types import Body
+from regard.types import Batch, Body, StateSizes
 
 
 class IncrementalDecoder(Body):
     """Subclasses register the submodules, which determines the order of the parameters."""
-
-    static_cache = True
 
     tokens: TokenEmbedding
     position: AbsolutePosition
@@ -46,6 +44,17 @@ class IncrementalDecoder(Body):
 
     def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
         return self.tokens.to_logits(x)
+
+    def context_length(self, batch: Batch) -> int:
+        """Number of cross-attention keys; 0 without cross-attention."""
+        return 0 if batch.decoder_inputs is None else batch.inputs.shape[1]
+
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        """Keys and values of the prompt and the encoder output, and of each generated token."""
+        vocab_size, width = self.tokens.table.weight.shape
+        per_token = 2 * self.decoder.depth * width
+        length = batch.prompt.shape[1] + self.context_length(batch)
+        return StateSizes(vocab_size, per_row=per_token * length, per_token=per_token)
 
     def empty_state(
         self, prompt: Int[Tensor, "B P"], max_cache_len: int | None, context_mask: Bool[Tensor, "B 1 K"] | None = None,

@@ -10,16 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-@dataclass(frozen=True)
-class RecurrentSizes:
-    """Sizes of a row or beam during search, available before decoding starts."""
-
-    state_size: int
-    """Values per row of the recurrent state."""
-    vocab_size: int
-    """Size of the output vocabulary."""
-
-
 @dataclass
 class RecurrentState:
     """Named tensors with one row per batch row; beams are adjacent rows.

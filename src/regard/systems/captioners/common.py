@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from jaxtyping import Float
@@ -36,6 +37,9 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """Image features for cross-attention."""
         raise NotImplementedError
+
+    def context_length(self, batch: Batch) -> int:
+        return math.prod(self.grid(batch))
 
     def forward(self, batch: Batch) -> BodyOutput:
         context, target = self.encode(batch), require_decoder_inputs(batch)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.recurrent.lstm_gates import lstm_cell
-from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.recurrent_state import RecurrentState
 from regard.nn.recurrent.rnn import run_layer
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
@@ -21,7 +21,7 @@ from regard.systems.captioners.encoder import ENCODER, CaptionConfig
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, Body, BodyOutput
+from regard.types import Batch, Body, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,6 @@ PRESETS = {
 
 
 class ShowTell(CaptionMixin, Body):
-    static_cache = True
-
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
         self.eyes = encoder
@@ -75,8 +73,8 @@ class ShowTell(CaptionMixin, Body):
     def to_logits(self, x: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows V"]:
         return self.words(x)
 
-    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
-        return RecurrentSizes(2 * self.lstm.num_layers * self.lstm.hidden_size, self.words.weight.shape[0])
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        return StateSizes(self.words.weight.shape[0], per_beam=2 * self.lstm.num_layers * self.lstm.hidden_size)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.errors import SettingError
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.lstm_gates import lstm_cell
-from regard.nn.recurrent.recurrent_state import RecurrentSizes, RecurrentState
+from regard.nn.recurrent.recurrent_state import RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
@@ -25,7 +25,7 @@ from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import IGNORE, Batch, Body, BodyOutput
+from regard.types import IGNORE, Batch, Body, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,6 @@ PRESETS = {
 
 class ShowAttendTell(CaptionMixin, Body):
     """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
-
-    static_cache = True
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
@@ -138,9 +136,9 @@ class ShowAttendTell(CaptionMixin, Body):
 
     # -- word by word
 
-    def recurrent_sizes(self, batch: Batch) -> RecurrentSizes:
+    def state_sizes(self, batch: Batch) -> StateSizes:
         places = math.prod(self.grid(batch)) * (self.align.score.inner + self.eyes.tap.channels)
-        return RecurrentSizes(2 * self.gate.weight.shape[1] + places, self.words.weight.shape[0])
+        return StateSizes(self.words.weight.shape[0], per_beam=2 * self.gate.weight.shape[1] + places)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
         """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so
