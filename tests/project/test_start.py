@@ -161,7 +161,7 @@ SLOW = (
 RUN = (
     *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
-    *within("regard.systems.common", "configs recipes seq2seq system"),
+    *within("regard.systems.common", "checkpoint configs recipes seq2seq system"),
     *within("regard.tasks", "act base file_task processors protocol seq2seq special_tokens text_heads translate"),
     *within("regard.processors", "padding"),
     *within("regard.processors.tokenizer", "published token_text tokenizer vocabulary"),
