@@ -7,8 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regard.data.batching.mlm_masking import MaskedRows, TokenMasker
-from regard.data.batching.nsp_sampling import PretrainingSampler, SegmentPairs, segment_pairs, single_segments
+from regard.data.batching.windows import (
+    MaskedRows,
+    PretrainingSampler,
+    SegmentPairs,
+    TokenMasker,
+    segment_pairs,
+    single_segments,
+)
 from regard.errors import DataError
 from regard.types import IGNORE
 

@@ -16,9 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batching.mlm_masking import MaskedRows, TokenMasker
-from regard.data.batching.nsp_sampling import PretrainingSampler, Segments, segment_pairs, single_segments
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
+from regard.data.batching.windows import (
+    MaskedRows,
+    PretrainingSampler,
+    Segments,
+    TokenMasker,
+    segment_pairs,
+    single_segments,
+)
 from regard.data.settings import DataSettings
 from regard.data.store.token_store import RaggedRows
 from regard.data.text.documents import DETOKENIZERS, Passage, iterate_texts, text_files

@@ -7,9 +7,8 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -38,7 +37,9 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
                 raise item.to_error()
             yield item
     except (RuntimeError, OSError, EOFError) as error:
-        if not _is_worker_death(error):
+        # the first error after a kill is the exit of the worker or a truncated message, in the main or the pinning
+        # thread; exceptions raised in a worker start with 'Caught'
+        if "worker process" in str(error) or (isinstance(error, RuntimeError) and str(error).startswith("Caught")):
             raise
         reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise RunError(
@@ -76,26 +77,23 @@ class TimedIterator:
             self.micro_batches.close()
 
 
-def _is_worker_death(error: Exception) -> bool:
-    """True if a worker process died; exceptions raised in a worker start with 'Caught' and are excluded.
-
-    The first error after a kill is the exit of the worker or a truncated message, in the main or the pinning thread."""
-    text = str(error)
-    return "worker process" not in text and not (isinstance(error, RuntimeError) and text.startswith("Caught"))
-
-
-def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: bool) -> Iterator[Batch | _WorkerError]:
+def _start_loader(
+    make_batch: MakeBatch, numbers: Iterable[int], workers: int, pin: bool
+) -> Iterator[Batch | _WorkerError]:
     parent = os.getpid()
-    # A starting worker must not handle signals. The number of workers is a user setting: no warning.
-    with _blocked_signals(signal.SIGINT, signal.SIGTERM), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    # A starting worker must not handle signals: processes forked while signals are blocked never receive them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    with ExitStack() as stack:
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", UserWarning)  # the number of workers is a user setting
         loader: DataLoader[Batch | _WorkerError] = DataLoader(
-            _MicroBatchDataset(grain),
+            _MicroBatchDataset(make_batch),
             batch_size=None,
             sampler=numbers,
             num_workers=workers,
             pin_memory=pin,
-            collate_fn=_identity,
+            collate_fn=lambda item: item,
             worker_init_fn=lambda _: _init_worker(parent),
             multiprocessing_context=capabilities.fork_context(),
             generator=torch.Generator(),  # keeps the global random state of the run
@@ -107,16 +105,6 @@ def _start_loader(grain: MakeBatch, numbers: Iterable[int], workers: int, pin: b
             # for the next micro-batch detects a dead worker too, within five seconds.
             signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
         return source
-
-
-@contextmanager
-def _blocked_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Delay signals until the end of the context; processes forked in the context never receive them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass(frozen=True)
@@ -134,18 +122,14 @@ class _WorkerError:
 
 
 class _MicroBatchDataset(Dataset[Batch | _WorkerError]):
-    def __init__(self, grain: MakeBatch) -> None:
-        self.make_batch = grain
+    def __init__(self, make_batch: MakeBatch) -> None:
+        self.make_batch = make_batch
 
     def __getitem__(self, number: int) -> Batch | _WorkerError:
         try:
             return self.make_batch(number)
         except RegardError as error:
             return _WorkerError(type(error), str(error))
-
-
-def _identity(item: Any) -> Any:
-    return item
 
 
 def _init_worker(parent: int) -> None:

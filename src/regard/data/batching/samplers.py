@@ -182,10 +182,8 @@ class PackedSampler(BatchSampler):
         step = 64 if budget >= 4096 else 8  # aligned sizes are faster on tensor cores
         sums, longest = self.side_lengths.sum(0), self.side_lengths.max(0)
         shares = budget * sums / max(int(sums.sum()), 1)
-        rooms = [
-            max(int(share) // step, -(-int(most) // step), 1) * step
-            for share, most in zip(shares, longest, strict=True)
-        ]
+        sides = zip(shares, longest, strict=True)
+        rooms = [max(int(share) // step, -(-int(most) // step), 1) * step for share, most in sides]
         mean = max(float(self.total_lengths.mean()), 1.0)
         # 25 % more documents than on average; the padding of a row counts as documents of at most the maximum length
         most = int(1.25 * sum(rooms) / mean) + 8
@@ -225,9 +223,10 @@ class FixedShape(BatchSampler):
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         super().__init__(lengths, budget, seed)
-        rounded = np.minimum(
-            self.side_lengths + -self.side_lengths % _rounding_step(self.side_lengths), self.side_lengths.max(0)
-        )  # longer inputs may exceed the limit of the model
+        # multiples of 8 up to 64, of 16 up to 128, …: adds at most a quarter to lengths above 32
+        step = 2 ** np.maximum(np.ceil(np.log2(np.maximum(self.side_lengths, 1))).astype(np.int64) - 3, 3)
+        # longer inputs may exceed the limit of the model
+        rounded = np.minimum(self.side_lengths + -self.side_lengths % step, self.side_lengths.max(0))
         sizes, owners = np.unique(rounded, axis=0, return_inverse=True)
         joined: dict[tuple[int, ...], list[Indices]] = {}
         size, waiting = np.zeros_like(sizes[0]), list[Indices]()
@@ -248,11 +247,8 @@ class FixedShape(BatchSampler):
         for number, members in enumerate(self.bucket_members):
             self.bucket_index[members] = number
         self.shape = max(self.bucket_shapes, key=lambda block: sum(block.max_lengths))
-        self.description = (
-            f"rows padded to {len(self.bucket_shapes)} sizes"
-            if len(self.bucket_shapes) > 1
-            else "rows padded to one size"
-        )
+        sizes_text = f"{len(self.bucket_shapes)} sizes" if len(self.bucket_shapes) > 1 else "one size"
+        self.description = f"rows padded to {sizes_text}"
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._rng(number)
@@ -270,11 +266,6 @@ class FixedShape(BatchSampler):
         return block.num_documents * sum(block.max_lengths)
 
 
-def _rounding_step(lengths: Indices) -> Indices:
-    """Multiple to round up to: 8 for lengths up to 64, 16 up to 128, …; adds at most a quarter to lengths above 32."""
-    return 2 ** np.maximum(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64) - 3, 3)
-
-
 class Uniform(BatchSampler):
     """Micro-batches of a constant number of samples, (rows, 2): sample index and a random seed per sample and epoch.
 
@@ -285,9 +276,8 @@ class Uniform(BatchSampler):
     def __init__(self, count: int, batch_size: int, seed: int, unit: str = "images") -> None:
         super().__init__(np.ones(count, dtype=np.int64), batch_size, seed)
         self.batch_size = min(batch_size, count)
-        self.description = (
-            f"{self.batch_size} {unit.removesuffix('s') if self.batch_size == 1 else unit} per micro-batch"
-        )
+        noun = unit.removesuffix("s") if self.batch_size == 1 else unit
+        self.description = f"{self.batch_size} {noun} per micro-batch"
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._rng(number)
@@ -302,10 +292,6 @@ class Uniform(BatchSampler):
 
     def num_tokens(self, index: int) -> int:
         return self.batch_size
-
-    def num_micro_batches(self, epoch: int = 0) -> int:
-        """Number of micro-batches of an epoch."""
-        return len(self._cached_epoch(epoch))
 
     def padding_fraction(self) -> float:
         return 0.0
@@ -336,10 +322,6 @@ class SortedUniform(Uniform):
         grains = np.split(ordered, len(ordered) // self.batch_size)
         random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
         return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
-
-    def num_micro_batches(self, epoch: int = 0) -> int:
-        """Number of micro-batches of an epoch."""
-        return len(self._cached_epoch(epoch))
 
     def padding_fraction(self) -> float:
         grains = [self.lengths[grain[:, 0]] for grain in self.epoch(0)]

@@ -14,11 +14,11 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from regard import capabilities
 from regard.data.store.token_store import (
@@ -48,8 +48,8 @@ def cache_key(*parts: Any) -> str:
 
 
 def cache_folder(kind: str) -> Path:
-    given = os.environ.get("REGARD_CACHE")
-    root = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
+    folder = os.environ.get("REGARD_CACHE")
+    root = Path(folder) if folder else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "regard"
     try:
         return root.expanduser().absolute() / kind
     except RuntimeError as error:  # no home folder
@@ -58,33 +58,42 @@ def cache_folder(kind: str) -> Path:
 
 def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, noun: str = "tokens") -> TokenStore:
     """Store of this key from the cache, or built and cached; in temporary files if the cache is not writable."""
-    most, place = _max_cache_bytes(), Path("~/.cache/regard")
+    limit, place = os.environ.get("REGARD_CACHE_GB", "20"), Path("~/.cache/regard")
+    try:
+        max_bytes = float(limit) * 1e9
+    except ValueError:
+        max_bytes = -1.0
+    if not max_bytes >= 0:
+        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{limit}'.")
     try:
         place = cache_folder("tokens")
-        found = _open_locked(place / key)
-        if found is not None:
+        store = _open_locked(place / key)
+        if store is not None:
             log(f"  Loaded {noun} from the cache ({place / key}).")
-            return found
+            return store
         place.mkdir(parents=True, exist_ok=True)
         _remove_stale(place)
-        return _build_store(place / key, sides, fill, most)
+        return _build_store(place / key, sides, fill, max_bytes)
     except OSError as error:
-        instead = _fallback_folder(place, error)
+        instead = ""
+        with suppress(OSError):  # no temporary folder, or no folder of the cache
+            folder = tempfile.gettempdir()
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not is_full or os.stat(folder).st_dev != os.stat(place).st_dev:
+                instead = folder
+        if not instead:
+            raise _disk_full_error(place, error) from error
         log(
             f"  warning: cannot write to {place} ({error.strerror or error}); the {noun} are kept in {instead} "
             "until this run ends. To use another cache folder, set REGARD_CACHE=FOLDER."
         )
-    return _build_temporary(instead, sides, fill)
-
-
-def _fallback_folder(place: Path, error: OSError) -> str:
-    """Folder for temporary files; raise `DataError` if the folder is on the same full disk."""
-    with suppress(OSError):
-        folder = tempfile.gettempdir()
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if not full or os.stat(folder).st_dev != os.stat(place).st_dev:
-            return folder
-    raise _disk_full_error(place, error) from error
+    # in unnamed temporary files, which the operating system deletes when the process ends
+    with ExitStack() as files:
+        try:
+            writer = StoreWriter(lambda _: files.enter_context(tempfile.TemporaryFile(dir=instead)), sides)
+            return map_store(writer.finish(fill(writer)), writer.files)
+        except OSError as error:
+            raise _disk_full_error(instead, error) from error
 
 
 def _disk_full_error(place: str | Path, error: OSError) -> DataError:
@@ -94,23 +103,13 @@ def _disk_full_error(place: str | Path, error: OSError) -> DataError:
     )
 
 
-def _max_cache_bytes() -> float:
-    said = os.environ.get("REGARD_CACHE_GB", "20")
+def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, max_bytes: float) -> TokenStore:
+    folder = _temporary_path(final)
+    folder.mkdir()
     try:
-        most = float(said)
-    except ValueError:
-        most = -1.0
-    if not most >= 0:
-        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{said}'.")
-    return most * 1e9
-
-
-def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, most: float) -> TokenStore:
-    with _temporary_folder(final) as folder:
         with ExitStack() as files:
             writer = StoreWriter(lambda name: files.enter_context((folder / name).open("wb")), sides)
-            facts = fill(writer)
-            write_manifest(folder, writer.finish(facts))
+            write_manifest(folder, writer.finish(fill(writer)))
         fsync(folder)
         for _ in range(3):
             try:
@@ -121,26 +120,14 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, most: f
                     raise
             if (theirs := _open_locked(final)) is not None:  # another process was first; damaged stores are removed
                 return theirs
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     fsync(final.parent)
-    _evict(final, most)
+    _evict(final, max_bytes)
     store = _open_locked(final)
     if store is None:
         raise OSError(errno.EIO, "the new cache entry cannot be read")
     return store
-
-
-def _build_temporary(folder: str, sides: Mapping[str, int], fill: FillStore) -> TokenStore:
-    """Store in unnamed temporary files, which the operating system deletes when the process ends."""
-
-    def make(_: str) -> BinaryIO:
-        return files.enter_context(tempfile.TemporaryFile(dir=folder))
-
-    with ExitStack() as files:
-        try:
-            writer = StoreWriter(make, sides)
-            return map_store(writer.finish(fill(writer)), writer.files)
-        except OSError as error:
-            raise _disk_full_error(folder, error) from error
 
 
 class FileLock:
@@ -189,10 +176,10 @@ def _open_locked(folder: Path) -> TokenStore | None:
     return store
 
 
-def _evict(new: Path, most: float) -> None:
-    """Remove least recently used stores until the cache has at most `most` bytes; keep locked stores and the new store."""
+def _evict(new: Path, max_bytes: float) -> None:
+    """Remove least recently used stores until the cache has at most `max_bytes`; keep locked stores and the new store."""
     sizes = {folder: sum(size for size, _ in _file_stats(folder)) for folder in new.parent.glob("[!.]*")}
-    surplus = sum(sizes.values()) - most
+    surplus = sum(sizes.values()) - max_bytes
     for folder in sorted(sizes, key=lambda folder: _mtime(folder / MANIFEST_NAME)):
         if surplus <= 0:
             return
@@ -206,7 +193,7 @@ def _evict(new: Path, most: float) -> None:
 def _file_stats(folder: Path) -> list[tuple[int, float]]:
     """Size and modification time of each file; empty if another process removes the folder."""
     with suppress(OSError):
-        return [(found.st_size, found.st_mtime) for found in (path.stat() for path in folder.iterdir())]
+        return [(status.st_size, status.st_mtime) for status in (path.stat() for path in folder.iterdir())]
     return []
 
 
@@ -214,17 +201,6 @@ def _mtime(path: Path) -> float:
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0
-
-
-@contextmanager
-def _temporary_folder(final: Path) -> Iterator[Path]:
-    """Temporary folder next to the final path, deleted afterwards unless renamed."""
-    folder = _temporary_path(final)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _temporary_path(final: Path) -> Path:
@@ -242,20 +218,16 @@ def _remove(folder: Path) -> None:
 def _remove_stale(place: Path) -> None:
     """Delete temporary folders of dead processes after an hour without changes."""
     for folder in place.glob(".*.writing"):
-        pid = folder.name.split(".")[-3]
         newest = max([_mtime(folder), *(changed for _, changed in _file_stats(folder))])
-        if not (pid.isdigit() and _is_alive(int(pid))) and time.time() - newest > _STALE_SECONDS:
+        try:
+            os.kill(int(folder.name.split(".")[-3]), 0)
+            is_alive = True
+        except (ProcessLookupError, ValueError):
+            is_alive = False
+        except OSError:  # process of another user
+            is_alive = True
+        if not is_alive and time.time() - newest > _STALE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # process of another user
-        return True
-    return True
 
 
 # -- notes

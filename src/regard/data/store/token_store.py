@@ -140,18 +140,14 @@ def open_store(folder: Path, owner: object = None) -> TokenStore:
         with ExitStack() as stack:  # maps stay valid after the files are closed
             files = {name: stack.enter_context((folder / name).open("rb")) for name in record["files"]}
             for name, entry in record["files"].items():
-                _verify_file(name, files[name], entry, summed=whole < CHECKSUM_MAX_BYTES)
+                if os.fstat(files[name].fileno()).st_size != entry["size"]:
+                    raise CorruptStore(f"{name}: size does not match the cache record")
+                if whole < CHECKSUM_MAX_BYTES:
+                    checksum = blake2b(digest_size=16)
+                    while part := files[name].read(2**20):
+                        checksum.update(part)
+                    if checksum.hexdigest() != entry["checksum"]:
+                        raise CorruptStore(f"{name}: checksum does not match the cache record")
             return map_store(record, files, owner)
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptStore(str(error)) from error
-
-
-def _verify_file(name: str, file: BinaryIO, entry: Mapping[str, Any], summed: bool) -> None:
-    if os.fstat(file.fileno()).st_size != entry["size"]:
-        raise CorruptStore(f"{name}: size does not match the cache record")
-    if summed:
-        total = blake2b(digest_size=16)
-        while part := file.read(2**20):
-            total.update(part)
-        if total.hexdigest() != entry["checksum"]:
-            raise CorruptStore(f"{name}: checksum does not match the cache record")
