@@ -14,7 +14,7 @@ import pytest
 from regard.data.points.cloud import triangle_areas
 from regard.data.points.cloud_files import read_cloud
 from regard.data.synthetic.point_clouds import (
-    MESH_BUILDERS,
+    SOLIDS,
     SPLITS,
     CloudRecipe,
     class_name,
@@ -27,8 +27,8 @@ from regard.data.synthetic.point_clouds import (
 from regard.data.synthetic.rooms import CLASSES, room_cloud, sample_room
 from regard.errors import DataError, SettingError, UnknownNameError
 
-SOLIDS = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"
-ROOMS = "7b534b87044f58a33a91e4906abc373f1092c3cef24e920dde9bc6760009af97"
+SOLIDS_HASH = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"
+ROOMS_HASH = "7b534b87044f58a33a91e4906abc373f1092c3cef24e920dde9bc6760009af97"
 """Hashes of the sets. Changed samples are another set, which needs another name: solids-2."""
 
 
@@ -68,8 +68,8 @@ def rooms() -> Iterable[bytes]:
 
 
 def test_the_sets_are_the_same_everywhere() -> None:
-    assert summed(solids()) == SOLIDS
-    assert summed(rooms()) == ROOMS
+    assert summed(solids()) == SOLIDS_HASH
+    assert summed(rooms()) == ROOMS_HASH
 
 
 def test_point_clouds_are_pure_functions_of_split_and_number() -> None:
@@ -115,7 +115,7 @@ def distance_from_form(places: np.ndarray, part: str, number: int) -> np.ndarray
     return np.abs(heights.sum(axis=2)).min(axis=1)
 
 
-@pytest.mark.parametrize("number", range(len(MESH_BUILDERS)))
+@pytest.mark.parametrize("number", range(len(SOLIDS)))
 def test_points_are_on_the_solid_and_normals_point_outwards(number: int) -> None:
     made = solid_cloud("train", number, 800, noise=0, holes=0, rotation_mode="none")
     assert distance_from_form(made.coordinates, "train", number).max() < 1e-5
@@ -130,9 +130,9 @@ def test_points_are_on_the_solid_and_normals_point_outwards(number: int) -> None
 
 def test_solids_of_a_kind_differ_and_every_kind_is_as_frequent() -> None:
     recipe = CloudRecipe("solids-1")
-    assert Counter(label for _, _, label in iter_recipe_clouds(recipe)) == dict.fromkeys(MESH_BUILDERS, 200)
-    for kind in range(len(MESH_BUILDERS)):
-        if list(MESH_BUILDERS)[kind] != "capsule":
+    assert Counter(label for _, _, label in iter_recipe_clouds(recipe)) == dict.fromkeys(SOLIDS, 200)
+    for kind in range(len(SOLIDS)):
+        if SOLIDS[kind] != "capsule":
             sizes = [np.sort(np.ptp(solid_mesh("train", kind + 10 * n).vertices, axis=0)) for n in range(5)]
             assert len({tuple(np.round(size / size[2], 6)) for size in sizes}) == 5
 
@@ -196,9 +196,7 @@ def test_a_name_is_read_as_it_is_written() -> None:
     assert parse_cloud_recipe("data/solids") is None and parse_cloud_recipe("solids.ply") is None
     solids = parse_cloud_recipe("solids#samples=30,noise=0")
     assert solids is not None and str(solids.for_split("valid")) == "solids-1#part=valid,noise=0.0"
-    assert (
-        solids.count == 30 and solids.for_split("test").count == 500 and recipe_classes(solids) == tuple(MESH_BUILDERS)
-    )
+    assert solids.count == 30 and solids.for_split("test").count == 500 and recipe_classes(solids) == SOLIDS
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, Uniform
-from regard.data.points.cloud import DEFAULT_POINTS, FileFormatError, PointCloud, RawCloud, normalize_cloud
+from regard.data.file_discovery import FileFormatError
+from regard.data.points.cloud import DEFAULT_POINTS, PointCloud, RawCloud, normalize_cloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.points.labeled import CloudCache, CloudSample, read_unlabeled_clouds
 from regard.data.settings import DataSettings

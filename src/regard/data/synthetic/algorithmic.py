@@ -18,7 +18,7 @@ from hashlib import blake2b
 from random import Random
 
 from regard.data.reader import Columns
-from regard.data.synthetic import SPLITS, check_recipe, recipe_name, with_settings
+from regard.data.synthetic import SPLITS, Recipe
 from regard.data.text.samples import PAIRS, Pair, iterate_pairs
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, UnknownNameError
@@ -74,7 +74,16 @@ class StoryState:
         who = self.random.choice(PEOPLE)
         held = [name for name, thing in self.objects.items() if thing.holder == who]
         here = self.people[who][0] if who in self.people else None
-        free = [name for name in OBJECTS if here is not None and self._is_available(name, here)]
+        # objects not mentioned before may be anywhere
+        free = [
+            name
+            for name in OBJECTS
+            if here is not None
+            and (
+                name not in self.objects
+                or (self.objects[name].holder is None and self.objects[name].location_history[-1][0] == here)
+            )
+        ]
         does = self.random.random()
         if free and not held and does < 0.5:
             self.take(who, self.random.choice(free))
@@ -83,12 +92,6 @@ class StoryState:
         else:
             self.walk(who, self.random.choice([place for place in PLACES if place != here]))
 
-    def _is_available(self, name: str, here: str) -> bool:
-        """True if an object can be taken here; objects not mentioned before may be anywhere."""
-        if name not in self.objects:
-            return True
-        return self.objects[name].holder is None and self.objects[name].location_history[-1][0] == here
-
 
 def generate_story(random: Random, length: int, num_facts: int) -> tuple[str, str, tuple[int, ...]]:
     """Story of `length` sentences with a question, the answer, and the indices of the `num_facts` supporting sentences."""
@@ -96,25 +99,25 @@ def generate_story(random: Random, length: int, num_facts: int) -> tuple[str, st
         world = StoryState(random)
         for _ in range(length):
             world.step()
-        asked = list(_candidate_questions(world, num_facts))
-        if asked:
-            question, answer, support = random.choice(asked)
+        questions = _candidate_questions(world, num_facts)
+        if questions:
+            question, answer, support = random.choice(questions)
             return " ".join([*world.sentences, question]), answer, support
 
 
 def _candidate_questions(world: StoryState, facts: int) -> list[tuple[str, str, tuple[int, ...]]]:
     if facts == 1:
         return [(f"where is {who} ?", place, (at,)) for who, (place, at) in world.people.items()]
-    found = []
+    questions = []
     for name, thing in world.objects.items():
         place, came = thing.location_history[-1]
         if facts == 2:
-            found.append((f"where is the {name} ?", place, tuple(sorted({thing.moved_at, came}))))
+            questions.append((f"where is the {name} ?", place, tuple(sorted({thing.moved_at, came}))))
         elif len(thing.location_history) > 1 and thing.holder is not None and thing.moved_at < came:
             before, since = thing.location_history[-2]
             question = f"where was the {name} before the {place} ?"
-            found.append((question, before, tuple(sorted({thing.moved_at, came, since}))))
-    return [one for one in found if len(one[2]) == facts]
+            questions.append((question, before, tuple(sorted({thing.moved_at, came, since}))))
+    return [one for one in questions if len(one[2]) == facts]
 
 
 MAX_TRIES = 100
@@ -135,10 +138,9 @@ class AlgorithmicQuestion(Pair):
 
 
 @dataclass(frozen=True)
-class AlgorithmicRecipe:
+class AlgorithmicRecipe(Recipe):
     """Settings of a generated dataset."""
 
-    kind: str
     longest: int = 20
     """maximum length of training questions"""
     samples: int = 0
@@ -150,18 +152,11 @@ class AlgorithmicRecipe:
     """numbers of an addition start with the highest digit, as usual; otherwise with the lowest digit"""
 
     def __post_init__(self) -> None:
-        check_recipe(self, {"longest": 2, "samples": 0})
+        self.check(self.part, {"longest": (self.longest, 2), "samples": (self.samples, 0)})
 
     @property
     def count(self) -> int:
         return self.samples or (20_000 if self.part == "train" else 1000)
-
-    def __str__(self) -> str:
-        return recipe_name(self)
-
-    def for_split(self, split: str) -> AlgorithmicRecipe:
-        """Recipe of the validation or test split of this dataset."""
-        return replace(self, part=split, samples=0)
 
 
 def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
@@ -169,7 +164,7 @@ def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
     kind = entry.partition("#")[0]
     if kind not in GENERATORS:
         return None
-    return with_settings(AlgorithmicRecipe(kind), entry)
+    return AlgorithmicRecipe(kind).with_settings(entry)
 
 
 def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
@@ -177,7 +172,6 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
     recipe = parse_recipe(entry)
     if recipe is None:
         raise UnknownNameError("algorithmic dataset", entry, GENERATORS)
-    make = GENERATORS[recipe.kind]
     random = Random(f"{recipe.kind} {recipe.longest} {recipe.seed} {recipe.part} {recipe.forwards}")
     made: set[str] = set()
     full: set[int] = set()
@@ -187,25 +181,17 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
         lengths = range(recipe.longest + 1, 2 * recipe.longest + 1) if beyond else range(1, recipe.longest + 1)
         left = [length for length in lengths if length not in full]
         if not left:
-            raise DataError(
-                f"only {len(made):,} different questions exist, but {recipe.count:,} were requested.", entry,
-                advice="Lower 'samples', or raise 'longest'.",
-            )  # fmt: skip
+            problem = f"only {len(made):,} different questions exist, but {recipe.count:,} were requested."
+            raise DataError(problem, entry, advice="Lower 'samples', or raise 'longest'.")
         length = random.choice(left)
-        found = _draw_new(partial(make, random, length, recipe), made, recipe)
-        if found is None:
+        for _ in range(MAX_TRIES):
+            question, answer, support = GENERATORS[recipe.kind](random, length, recipe)
+            if question not in made and _split_of(question, recipe.seed) == recipe.part:
+                made.add(question)
+                yield AlgorithmicQuestion(question, answer, entry, len(made), support, beyond)
+                break
+        else:
             full.add(length)
-            continue
-        made.add(found[0])
-        yield AlgorithmicQuestion(*found[:2], entry, len(made), found[2], beyond)
-
-
-def _draw_new(make: Callable[[], GeneratedSample], made: set[str], recipe: AlgorithmicRecipe) -> GeneratedSample | None:
-    for _ in range(MAX_TRIES):
-        found = make()
-        if found[0] not in made and _split_of(found[0], recipe.seed) == recipe.part:
-            return found
-    return None
 
 
 def _split_of(question: str, seed: int) -> str:
@@ -214,46 +200,34 @@ def _split_of(question: str, seed: int) -> str:
     return SPLITS[max(0, number - 7)]
 
 
-def _random_digits(random: Random, length: int) -> str:
-    return "".join(random.choices("0123456789", k=length))
+def _digits(answer: Callable[[str], str], random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
+    text = "".join(random.choices("0123456789", k=length))
+    return text, answer(text), ()
 
 
-def _copy(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
-    text = _random_digits(random, length)
-    return text, text, ()
-
-
-def _reverse(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
-    text = _random_digits(random, length)
-    return text, text[::-1], ()
-
-
-def _sort(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
-    text = _random_digits(random, length)
-    return text, "".join(sorted(text)), ()
-
-
-def _add(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
+def _addition(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
     """Two numbers with `length` digits in total, at least one digit each."""
     first = random.randint(1, max(length - 1, 1))
-    one, other = (_random_number(random, digits) for digits in (first, max(length - first, 1)))
+    one, other = (
+        random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
+        for digits in (first, max(length - first, 1))
+    )
     numbers = [str(number) for number in (one, other, one + other)]
-    one_said, other_said, sum_said = numbers if recipe.forwards else [number[::-1] for number in numbers]
-    return f"{one_said}+{other_said}", sum_said, ()
+    left, right, total = numbers if recipe.forwards else [number[::-1] for number in numbers]
+    return f"{left}+{right}", total, ()
 
 
-def _random_number(random: Random, digits: int) -> int:
-    return random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
-
-
-def _story_generator(facts: int) -> Callable[[Random, int, AlgorithmicRecipe], GeneratedSample]:
-    return lambda random, length, recipe: generate_story(random, max(length, facts + 1), facts)
+def _story(num_facts: int, random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
+    return generate_story(random, max(length, num_facts + 1), num_facts)
 
 
 GENERATORS: dict[str, Callable[[Random, int, AlgorithmicRecipe], GeneratedSample]] = {
-    "copy": _copy, "reverse": _reverse, "addition": _add, "sorting": _sort,
-    "facts-1": _story_generator(1), "facts-2": _story_generator(2), "facts-3": _story_generator(3),
-}  # fmt: skip
+    "copy": partial(_digits, str),
+    "reverse": partial(_digits, lambda text: text[::-1]),
+    "addition": _addition,
+    "sorting": partial(_digits, lambda text: "".join(sorted(text))),
+    **{f"facts-{number}": partial(_story, number) for number in (1, 2, 3)},
+}
 """Generators of the datasets, by name."""
 
 

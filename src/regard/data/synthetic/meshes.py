@@ -168,6 +168,10 @@ def random_generator(seed: int, split: str, index: int, use: int) -> np.random.G
     return np.random.Generator(np.random.PCG64([seed, SPLITS.index(split), index, use]))
 
 
+def uniform_numbers(random: np.random.Generator) -> UniformFn:
+    return lambda low, high: low + (high - low) * random.random()
+
+
 def scan_mesh(
     mesh: Mesh,
     density: NDArray[np.float64] | float,

@@ -12,14 +12,15 @@ other solids would be `solids-2`. `rooms`, for segmentation, is in rooms.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from regard.data.points.cloud import PointCloud
-from regard.data.synthetic import SPLITS, check_recipe, recipe_name, with_settings
+from regard.data.synthetic import SPLITS, Recipe
 from regard.data.synthetic.meshes import (
     MAX_HOLES,
     Mesh,
@@ -32,6 +33,7 @@ from regard.data.synthetic.meshes import (
     random_generator,
     revolve,
     scan_mesh,
+    uniform_numbers,
 )
 from regard.data.synthetic.rooms import CLASSES, room_cloud
 from regard.errors import DataError, SettingError
@@ -41,74 +43,52 @@ HOLE_FRACTIONS: Final = (0.03, 0.12)
 """minimum and maximum fraction of the points that a hole removes"""
 
 
-def _box(of: UniformFn) -> Mesh:
-    return box((of(0.4, 1), of(0.4, 1), of(0.4, 1.6)))
+SOLIDS: Final = ("angle", "ball", "box", "capsule", "cone", "cylinder", "pyramid", "torus", "tube", "wedge")
 
 
-def _ball(of: UniformFn) -> Mesh:
-    """Ellipsoid with axes of different length, close to a sphere."""
-    return revolve(arc(1, -math.pi / 2, math.pi / 2, 24)).scale((1, of(0.75, 1), of(0.75, 1.35)))
-
-
-def _cylinder(of: UniformFn) -> Mesh:
-    height = of(0.6, 3)
-    return revolve([(0, 0), (1, 0), (1, height), (0, height)])
-
-
-def _cone(of: UniformFn) -> Mesh:
-    return revolve([(0, 0), (1, 0), (0, of(0.8, 2.6))])
-
-
-def _torus(of: UniformFn) -> Mesh:
-    thick = of(0.2, 0.45)
-    angles = 2 * math.pi * np.arange(25) / 24
-    return revolve([(1 + thick * math.cos(angle), thick * math.sin(angle)) for angle in angles])
-
-
-def _pyramid(of: UniformFn) -> Mesh:
-    wide, height = of(0.6, 1), of(0.8, 2)
-    return pyramid([(-1, -wide), (1, -wide), (1, wide), (-1, wide)], height)
-
-
-def _capsule(of: UniformFn) -> Mesh:
-    half = of(0.5, 1.5)
-    below = [(radius, height - half) for radius, height in arc(1, -math.pi / 2, 0, 12)]
-    return revolve([*below, *((radius, height + half) for radius, height in arc(1, 0, math.pi / 2, 12))])
-
-
-def _angle_beam(of: UniformFn) -> Mesh:
-    """L-shaped beam of two flanges."""
-    one, other, thick, length = of(0.7, 1), of(0.7, 1), of(0.15, 0.3), of(1, 3)
-    # `extrude` needs an outline that is visible from the first vertex: here the inner corner
-    outline = [(thick, thick), (thick, other), (0, other), (0, 0), (one, 0), (one, thick)]
-    return extrude(outline, length)
-
-
-def _tube(of: UniformFn) -> Mesh:
-    inner, height = of(0.5, 0.85), of(0.6, 3)
-    return revolve([(inner, 0), (1, 0), (1, height), (inner, height), (inner, 0)])
-
-
-def _wedge(of: UniformFn) -> Mesh:
-    """Triangular prism."""
-    tip, high, length = of(0, 1), of(0.6, 1.2), of(0.6, 2)
-    return extrude([(0, 0), (1, 0), (tip, high)], length)
-
-
-MESH_BUILDERS: Final[dict[str, Callable[[UniformFn], Mesh]]] = {
-    "angle": _angle_beam, "ball": _ball, "box": _box, "capsule": _capsule, "cone": _cone, "cylinder": _cylinder,
-    "pyramid": _pyramid, "torus": _torus, "tube": _tube, "wedge": _wedge,
-}  # fmt: skip
+def build_solid(kind: str, of: UniformFn) -> Mesh:
+    """Mesh of a class with random proportions."""
+    match kind:
+        case "angle":  # L-shaped beam of two flanges
+            one, other, thick, length = of(0.7, 1), of(0.7, 1), of(0.15, 0.3), of(1, 3)
+            # `extrude` needs an outline that is visible from the first vertex: here the inner corner
+            outline = [(thick, thick), (thick, other), (0, other), (0, 0), (one, 0), (one, thick)]
+            return extrude(outline, length)
+        case "ball":  # ellipsoid with axes of different length, close to a sphere
+            return revolve(arc(1, -math.pi / 2, math.pi / 2, 24)).scale((1, of(0.75, 1), of(0.75, 1.35)))
+        case "box":
+            return box((of(0.4, 1), of(0.4, 1), of(0.4, 1.6)))
+        case "capsule":
+            half = of(0.5, 1.5)
+            below = [(radius, height - half) for radius, height in arc(1, -math.pi / 2, 0, 12)]
+            return revolve([*below, *((radius, height + half) for radius, height in arc(1, 0, math.pi / 2, 12))])
+        case "cone":
+            return revolve([(0, 0), (1, 0), (0, of(0.8, 2.6))])
+        case "cylinder":
+            height = of(0.6, 3)
+            return revolve([(0, 0), (1, 0), (1, height), (0, height)])
+        case "pyramid":
+            wide, height = of(0.6, 1), of(0.8, 2)
+            return pyramid([(-1, -wide), (1, -wide), (1, wide), (-1, wide)], height)
+        case "torus":
+            thick = of(0.2, 0.45)
+            angles = 2 * math.pi * np.arange(25) / 24
+            return revolve([(1 + thick * math.cos(angle), thick * math.sin(angle)) for angle in angles])
+        case "tube":
+            inner, height = of(0.5, 0.85), of(0.6, 3)
+            return revolve([(inner, 0), (1, 0), (1, height), (inner, height), (inner, 0)])
+        case _:  # wedge: triangular prism
+            tip, high, length = of(0, 1), of(0.6, 1.2), of(0.6, 2)
+            return extrude([(0, 0), (1, 0), (tip, high)], length)
 
 
 def class_name(index: int) -> str:
-    return list(MESH_BUILDERS)[index % len(MESH_BUILDERS)]
+    return SOLIDS[index % len(SOLIDS)]
 
 
 def solid_mesh(split: str, index: int) -> Mesh:
     """Mesh of a solid, centered at its bounding box, with a maximum vertex distance of 1."""
-    random = random_generator(SEED, split, index, 0)
-    form = MESH_BUILDERS[class_name(index)](lambda low, high: low + (high - low) * random.random())
+    form = build_solid(class_name(index), uniform_numbers(random_generator(SEED, split, index, 0)))
     low, high = form.vertices.min(axis=0), form.vertices.max(axis=0)
     centred = form.translate(-(low + high) / 2)
     return centred.scale(1 / math.sqrt(float((centred.vertices**2).sum(axis=1).max())))
@@ -125,12 +105,11 @@ def solid_cloud(
         noise,
         (holes, HOLE_FRACTIONS),
         rotation_mode,
-        lambda use: random_generator(SEED, split, index, use),
+        partial(random_generator, SEED, split, index),
     )
     return PointCloud(scan.coordinates, normals=scan.normals)
 
 
-LATEST_VERSIONS = {"solids": "solids-1", "rooms": "rooms-1"}
 TASKS = {"solids-1": "classify", "rooms-1": "segment"}
 """Task of each dataset."""
 DEFAULT_SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
@@ -142,10 +121,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class CloudRecipe:
+class CloudRecipe(Recipe):
     """Settings of a generated dataset."""
 
-    kind: str
     part: str = "train"
     """train, valid or test"""
     samples: int = 0
@@ -162,7 +140,8 @@ class CloudRecipe:
     """index of a single point cloud; -1: all"""
 
     def __post_init__(self) -> None:
-        check_recipe(self, {"samples": 0, "points": 0, "number": -1, "holes": -1})
+        minimums = {"samples": (self.samples, 0), "points": (self.points, 0)}
+        self.check(self.part, minimums | {"number": (self.number, -1), "holes": (self.holes, -1)})
         if self.turn not in ("", "none", "up", "any"):
             raise SettingError(f"{self.kind}: turn must be none, up or any, got '{self.turn}'.")
         if self.holes > MAX_HOLES:
@@ -178,12 +157,8 @@ class CloudRecipe:
     def task(self) -> str:
         return TASKS[self.kind]
 
-    def __str__(self) -> str:
-        return recipe_name(self)
-
     def for_split(self, split: str) -> CloudRecipe:
-        """Recipe of the validation or test split of this dataset."""
-        return replace(self, part=split, samples=0, number=-1)
+        return replace(super().for_split(split), number=-1)
 
     def label(self, index: int) -> str:
         """Class of a point cloud; empty if the points have labels."""
@@ -205,10 +180,10 @@ class CloudRecipe:
 def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
     """Recipe of a name such as `rooms#part=test`; None if the entry is a file."""
     name = entry.partition("#")[0]
-    kind = LATEST_VERSIONS.get(name, name)
+    kind = {"solids": "solids-1", "rooms": "rooms-1"}.get(name, name)  # the newest version
     if kind not in TASKS:
         return None
-    return with_settings(CloudRecipe(kind), entry)
+    return CloudRecipe(kind).with_settings(entry)
 
 
 def iter_recipe_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
@@ -232,4 +207,4 @@ def generate_cloud(name: str) -> PointCloud | None:
 
 def recipe_classes(recipe: CloudRecipe) -> tuple[str, ...]:
     """Classes of solids, or of the objects in rooms."""
-    return tuple(MESH_BUILDERS) if recipe.task == "classify" else CLASSES
+    return SOLIDS if recipe.task == "classify" else CLASSES

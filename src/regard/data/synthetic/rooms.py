@@ -9,6 +9,7 @@ lengths are in meters. The samples of `rooms-1` must never change.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from regard.data.synthetic.meshes import (
     rectangle,
     revolve,
     scan_mesh,
+    uniform_numbers,
 )
 
 CLASSES: Final = ("floor", "wall", "table", "chair", "lamp")
@@ -241,33 +243,35 @@ def _place_lamp(
     kind, which = chance(0, 1), int(chance(0, max(len(tables), 1)))
     if kind < 0.4:
         spot = _place_footprint(chance, wide, deep, 0.25, taken)
-        return None if spot is None else _floor_lamp_mesh(chance).translate((spot.x, spot.y, 0))
+        if spot is None:
+            return None
+        lamp = _standing_lamp_mesh(chance, (1.2, 1.6), (0.12, 0.2), 0.2, 0.03, (0.015, 0.03))
+        return lamp.translate((spot.x, spot.y, 0))
     if not tables:
         return None
     table = tables.pop(which)
     aside = chance(-0.25, 0.25) * table.width
     at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
     if kind < 0.75:
-        return _pendant_lamp_mesh(chance, high).translate((*at, 0))
-    return _table_lamp_mesh(chance).translate((*at, table.height))
+        shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
+        return merge_meshes([shade, _pole_mesh(0.012, top, max(high, top + 0.2))]).translate((*at, 0))
+    lamp = _standing_lamp_mesh(chance, (0.18, 0.35), (0.06, 0.1), 0.12, 0.025, (0.01, 0.02))
+    return lamp.translate((*at, table.height))
 
 
-def _floor_lamp_mesh(chance: UniformFn) -> Mesh:
-    tall, foot = chance(1.2, 1.6), chance(0.12, 0.2)
-    shade, _ = _lampshade_mesh(chance, 0.2, tall)
-    return merge_meshes([_disc_mesh(foot, 0.0, 0.03), _pole_mesh(chance(0.015, 0.03), 0.03, tall + 0.05), shade])
-
-
-def _pendant_lamp_mesh(chance: UniformFn, high: float) -> Mesh:
-    low = chance(1.45, 1.8)
-    shade, top = _lampshade_mesh(chance, 0.2, low)
-    return merge_meshes([shade, _pole_mesh(0.012, top, max(high, top + 0.2))])
-
-
-def _table_lamp_mesh(chance: UniformFn) -> Mesh:
-    tall, foot = chance(0.18, 0.35), chance(0.06, 0.1)
-    shade, _ = _lampshade_mesh(chance, 0.12, tall)
-    return merge_meshes([_disc_mesh(foot, 0.0, 0.025), _pole_mesh(chance(0.01, 0.02), 0.025, tall + 0.03), shade])
+def _standing_lamp_mesh(
+    chance: UniformFn,
+    height: tuple[float, float],
+    foot: tuple[float, float],
+    shade: float,
+    base: float,
+    pole: tuple[float, float],
+) -> Mesh:
+    """Lamp on a foot of the height `base`, with ranges of height, foot radius and pole radius."""
+    top, radius = chance(*height), chance(*foot)
+    cover, _ = _lampshade_mesh(chance, shade, top)
+    inside = 0.05 if shade > 0.15 else 0.03  # length of the pole inside the lampshade
+    return merge_meshes([_disc_mesh(radius, 0.0, base), _pole_mesh(chance(*pole), base, top + inside), cover])
 
 
 SEED: Final = 1986
@@ -288,9 +292,7 @@ class Room(NamedTuple):
 
 
 def sample_room(split: str, index: int) -> Room:
-    random = random_generator(SEED, split, index, 0)
-    chance: UniformFn = lambda low, high: low + (high - low) * random.random()  # noqa: E731
-    things = build_room(chance)
+    things = build_room(uniform_numbers(random_generator(SEED, split, index, 0)))
     owner = np.repeat(np.arange(len(things)), [len(thing.mesh.faces) for thing in things])
     return Room(things, merge_meshes([thing.mesh for thing in things]), owner)
 
@@ -302,6 +304,7 @@ def room_cloud(
     room = sample_room(split, index)
     labels = np.array([CLASSES.index(item.kind) for item in room.objects])
     density = np.array([POINT_DENSITY[item.kind] for item in room.objects])
+    generator = partial(random_generator, SEED, split, index)
     scan = scan_mesh(
         room.mesh,
         density[room.face_object],
@@ -309,14 +312,10 @@ def room_cloud(
         noise,
         (holes, HOLE_FRACTIONS),
         rotation_mode,
-        lambda use: random_generator(SEED, split, index, use),
+        generator,
     )
     owner = room.face_object[scan.face]
-    colors = _point_colors(owner, len(room.objects), random_generator(SEED, split, index, 5))
+    random = generator(5)  # one color per object, with a random shade per point
+    colors = random.random((len(room.objects), 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
+    colors = np.rint(255 * np.clip(colors, 0, 1)).astype(np.uint8)
     return PointCloud(scan.coordinates, colors, scan.normals, labels[owner].astype(np.int64), CLASSES)
-
-
-def _point_colors(owner: NDArray[np.int64], things: int, random: np.random.Generator) -> NDArray[np.uint8]:
-    """(N, 3) colors: one color per object with a random shade per point."""
-    colours = random.random((things, 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
-    return np.rint(255 * np.clip(colours, 0, 1)).astype(np.uint8)
