@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import regard
-from regard.errors import SettingError, WeightsError
 from regard.model import Model, ModelSpec, assemble
 from regard.systems import SYSTEMS, decoder, gpt3
 from regard.tasks import TEXT_TASKS
@@ -181,17 +177,3 @@ def test_the_table_of_the_paper_is_resolved_as_documented() -> None:
     with torch.device("meta"):
         bands = gpt3.build(sizes["gpt3-small"]).window_sizes
     assert bands == (0, 256) * 6
-    with pytest.raises(SettingError, match="local_window"):
-        gpt3.Config(local_window=-1)
-
-
-# -- checkpoints of systems without a Hugging Face format
-
-
-@pytest.mark.parametrize("name", ["decoder", "gpt3"])
-def test_a_system_without_a_published_layout_is_saved_under_our_own_names(name: str, tmp_path: Path) -> None:
-    model = model_of(name, replace(SYSTEMS[name].config(), **SIZES))
-    with pytest.raises(WeightsError, match="no Hugging Face equivalent"):
-        regard.save(model, tmp_path / "theirs")
-    back = regard.load(model.save(tmp_path / "ours"))
-    assert back.config == model.config and torch.equal(back.logits(X), model.logits(X))

@@ -1,10 +1,9 @@
-"""ImageGPT against transformers: logits, classes, gradients, checkpoints in both directions, palettes, sampling."""
+"""ImageGPT against transformers: attention, states, loss, sampling; presets, initialization, checkpoints, palettes."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,188 +11,74 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import regard
+from parity import SIZES, color_rows, load_peer, make_peer
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError, SettingError, WeightsError
-from regard.model import Model, ModelSpec, assemble
-from regard.nn.blocks.heads import ClassifierHead
+from regard.errors import DataError, WeightsError
+from regard.nn.recording import record_attention
 from regard.processors import palette as palettes
 from regard.processors.palette import Palette
-from regard.systems import SYSTEMS, find_preset, imagegpt
+from regard.systems import find_preset, imagegpt
 from regard.tasks.image_generation import ImageGeneration, shift_right
 from regard.types import Batch
-from tiny import gradients, near, noise, noisy
-
-transformers = pytest.importorskip("transformers")
-transformers.utils.logging.disable_progress_bar()
-transformers.utils.logging.set_verbosity_error()
+from tiny import near
 
 SMALL = imagegpt.Config(image_size=4, num_colors=11, width=12, depth=3, heads=3, ffn_dim=20)
-BLOCK = {
-    "attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj", "feed.norm": "ln_2",
-    "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj",
-}  # fmt: skip
-REST = {"tokens.table": "transformer.wte", "position.table": "transformer.wpe", "decoder.norm": "transformer.ln_f"}
-REST |= {"colours": "lm_head", "head.classes": "score"}
-
-
-def place(name: str) -> str:
-    """Name of a parameter in transformers, independent of the tested table."""
-    part, kind = name.rsplit(".", 1)
-    if part in REST:
-        return f"{REST[part]}.{kind}"
-    _, _, number, rest = part.split(".", 3)
-    return f"transformer.h.{number}.{BLOCK[rest]}.{kind}"
-
-
-def in_our_places(theirs: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]:
-    """State dict of transformers with our names; the matrices of their blocks are (in, out)."""
-    found = {name: theirs[place(name)] for name in names}
-    return {name: t.T if t.ndim == 2 and ".blocks." in name else t for name, t in found.items()}
-
-
-class Sorting(ImageGeneration):
-    """Image classification with a head on the pooled hidden state."""
-
-    name = "classify"
-    has_labels = True
-
-    def adapt_config(self, config: Any) -> Any:
-        return replace(config, lm_head=False)
-
-    def head(self, config: Any, labels: Any) -> Any:
-        return (
-            ClassifierHead(
-                "classes", config.feature_maps()[-1].channels, len(labels), config.head_dropout, config.head_bias
-            )
-            if labels
-            else None
-        )
-
-    def logits(self, model: Any, batch: Batch) -> Tensor:
-        return model.head(model.body(batch).pooled)
-
-
-TASK = {"draw": ImageGeneration(), "classify": Sorting()}
 KIND = {"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"}
-tasks = pytest.mark.parametrize("task", TASK)
 
 
-@pytest.fixture(autouse=True)
-def both_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    import regard.tasks
-
-    monkeypatch.setattr(regard.tasks, "IMAGE_TASKS", {**regard.tasks.IMAGE_TASKS, **TASK})
-
-
-def model_of(task: str = "draw", **changes: Any) -> Model:
-    config = TASK[task].adapt_config(replace(SMALL, **changes))
-    labels = tuple("abcde") if task == "classify" else ()
-    model: Model = noisy(assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK[task], labels=labels)))
-    return model
-
-
-def their(model: Model) -> Any:
-    """Model of transformers with our weights."""
-    config = model.config
-    theirs = getattr(transformers, KIND[model.task.name])(
-        transformers.ImageGPTConfig(
-            vocab_size=config.num_colors + 1, n_positions=config.image_size**2, n_embd=config.width, n_layer=config.depth,
-            n_head=config.heads, n_inner=config.ffn_dim, layer_norm_epsilon=config.norm_eps, resid_pdrop=config.dropout,
-            embd_pdrop=config.embedding_dropout, attn_pdrop=config.attention_dropout,
-            id2label=dict(enumerate("abcde")), label2id={name: number for number, name in enumerate("abcde")},
-        )
-    ).to(next(model.parameters()).dtype).eval()  # fmt: skip
-    ours, state = model.weights(), theirs.state_dict()
-    if "lm_head.weight" in state:  # the output layer of transformers has a row per color, and none for the start token
-        assert state["lm_head.weight"].shape == (config.num_colors, config.width)
-    assert {place(name) for name in ours} == set(state)
-    with torch.no_grad():
-        for name, tensor in in_our_places(state, ours).items():
-            tensor.copy_(ours[name])
-    return theirs
-
-
-def rows(length: int = 16, colours: int = 11) -> Tensor:
-    """Color indices; each row begins with the start token."""
-    x = torch.randint(colours, (4, length), generator=torch.Generator().manual_seed(2))
-    x[:, 0] = colours
-    return x
+def peer_of(task: str = "draw", **changes: Any) -> Any:
+    return make_peer("ImageGPTConfig", KIND[task], **{**SIZES["ImageGPT"], **changes})
 
 
 # -- outputs and gradients
 
 
-@tasks
-@pytest.mark.parametrize("length", [16, 7])
-@pytest.mark.parametrize(
-    "changes", [{}, {"norm_eps": 1e-2}, {"ffn_dim": 48, "heads": 2}, {"image_size": 5, "num_colors": 12}]
-)
-def test_logits_and_gradients_equal_transformers(task: str, changes: dict[str, Any], length: int) -> None:
-    model, x = model_of(task, **changes), rows(length)
-    theirs = their(model)
-    ours, right = model.logits(x), theirs(input_ids=x).logits
-    assert ours.shape[-1] == (model.config.num_colors if task == "draw" else 5)
-    near(ours, right)
-    pull = noise(*ours.shape, seed=8)
-    named = {f"body.{name}" if not name.startswith("head.") else name: name for name in model.weights()}
-    mine = {named[name]: g for name, g in gradients(model, (ours * pull).sum()).items()}
-    assert set(mine) == set(model.weights()) and all(bool(g.any()) for g in mine.values())
-    for name, gradient in in_our_places(gradients(theirs, (right * pull).sum()), mine).items():
-        near(mine[name], gradient, 1e-11)
+@pytest.mark.parametrize("task", KIND)
+def test_short_rows_of_other_sizes_equal_transformers(task: str, tmp_path: Path) -> None:
+    peer = peer_of(task, n_positions=25, vocab_size=13)
+    model, x = load_peer(peer, tmp_path), color_rows(7)
+    near(model.logits(x), peer(input_ids=x).logits)
+    assert (model.config.image_size, model.config.num_colors) == (5, 12)
 
 
-def test_single_precision_equals_transformers_up_to_rounding() -> None:
-    model = model_of().float()
-    near(model.logits(rows()), their(model)(input_ids=rows()).logits, 1e-5)
-
-
-def test_attention_of_each_head_equals_transformers() -> None:
-    from regard.nn.recording import record_attention
-
-    model = model_of()
-    theirs = their(model)
-    right = theirs(input_ids=rows(), output_attentions=True).attentions
+def test_attention_and_states_of_each_layer_equal_transformers(tmp_path: Path) -> None:
+    peer, x = peer_of(), color_rows()
+    model = load_peer(peer, tmp_path)
+    right = peer(input_ids=x, output_attentions=True, output_hidden_states=True)
     with record_attention(model) as seen:
-        model.logits(rows())
-    for number, weights in enumerate(right):
+        states = model.body(Batch(x), taps=range(3))
+    for number, weights in enumerate(right.attentions):
         near(seen.weights(f"decoder.blocks.{number}.attend"), weights)
-
-
-def test_states_after_each_layer_equal_transformers() -> None:
-    model = model_of()
-    right = their(model)(input_ids=rows(), output_hidden_states=True).hidden_states
-    states = model.body(Batch(rows()), taps=range(3))
-    for ours, wanted in zip(states.hidden_states[:-1], right[1:-1], strict=True):
+    for ours, wanted in zip(states.hidden_states[:-1], right.hidden_states[1:-1], strict=True):
         near(ours, wanted)
-    near(states.sequence, right[-1])
-    near(states.pooled, right[-1].mean(1))
+    near(states.sequence, right.hidden_states[-1])
+    near(states.pooled, right.hidden_states[-1].mean(1))
 
 
-def test_an_image_is_pooled_over_its_real_pixels() -> None:
-    model, lengths = model_of("classify"), torch.tensor([16, 3, 9, 1])
-    padded = model.body(Batch(rows(), lengths)).pooled
-    alone = [model.body(Batch(rows()[i : i + 1, :n])).pooled for i, n in enumerate(lengths.tolist())]
-    near(padded, torch.cat(alone))
+def test_an_image_is_pooled_over_its_real_pixels(tmp_path: Path) -> None:
+    model, x, lengths = load_peer(peer_of("classify"), tmp_path), color_rows(), torch.tensor([16, 3, 9, 1])
+    alone = [model.body(Batch(x[i : i + 1, :n])).pooled for i, n in enumerate(lengths.tolist())]
+    near(model.body(Batch(x, lengths)).pooled, torch.cat(alone))
 
 
-def test_the_loss_equals_transformers_without_its_second_shift() -> None:
+def test_the_loss_equals_transformers_without_its_second_shift(tmp_path: Path) -> None:
     """transformers shifts the labels by one position: its input must be one token longer."""
-    model = model_of()
-    colours = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
-    batch = shift_right(colours, model.config)
-    assert bool((batch.inputs[:, 0] == 11).all()) and torch.equal(batch.inputs[:, 1:], colours[:, :-1])
+    peer = peer_of()
+    model = load_peer(peer, tmp_path)
+    colors = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
+    batch = shift_right(colors, model.config)
+    assert bool((batch.inputs[:, 0] == 11).all()) and torch.equal(batch.inputs[:, 1:], colors[:, :-1])
     total, count = ImageGeneration().loss(model, batch)
-    logits = their(model)(input_ids=batch.inputs).logits
-    right = torch.nn.functional.cross_entropy(logits.flatten(0, 1), colours.flatten(), reduction="sum")
-    near(total, right)
+    logits = peer(input_ids=batch.inputs).logits
+    near(total, torch.nn.functional.cross_entropy(logits.flatten(0, 1), colors.flatten(), reduction="sum"))
     assert int(count) == 48
-    twice = their(model)(input_ids=batch.inputs, labels=batch.inputs[:, :]).loss  # positions 1 … of the input
-    short, some = model.body.cross_entropy(model.states(batch.inputs).sequence[:, :-1], colours[:, :-1].contiguous())
+    twice = peer(input_ids=batch.inputs, labels=batch.inputs).loss  # positions 1 … of the input
+    short, some = model.body.cross_entropy(model.states(batch.inputs).sequence[:, :-1], colors[:, :-1].contiguous())
     near((short / some).float(), twice.float(), 1e-6)
 
 
@@ -240,118 +125,55 @@ def test_weights_are_initialized_as_in_the_code_of_the_paper() -> None:
 # -- checkpoints
 
 
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-5, torch.float64: 1e-12}
-
-
-def same_weights(model: Model, theirs: Mapping[str, Tensor]) -> None:
-    state = model.weights()
-    for name, tensor in in_our_places(theirs, state).items():
-        assert tensor.dtype == state[name].dtype and torch.equal(state[name], tensor), name
-    assert all(tensor.is_contiguous() for tensor in state.values())
-
-
-@tasks
-@dtypes
-def test_load_reads_save_pretrained(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    wanted = model_of(task).to(dtype)
-    theirs = their(wanted)
-    theirs.save_pretrained(tmp_path)
-    model = regard.load(tmp_path, dtype="stored")
-    assert model.config == wanted.config and model.task.name == task and not model.notes
-    assert model.spec.labels == wanted.spec.labels
-    same_weights(model, theirs.state_dict())
-    near(model.logits(rows()), theirs(input_ids=rows()).logits, TOLERANCE[dtype])
-
-
-@tasks
-@dtypes
-def test_from_pretrained_reads_save(task: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model = model_of(task, dropout=0.3, norm_eps=1e-4).to(dtype)
+def test_the_palette_and_the_settings_are_saved_with_the_weights(tmp_path: Path) -> None:
+    model = load_peer(peer_of(), tmp_path / "peer")
     model.processor = Palette(np.linspace(-1, 1, 33).reshape(11, 3), 4)
-    regard.save(model, tmp_path)
-    assert {t.dtype for t in load_file(tmp_path / "model.safetensors").values()} == {dtype}
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["architectures"] == [KIND[task]] and config["n_positions"] == 16 and config["vocab_size"] == 12
-    theirs, told = getattr(transformers, KIND[task]).from_pretrained(tmp_path, dtype=dtype, output_loading_info=True)
-    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert theirs.config.resid_pdrop == 0.3
-    same_weights(model, theirs.state_dict())
-    near(model.logits(rows()), theirs.eval()(input_ids=rows()).logits, TOLERANCE[dtype])
-    back = regard.load(tmp_path, dtype="stored")
-    assert back.config == model.config and np.array_equal(back.processor.colors, model.processor.colors)
-    assert torch.equal(back.logits(rows()), model.logits(rows()))
+    regard.save(model, tmp_path / "own")
+    back = regard.load(tmp_path / "own")
+    assert np.array_equal(back.processor.colors, model.processor.colors)  # type: ignore[union-attr]
+    assert torch.equal(back.logits(color_rows()), model.logits(color_rows()))
 
 
 def test_old_files_with_masks_and_bare_bodies_are_read(tmp_path: Path) -> None:
-    theirs = their(model_of())
-    theirs.save_pretrained(tmp_path)
+    peer, x = peer_of(), color_rows()
+    peer.save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     masks = {f"transformer.h.{n}.attn.{name}": torch.ones(1) for n in range(3) for name in ("bias", "masked_bias")}
     save_file({**tensors, **masks}, tmp_path / "model.safetensors")
-    near(regard.load(tmp_path).logits(rows()), theirs(input_ids=rows()).logits)
-    theirs.transformer.save_pretrained(tmp_path / "bare")
-    bare = regard.load(tmp_path / "bare")
-    near(bare.states(rows()).sequence, theirs.transformer(input_ids=rows()).last_hidden_state)
+    near(regard.load(tmp_path).logits(x), peer(input_ids=x).logits)
+    bare = load_peer(peer.transformer, tmp_path / "bare")
+    near(bare.states(x).sequence, peer.transformer(input_ids=x).last_hidden_state)
     assert any("Random weights" in note for note in bare.notes)  # the output layer
 
 
 def test_weights_of_the_other_task_are_dropped_and_reported(tmp_path: Path) -> None:
-    their(model_of("draw")).save_pretrained(tmp_path / "draw")
-    sorts = regard.load(tmp_path / "draw", task="classify")
-    assert not sorts.config.lm_head and any("lm_head.weight" in note for note in sorts.notes) and sorts.has_new_head
-    their(model_of("classify")).save_pretrained(tmp_path / "classify")
-    draws = regard.load(tmp_path / "classify", task="draw")
-    assert draws.config.lm_head and any("score.weight" in note for note in draws.notes)
-    assert draws.logits(rows()).shape == (4, 16, 11)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("activation_function", "gelu"), ("scale_attn_weights", False), ("scale_attn_by_inverse_layer_idx", True),
-        ("add_cross_attention", True), ("tie_word_embeddings", True), ("n_positions", 15), ("surprise", 1),
-    ],
-)  # fmt: skip
-def test_a_config_that_would_compute_something_else_is_refused(key: str, value: Any, tmp_path: Path) -> None:
-    their(model_of()).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}))
-    with pytest.raises(WeightsError, match=key):
-        regard.load(tmp_path)
-
-
-def test_sizes_that_cannot_be_are_refused() -> None:
-    for name in ("image_size", "num_colors", "depth"):
-        with pytest.raises(SettingError, match=name):
-            replace(SMALL, **{name: 0})
-    with pytest.raises(SettingError, match="not divisible"):
-        replace(SMALL, heads=5)
+    model = load_peer(peer_of("draw"), tmp_path / "draw", task="classify")
+    assert not model.config.lm_head and any("lm_head.weight" in note for note in model.notes) and model.has_new_head
+    model = load_peer(peer_of("classify"), tmp_path / "classify", task="draw")
+    assert model.config.lm_head and any("score.weight" in note for note in model.notes)
+    assert model.logits(color_rows()).shape == (4, 16, 11)
 
 
 # -- sampling
 
 
-def test_cached_steps_equal_one_pass() -> None:
-    model, x = model_of(), rows()
+def test_cached_steps_equal_one_pass(tmp_path: Path) -> None:
+    model, x = load_peer(peer_of(), tmp_path), color_rows()
     whole = model.logits(x)
-    state = model.body.start(Batch(x[:, :3]))
-    for place_ in range(2, 16):
-        near(model.body.step(x[:, place_], state), whole[:, place_])
-    fixed = model.body.start(Batch(x[:, :5]), max_positions=16)
-    for place_ in range(4, 16):
-        near(model.body.step(x[:, place_], fixed), whole[:, place_])
+    for prompt, room in ((3, None), (5, 16)):
+        state = model.body.start(Batch(x[:, :prompt]), max_positions=room)
+        for at in range(prompt - 1, 16):
+            near(model.body.step(x[:, at], state), whole[:, at])
 
 
-def test_greedy_and_beam_search_equal_transformers() -> None:
-    model = model_of()
-    theirs, prompt = their(model), rows()[:, :4]
-    for beam in (1, 3):
-        found = search(
-            model.body, Batch(prompt), 11, torch.full((4,), 13), DecodeSettings(num_beams=beam, length_penalty=0.0)
-        )
-        right = theirs.generate(
-            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=13, do_sample=False, num_beams=beam,
+def test_greedy_and_beam_search_equal_transformers(tmp_path: Path) -> None:
+    peer, prompt = peer_of(), color_rows()[:, :4]
+    model = load_peer(peer, tmp_path)
+    for beams in (1, 3):
+        settings = DecodeSettings(num_beams=beams, length_penalty=0.0)
+        found = search(model.body, Batch(prompt), 11, torch.full((4,), 13), settings)
+        right = peer.generate(
+            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=13, do_sample=False, num_beams=beams,
             length_penalty=0.0, pad_token_id=11,
         )  # fmt: skip
         assert [list(options[0].tokens) for options in found] == right[:, 4:].tolist()

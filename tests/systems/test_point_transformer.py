@@ -15,7 +15,7 @@ from test_vector_attention import noise, weights_of
 from torch import Tensor, nn
 
 import plainly
-from regard.errors import RegardError, SettingError
+from regard.errors import RegardError
 from regard.nn.points import body as points
 from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
 from regard.nn.points.hierarchy import lexicographic_order
@@ -313,20 +313,6 @@ def test_a_preset_is_described_layer_by_layer(name: str) -> None:
     told = info(name)
     assert told.parameters == point.PRESETS[name].parameters == sum(layer.parameters for layer in told.layers)
     assert told.flops > 0 and list(told.recipes) == ["classify", "segment"]
-
-
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"widths": (32, 64)}, r"model\.depths"),
-    ({"downsample": (2, 4, 4, 4, 4)}, r"model\.downsample"),
-    ({"downsample": (1, 4, 1, 4, 4)}, "later stages"),
-    ({"num_neighbors": (0, 8, 8, 8, 8)}, r"model\.num_neighbors"),
-    ({"share_planes": 3}, r"model\.share_planes"),
-    ({"feature_dim": -1}, r"model\.feature_dim"),
-    ({"dropout": 1.0}, r"model\.dropout"),
-])  # fmt: skip
-def test_settings_that_make_no_model_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
-        Config(**changes)
 
 
 def test_stages_belong_together() -> None:

@@ -1,10 +1,8 @@
-"""ResNet and BiT against `transformers` in float64 with random weights: features, gradients, sizes, checkpoints."""
+"""ResNet and BiT: feature maps of all variants against transformers, convolutions and norms, sizes, checkpoints."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,27 +15,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard import tasks
+from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
 from regard.config import as_dict, from_dict
-from regard.errors import RegardError, SettingError, WeightsError
-from regard.nn.blocks.heads import ClassifierHead
-from regard.nn.vision.convnet import BatchNorm, ConvBody, Convolution, StandardizedConv2d, bottleneck_width, pad_same
+from regard.errors import RegardError, WeightsError
+from regard.nn.vision.convnet import BatchNorm, Convolution, StandardizedConv2d, bottleneck_width, pad_same
 from regard.nn.vision.dense import depth_head, segmentation_head
-from regard.systems import SYSTEMS, bit, resnet
+from regard.systems import bit, resnet
 from regard.systems.common.system import System
-from regard.tasks.base import Task
 from regard.training.checkpoint import latest_checkpoint, save_checkpoint
-from regard.training.settings import TrainSettings
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import read_checkpoint
 from tiny import near, noise, noisy
 
-CLASSIC: dict[str, Any] = {
-    "num_channels": 2, "embedding_size": 6, "hidden_sizes": [12, 20, 16, 24], "depths": [2, 1, 3, 1],
-}  # fmt: skip
-STANDARD: dict[str, Any] = {
-    "num_channels": 2, "embedding_size": 8, "hidden_sizes": [16, 40, 64, 72], "depths": [2, 1, 3, 2], "num_groups": 4,
-}  # fmt: skip
 OURS = {
     "resnet": resnet.Config(in_channels=2, stem_channels=6, widths=(12, 20, 16, 24), depths=(2, 1, 3, 1)),
     "bit": bit.Config(in_channels=2, stem_channels=8, widths=(16, 40, 64, 72), depths=(2, 1, 3, 2), norm_groups=4),
@@ -49,52 +37,17 @@ systems = pytest.mark.parametrize("system", [resnet.SYSTEM, bit.SYSTEM], ids=["r
 
 
 def theirs(system: str, kind: str = "Model", **changes: Any) -> Any:
-    sizes = {"resnet": CLASSIC, "bit": STANDARD}[system]
-    config = getattr(transformers, f"{NAMED[system]}Config")(**{**sizes, "num_labels": 5, **changes})
-    peer = noisy(getattr(transformers, NAMED[system] + kind)(config))
-    for number, (name, buffer) in enumerate(peer.named_buffers()):
-        if "running" in name:  # running statistics are compared too
-            buffer.copy_(noise(*buffer.shape, seed=number).abs() + 0.5)
-        if "tracked" in name:
-            buffer.fill_(7)
-    return peer
+    return make_peer(f"{NAMED[system]}Config", NAMED[system] + kind, **{**SIZES[NAMED[system]], **changes})
 
 
-def saved(peer: Any, folder: Path) -> Path:
-    peer.save_pretrained(folder)
-    return folder
-
-
-def opened(system: System, folder: Path) -> ConvBody:
-    """Model body of a Hugging Face checkpoint, loaded by the tables of the system alone."""
-    told = json.loads((folder / "config.json").read_text())
-    config = from_dict(system.config, system.published.read(told), "model.")
-    config, tensors = system.from_published(config, read_checkpoint(folder))
-    body = system.build(config).double().eval()
-    found, _ = system.names.read(tensors, body.state_dict())
-    body.load_state_dict(found)
-    return body  # type: ignore[return-value]
-
-
-def agree(system: System, body: ConvBody, peer: Any, x: Tensor, tolerance: float = 1e-11) -> None:
-    """Compare hidden states, pooled output, feature maps and all gradients."""
-    ours, right = body(Batch(x), ALL), peer(x, output_hidden_states=True)
-    summary = right.pooler_output.flatten(1)
-    near(ours.sequence, right.last_hidden_state.flatten(2).mT, tolerance)
-    near(ours.pooled, summary, tolerance)
-    for found, wanted in zip(ours.hidden_states, right.hidden_states[1:], strict=True):
-        near(found, wanted, tolerance)
-    weighed(ours.sequence, ours.pooled, *ours.hidden_states).backward()
-    weighed(right.last_hidden_state.flatten(2).mT, summary, *right.hidden_states[1:]).backward()
-    written = system.names.write({name: p.grad for name, p in body.named_parameters() if p.grad is not None})
-    expected = {f"{system.name}.{name}": p.grad for name, p in peer.named_parameters()}
-    assert set(written) == set(expected)
-    for name, grad in expected.items():
-        near(written[name], grad, 1e-10)
-
-
-def weighed(*values: Tensor) -> Tensor:
-    return sum((noise(*value.shape, seed=number) * value).sum() for number, value in enumerate(values))  # type: ignore[return-value]
+def agree(model: regard.Model, peer: Any, x: Tensor, folder: Path) -> None:
+    """Compare hidden states, pooled output, feature maps, all gradients, and running statistics."""
+    ours, right = model.body(Batch(x), ALL), peer(x, output_hidden_states=True)
+    own = (ours.sequence, ours.pooled, *ours.hidden_states)
+    expected = right.last_hidden_state.flatten(2).mT, right.pooler_output.flatten(1), *right.hidden_states[1:]
+    for found, wanted in zip(own, expected, strict=True):
+        near(found, wanted, 1e-11)
+    assert_gradients(model, peer, weighted_sum(own), weighted_sum(expected), folder)
 
 
 # -- parity
@@ -109,23 +62,17 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["asked", "taught"])
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=["bottleneck", "basic", "coarse", "early", "narrow"])
 def test_feature_maps_and_statistics_of_resnet_equal_transformers(
     kind: dict[str, Any], training: bool, tmp_path: Path
 ) -> None:
     peer = theirs("resnet", **kind)
-    body = opened(resnet.SYSTEM, saved(peer, tmp_path))
+    model = load_peer(peer, tmp_path).train(training)
+    before = model.body.stem.norm.running_mean.clone()
     for seed, shape in enumerate(SHAPES):
-        peer.train(training).zero_grad()
-        body.train(training).zero_grad()
-        agree(resnet.SYSTEM, body, peer, noise(4, 2, *shape, seed=seed))
-    statistics = {name: tensor for name, tensor in peer.state_dict().items() if "running" in name}
-    found = resnet.NAMES.write(body.state_dict())
-    for name, tensor in statistics.items():
-        near(found[f"resnet.{name}"], tensor, 1e-11)
-    before = theirs("resnet", **kind).state_dict()
-    assert all(torch.equal(tensor, before[name]) is not training for name, tensor in statistics.items())
+        agree(model, peer.train(training), noise(4, 2, *shape, seed=seed), tmp_path / str(seed))
+    assert torch.equal(model.body.stem.norm.running_mean, before) is not training
 
 
 STANDARDS = list(itertools.product(["preactivation", "bottleneck"], [None, "same"], [False, True]))
@@ -134,26 +81,16 @@ STANDARDS = list(itertools.product(["preactivation", "bottleneck"], [None, "same
 @pytest.mark.parametrize(("kind", "padding", "fits"), STANDARDS)
 def test_feature_maps_of_bit_equal_transformers(kind: str, padding: str | None, fits: bool, tmp_path: Path) -> None:
     peer = theirs("bit", layer_type=kind, global_padding=padding, embedding_dynamic_padding=fits)
-    body = opened(bit.SYSTEM, saved(peer, tmp_path)).train()
+    model = load_peer(peer, tmp_path).train()
     for seed, shape in enumerate(SHAPES):
-        peer.zero_grad()
-        body.zero_grad()
-        agree(bit.SYSTEM, body, peer, noise(2, 2, *shape, seed=seed))
+        agree(model, peer, noise(2, 2, *shape, seed=seed), tmp_path / str(seed))
 
 
 @pytest.mark.parametrize("stride", [4, 8, 16])
 @pytest.mark.parametrize("kind", ["preactivation", "bottleneck"])
 def test_stages_that_do_not_halve_reach_as_far_as_the_published_ones(kind: str, stride: int, tmp_path: Path) -> None:
     peer = theirs("bit", layer_type=kind, global_padding="same", output_stride=stride)
-    agree(bit.SYSTEM, opened(bit.SYSTEM, saved(peer, tmp_path)), peer, noise(2, 2, 37, 53))
-
-
-@systems
-def test_outputs_of_an_image_do_not_depend_on_its_batch(system: System) -> None:
-    body = noisy(system.build(OURS[system.name]))
-    x = noise(3, 2, 40, 32)
-    together = body(Batch(x)).pooled
-    near(torch.cat([body(Batch(one[None])).pooled for one in x]), together, 1e-11)
+    agree(load_peer(peer, tmp_path), peer, noise(2, 2, 37, 53), tmp_path / "gradients")
 
 
 # -- parts
@@ -263,17 +200,6 @@ def test_presets_have_the_parameters_of_the_published_models(system: System, pre
     assert classes(system, preset) == whole == sum(p.numel() for p in peer.parameters())
 
 
-@pytest.mark.parametrize(("system", "preset"), [(s, p) for s in (resnet.SYSTEM, bit.SYSTEM) for p in s.presets])
-def test_presets_have_the_stated_parameters_and_existing_recipes(system: System, preset: str) -> None:
-    found = system.presets[preset]
-    with torch.device("meta"):
-        body = system.build(found.config)
-    assert sum(p.numel() for p in body.parameters()) == found.parameters
-    assert sum(found.config.depths) == sum(map(len, body.stages))
-    for recipe in (found.recipe, *system.recipes.values(), *system.finetune_recipes.values()):
-        from_dict(TrainSettings, recipe["train"], "train.")
-
-
 @pytest.mark.parametrize(
     ("system", "config"),
     [
@@ -302,49 +228,6 @@ def test_dense_heads_predict_each_pixel(system: System, shape: tuple[int, int]) 
     assert depth(body(Batch(x), depth.tap_indices).hidden_states, shape).shape == (2, *shape)
 
 
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("resnet", {"widths": (8, 8, 8)}, r"model\.widths"),
-    ("resnet", {"widths": (8, 8, 8, 3)}, "least"),
-    ("resnet", {"depths": (1, 1, 0, 1)}, "model.depths"),
-    ("resnet", {"stem_kernel": 4}, "must be odd"),
-    ("resnet", {"stem_stride": 0}, "model.stem_stride"),
-    ("resnet", {"head_dropout": 1.0}, "head_dropout"),
-    ("bit", {"widths": (16, 40, 64, 70)}, "multiples"),
-    ("bit", {"stem_channels": 6}, r"model\.norm_groups"),
-    ("bit", {"norm_groups": 16}, r"model\.norm_groups"),
-    ("bit", {"output_stride": 12}, "16"),
-    ("bit", {"depths": (1, 1, 1)}, r"model\.depths"),
-    ("bit", {"image_size": 0}, "model.image_size"),
-    ("bit", {"head_dropout": -0.1}, "head_dropout"),
-]
-
-
-@pytest.mark.parametrize(("name", "changes", "told"), BAD)
-def test_settings_that_make_no_model_are_refused(name: str, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
-        replace(OURS[name], **changes)
-
-
-FOREIGN: list[tuple[System, dict[str, Any], str]] = [
-    (resnet.SYSTEM, {"hidden_act": "gelu"}, "'gelu'"),
-    (resnet.SYSTEM, {"something": 1}, "something"),
-    (bit.SYSTEM, {"hidden_act": "gelu"}, "'gelu'"),
-    (bit.SYSTEM, {"global_padding": "VALID"}, "'VALID'"),
-    (bit.SYSTEM, {"width_factor": 3}, "supported"),
-    (bit.SYSTEM, {"layer_type": "other"}, "'other'"),
-    (bit.SYSTEM, {"drop_path_rate": 0.1}, "drop_path_rate"),
-]
-
-
-@pytest.mark.parametrize(("system", "changes", "told"), FOREIGN)
-def test_published_configs_that_mean_something_else_are_refused(
-    system: System, changes: dict[str, Any], told: str
-) -> None:
-    written = system.published.write(as_dict(OURS[system.name]))
-    with pytest.raises(WeightsError, match=told):
-        system.published.read({**written, **changes})
-
-
 @systems
 def test_a_published_config_without_keys_means_the_default(system: System) -> None:
     told = system.published.read({"model_type": system.name})
@@ -354,61 +237,11 @@ def test_a_published_config_without_keys_means_the_default(system: System) -> No
 # -- checkpoints
 
 
-class Classes(Task):
-    """Substitute for an image classification task."""
-
-    name, modality, has_labels = "classify", "image", True
-
-    def load_processor(self, folder: Path) -> Any:
-        return None
-
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ClassifierHead("classes", config.widths[-1], len(labels), config.head_dropout) if labels else None
-
-    def logits(self, model: Any, batch: Batch) -> Tensor:
-        return model.head(model.body(batch).pooled)
-
-
-@pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for system in (resnet.SYSTEM, bit.SYSTEM):
-        if system.name not in SYSTEMS:
-            monkeypatch.setitem(SYSTEMS, system.name, system)
-    if "classify" not in tasks.IMAGE_TASKS:
-        monkeypatch.setitem(tasks.IMAGE_TASKS, "classify", Classes())
-
-
-@systems
-@pytest.mark.usefixtures("listed")
-def test_folders_of_classifiers_are_read_and_written_with_their_classes(system: System, tmp_path: Path) -> None:
-    peer, x = theirs(system.name, "ForImageClassification"), noise(2, 2, 37, 53)
-    model = regard.load(saved(peer, tmp_path / "theirs"))
-    assert model.spec.labels == tuple(f"LABEL_{number}" for number in range(5)) and not model.notes
-    assert model.config == OURS[system.name] and model.spec.system is system
-    right = peer(x).logits
-    near(model.logits(x), right, 1e-11)
-    regard.save(model, tmp_path / "ours", layout="huggingface")
-    again, told = type(peer).from_pretrained(tmp_path / "ours", dtype=torch.float64, output_loading_info=True)
-    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    before = peer.state_dict()
-    assert set(again.state_dict()) == set(before)
-    for name, tensor in again.state_dict().items():
-        assert tensor.dtype == before[name].dtype
-        assert torch.equal(tensor, before[name]) or (name.endswith("num_batches_tracked") and int(tensor) == 0)
-    for key in (*CLASSIC, "layer_type", "hidden_act", "label2id"):
-        assert getattr(again.config, key) == getattr(peer.config, key)
-    for folder in ("ours", "run"):
-        if folder == "run":
-            model.save(tmp_path / folder)
-        near(regard.load(tmp_path / folder).logits(x), right, 1e-11)
-
-
 @systems
 @pytest.mark.parametrize("kind", ["Model", "Backbone"])
-@pytest.mark.usefixtures("listed")
 def test_bare_bodies_and_backbones_are_read(system: System, kind: str, tmp_path: Path) -> None:
     peer, x = theirs(system.name, kind), noise(2, 2, 37, 53)
-    model = regard.load(saved(peer, tmp_path))
+    model = load_peer(peer, tmp_path)
     assert model.head is None and model.has_new_head
     states: BodyOutput = model.body(Batch(x), ALL)
     maps = peer(x, output_hidden_states=True).hidden_states[1:]
@@ -416,7 +249,6 @@ def test_bare_bodies_and_backbones_are_read(system: System, kind: str, tmp_path:
         near(found, wanted, 1e-11)
 
 
-@pytest.mark.usefixtures("listed")
 def test_a_stem_for_small_images_is_saved_in_native_format(tmp_path: Path) -> None:
     model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4).double()
     with torch.no_grad():
@@ -430,7 +262,6 @@ def test_a_stem_for_small_images_is_saved_in_native_format(tmp_path: Path) -> No
     near(again.states(x).pooled, model.eval().states(x).pooled)
 
 
-@pytest.mark.usefixtures("listed")
 def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_path: Path) -> None:
     model = regard.build("resnet-tiny", widths=(4, 8, 8, 12), stem_channels=4)
     model.body(Batch(torch.randn(4, 3, 28, 28)))

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.errors import SettingError
 from regard.model import Model
 from regard.nn.recurrent.rnn import ReadingOrder
 from regard.systems import rnn
 from regard.types import Batch
-from tiny import gradients, near, noise, noisy, tiny
+from tiny import gradients, near, noise, tiny
 
 Vector = list[Tensor]
 Matrix = list[Vector]
@@ -257,30 +256,3 @@ def test_without_init_std_matrices_are_initialized_by_fan_in_and_embeddings_wide
     for name, parameter in body.named_parameters():
         right = 0.3 if name in ("tables.target.weight", "tables.source.weight") else parameter.shape[1] ** -0.5
         assert float(parameter.detach().std()) == pytest.approx(right, rel=0.03), name
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"width": 5, "bidirectional": True}, "even model.width"),
-        ({"tie_embeddings": "all"}, "model.tie_embeddings=source_target"),
-        ({"tie_embeddings": "source_target", "source_vocab_size": 9}, "model.tie_embeddings=none"),
-        ({"source_vocab_size": 6}, "tokenizer"),
-        ({"depth": 0}, "least"),
-        ({"init_range": -0.1}, "least"),
-        ({"dropout": 1.0}, r"in \[0, 1\)"),
-        ({"eos_id": 7}, r"model\.eos_id"),
-    ],
-)
-def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
-        rnn.Config(**{**SIZES, **changes})
-
-
-def test_it_runs_in_half_precision_as_far_as_that_reaches() -> None:
-    for kind in CELLS:
-        model = noisy(tiny("rnn", cell=kind), scale=0.2).float()
-        right = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
-        with torch.autocast("cpu", torch.bfloat16):
-            ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
-        torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)

@@ -10,7 +10,6 @@ from test_rnn import LENGTHS, TARGET, Matrix, Vector, X, by, each, numbers, plus
 from torch import Tensor
 
 import regard
-from regard.errors import SettingError
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.nn.recurrent.gru import GRUCell
@@ -232,24 +231,3 @@ def test_weights_are_initialized_as_in_the_paper() -> None:
                 torch.testing.assert_close(square @ square.T, torch.eye(len(square)), atol=1e-5, rtol=0)
         else:
             assert std == pytest.approx(0.001 if ".score." in name else 0.01, rel=0.06), name
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"attention_score": "dot"}, "model.attention_score=general"),
-        ({"tie_embeddings": "all"}, r"model\.maxout"),
-        ({"attention_dim": 0}, "least"),
-    ],
-)
-def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
-        rnnsearch.Config(**{**SIZES, **changes})
-
-
-def test_it_runs_in_half_precision_as_far_as_that_reaches() -> None:
-    model = noisy(tiny("rnnsearch"), scale=0.2).float()
-    right = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
-    with torch.autocast("cpu", torch.bfloat16):
-        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
-    torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)

@@ -1,8 +1,7 @@
-"""Swin against `transformers` in float64 with random parameters; windows against a dense implementation."""
+"""Swin: grids of all sizes against transformers, windows against a dense implementation, stochastic depth, layouts."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,19 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from safetensors.torch import load_file
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from transformers.models.swin import modeling_swin
 
-import regard
 from oracle import near, noise, noisy
-from regard.config import as_dict, from_dict
-from regard.errors import RegardError, SettingError, WeightsError
+from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
+from regard.errors import RegardError
 from regard.model import ModelSpec, assemble
 from regard.nn.attention.relative_positions import BoundPosition, PositionIds
-from regard.nn.blocks.heads import ClassifierHead
 from regard.nn.recording import record_attention
 from regard.nn.vision import swin as shifted
 from regard.nn.vision.swin import (
@@ -39,12 +33,8 @@ from regard.nn.vision.swin import (
 from regard.systems import swin
 from regard.tasks import IMAGE_TASKS
 from regard.types import Batch
-from regard.weights.tables import Tensors, read_checkpoint, write_safetensors
+from regard.weights.tables import Tensors
 
-SIZES: dict[str, Any] = {
-    "image_size": 32, "patch_size": 2, "num_channels": 3, "embed_dim": 8, "depths": [2, 3, 2, 2], "num_heads": [2, 1, 4, 8],
-    "window_size": 3, "mlp_ratio": 1.5, "drop_path_rate": 0.0, "num_labels": 5,
-}  # fmt: skip
 TINY = swin.Config(
     image_size=32,
     patch_size=2,
@@ -59,38 +49,7 @@ TINY = swin.Config(
 
 def theirs(name: str = "SwinForImageClassification", **changes: Any) -> Any:
     """A new model for each image size: after a small grid, transformers no longer shifts (`shift_size` stays 0)."""
-    return noisy(getattr(transformers, name)(transformers.SwinConfig(**{**SIZES, **changes}))).eval()
-
-
-class Ours(nn.Module):
-    """Body and head of a checkpoint, loaded by the tables of the system alone."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        published = json.loads((folder / "config.json").read_text())
-        config = from_dict(swin.Config, swin.PUBLISHED.read(published), "model.")
-        self.config, tensors = swin.from_published(config, read_checkpoint(folder))
-        self.body: Any = swin.build(self.config)
-        classes = tensors.get("classifier.weight")
-        if classes is not None:
-            self.head = ClassifierHead("classes", self.config.widths[-1], len(classes), self.config.head_dropout)
-        weights, self.foreign = swin.NAMES.read(tensors, self.weights())
-        for name, tensor in weights.items():
-            part, own = (self.head, name.removeprefix("head.")) if name.startswith("head.") else (self.body, name)
-            part.get_parameter(own).data = tensor
-
-    def weights(self) -> Tensors:
-        return {
-            name.removeprefix("body."): parameter.detach() for name, parameter in self.named_parameters()
-        }  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(Batch(x)).pooled)
-
-
-def ours(peer: Any, folder: Path) -> Any:
-    peer.save_pretrained(folder)
-    return Ours(folder).eval()
+    return make_peer("SwinConfig", name, **{**SIZES["Swin"], "image_size": 32, "drop_path_rate": 0.0, **changes})
 
 
 @contextmanager
@@ -120,34 +79,6 @@ def middles() -> Iterator[None]:
         modeling_swin.SwinAttention.forward, modeling_swin.SwinRelativePositionBias.forward = attend, bias
 
 
-def gradients_agree(model: Any, peer: Any, own: Tensor, right: Tensor, reached: bool) -> None:
-    """Compare the gradients of a weighted sum for every parameter; `reached`: no gradient is 0."""
-    weigh = noise(*right.shape, seed=8)
-    (own * weigh).sum().backward()
-    (right * weigh).sum().backward()
-    written = swin.NAMES.write(
-        {name.removeprefix("body."): p.grad for name, p in model.named_parameters() if p.grad is not None}
-    )
-    expected = {_on_disk(name): p.grad for name, p in peer.named_parameters() if p.grad is not None}
-    assert set(written) == set(expected) and len(expected) == len(list(peer.parameters()))
-    largest = max(float(grad.abs().max()) for grad in expected.values())
-    for name, grad in expected.items():
-        assert grad.any() or not reached, name
-        gap = float((written[name] - grad).abs().max())
-        assert gap <= 1e-11 * largest, f"{name}: {gap:.3g}"
-
-
-def _on_disk(name: str) -> str:
-    for new, old in (
-        ("attention.q_proj", "attention.self.query"), ("attention.k_proj", "attention.self.key"),
-        ("attention.v_proj", "attention.self.value"), ("attention.o_proj", "attention.output.dense"),
-        ("attention.relative_position_bias.", "attention.self."), ("mlp.fc1", "intermediate.dense"),
-        ("mlp.fc2", "output.dense"),
-    ):  # fmt: skip
-        name = name.replace(new, old)
-    return name
-
-
 CASES = [
     pytest.param((48, 48), {}, id="fits"),
     pytest.param((32, 32), {"window_size": 2}, id="window of 2"),
@@ -170,30 +101,36 @@ def test_classes_and_their_gradients_are_those_of_image_classification(
     size: tuple[int, int], changes: dict[str, Any], tmp_path: Path
 ) -> None:
     peer = theirs(**changes)
-    model = ours(peer, tmp_path)
+    model = load_peer(peer, tmp_path)
     x = noise(2, model.config.in_channels, *size).requires_grad_()
     with middles():
-        right = peer(x)
-    own = model(x)
-    near(own, right.logits, 1e-11)
-    weigh = noise(*own.shape, seed=8)
-    near(*(torch.autograd.grad((out * weigh).sum(), x, retain_graph=True)[0] for out in (own, right.logits)), 1e-10)
-    # a single token in a window attends to itself whatever its query, so that query and key have no gradient
-    gradients_agree(model, peer, own, right.logits, reached=min(size) > 12)
+        right = peer(x).logits
+    own = model.logits(x)
+    near(own, right, 1e-11)
+    ours, expected = weighted_sum([own]), weighted_sum([right])
+    near(*(torch.autograd.grad(total, x, retain_graph=True)[0] for total in (ours, expected)), 1e-10)
+    assert_gradients(model, peer, ours, expected, tmp_path / "gradients")
 
 
 def test_the_published_code_needs_no_help_where_no_grid_is_smaller_than_a_window(tmp_path: Path) -> None:
-    peer = theirs()
-    near(ours(peer, tmp_path)(noise(2, 3, 57, 43)), peer(noise(2, 3, 57, 43)).logits, 1e-11)
+    peer, x = theirs(), noise(2, 3, 57, 43)
+    model = load_peer(peer, tmp_path)
+    right = peer(x).logits
+    near(model.logits(x), right, 1e-11)
     assert [layer.shift_size for layer in peer.swin.encoder.layers[0].blocks] == [0, 1]
     with pytest.raises(RuntimeError, match="match"):
         theirs()(noise(2, 3, 16, 16))
+    model.logits(
+        noise(2, 3, 9, 4)
+    )  # transformers stops shifting after a small image; here earlier images do not matter
+    near(model.logits(x), right, 1e-11)
+    assert not list(model.buffers())
 
 
 @pytest.mark.parametrize("size", [(48, 48), (57, 43)])
 def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, int], tmp_path: Path) -> None:
     peer = theirs("SwinModel")
-    model = ours(peer, tmp_path)
+    model: Any = load_peer(peer, tmp_path)
     x = noise(2, 3, *size)
     right = peer(x, output_hidden_states=True, output_hidden_states_before_downsampling=True)
     found = model.body(Batch(x), taps=(3, 0, 2, 1))
@@ -202,62 +139,15 @@ def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, in
     maps = right.reshaped_hidden_states[1:]
     for tap, at in zip(found.hidden_states, (3, 0, 2, 1), strict=True):
         near(tap, maps[at], 1e-11)
-    for tap, told in zip(
-        model.body(Batch(x), taps=(0, 1, 2, 3)).hidden_states, model.config.feature_maps(), strict=True
-    ):
-        assert tap.shape[1] == told.channels and tap.shape[2] == -(-size[0] // told.stride) and not told.is_sequence
-    assert [told.stride for told in model.config.feature_maps()] == [2, 4, 8, 16] and model.body(
-        Batch(x)
-    ).hidden_states == ()
-
-
-def test_the_loss_equals_transformers(tmp_path: Path) -> None:
-    peer = theirs()
-    x, labels = noise(3, 3, 48, 48), torch.tensor([0, 4, 2])
-    near(F.cross_entropy(ours(peer, tmp_path)(x), labels), peer(x, labels=labels).loss, 1e-11)
-
-
-@pytest.mark.parametrize("name", ["SwinForImageClassification", "SwinModel"])
-def test_folders_are_written_as_they_were_read(name: str, tmp_path: Path) -> None:
-    peer = theirs(name, drop_path_rate=0.25, hidden_act="gelu_new", layer_norm_eps=1e-3)
-    model = ours(peer, tmp_path / "theirs")
-    (tmp_path / "ours").mkdir()
-    written = swin.NAMES.write(model.weights())
-    before = load_file(tmp_path / "theirs" / "model.safetensors")
-    prefix = "swin." if name == "SwinModel" else ""
-    assert set(written) == {prefix + key for key in before}
-    config = swin.PUBLISHED.write(as_dict(model.config), "classify" if prefix == "" else "")
-    (tmp_path / "ours" / "config.json").write_text(json.dumps({**config, "num_labels": 5}))
-    write_safetensors(tmp_path / "ours" / "model.safetensors", written)
-    again = getattr(transformers, name).from_pretrained(tmp_path / "ours", dtype=torch.float64)
-    assert config["architectures"] == [name]
-    own, right = again.state_dict(), peer.state_dict()
-    assert set(own) == set(right) and all(torch.equal(own[key], right[key]) for key in right)
-    for key in SIZES.keys() - {"num_labels"} | {"hidden_act", "layer_norm_eps", "drop_path_rate"}:
-        mine, other = getattr(again.config, key), getattr(peer.config, key)
-        assert (list(mine) if isinstance(mine, list | tuple) else mine) == other or "gelu" in str(mine), key
-
-
-def test_a_checkpoint_is_loaded_with_its_labels_and_saved_again(tmp_path: Path) -> None:
-    peer = theirs(id2label=dict(enumerate("abcde")))
-    peer.save_pretrained(tmp_path / "theirs")
-    model = regard.load(tmp_path / "theirs")
-    x = noise(2, 3, 57, 43)
-    assert model.task.name == "classify" and model.spec.labels == tuple("abcde") and not model.notes
-    near(model.logits(x), peer(x).logits, 1e-11)
-    regard.save(model, tmp_path / "ours", layout="huggingface")
-    again = transformers.SwinForImageClassification.from_pretrained(tmp_path / "ours", dtype=torch.float64)
-    own, right = again.state_dict(), peer.state_dict()
-    assert set(own) == set(right) and all(torch.equal(own[key], right[key]) for key in right)
-    assert again.config.id2label == peer.config.id2label
+    specs = model.config.feature_maps()
+    for tap, spec in zip(maps, specs, strict=True):
+        assert tap.shape[1] == spec.channels and tap.shape[2] == -(-size[0] // spec.stride) and not spec.is_sequence
+    assert [spec.stride for spec in specs] == [2, 4, 8, 16] and model.body(Batch(x)).hidden_states == ()
 
 
 def test_a_bare_folder_has_no_classes_yet(tmp_path: Path) -> None:
-    peer = theirs("SwinModel")
-    peer.save_pretrained(tmp_path)
-    model = regard.load(tmp_path)
+    model = load_peer(theirs("SwinModel"), tmp_path)
     assert model.head is None and model.has_new_head and any("no classes" in note for note in model.notes)
-    near(model.states(noise(1, 3, 48, 48)).pooled, peer(noise(1, 3, 48, 48)).pooler_output, 1e-11)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
@@ -270,19 +160,8 @@ def test_dense_heads_read_its_maps(task: str, size: tuple[int, int]) -> None:
 
 
 def test_a_masked_image_model_is_read_without_its_decoder(tmp_path: Path) -> None:
-    model = ours(theirs("SwinForMaskedImageModeling"), tmp_path)
-    assert {name.rpartition(".")[0] or name for name in model.foreign} == {"decoder.0", "swin.embeddings"}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("qkv_bias", False), ("use_absolute_embeddings", True), ("image_size", [32, 64]), ("hidden_act", "selu"),
-     ("pretrained_window_sizes", [0, 0, 0, 0])],
-)  # fmt: skip
-def test_unsupported_config_values_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(WeightsError, match=r"size" if key == "image_size" else key):
-        swin.PUBLISHED.read({**swin.PUBLISHED.write(as_dict(TINY)), key: value})
-    assert swin.PUBLISHED.read({"image_size": [48, 48], "patch_size": (2, 2)})["image_size"] == 48
+    (note, *_) = load_peer(theirs("SwinForMaskedImageModeling"), tmp_path).notes
+    assert "decoder.0.weight" in note and "swin.embeddings.mask_token" in note
 
 
 # -- other checkpoint formats
@@ -319,7 +198,7 @@ def _origin(name: str) -> str:
 
 @pytest.mark.parametrize("timm", [False, True])
 def test_the_layouts_of_the_authors_and_of_timm_are_read(timm: bool, tmp_path: Path) -> None:
-    model = ours(theirs(), tmp_path)
+    model = load_peer(theirs(), tmp_path)
     published = swin.NAMES.write(model.weights())
     _, tensors = swin.from_published(model.config, authors(published, timm))
     back, foreign = swin.NAMES.read(tensors, model.weights())
@@ -447,22 +326,6 @@ def test_attention_is_recorded_layer_by_layer_with_gradients() -> None:
         assert look.query_index is not None and int(look.query_index.max()) == height * width - 1
 
 
-def test_neighbors_in_a_batch_change_nothing() -> None:
-    body = noisy(swin.build(TINY)).eval()
-    x = noise(3, 3, 57, 43)
-    near(body(Batch(x)).pooled, torch.cat([body(Batch(x[n : n + 1])).pooled for n in range(3)]))
-
-
-def test_a_pass_leaves_no_trace_of_its_size(tmp_path: Path) -> None:
-    """transformers stops shifting after a small image; here a forward pass does not depend on earlier ones."""
-    peer = theirs()
-    model = ours(peer, tmp_path)
-    right = peer(noise(1, 3, 57, 43)).logits
-    model(noise(1, 3, 9, 4))
-    near(model(noise(1, 3, 57, 43)), right, 1e-11)
-    assert not list(model.buffers())
-
-
 # -- constants
 
 
@@ -489,15 +352,6 @@ def test_a_body_can_train_after_inference() -> None:
     body(Batch(x)).pooled.sum().backward()
     near(first.clone(), body(Batch(x)).pooled)
     assert all(p.grad is not None for p in body.parameters()) and shifted._make_cached.cache_info().hits > 0
-
-
-def test_sixteen_bits_are_near_to_thirty_two() -> None:
-    torch.manual_seed(0)
-    body = swin.build(replace(TINY, width=16)).eval()
-    x = noise(2, 3, 48, 40).float()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = body(Batch(x)).pooled
-    near(found.float(), body(Batch(x)).pooled, 0.03)
 
 
 # -- training
@@ -587,22 +441,6 @@ def test_the_smallest_preset_reads_small_images(size: int) -> None:
         found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
     assert found.pooled is not None and found.pooled.shape == (1, 384)
     assert [tap.shape[2] for tap in found.hidden_states] == [-(-size // stride) for stride in (2, 4, 8, 16)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"depths": (2, 2)}, r"model\.depths"),
-        ({"heads": (2, 1, 0, 8)}, r"model\.heads"),
-        ({"heads": (2, 1, 3, 8)}, r"model\.width"),
-        ({"window_size": 0}, r"model\.window"),
-        ({"drop_path": 1.0}, r"model\.drop_path"),
-        ({"mlp_ratio": 0.1}, "model.mlp_ratio"),
-    ],
-)
-def test_invalid_configs_are_refused_with_a_message(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
-        replace(TINY, **changes)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 8, 8), (3, 8, 8), (1, 3, 0, 8)])

@@ -22,7 +22,7 @@ from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
 from regard.tasks import TEXT_TASKS
 from regard.tasks.base import LossWeights
 from regard.types import IGNORE, Batch
-from tiny import CASES, TINY, gradients, near, tiny
+from tiny import CASES, TINY, gradients, near, noisy, tiny
 from tiny import collate as tiny_collate
 
 READING = [name for name, system in SYSTEMS.items() if system.modality == "text"]
@@ -202,6 +202,18 @@ def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
     model.train()
     torch.manual_seed(0)
     assert not torch.equal(asked(model, batch), asked(model, batch))
+
+
+@pytest.mark.every(3)
+@cases
+def test_bfloat16_is_near_to_float32(name: str, label: str) -> None:
+    model = noisy(tiny(name, label), scale=0.1).float()
+    batch = collate(model, name)
+    with torch.no_grad():
+        right = asked(model, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = asked(model, batch)
+    torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.02)
 
 
 @pytest.mark.every(3)

@@ -15,9 +15,8 @@ from regard.decode.cuda_graphs import _graph_caches, graphed_search
 from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
-from regard.errors import SettingError
 from regard.nn.attention.positions import SinusoidalPosition
-from regard.systems import transformer, universal
+from regard.systems import universal
 from regard.tasks.base import LossWeights
 from regard.types import IGNORE, Batch
 from tiny import TINY, collate, near, noise, noisy, tiny
@@ -226,13 +225,3 @@ def test_a_prediction_reports_the_ponder_steps_of_its_source() -> None:
     one, other = model.predict(["1 2 3", "5"], num_beams=1)
     assert len(one.extra["act_steps"]) == 4 and len(other.extra["act_steps"]) == 2
     assert model.predict("5", num_beams=1).extra["act_steps"] == other.extra["act_steps"]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"act_epsilon": 0.0}, {"act_max_steps": -1}, {"max_position_offset": -2}, {"num_steps": 0}]
-)
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingError):
-        universal.Config(**{**SIZES, **wrong})
-    with pytest.raises(SettingError):
-        transformer.Config(max_position_offset=-1)

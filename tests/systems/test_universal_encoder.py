@@ -18,7 +18,6 @@ from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
 from regard.data.text.samples import LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
-from regard.errors import SettingError
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.systems import universal_encoder
@@ -273,15 +272,6 @@ def test_a_run_is_loaded_and_its_ponder_steps_are_drawn(run: Path, tmp_path: Pat
     assert made.stat().st_size > 1000
     if ending != "png":
         assert "Steps for the tokens of the text" in made.read_text()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"act_epsilon": 1.0}, {"act_max_steps": -1}, {"ponder_cost": -0.1}, {"num_steps": 0}, {"type_vocab_size": 0}],
-)
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingError):
-        universal_encoder.Config(**{**SIZES, **IDS, **wrong})
 
 
 def test_the_published_block_has_the_published_size() -> None:

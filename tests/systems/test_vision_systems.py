@@ -15,7 +15,9 @@ from regard.systems import SYSTEMS, find_by_model_type, find_preset
 from regard.tasks import IMAGE_TASKS, find_task
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
-from sights import ASKED, batch_for, fresh
+from regard.types import Batch
+from sights import ASKED, batch_for, fresh, made
+from tiny import near
 
 ROOT = Path(__file__).parents[2]
 NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]
@@ -57,9 +59,12 @@ def test_the_sizes_of_all_presets_are_in_the_docs() -> None:
 
 @presets
 def test_the_recipe_of_a_preset_names_only_settings_that_exist(preset: str) -> None:
-    recipe = find_preset(preset)[1].recipe
-    assert set(recipe) <= set(GROUPS) and recipe["train"]["batch_size"] > 0
-    resolve(recipe, {})
+    system, found = find_preset(preset)
+    assert found.recipe["train"]["batch_size"] > 0
+    recipes = [system.recipe(found, task) for task in (*system.tasks, "nothing")]
+    for recipe in (*recipes, *system.finetune_recipes.values()):
+        assert set(recipe) <= set(GROUPS)
+        resolve(recipe, {})
 
 
 @presets
@@ -97,6 +102,26 @@ def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None
     assert not unread
     frozen = [place for place, part in model.named_parameters() if not part.requires_grad]
     assert all("norm." in place or ".skip." in place for place in frozen)
+
+
+@pytest.mark.parametrize(("name", "task"), ASKED)
+def test_an_image_alone_equals_the_same_image_in_a_batch(name: str, task: str) -> None:
+    model = made(name, task)
+    batch = batch_for(model, 3)
+    together = model.task.logits(model, batch)
+    alone = [model.task.logits(model, Batch(batch.inputs[row : row + 1])) for row in range(3)]
+    near(torch.cat(alone), together, 1e-11)
+
+
+@pytest.mark.parametrize(("name", "task"), ASKED)
+def test_bfloat16_is_near_to_float32(name: str, task: str) -> None:
+    model = fresh(name, task).eval()
+    batch = batch_for(model)
+    with torch.no_grad():
+        right = model.task.logits(model, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            ours = model.task.logits(model, batch)
+    torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.05)
 
 
 def test_unused_last_layers_are_frozen(tmp_path: Path) -> None:
