@@ -46,8 +46,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 IN_TRITON = (
-    "varlen_short", "cross_entropy", "decode_attention", "small_linear", "local_globals_triton", "upsample",
-    "linear_gelu", "triton_kernels",
+    "varlen_short", "cross_entropy", "decode_attention", "small_linear", "local_globals_triton", "upsample", "triton_kernels",
 )  # fmt: skip
 """Triton compiles these kernels from source and does not support decorators of other libraries."""
 NN = Path(__file__).parents[1] / "src/regard/nn"

@@ -16,7 +16,7 @@ from regard.nn.kernels.linear import (
     Linear,
     _packed_weights,
     linear,
-    packed_linear_activation,
+    linear_activation,
     recheck_packed,
 )
 
@@ -63,15 +63,15 @@ def test_bias_and_activation_of_many_rows_are_in_the_kernel_of_the_product(kind:
     exact = copy.deepcopy(feed).double()
     right = exact.activation(exact.up(x.double()))
     with torch.inference_mode():
-        made = packed_linear_activation(x, feed.up.weight, feed.up.bias, kind)
+        made = linear_activation(x, feed.up.weight, feed.up.bias, kind)
         assert (made is not None) == (feed.up.weight in _packed_weights) == packs(torch.bfloat16)
         if made is not None:
             assert made.shape == right.shape and (made - right).norm() < 4e-3 * right.norm()
         assert (feed(x) - exact(x.double())).norm() < 1e-2 * exact(x.double()).norm()
         assert (linear(x, feed.up.weight, feed.up.bias) - exact.up(x.double())).norm() < 4e-3 * right.norm()
-        assert packed_linear_activation(x[:1], feed.up.weight, feed.up.bias, kind) is None, "few rows"
-        assert packed_linear_activation(x.float(), feed.up.weight.float(), feed.up.bias.float(), kind) is None
-    assert packed_linear_activation(x, feed.up.weight, feed.up.bias, kind) is None, "with gradients"
+        assert linear_activation(x[:1], feed.up.weight, feed.up.bias, kind) is None, "few rows"
+        assert linear_activation(x.float(), feed.up.weight.float(), feed.up.bias.float(), kind) is None
+    assert linear_activation(x, feed.up.weight, feed.up.bias, kind) is None, "with gradients"
 
 
 def test_dropout_follows_a_kernel_with_its_activation_too() -> None:

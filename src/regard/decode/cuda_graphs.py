@@ -25,7 +25,7 @@ from regard.decode.greedy import GreedyOrSample
 from regard.decode.protocol import Hypothesis, Search, SearchInputs, StopFn
 from regard.decode.steps import StopMonitor, start_search
 from regard.nn.kernels.cuda_graph import capture
-from regard.nn.kernels.pristine import has_hooks
+from regard.nn.kernels.table import has_hooks
 from regard.nn.recording import is_recording
 from regard.types import Batch
 

@@ -23,7 +23,7 @@ from regard.nn.attention.relative_positions import BoundPosition, PositionIds
 from regard.nn.kernels import dispatch, local_dispatch
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
-from regard.nn.kernels.pristine import has_hooks, is_built_of
+from regard.nn.kernels.table import has_hooks, is_built_of
 from regard.nn.recording import AttentionRecorder, recorded
 
 

@@ -18,8 +18,7 @@ from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.blocks.norm import LayerNorm, RMSNorm
-from regard.nn.kernels.linear import Linear, linear
-from regard.nn.kernels.linear_gelu import linear_activation
+from regard.nn.kernels.linear import Linear, linear, linear_activation
 from regard.nn.recording import is_recording, uncompiled_while_recording
 
 NormPlacement = Literal["pre", "post"]

@@ -19,7 +19,7 @@ from regard.nn.kernels import decode_attention, small_linear
 from regard.nn.kernels.dispatch import decode_step as step_attention
 from regard.nn.kernels.dispatch import match_causal
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.pristine import has_hooks, is_built_of
+from regard.nn.kernels.table import has_hooks, is_built_of
 
 FUSED_ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 

@@ -1,8 +1,8 @@
-"""Linear layer with packed weights for inference on CPUs.
+"""Linear layers: `linear` and `linear_activation`, each with a dispatch table of faster kernels.
 
-Weights are stored a second time in the blocked layout of oneDNN kernels. Four rows times 8,000 outputs take a fifth of the
-time. Many rows in bfloat16 take three quarters: the kernel adds the bias and applies the activation to the sums, while the
-PyTorch kernel first copies the bias to every row. In inference mode only; otherwise `torch.nn.functional.linear`.
+Packed weights (CPU, inference mode): weights are stored a second time in the blocked layout of oneDNN kernels. Four rows
+times 8,000 outputs take a fifth of the time. Many rows in bfloat16 take three quarters: the kernel adds the bias and
+applies the activation to the sums, while the PyTorch kernel first copies the bias to every row.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard import capabilities
+from regard.nn.kernels.table import Kernel
 
 MAX_SMALL_ROWS = 8
 """Maximum number of rows on CUDA for small_linear.py: the time depends on reading the weights once."""
@@ -24,9 +25,14 @@ MAX_PACKED_ROWS = 256
 """With more rows, packed weights are not faster, except in bfloat16 with a bias."""
 MIN_PACKED_NUMEL = 2**15
 """Smaller matrices are faster unpacked, unless there are many rows."""
+MIN_GELU_ROWS = 64
+"""Minimum number of rows for the kernel of cuBLAS with GELU."""
 
 PACKED_CAPABILITIES = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
 """Capability for products with packed weights, by dtype."""
+
+PACKED_ACTIVATIONS = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
+"""Activations that oneDNN applies in the same kernel, with the name of the algorithm."""
 
 _packed_weights: Any = WeakIdKeyDictionary()
 _check_round = [0]
@@ -38,79 +44,57 @@ class Linear(nn.Linear):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if torch.compiler.is_compiling():  # torch.compile cannot trace the checks below
-        return F.linear(x, weight, bias)
-    if x.device.type == "cpu" and _can_pack(x):
-        rows = x.numel() // x.shape[-1]
-        worth = (
-            weight.numel() > MIN_PACKED_NUMEL or rows > 64 if rows <= MAX_PACKED_ROWS else _has_bfloat16_bias(x, bias)
-        )
-        if worth and rows and _is_packable(x, weight):
-            return capabilities.packed_linear(x, _get_packed(weight, rows), bias)
-    if (
-        x.is_cuda
-        and not torch.is_grad_enabled()
-        and x.numel() <= MAX_SMALL_ROWS * x.shape[-1]
-        and capabilities.is_available("triton")
-    ):
-        from regard.nn.kernels import small_linear
-
-        row = x.reshape(-1, x.shape[-1])
-        if len(row) and not torch.is_autocast_enabled("cuda") and small_linear.supports(row, weight):
-            return small_linear.small_linear(row, weight, bias).view(*x.shape[:-1], -1)
-    if x.is_cuda and x.ndim == 2 and bias is None and not torch.is_grad_enabled() and _is_misaligned(x, weight):
-        return _aligned_matmul(x, weight)
+    """x weightᵀ + bias."""
+    if not torch.compiler.is_compiling():  # torch.compile cannot trace the checks of the table
+        for kernel in LINEAR_KERNELS.get(x.device.type, ()):
+            if kernel.accepts(x, weight, bias):
+                out: Tensor = kernel.run(x, weight, bias)
+                return out
     return F.linear(x, weight, bias)
 
 
-FUSED_ACTIVATIONS = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
-"""Activations that oneDNN applies in the same kernel, with the name of the algorithm."""
+def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
+    """Linear layer and activation in one kernel; None if no kernel supports the call."""
+    for kernel in ACTIVATION_KERNELS.get(x.device.type, ()):
+        if kernel.accepts(x, weight, bias, activation):
+            out: Tensor = kernel.run(x, weight, bias, activation)
+            return out
+    return None
 
 
-def packed_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
-    """Linear layer and activation in one kernel, for many rows in bfloat16; None if not supported."""
-    if (
-        torch.compiler.is_compiling()
-        or x.device.type != "cpu"
-        or activation not in FUSED_ACTIVATIONS
-        or not _can_pack(x)
-    ):
-        return None
-    if x.numel() <= MAX_PACKED_ROWS * x.shape[-1] or not (_has_bfloat16_bias(x, bias) and _is_packable(x, weight)):
-        return None
-    return capabilities.packed_linear(
-        x, _get_packed(weight, MAX_PACKED_ROWS), bias, activation.partition("_")[0], FUSED_ACTIVATIONS[activation]
-    )
-
-
-def _can_pack(x: Tensor) -> bool:
-    """Whether products with this input may use packed weights."""
-    name = PACKED_CAPABILITIES.get(x.dtype)
-    return name is not None and torch.is_inference_mode_enabled() and capabilities.is_available(name)
-
-
-def _has_bfloat16_bias(x: Tensor, bias: Tensor | None) -> bool:
-    return bias is not None and x.dtype == torch.bfloat16
-
-
-def _is_misaligned(x: Tensor, weight: Tensor) -> bool:
-    """Whether the number of outputs of a large matrix is not a multiple of 8, which tensor cores need for aligned rows."""
-    return len(weight) % 8 != 0 and weight.numel() > 2**22 and x.dtype == weight.dtype and x.element_size() == 2
-
-
-def _aligned_matmul(x: Tensor, weight: Tensor) -> Tensor:
-    """x weightᵀ into rows of aligned length: most columns in one product, the last columns in a second.
-
-    With `F.linear`, a step of 64 rows of GPT-2 (50,257 tokens) spent 154 µs here, a sixth of its time."""
-    count, most = len(weight), len(weight) // 8 * 8
-    out = x.new_empty(len(x), most + 8)
-    torch.mm(x, weight[:most].T, out=out[:, :most])
-    torch.mm(x, weight[most:].T, out=out[:, most:count])
-    return out[:, :count]
+# -- CPU: packed weights
 
 
 def _is_packable(x: Tensor, weight: Tensor) -> bool:
+    """Whether the product may use packed weights."""
+    name = PACKED_CAPABILITIES.get(x.dtype)
+    if name is None or not torch.is_inference_mode_enabled() or not capabilities.is_available(name):
+        return False
     return weight.dtype == x.dtype and not weight.is_inference() and not torch.is_autocast_enabled("cpu")
+
+
+def _accepts_packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if not _is_packable(x, weight):
+        return False
+    rows = x.numel() // x.shape[-1]
+    if rows > MAX_PACKED_ROWS:
+        return bias is not None and x.dtype == torch.bfloat16
+    return rows > 0 and (weight.numel() > MIN_PACKED_NUMEL or rows > 64)
+
+
+def _packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return capabilities.packed_linear(x, _get_packed(weight, x.numel() // x.shape[-1]), bias)
+
+
+def _accepts_packed_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> bool:
+    if torch.compiler.is_compiling() or activation not in PACKED_ACTIVATIONS or bias is None:
+        return False
+    return x.dtype == torch.bfloat16 and x.numel() > MAX_PACKED_ROWS * x.shape[-1] and _is_packable(x, weight)
+
+
+def _packed_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    packed = _get_packed(weight, MAX_PACKED_ROWS)
+    return capabilities.packed_linear(x, packed, bias, activation.partition("_")[0], PACKED_ACTIVATIONS[activation])
 
 
 def recheck_packed() -> None:
@@ -124,17 +108,16 @@ def _get_packed(weight: Tensor, rows: int) -> Tensor:
 
     In-place operators increment the version; `weight.data`, numpy and fused optimizers do not. So a checksum is
     compared too, once per search; the checksum reads the weights once, as each decoding step does."""
-    known = _packed_weights.get(weight)
-    now = (weight._version, weight.data_ptr())
-    if known is not None and known.version == now and known.check_round == _check_round[0]:
-        return known.packed
-    total = _checksum(weight)
-    if known is None or known.version != now or known.checksum != total:
-        known = _packed_weights[weight] = _PackedWeight(
-            now, total, capabilities.pack_linear_weight(weight.detach(), rows), _check_round[0]
-        )
-    known.check_round = _check_round[0]
-    return known.packed
+    entry = _packed_weights.get(weight)
+    version = (weight._version, weight.data_ptr())
+    if entry is not None and entry.version == version and entry.check_round == _check_round[0]:
+        return entry.packed
+    checksum = _checksum(weight)
+    if entry is None or entry.version != version or entry.checksum != checksum:
+        packed = capabilities.pack_linear_weight(weight.detach(), rows)
+        entry = _packed_weights[weight] = _PackedWeight(version, checksum, packed, _check_round[0])
+    entry.check_round = _check_round[0]
+    return entry.packed
 
 
 def _checksum(weight: Tensor) -> float:
@@ -158,3 +141,120 @@ class _PackedWeight:
     checksum: float
     packed: Tensor
     check_round: int
+
+
+# -- CUDA
+
+
+def _accepts_small(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if torch.is_grad_enabled() or not 0 < x.numel() <= MAX_SMALL_ROWS * x.shape[-1]:
+        return False
+    if not capabilities.is_available("triton") or torch.is_autocast_enabled("cuda"):
+        return False
+    from regard.nn.kernels import small_linear
+
+    return small_linear.supports(x.reshape(-1, x.shape[-1]), weight)
+
+
+def _small_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    from regard.nn.kernels import small_linear
+
+    return small_linear.small_linear(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], -1)
+
+
+def _accepts_aligned(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the number of outputs of a large matrix is not a multiple of 8, which tensor cores need for aligned rows."""
+    if x.ndim != 2 or bias is not None or torch.is_grad_enabled():
+        return False
+    return len(weight) % 8 != 0 and weight.numel() > 2**22 and x.dtype == weight.dtype and x.element_size() == 2
+
+
+def _aligned_matmul(x: Tensor, weight: Tensor, _: None) -> Tensor:
+    """x weightᵀ into rows of aligned length: most columns in one product, the last columns in a second."""
+    count, most = len(weight), len(weight) // 8 * 8
+    out = x.new_empty(len(x), most + 8)
+    torch.mm(x, weight[:most].T, out=out[:, :most])
+    torch.mm(x, weight[most:].T, out=out[:, most:count])
+    return out[:, :count]
+
+
+def _linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return capabilities.linear_gelu(rows, weight, bias).view(*x.shape[:-1], len(weight))
+
+
+linear_gelu = torch.library.custom_op(
+    "regard::raised", _linear_gelu_forward, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor bias) -> Tensor"
+)
+"""Linear layer and GELU in one cuBLAS kernel, which applies the tanh form of GELU to float32 sums, also if the exact
+GELU is requested. The two differ by at most 5e-4, less than the error of rounding the sums to 16 bits before an exact
+GELU, so the result is closer to float64 than with two kernels (tests/cuda/test_cuda_images.py).
+
+A custom operator, because torch.compile would split the product and the GELU again."""
+
+
+@linear_gelu.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], len(weight))
+
+
+def accepts_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> bool:
+    if not (x.is_cuda and activation in ("gelu", "gelu_tanh")) or bias is None or torch.is_grad_enabled():
+        return False
+    if x.dtype not in (torch.bfloat16, torch.float16) or weight.dtype != x.dtype or len(weight) % 8:
+        return False
+    if x.numel() < MIN_GELU_ROWS * x.shape[-1] or torch.is_autocast_enabled("cuda"):
+        return False
+    return capabilities.is_available("linear_gelu")
+
+
+LINEAR_KERNELS = {
+    "cpu": (
+        Kernel(
+            name="packed_linear",
+            accepts=_accepts_packed,
+            run=_packed_linear,
+            formula="F.linear(x, weight, bias)",
+            gain="a fifth of the time for 4 rows times 8,000 outputs",
+        ),
+    ),
+    "cuda": (
+        Kernel(
+            name="small_linear",
+            accepts=_accepts_small,
+            run=_small_linear,
+            formula="F.linear(x, weight, bias)",
+            gain="82.7 % of GPT-2 generation at batch 1",
+        ),
+        Kernel(
+            name="aligned_matmul",
+            accepts=_accepts_aligned,
+            run=_aligned_matmul,
+            formula="F.linear(x, weight)",
+            gain="F.linear takes a sixth of a GPT-2 generation step of 64 rows, 154 µs",
+        ),
+    ),
+}
+"""Kernels of `linear` by device type; the plain formula computes all other calls."""
+
+ACTIVATION_KERNELS = {
+    "cpu": (
+        Kernel(
+            name="packed_linear_activation",
+            accepts=_accepts_packed_activation,
+            run=_packed_linear_activation,
+            formula="activation(F.linear(x, weight, bias))",
+            gain="three quarters of the time for many rows in bfloat16",
+        ),
+    ),
+    "cuda": (
+        Kernel(
+            name="linear_gelu",
+            accepts=accepts_gelu,
+            run=lambda x, weight, bias, activation: linear_gelu(x, weight, bias),
+            formula="F.gelu(F.linear(x, weight, bias), approximate='tanh')",
+            gain="10.7 % of ViT-B/16 and 6.1 % of DPT-Large inference",
+        ),
+    ),
+}
+"""Kernels of `linear_activation` by device type."""

@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+from torch.nn.modules import module as global_hooks
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -30,3 +33,16 @@ def choose(kernels: Sequence[Kernel], *args: Any) -> Kernel:
         if kernel.accepts(*args):
             return kernel
     raise ValueError("No kernel of the table accepts the call.")
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether the module, a submodule, or all modules (global hooks) have forward hooks."""
+    if global_hooks._global_forward_pre_hooks or global_hooks._global_forward_hooks:
+        return True
+    return any(part._forward_pre_hooks or part._forward_hooks for part in module.modules())
+
+
+def is_built_of(module: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+    """Whether each submodule has exactly one of the types and the `forward` of its type: no adapter, no
+    parametrization, no replaced `forward`."""
+    return all(type(part) in types and "forward" not in vars(part) for part in module.modules())
