@@ -16,6 +16,7 @@ import torch
 
 from regard.nn.attention.masks import Causal, Padding
 from regard.nn.kernels import dispatch
+from regard.nn.kernels.dispatch import AttentionCall
 
 HEADS, WIDTH, TOKENS = 4, 32, 8192
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -30,9 +31,9 @@ def milliseconds(kernel: str, dtype: torch.dtype, length: int, rows: int, padded
         if kernel == "plain":
             out, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), WIDTH**-0.5)
         elif kernel == "widened":
-            out = dispatch.sdpa_float32(q, k, v, rule, None, WIDTH**-0.5, 0.0)
+            out = dispatch.sdpa_float32(AttentionCall(q, k, v, WIDTH**-0.5, rule, None, 0.0))
         else:
-            out = dispatch.sdpa(q, k, v, rule, None, WIDTH**-0.5, 0.0)
+            out = dispatch.sdpa(AttentionCall(q, k, v, WIDTH**-0.5, rule, None, 0.0))
         out.sum().backward()
         times.append(time.perf_counter() - begun)
     return 1e3 * statistics.median(times[2:])

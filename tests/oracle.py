@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.nn.kernels.dispatch import AttentionCall, choose_kernel
+
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -29,3 +31,9 @@ def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:
 
 def grads(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad((out * noise(*out.shape, seed=77)).sum(), wanted, retain_graph=True))
+
+
+def kernel_name(q: Any, k: Any, mask: Any, at: Any, dropout: float, recorded: bool, has_bias: bool = False) -> str:
+    """Name of the attention kernel for queries and keys, or for objects with the same attributes."""
+    record, bias = (lambda weights: weights) if recorded else None, k if has_bias else None
+    return choose_kernel(AttentionCall(q, k, k, 1.0, mask, at, dropout, bias, record)).name

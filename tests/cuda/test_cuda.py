@@ -12,6 +12,7 @@ import torch
 
 import regard
 from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
+from oracle import kernel_name
 from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
@@ -23,6 +24,7 @@ from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.cuda_graph import capture
+from regard.nn.kernels.dispatch import AttentionCall
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.types import IGNORE, Batch, Offsets
 from tiny import tiny
@@ -57,8 +59,8 @@ def test_packed_rows_equal_plain_attention_forward_and_backward(form: str, few: 
         "causal window": Causal() & rule & SlidingWindow(4, 9),
     }.get(form, rule)
     q, k, v = (heads(n, seed, torch.bfloat16) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
-    assert dispatch.choose_kernel(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "short")
-    got = dispatch.varlen(q, k, v, rule, 0.2, use_short_kernel=few)
+    assert kernel_name(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "varlen_short")
+    got = (dispatch.varlen_short if few else dispatch.varlen)(AttentionCall(q, k, v, 0.2, rule))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
     way = torch.randn_like(wanted)
@@ -75,8 +77,8 @@ def test_rows_under_a_band_equal_plain_attention_forward_and_backward(band: int,
     q, k, v = (
         torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
     )
-    assert dispatch.choose_kernel(q, k, rule, None, 0.0, False) == "varlen"
-    got = dispatch.varlen(q, k, v, rule, 0.2)
+    assert kernel_name(q, k, rule, None, 0.0, False) == "varlen"
+    got = dispatch.varlen(AttentionCall(q, k, v, 0.2, rule))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
     way = torch.randn_like(wanted)
@@ -91,7 +93,7 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
     q, k, v = (torch.randn(2, 3, 1024, 64, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3))
     torch.use_deterministic_algorithms(determined)
     try:
-        got = dispatch.sdpa(q, k, v, Causal(), None, 0.2, 0.0)
+        got = dispatch.sdpa(AttentionCall(q, k, v, 0.2, Causal(), None, 0.0))
         got.float().sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -104,7 +106,7 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
 def test_a_query_without_keys_gives_zero(dtype: torch.dtype) -> None:
     q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))
     lengths = torch.tensor([0, 4], device="cuda")
-    out = dispatch.sdpa(q, k, v, Padding(lengths), None, 0.2, 0.0)
+    out = dispatch.sdpa(AttentionCall(q, k, v, 0.2, Padding(lengths), None, 0.0))
     assert (out[0] == 0).all()
     out.float().sum().backward()
     assert torch.isfinite(out).all()
@@ -114,7 +116,7 @@ def test_sdpa_equals_the_plain_rule_in_float32() -> None:
     rule = Causal() & Padding(torch.tensor([3, 7], device="cuda"))
     q, k, v = (torch.randn(2, 4, 7, 32, device="cuda") for _ in range(3))
     wanted, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.2)
-    assert torch.allclose(dispatch.sdpa(q, k, v, rule, None, 0.2, 0.0), wanted, atol=2e-5)
+    assert torch.allclose(dispatch.sdpa(AttentionCall(q, k, v, 0.2, rule, None, 0.0)), wanted, atol=2e-5)
 
 
 def test_packed_dropout_scales_weights_and_passes_on_the_gradient_of_kept_ones() -> None:
@@ -123,8 +125,8 @@ def test_packed_dropout_scales_weights_and_passes_on_the_gradient_of_kept_ones()
     q, k = (heads(64, seed, torch.bfloat16) for seed in (1, 2))
     v = torch.eye(64, device="cuda", dtype=torch.bfloat16).expand(1, 4, 64, 64).contiguous().requires_grad_()
     q, k = (torch.cat((x, x), -1).detach() for x in (q, k))
-    assert dispatch.choose_kernel(q, k, PackedDocuments(own, own), None, share, False) == "varlen"
-    found = dispatch.varlen(q, k, v, PackedDocuments(own, own), 0.2, share)
+    assert kernel_name(q, k, PackedDocuments(own, own), None, share, False) == "varlen"
+    found = dispatch.varlen(AttentionCall(q, k, v, 0.2, PackedDocuments(own, own), None, share))
     right, _ = dispatch.eager_attention(
         *(x.double() for x in (q, k, v)), dispatch.bool_mask(q, k, PackedDocuments(own, own), None), 0.2
     )

@@ -18,6 +18,7 @@ from regard.nn.attention.masks import Full
 from regard.nn.blocks.block import FeedForward
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.cuda_graph import capture
+from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import accepts_gelu, linear_gelu
 from regard.nn.vision.dense import conv_then_resize, resize_bilinear
 from regard.processors.augmentation import Augment, augment_images, sample_params
@@ -131,7 +132,7 @@ def test_attention_between_image_patches_equals_plain_attention(length: int, rec
     way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)
 
     def work() -> list[torch.Tensor]:
-        out = dispatch.sdpa(*(part.transpose(1, 2) for part in qkv.unbind(2)), Full(), None, 0.125, 0.0)
+        out = dispatch.sdpa(AttentionCall(*(part.transpose(1, 2) for part in qkv.unbind(2)), 0.125, Full()))
         return [out, *torch.autograd.grad(out, (qkv,), way)]
 
     if recorded:  # before the gradient of qkv is touched on another stream

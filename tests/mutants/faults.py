@@ -21,7 +21,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "a packed document attends to the documents before it"),
     ("packed-positions-run-on", "regard.types:Offsets.positions", "at - self.starts[self.document_ids(at)]", "at + 0",
      "positions of a packed row do not begin again with each document"),
-    ("score-unscaled", "regard.nn.attention.attention:Attention.scale", "(self.width // self.heads) ** -0.5", "1.0",
+    ("score-unscaled", "regard.nn.attention.attention:Attention.__init__", "(width // heads) ** -0.5", "1.0",
      "attention scores are not divided by the root of the head width"),
     ("sinusoid-frequency", "regard.nn.attention.positions:SinusoidalPosition.forward", "(-2 * math.log", "(-1 * math.log",
      "sinusoidal positions have other frequencies"),

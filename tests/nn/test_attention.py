@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, near, noise, noisy
+from oracle import grads, kernel_name, near, noise, noisy
 from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, StaticCache
@@ -29,6 +29,7 @@ from regard.nn.attention.masks import (
 )
 from regard.nn.blocks.block import FeedForward, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
+from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear
 from regard.types import Offsets
 
@@ -94,7 +95,7 @@ def test_a_kernel_mixes_exactly_the_unmasked_values(name: str, kernel: str) -> N
         ours, weights = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
         near(weights @ v, ours)
     else:
-        ours = dispatch.sdpa(q, k, v, rule, None, 0.7, 0.0)
+        ours = dispatch.sdpa(AttentionCall(q, k, v, 0.7, rule, None, 0.0))
     same_with_gradients(ours, by_hand(q, k, v, may, 0.7), [q, k, v])
 
 
@@ -107,7 +108,7 @@ def test_queries_at_other_positions_attend_from_their_positions(at: list[Any], k
     ours = (
         dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, Causal(), places), 1.3)[0]
         if kernel == "plain"
-        else dispatch.sdpa(q, k, v, Causal(), places, 1.3, 0.0)
+        else dispatch.sdpa(AttentionCall(q, k, v, 1.3, Causal(), places, 0.0))
     )
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= row[b][i], 1.3), [q, k, v])
 
@@ -119,7 +120,7 @@ def test_fewer_queries_than_keys_start_at_position_0(kernel: str) -> None:
     ours = (
         dispatch.eager_attention(q, k, v, mask, 1.0)[0]
         if kernel == "plain"
-        else dispatch.sdpa(q, k, v, Causal(), None, 1.0, 0.0)
+        else dispatch.sdpa(AttentionCall(q, k, v, 1.0, Causal(), None, 0.0))
     )
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= i, 1.0), [q, k, v])
 
@@ -172,7 +173,7 @@ def test_a_mask_accepted_by_the_packed_kernel_gives_equal_outputs(name: str, mon
         assert "across" in name, "this case must use the kernel"
         return
     right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
-    same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
+    same_with_gradients(dispatch.varlen(AttentionCall(q, k, v, 0.7, rule)), right, [q, k, v])
 
 
 def test_the_packed_kernel_refuses_unsupported_masks() -> None:
@@ -187,7 +188,7 @@ def test_the_packed_kernel_refuses_unsupported_masks() -> None:
     ):
         assert dispatch.match_packed(rule) is None
         with pytest.raises(ValueError):
-            dispatch.varlen(q, k, v, rule, 1.0)
+            dispatch.varlen(AttentionCall(q, k, v, 1.0, rule))
     assert dispatch.match_packed(SlidingWindow(1, 1) & OURS & SlidingWindow(3, 0)) is None
     assert dispatch.match_packed(OURS & ACROSS) is None
 
@@ -201,7 +202,7 @@ def test_rows_under_a_band_mean_the_same_as_packed_documents(
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
     q, k, v = leaves(rows=3)
     right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
-    same_with_gradients(dispatch.varlen(q, k, v, rule, 0.7), right, [q, k, v])
+    same_with_gradients(dispatch.varlen(AttentionCall(q, k, v, 0.7, rule)), right, [q, k, v])
 
 
 BAND = Causal() & SlidingWindow(3, 0)
@@ -236,10 +237,10 @@ def recent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_under_a_band_use_the_packed_kernel_if_supported(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, dtype, rows, queries, keys, rule, dropout = case
     q, k = stand_in(rows, queries, dtype), stand_in(rows, keys, dtype)
-    assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == kernel
-    assert dispatch.choose_kernel(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
+    assert kernel_name(q, k, rule, None, dropout, False) == kernel
+    assert kernel_name(stand_in(rows, queries, dtype, width=12), k, rule, None, dropout, False) == "sdpa"
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (7, 5))
-    assert dispatch.choose_kernel(q, k, rule, None, dropout, False) == "sdpa", "supported since Ampere"
+    assert kernel_name(q, k, rule, None, dropout, False) == "sdpa", "supported since Ampere"
 
 
 def test_a_shared_mask_is_materialized_once_per_query_position(
@@ -329,7 +330,7 @@ HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torc
 CHOICES: list[tuple[str, str, torch.dtype, int, AttentionMask | None, bool, float, bool]] = [
     ("varlen", CUDA, BRAIN, 11, Causal() & OURS, False, 0.0, False),
     ("varlen", CUDA, HALF, 11, OURS & SlidingWindow(2, 2), False, 0.0, False),
-    ("plain", CUDA, BRAIN, 11, OURS, False, 0.0, True),
+    ("eager", CUDA, BRAIN, 11, OURS, False, 0.0, True),
     ("sdpa", CUDA, SINGLE, 11, OURS, False, 0.0, False),
     ("varlen", CUDA, BRAIN, 11, OURS, False, 0.1, False),
     ("sdpa", CUDA, BRAIN, 11, OURS, True, 0.0, False),
@@ -338,15 +339,15 @@ CHOICES: list[tuple[str, str, torch.dtype, int, AttentionMask | None, bool, floa
     ("sdpa", CUDA, BRAIN, 11, OURS & Padding(LENGTHS), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, Padding(MARKS), False, 0.0, False),
     ("sdpa", CUDA, BRAIN, 11, SlidingWindow(1, 1, 2) & OURS, False, 0.0, False),
-    ("plain", CPU, BRAIN, dispatch.SHORT_ROW, Causal(), False, 0.0, False),
-    ("widened", CPU, BRAIN, dispatch.SHORT_ROW + 1, Causal(), False, 0.0, False),
-    ("widened", CPU, BRAIN, dispatch.MIDDLE_ROW, Causal(), False, 0.0, False),
-    ("plain", CPU, BRAIN, dispatch.MIDDLE_ROW, Full(), False, 0.0, False),
+    ("eager", CPU, BRAIN, dispatch.SHORT_ROW, Causal(), False, 0.0, False),
+    ("sdpa_float32", CPU, BRAIN, dispatch.SHORT_ROW + 1, Causal(), False, 0.0, False),
+    ("sdpa_float32", CPU, BRAIN, dispatch.MIDDLE_ROW, Causal(), False, 0.0, False),
+    ("eager", CPU, BRAIN, dispatch.MIDDLE_ROW, Full(), False, 0.0, False),
     ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Full(), False, 0.0, False),
     ("sdpa", CPU, BRAIN, dispatch.MIDDLE_ROW + 1, Causal(), False, 0.0, False),
     ("sdpa", CPU, SINGLE, 11, OURS, False, 0.0, False),
     ("sdpa", CPU, DOUBLE, 11, None, True, 0.0, False),
-    ("plain", CPU, SINGLE, 11, None, False, 0.0, True),
+    ("eager", CPU, SINGLE, 11, None, False, 0.0, True),
     ("sdpa", MPS, SINGLE, 11, Causal(), False, 0.0, False),
 ]
 
@@ -357,13 +358,13 @@ def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: p
     kernel, device, dtype, keys, rule, at, dropout, watched = case
     x = stand_in(1, keys, dtype, device)
     where = torch.arange(1) if at else None
-    assert dispatch.choose_kernel(x, x, rule, where, dropout, watched) == kernel
+    assert kernel_name(x, x, rule, where, dropout, watched) == kernel
     monkeypatch.setitem(capabilities._results, "varlen_attention", False)
     without = "sdpa" if kernel == "varlen" else kernel
-    assert dispatch.choose_kernel(x, x, rule, where, dropout, watched) == without
+    assert kernel_name(x, x, rule, where, dropout, watched) == without
 
 
-@pytest.mark.parametrize("kernel", ["plain", "sdpa", "varlen"])
+@pytest.mark.parametrize("kernel", ["eager", "sdpa", "sdpa_float32", "varlen"])
 def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = noisy(Attention(6, 2))
     x, rule = noise(1, 11, 6).requires_grad_(), Causal() & OURS
@@ -372,7 +373,11 @@ def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatc
     mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 3**0.5)
     right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
     monkeypatch.setattr(capabilities, "varlen_attention", emulated)
-    monkeypatch.setattr(dispatch, "choose_kernel", lambda *_: kernel)
+    chosen = next(row for row in dispatch.ATTENTION_KERNELS if row.name == kernel)
+    monkeypatch.setattr(dispatch, "choose_kernel", lambda *_: chosen)
+    if kernel == "sdpa_float32":
+        assert torch.allclose(attention(x, mask=rule), right, atol=1e-5)
+        return
     same_with_gradients(attention(x, mask=rule), right, [x, *attention.parameters()])
 
 
@@ -546,7 +551,7 @@ def test_few_queries_of_a_step_equal_plain_attention(rows: int, masked: bool) ->
     rule = Dense.from_table(table) if masked else None
     right, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.3)
     assert (
-        dispatch.bmm_attention(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, rule, 0.3) - right
+        dispatch.bmm_attention(AttentionCall(q.transpose(1, 2).contiguous().transpose(1, 2), k, v, 0.3, rule)) - right
     ).abs().max() < 1e-12
     if rule is not None:
         assert torch.equal(materialize(rule, rows, H, torch.arange(4), torch.arange(9)), table[:, None])

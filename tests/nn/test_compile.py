@@ -25,6 +25,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
 from regard.nn.kernels import dispatch, local_dispatch, local_flash
+from regard.nn.kernels.table import Kernel
 from regard.nn.recording import record_attention
 from regard.systems import convs2s, gpt3, hybrid, swin, vit
 from regard.types import Batch
@@ -65,11 +66,12 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
     for name in capabilities.CUDA_CAPABILITIES:
         monkeypatch.setitem(capabilities._results, name, name == "cudnn_attention")
-    monkeypatch.setattr(
-        dispatch,
-        "sdpa",
-        lambda q, k, v, rule, at, *more: dispatch.full_attention(q, k, v, *more, causal=isinstance(rule, Causal)),
-    )
+
+    def full(call: dispatch.AttentionCall) -> Tensor:
+        causal = isinstance(call.mask, Causal)
+        return dispatch.full_attention(call.q, call.k, call.v, call.scale, call.dropout, causal)
+
+    monkeypatch.setattr(dispatch, "ATTENTION_KERNELS", (Kernel("full", lambda call: True, full, "", ""),))
     attention, x = Attention(128, 2).bfloat16(), torch.randn(1, dispatch.MIN_CUDNN_LENGTH, 128, dtype=torch.bfloat16)
     traced = torch.compile(attention, fullgraph=True, backend=keep)
     assert torch.equal(traced(x, mask=Causal()), attention(x, mask=Causal()))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, near, noise, noisy
+from oracle import grads, kernel_name, near, noise, noisy
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow
 from regard.nn.attention.relative_positions import (
@@ -149,8 +149,8 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
     with torch.no_grad():
         for rows in (slice(0, 8), slice(0, 2)):
             own = None if rule is None else Dense.from_table(rule.table[rows])
-            kernel = dispatch.choose_kernel(q[rows], k[rows], own, at[rows], 0.0, False, has_bias=True)
-            assert kernel == ("stepped" if rows.stop == 8 else "sdpa")
+            kernel = kernel_name(q[rows], k[rows], own, at[rows], 0.0, False, has_bias=True)
+            assert kernel == ("bmm" if rows.stop == 8 else "sdpa")
             here = BoundPosition(noisy(placed, 7), PositionIds(at[rows], homes[rows]))
             said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], position=here))
     near(said[0][:2], said[1])
@@ -171,8 +171,8 @@ def test_kernels_without_bias_support_are_not_chosen_with_a_bias(
     device.get_device = lambda: 0
     monkeypatch.setattr(dispatch, "_capability_of", lambda _: (9, 0))
     band = rule & SlidingWindow(9, 0)
-    assert dispatch.choose_kernel(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
-    assert dispatch.choose_kernel(device, device, band, None, 0.0, False, has_bias=True) == "sdpa"  # type: ignore[arg-type]
+    assert kernel_name(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
+    assert kernel_name(device, device, band, None, 0.0, False, has_bias=True) == "sdpa"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])
@@ -344,12 +344,6 @@ def test_buckets_are_those_of_t5(both_ways: bool, buckets: int, furthest: int) -
     assert torch.equal(T5Bias(H, buckets, furthest, both_ways).bucket(apart), right)
 
 
-class Unscaled(Attention):
-    """T5 does not scale attention scores."""
-
-    scale = 1.0
-
-
 def t5_encoder(depth: int, hidden: int) -> Any:
     width = H * D
 
@@ -358,7 +352,7 @@ def t5_encoder(depth: int, hidden: int) -> Any:
 
     blocks = [
         TransformerBlock(
-            residual(Unscaled(width, H, bias=False)),
+            residual(Attention(width, H, bias=False, scale=1.0)),
             residual(FeedForward(width, hidden, bias=False)),
         )
         for _ in range(depth)

@@ -20,6 +20,7 @@ from regard.nn.attention.masks import AttentionMask, Causal, Padding, materializ
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import Residual, transformer_block
 from regard.nn.kernels import dispatch
+from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.recording import record_attention
 
 LECTURES = json.loads((Path(__file__).parents[1] / "fixtures" / "lectures.json").read_text(encoding="utf-8"))
@@ -291,7 +292,7 @@ def test_w24_a_query_without_keys_gives_zero() -> None:
     for visible, right in ((2, "minus_infinity_partial"), (2, "minus_1e9_partial"), (0, None)):
         rule = Padding(torch.tensor([visible]))
         weights = dispatch.eager_attention(query, keys, values, dispatch.bool_mask(query, keys, rule, None), 1.0)[0]
-        fused = dispatch.sdpa(query, keys, values, rule, None, 1.0, 0.0)
+        fused = dispatch.sdpa(AttentionCall(query, keys, values, 1.0, rule, None, 0.0))
         for out in (weights, fused):
             near(out[0, 0, 0].detach(), reading("W24", right)["alpha"])
             slope = torch.autograd.grad(out.square().sum(), keys, retain_graph=True)[0]

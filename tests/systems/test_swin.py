@@ -18,16 +18,14 @@ from oracle import near, noise, noisy
 from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
 from regard.errors import RegardError
 from regard.model import ModelSpec, assemble
+from regard.nn.attention import layouts
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.layouts import GridPositionIds, GridWindows, WindowGrid, cached_constant
 from regard.nn.attention.relative_positions import BoundPosition, PositionIds
 from regard.nn.recording import record_attention
-from regard.nn.vision import swin as shifted
 from regard.nn.vision.swin import (
     DropPath,
-    GridPositionIds,
     RelativePositionBias,
-    ShiftedWindowAttention,
-    WindowGrid,
-    cached_constant,
     relative_index,
 )
 from regard.systems import swin
@@ -245,7 +243,7 @@ def test_only_neighbors_of_one_window_attend_to_each_other(grid: tuple[int, int,
         assert min(grid[:2]) <= grid[2] and tiles.window == min(grid[:2])
         return
     whole = tiles.padded
-    places, hidden = whole.token_index(torch.device("cpu")), tiles.blocked(torch.device("cpu"))
+    places, hidden = whole.token_index(torch.device("cpu")), ~tiles.visible(torch.device("cpu"))
     for window, own in zip(places, hidden, strict=True):
         homes = [
             ((at // whole.width - tiles.shift) // tiles.window, (at % whole.width - tiles.shift) // tiles.window)
@@ -254,18 +252,19 @@ def test_only_neighbors_of_one_window_attend_to_each_other(grid: tuple[int, int,
         assert own.tolist() == [[a != b for b in homes] for a in homes]
 
 
-def attention(shift: int, window: int = 3) -> tuple[ShiftedWindowAttention, RelativePositionBias]:
-    return noisy(ShiftedWindowAttention(8, 2), 3).eval(), noisy(RelativePositionBias(2, window, shift), 4)
+def attention(shift: int, window: int = 3) -> tuple[Attention, RelativePositionBias]:
+    part = Attention(8, 2, layout=GridWindows(window, shift))
+    return noisy(part, 3).eval(), noisy(RelativePositionBias(2, window), 4)
 
 
 def whole_grid(
-    part: ShiftedWindowAttention, table: RelativePositionBias, x: Tensor, grid: tuple[int, int]
+    part: Attention, table: RelativePositionBias, x: Tensor, grid: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Dense attention over all tokens of a grid that is divisible into windows."""
     (height, width), reach = grid, table.window
     q, k, v = part.project(x)
     bias = torch.full((2, height * width, height * width), -math.inf, dtype=x.dtype)
-    home = lambda n: (n - table.shift) // reach  # noqa: E731
+    home = lambda n: (n - part.layout.shift) // reach  # noqa: E731
     for a in range(height * width):
         for b in range(height * width):
             (r, c), (s, t) = divmod(a, width), divmod(b, width)
@@ -344,14 +343,14 @@ def test_constants_are_computed_once_per_size_and_support_gradients() -> None:
 
 
 def test_a_body_can_train_after_inference() -> None:
-    shifted._make_cached.cache_clear()
+    layouts._make_cached.cache_clear()
     body = noisy(swin.build(TINY))
     x = noise(1, 3, 30, 44)
     with torch.inference_mode():
         first = body.eval()(Batch(x)).pooled.clone()
     body(Batch(x)).pooled.sum().backward()
     near(first.clone(), body(Batch(x)).pooled)
-    assert all(p.grad is not None for p in body.parameters()) and shifted._make_cached.cache_info().hits > 0
+    assert all(p.grad is not None for p in body.parameters()) and layouts._make_cached.cache_info().hits > 0
 
 
 # -- training
@@ -451,11 +450,11 @@ def test_invalid_images_are_refused_with_a_message(shape: tuple[int, ...]) -> No
 
 def test_windows_need_a_grid_and_a_table() -> None:
     part, table = attention(1)
-    with pytest.raises(ValueError, match="RelativePositionBias"):
+    with pytest.raises(ValueError, match="GridPositionIds"):
         part(noise(1, 9, 8))
     with pytest.raises(ValueError, match="GridPositionIds"):
         part(noise(1, 9, 8), position=BoundPosition(table, PositionIds()))
     with pytest.raises(ValueError, match="shift must be"):
-        RelativePositionBias(2, 3, 3)
+        GridWindows(3, 3)
     with pytest.raises(ValueError, match="heads"):
         table.check(4, 2)

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from regard.types import AttentionRecord, AttentionRecords
 
 F = TypeVar("F", bound=Callable[..., Any])
+Record = Callable[..., Tensor]
+"""Receives attention weights, with key and query indices as in `AttentionRecord`, and returns the weights to use."""
 
 
 class AttentionEdit(Protocol):

@@ -15,6 +15,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from regard.errors import SettingError
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.layouts import GridWindows
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.dense import FeatureTap
@@ -22,7 +24,6 @@ from regard.nn.vision.patches import PatchEmbedding
 from regard.nn.vision.swin import (
     PatchMerging,
     RelativePositionBias,
-    ShiftedWindowAttention,
     SwinBody,
     add_drop_path,
     init_swin_weights,
@@ -107,16 +108,16 @@ def build(config: Config) -> SwinBody:
     def residual(inner: nn.Module, width: int, share: float) -> Residual:
         return add_drop_path(Residual(inner, width, "pre", config.dropout, config.norm_eps), share)
 
-    def block(width: int, heads: int, share: float) -> TransformerBlock:
-        attention = ShiftedWindowAttention(width, heads, dropout=config.attention_dropout)
+    def block(width: int, heads: int, number: int, share: float) -> TransformerBlock:
+        windows = GridWindows(config.window_size, config.window_size // 2 if number % 2 else 0)
+        attention = Attention(width, heads, dropout=config.attention_dropout, layout=windows)
         feed = FeedForward(width, int(config.mlp_ratio * width), config.activation)
         return TransformerBlock(attend=residual(attention, width, share), feed=residual(feed, width, share))
 
     def stage(width: int, heads: int, depth: int) -> Stack:
-        shifts = [0 if number % 2 == 0 else config.window_size // 2 for number in range(depth)]
         return Stack(
-            [block(width, heads, share) for share in itertools.islice(shares, depth)],
-            position=[RelativePositionBias(heads, config.window_size, shift) for shift in shifts],
+            [block(width, heads, number, share) for number, share in enumerate(itertools.islice(shares, depth))],
+            position=[RelativePositionBias(heads, config.window_size) for _ in range(depth)],
         )
 
     body = SwinBody(

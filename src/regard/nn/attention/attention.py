@@ -1,4 +1,4 @@
-"""Multi-head attention in three parts, each callable separately: `project`, `attend`, `out`.
+"""Multi-head attention: gather rows (layout), project, rotate (position), cache, attend, merge heads, scatter rows.
 
 Shape letters: B batch, Q queries, K keys, H heads, D width, d head width, e value width per head, C context width.
 """
@@ -10,11 +10,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.kv_cache import KVCache, StaticCache
-from regard.nn.attention.masks import AttentionMask, Dense
+from regard.nn.attention.layouts import FULL, Layout
+from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import BoundPosition
 from regard.nn.kernels import dispatch
+from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear
-from regard.nn.recording import AttentionRecorder, RecordedModule, recorded
+from regard.nn.kernels.table import Kernel
+from regard.nn.recording import Record, RecordedModule, recorded
 
 
 class Attention(RecordedModule):
@@ -24,18 +27,27 @@ class Attention(RecordedModule):
     """
 
     def __init__(
-        self, width: int, heads: int, context_width: int | None = None, bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        context_width: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        layout: Layout = FULL,
     ) -> None:
+        """`scale`: factor of the scores q · k; None: 1/√d. `layout`: rows of attention (layouts.py)."""
         super().__init__()
         if width % heads:
             raise ValueError(f"width ({width}) must be divisible by heads ({heads}).")
-        self.width, self.heads, self.dropout = width, heads, dropout
+        self.width, self.heads, self.dropout, self.layout = width, heads, dropout, layout
+        self.scale = (width // heads) ** -0.5 if scale is None else scale
+        self.is_cross = context_width is not None
         if context_width is None:
             self.qkv = Linear(width, 3 * width, bias)
         else:
             self.q = Linear(width, width, bias)
             self.kv = Linear(context_width, 2 * width, bias)
-        self.is_cross = context_width is not None
         self.out = Linear(width, width, bias)
         self.reset_parameters()
 
@@ -47,11 +59,6 @@ class Attention(RecordedModule):
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-
-    @property
-    def scale(self) -> float:
-        """1/√d, the factor of the scores q · k."""
-        return (self.width // self.heads) ** -0.5
 
     def split_heads(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""
@@ -74,92 +81,53 @@ class Attention(RecordedModule):
         return q, k, v
 
     def attend(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], v: Float[Tensor, "B H K e"],
-        mask: AttentionMask | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        self,
+        q: Float[Tensor, "B H Q d"],
+        k: Float[Tensor, "B H K d"],
+        v: Float[Tensor, "B H K e"],
+        mask: AttentionMask | None = None,
+        at: Int[Tensor, "..."] | None = None,
+        record: Record | None = None,
         position: BoundPosition | None = None,
-    ) -> Float[Tensor, "B H Q e"]:  # fmt: skip
+    ) -> Float[Tensor, "B H Q e"]:
+        dropout = self.dropout if self.training else 0.0
+        call = AttentionCall(q, k, v, self.scale, mask, at, dropout, record=record)
         if position is not None and position.position.has_bias:
-            return self._attend_with_bias(q, k, v, mask, at, record, position)
-        scale, dropout = self.scale, self.dropout if self.training else 0.0
-        kernel = dispatch.choose_kernel(q, k, mask, at, dropout, record is not None)
-        if kernel in ("varlen", "short"):
-            return dispatch.varlen(q, k, v, mask, scale, dropout, use_short_kernel=kernel == "short")
-        if kernel in ("sdpa", "widened"):
-            fused = dispatch.sdpa if kernel == "sdpa" else dispatch.sdpa_float32
-            return fused(q, k, v, mask, at, scale, dropout)
-        if kernel == "stepped":
-            assert mask is None or isinstance(mask, Dense)
-            return dispatch.bmm_attention(q, k, v, mask, scale)
-        return dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, mask, at), scale, dropout, record=record)[0]
-
-    def _attend_with_bias(
-        self, q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None, at: Tensor | None, seen: AttentionRecorder | None,
-        inside: BoundPosition,
-    ) -> Tensor:  # fmt: skip
-        """Attention with a bias per distance added to the scores."""
-        scale, dropout = self.scale, self.dropout if self.training else 0.0
-        bias, spreads = inside.bias(q, k.shape[-2], scale), inside.position.adds_values
-        assert bias is not None
-        kernel = dispatch.choose_kernel(q, k, rule, at, dropout, seen is not None or spreads, has_bias=True)
-        if kernel == "stepped":
-            assert rule is None or isinstance(rule, Dense)
-            return dispatch.bmm_attention(q, k, v, rule, scale, bias)
-        if kernel in ("sdpa", "widened"):
-            kind = q.dtype if kernel == "sdpa" else torch.float32
-            hidden = inside.memoize_bias(
-                rule, (kind, *q.shape[:3], k.shape[-2]),
-                lambda: dispatch.mask_bias(bias.to(kind), dispatch.bool_mask(q, k, rule, at)),
-            )  # fmt: skip
-            return dispatch.sdpa_with_bias(q.to(kind), k.to(kind), v.to(kind), hidden, scale, dropout).to(v.dtype)
-        mask, spread = dispatch.bool_mask(q, k, rule, at), inside.add_values if spreads else None
-        return dispatch.eager_attention(q, k, v, mask, scale, dropout, bias, spread, seen)[0]
-
-    def _decode_window(
-        self, x: Tensor, memory: StaticCache, rule: AttentionMask | None, where: Tensor | None
-    ) -> int | None:
-        """Attention window of a one-token step (0: all earlier tokens); None if the decode kernel is not supported."""
-        if self.is_cross or self.training or x.shape[1] != 1 or where is None or memory.write_columns is not None:
-            return None
-        if not dispatch.has_decode_kernel(memory.k) or memory.k is None or x.dtype != memory.k.dtype:
-            return None
-        return dispatch.match_causal(rule)
-
-    def _decode_step(
-        self, x: Tensor, memory: StaticCache, where: Tensor | None, band: int, inside: BoundPosition | None
-    ) -> Tensor:
-        """One token per row; the kernel also writes the key and value of the token into the cache."""
-        assert where is not None and memory.k is not None
-        qkv = self.qkv(x)
-        if inside is not None:
-            turned = inside.rotate(*self.split_heads(qkv, 3))
-            qkv = torch.stack(turned, 2).transpose(1, 3).flatten(2)
-        return self.out(dispatch.decode_step(qkv[:, 0], memory, where[:, 0], self.scale, band)[:, None])
+            call = call._replace(
+                bias=position.bias(q, k, self.scale),
+                add_values=position.add_values if position.position.adds_values else None,
+                memoize=position.memoize_bias if position.position.shared else None,
+            )
+        return dispatch.attend(call)
 
     @recorded
     def forward(
-        self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
-        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        self,
+        x: Float[Tensor, "B Q D"],
+        context: Float[Tensor, "B K C"] | None = None,
+        *,
+        mask: AttentionMask | None = None,
+        cache: KVCache | None = None,
+        at: Int[Tensor, "..."] | None = None,
+        record: Record | None = None,
         position: BoundPosition | None = None,
-    ) -> Float[Tensor, "B Q D"]:  # fmt: skip
+    ) -> Float[Tensor, "B Q D"]:
         """`at`: the columns of x in the KV cache, if x does not start at column 0.
         `position`: a relative position for self-attention."""
-        if (
-            isinstance(cache, StaticCache)
-            and record is None
-            and (band := self._decode_window(x, cache, mask, at)) is not None
-        ):
-            if position is None or not position.position.has_bias:
-                return self._decode_step(x, cache, at, band, position)
+        if record is None and cache is not None:
+            for kernel in DECODE_KERNELS:
+                if kernel.accepts(self, x, mask, cache, at, position):
+                    decoded: Tensor = kernel.run(self, x, mask, cache, at, position)
+                    return decoded
+        self._check_arguments(context, cache, at, position)
+        ids = None if position is None else position.position_ids
+        x, mask, record = self.layout.gather(x, mask, record, ids)
         if self.is_cross:
-            if position is not None:
-                raise ValueError("Relative positions are not supported in cross-attention.")
             q, at = self.query(x), None  # keys of the context have their own positions
-        elif context is None:
+        else:
             q, own_k, own_v = self.project(x)
             if position is not None:
                 q, own_k, own_v = position.rotate(q, own_k, own_v)
-        else:
-            raise ValueError("This module is self-attention; a context is not supported.")
 
         def make() -> tuple[Tensor, Tensor]:
             if not self.is_cross:
@@ -170,4 +138,57 @@ class Attention(RecordedModule):
 
         k, v = make() if cache is None else cache.extend(make, at)
         mixed = self.attend(q, k, v, mask, at, record, position)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        return self.layout.scatter(self.out(mixed.transpose(1, 2).flatten(2)), ids)
+
+    def _check_arguments(
+        self, context: Tensor | None, cache: KVCache | None, at: Tensor | None, position: BoundPosition | None
+    ) -> None:
+        if self.is_cross and position is not None:
+            raise ValueError("Relative positions are not supported in cross-attention.")
+        if not self.is_cross and context is not None:
+            raise ValueError("This module is self-attention; a context is not supported.")
+        if self.layout is not FULL and (cache is not None or at is not None):
+            raise ValueError(f"{type(self.layout).__name__} does not support a KV cache.")
+
+
+def _accepts_decode_step(
+    attention: Attention,
+    x: Tensor,
+    mask: AttentionMask | None,
+    cache: KVCache,
+    at: Tensor | None,
+    position: BoundPosition | None,
+) -> bool:
+    """Whether one token per row is appended to a static cache that the kernel supports."""
+    if not isinstance(cache, StaticCache) or attention.is_cross or attention.training or x.shape[1] != 1 or at is None:
+        return False
+    if cache.write_columns is not None or (position is not None and position.position.has_bias):
+        return False
+    if not dispatch.has_decode_kernel(cache.k) or cache.k is None or x.dtype != cache.k.dtype:
+        return False
+    return dispatch.match_causal(mask) is not None
+
+
+def _decode_step(
+    attention: Attention,
+    x: Tensor,
+    mask: AttentionMask | None,
+    cache: StaticCache,
+    at: Tensor,
+    position: BoundPosition | None,
+) -> Tensor:
+    """One token per row; the kernel also writes the key and value of the token into the cache."""
+    window = dispatch.match_causal(mask)
+    assert window is not None
+    qkv = attention.qkv(x)
+    if position is not None:
+        rotated = position.rotate(*attention.split_heads(qkv, 3))
+        qkv = torch.stack(rotated, 2).transpose(1, 3).flatten(2)
+    return attention.out(dispatch.decode_step(qkv[:, 0], cache, at[:, 0], attention.scale, window)[:, None])
+
+
+DECODE_KERNELS = (
+    Kernel("decode_attention", _accepts_decode_step, _decode_step, formula="Attention.forward",
+           gain="96.5 % of GPT-2 generation at batch 1, 37.7 % at batch 64"),
+)  # fmt: skip
+"""Kernels of the attention of a decoding step; without a match, `forward` extends the cache and attends."""

@@ -24,7 +24,7 @@ from regard.nn.kernels import dispatch, local_dispatch
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
 from regard.nn.kernels.table import has_hooks, is_built_of
-from regard.nn.recording import AttentionRecorder, recorded
+from regard.nn.recording import Record, recorded
 
 
 class LongformerAttention(Attention):
@@ -41,7 +41,7 @@ class LongformerAttention(Attention):
     @recorded
     def forward(
         self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
-        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
+        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: Record | None = None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
         band = parse_pattern(mask)
@@ -70,7 +70,7 @@ class LongformerAttention(Attention):
         self,
         x: Float[Tensor, "B L D"],
         pattern: LocalPattern,
-        record: AttentionRecorder | None,
+        record: Record | None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B H L d"]:
         """Window attention of all tokens. Global tokens are included, because they are few; their rows are replaced later."""
@@ -88,7 +88,7 @@ class LongformerAttention(Attention):
         self,
         x: Float[Tensor, "B L D"],
         pattern: LocalPattern,
-        record: AttentionRecorder | None,
+        record: Record | None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B G D"]:
         """Attention of the global tokens to all tokens that `pattern.token_mask` allows."""

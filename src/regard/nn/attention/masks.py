@@ -147,7 +147,9 @@ class GlobalTokens(AttentionMask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(AttentionMask):
-    """Mask as a tensor `table` (B, Q or 1, K), built once for all layers; q is a query index. Each query must have a key."""
+    """Mask as a tensor `table` (B, Q or 1, K), built once for all layers; q is a query index. Each query must have a key.
+
+    A table with fewer rows than the queries repeats: row b has the mask `table[b % len(table)]`."""
 
     table: Tensor
     blocked: Tensor
@@ -157,8 +159,13 @@ class Dense(AttentionMask):
     def from_table(cls, table: Tensor) -> Dense:
         return cls(table, ~table[:, None])
 
+    def for_rows(self, rows: int) -> Dense:
+        """The mask with one row of the table per row of the queries."""
+        repeats = rows // len(self.table) if len(self.table) > 1 else 1
+        return self if repeats == 1 else Dense.from_table(self.table.repeat(repeats, 1, 1))
+
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return self.table[b, q if self.table.shape[1] > 1 else torch.zeros_like(q), k]
+        return self.table[b % len(self.table), q if self.table.shape[1] > 1 else torch.zeros_like(q), k]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +197,15 @@ def and_masks(*masks: AttentionMask | None) -> AttentionMask | None:
         if rule is not None:
             joined = rule if joined is None else joined & rule
     return joined
+
+
+def conjuncts(mask: AttentionMask | None) -> list[AttentionMask]:
+    """The masks combined by `&`."""
+    if mask is None:
+        return []
+    if isinstance(mask, Memoized):
+        return conjuncts(mask.mask)
+    return conjuncts(mask.left) + conjuncts(mask.right) if isinstance(mask, And) else [mask]
 
 
 def valid_mask(valid: Tensor, length: int) -> Tensor:

@@ -85,9 +85,9 @@ class AttentionPosition(nn.Module):
         return q, k, v
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
-        """Bias to add to the scores of the queries."""
+        """Bias to add to the scores q · k · scale."""
         return None
 
     def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
@@ -187,13 +187,13 @@ class T5Bias(AttentionPosition):
         return found + self.buckets_per_side * (distance > 0) if self.bidirectional else found
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
         def make() -> Tensor:
-            apart = position_ids.distances(q.shape[-2], keys, q.device)[:, 0]
+            apart = position_ids.distances(q.shape[-2], k.shape[-2], q.device)[:, 0]
             return self.table(self.bucket(apart)).movedim(-1, 1).to(q.dtype).contiguous()
 
-        return position_ids.memoize((self,), (q.shape[-2], keys, q.dtype), make)
+        return position_ids.memoize((self,), (q.shape[-2], k.shape[-2], q.dtype), make)
 
 
 class Shaw(AttentionPosition):
@@ -234,10 +234,10 @@ class Shaw(AttentionPosition):
         return position_ids.memoize((Shaw,), (Q, K, self.max_distance), make).expand(B, H, Q, K)
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
     ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
         by_distance = (q * scale) @ self.keys.weight.to(q.dtype).T
-        return by_distance.gather(-1, self.table_index((*q.shape[:-1], keys), q.device, position_ids))
+        return by_distance.gather(-1, self.table_index((*q.shape[:-1], k.shape[-2]), q.device, position_ids))
 
     def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
         """Sums weights by distance first, in float32 or wider because the end rows collect all clipped distances."""
@@ -259,15 +259,17 @@ class BoundPosition(NamedTuple):
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
         return self.position.rotate(q, k, v, self.position_ids)
 
-    def bias(self, q: Float[Tensor, "B H Q d"], keys: int, scale: float) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
-        return self.position.bias(q, keys, scale, self.position_ids)
+    def bias(
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float
+    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
+        return self.position.bias(q, k, scale, self.position_ids)
 
     def add_values(self, weights: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q d"]:
         return self.position.add_values(weights, self.position_ids)
 
     def memoize_bias(self, mask: object, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Cached result of `make`, computed from the bias and a mask, if the bias is shared by all blocks."""
-        return self.position_ids.memoize((self.position, mask), key, make) if self.position.shared else make()
+        """Cached result of `make`, computed from a mask and a bias that all blocks share."""
+        return self.position_ids.memoize((self.position, mask), key, make)
 
 
 def make_position(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.nn.kernels import dispatch
+from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.local_chunked import chunked_attention
 from regard.nn.kernels.local_flash import flash_local_attention, supports
 from regard.nn.kernels.local_pattern import LocalPattern
@@ -52,7 +53,7 @@ def global_attention(
     documents: (B, H, G, e)."""
     found = pattern.global_positions()
     assert found is not None
-    return dispatch.sdpa(q, k, v, pattern.token_mask, found[0], scale, dropout)
+    return dispatch.sdpa(AttentionCall(q, k, v, scale, pattern.token_mask, found[0], dropout))
 
 
 def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, valid: Tensor | None = None) -> Tensor:

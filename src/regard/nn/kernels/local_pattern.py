@@ -14,16 +14,15 @@ from itertools import groupby
 from torch import Tensor
 
 from regard.nn.attention.masks import (
-    And,
     AttentionMask,
     Causal,
     GlobalTokens,
-    Memoized,
     Or,
     PackedDocuments,
     Padding,
     SlidingWindow,
     and_masks,
+    conjuncts,
     valid_mask,
 )
 from regard.types import Offsets
@@ -79,15 +78,6 @@ class LocalPattern:
         if isinstance(only, PackedDocuments):
             return only.queries
         return only.valid if isinstance(only, Padding) and only.valid.ndim == 1 else None
-
-
-def conjuncts(mask: AttentionMask | None) -> list[AttentionMask]:
-    """The masks combined by `&`."""
-    if mask is None:
-        return []
-    if isinstance(mask, Memoized):
-        return conjuncts(mask.mask)
-    return conjuncts(mask.left) + conjuncts(mask.right) if isinstance(mask, And) else [mask]
 
 
 def parse_pattern(mask: AttentionMask | None) -> LocalPattern | None:

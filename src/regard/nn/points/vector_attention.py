@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear
-from regard.nn.recording import AttentionRecorder, RecordedModule, recorded
+from regard.nn.recording import Record, RecordedModule, recorded
 from regard.nn.vision.convnet import BatchNorm
 
 
@@ -103,7 +103,7 @@ class VectorAttention(RecordedModule):
 
     @recorded
     def forward(
-        self, x: Float[Tensor, "N D"], neighbors: Neighbors, *, record: AttentionRecorder | None = None
+        self, x: Float[Tensor, "N D"], neighbors: Neighbors, *, record: Record | None = None
     ) -> Float[Tensor, "N D"]:
         offset = neighbors.apply(
             self.place, (neighbors.offsets if self.reverses_difference else -neighbors.offsets).to(x.dtype)

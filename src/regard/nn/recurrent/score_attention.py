@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.nn.kernels.linear import Linear
-from regard.nn.recording import AttentionRecorder, RecordedModule, recorded
+from regard.nn.recording import Record, RecordedModule, recorded
 
 ScoreName = Literal["additive", "dot", "general"]
 
@@ -108,7 +108,7 @@ class ScoreAttention(RecordedModule):
 
     @recorded
     def forward(
-        self, query: Float[Tensor, "B Q D"], context: ScoreContext, *, record: AttentionRecorder | None = None
+        self, query: Float[Tensor, "B Q D"], context: ScoreContext, *, record: Record | None = None
     ) -> tuple[Float[Tensor, "B Q e"], Float[Tensor, "B Q K"]]:
         """Attention output and weights."""
         weights = self.weights(query, context)

@@ -1,93 +1,29 @@
-"""Shifted-window attention (Liu et al. 2021): attention within windows of a grid, shifted in every second block.
+"""Parts of Swin (Liu et al. 2021): relative positions within windows, merging of patches, and stages of blocks.
 
-Tokens are a sequence (B, h·w, D), row by row. The windows of a grid become the rows of attention, (B·N, M, D). A block with a
-shift rolls the grid first, so that its windows cross the borders of the windows before; pairs that are adjacent only because
-of the roll are masked. `SwinBody` has stages of such blocks, each with half the resolution and twice the width.
+Attention has the layout `GridWindows` (nn/attention/layouts.py), shifted in every second block. `SwinBody` has stages of
+such blocks, each with half the resolution and twice the width; tokens are a sequence (B, h·w, D), row by row.
 
-Shape letters: B images, L tokens of a grid, N windows of an image, M tokens of a window, H heads, D width, d head width.
+Shape letters: B images, L tokens of a grid, M tokens of a window, H heads, D width, d head width.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import KVCache
-from regard.nn.attention.masks import AttentionMask
-from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
+from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
+from regard.nn.attention.relative_positions import AttentionPosition, PositionIds
 from regard.nn.blocks.block import Residual, Stack
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
-from regard.nn.recording import AttentionRecorder, recorded
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput
-
-
-class WindowGrid(NamedTuple):
-    """A grid split into `window` x `window` windows: zero-padded at the bottom and right, then rolled up and left by
-    `shift`."""
-
-    height: int
-    width: int
-    window: int
-    shift: int
-
-    @classmethod
-    def create(cls, height: int, width: int, window: int, shift: int) -> WindowGrid:
-        """For a grid no larger than a window: no shift, and the window size is the shorter side."""
-        least = min(height, width)
-        return cls(height, width, least, 0) if least <= window else cls(height, width, window, shift)
-
-    @property
-    def num_windows(self) -> tuple[int, int]:
-        """Number of rows and columns of windows."""
-        return -(-self.height // self.window), -(-self.width // self.window)
-
-    @property
-    def padded(self) -> WindowGrid:
-        """The grid including padding."""
-        down, across = self.num_windows
-        return self._replace(height=down * self.window, width=across * self.window)
-
-    def partition(self, x: Shaped[Tensor, "B L D"]) -> Shaped[Tensor, "rows M D"]:
-        """Grid -> rows of windows, image by image."""
-        (B, _, D), (down, across), whole = x.shape, self.num_windows, self.padded
-        x = x.reshape(B, self.height, self.width, D)
-        if whole != self:
-            x = F.pad(x, (0, 0, 0, whole.width - self.width, 0, whole.height - self.height))
-        if self.shift:
-            x = x.roll((-self.shift, -self.shift), (1, 2))
-        return x.view(B, down, self.window, across, self.window, D).transpose(2, 3).reshape(-1, self.window**2, D)
-
-    def reverse(self, x: Shaped[Tensor, "rows M D"]) -> Shaped[Tensor, "B L D"]:
-        """Inverse of `partition`."""
-        D, (down, across), whole = x.shape[-1], self.num_windows, self.padded
-        x = (
-            x.view(-1, down, across, self.window, self.window, D)
-            .transpose(2, 3)
-            .reshape(-1, whole.height, whole.width, D)
-        )
-        if self.shift:
-            x = x.roll((self.shift, self.shift), (1, 2))
-        return x[:, : self.height, : self.width].flatten(1, 2)
-
-    def token_index(self, device: torch.device) -> Int[Tensor, "N M"]:
-        """Grid index of the tokens of each window, counted row by row; -1 for padding."""
-        return self.partition(torch.arange(1, self.height * self.width + 1, device=device)[None, :, None])[..., 0] - 1
-
-    def blocked(self, device: torch.device) -> Bool[Tensor, "N M M"]:
-        """Pairs that are adjacent only because of the roll: the first `shift` rows or columns with the other end."""
-        rows, columns = (torch.arange(n, device=device) < self.shift for n in (self.padded.height, self.padded.width))
-        region = self.padded.partition((2 * rows[:, None] + columns.long()).view(1, -1, 1))[..., 0]
-        return region[:, :, None] != region[:, None, :]
 
 
 def relative_index(window: int, max_window: int, device: torch.device) -> Int[Tensor, "M M"]:
@@ -98,41 +34,16 @@ def relative_index(window: int, max_window: int, device: torch.device) -> Int[Te
     return (apart[0] + max_window - 1) * (2 * max_window - 1) + apart[1] + max_window - 1
 
 
-@functools.lru_cache(maxsize=64)
-def _make_cached(make: Callable[..., Tensor], form: tuple[Any, ...], device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a normal tensor, usable in training
-        return make(*form, device)
-
-
-def cached_constant(make: Callable[..., Tensor], *args: Any, device: torch.device) -> Tensor:
-    """`make(*args, device)`, cached for all forward passes outside the modules, which have no state. Not cached in
-    compiled code, and not during CUDA graph capture, because a graph must own the tensors it reads."""
-    if torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        return make(*args, device)
-    return _make_cached(make, args, device)
-
-
-class GridPositionIds(PositionIds):
-    """Positions of tokens in a grid, row by row."""
-
-    def __init__(self, height: int, width: int) -> None:
-        super().__init__()
-        self.height, self.width = height, width
-
-
 class RelativePositionBias(AttentionPosition):
-    """Bias per head and offset (rows, columns) between the tokens of a window; also defines the windows.
-
-    Grids smaller than a window use the center of the table."""
+    """Bias per head and offset (rows, columns) between the tokens of a window; smaller windows use the center of the
+    table."""
 
     has_bias = True
     no_weight_decay = ("table.weight",)
 
-    def __init__(self, heads: int, window: int, shift: int = 0) -> None:
+    def __init__(self, heads: int, window: int) -> None:
         super().__init__()
-        if not 0 <= shift < window:
-            raise ValueError(f"shift must be between 0 and window - 1 ({window - 1}), got {shift}.")
-        self.heads, self.window, self.shift = heads, window, shift
+        self.heads, self.window = heads, window
         self.table = nn.Embedding((2 * window - 1) ** 2, heads)
         nn.init.trunc_normal_(self.table.weight, std=0.02)
 
@@ -140,66 +51,11 @@ class RelativePositionBias(AttentionPosition):
         if heads != self.heads:
             raise ValueError(f"RelativePositionBias has {self.heads} heads, but the attention has {heads}.")
 
-    def window_grid(self, position_ids: PositionIds) -> WindowGrid:
-        if not isinstance(position_ids, GridPositionIds):
-            raise ValueError(
-                "Shifted-window attention requires the grid size as position_ids: GridPositionIds(height, width)."
-            )
-        return WindowGrid.create(position_ids.height, position_ids.width, self.window, self.shift)
-
     def bias(
-        self, q: Float[Tensor, "B H Q d"], keys: int, scale: float, position_ids: PositionIds
-    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
-        """One bias for all windows, or with a shift one per row, with the lowest value at masked keys."""
-        tiles = self.window_grid(position_ids)
-        rows = cached_constant(relative_index, tiles.window, self.window, device=q.device)
-        bias = self.table(rows).movedim(-1, 0)[None].to(q.dtype)
-        if not tiles.shift:
-            return bias.contiguous()
-        hidden = position_ids.memoize((), (tiles,), lambda: cached_constant(WindowGrid.blocked, tiles, device=q.device))
-        bias = bias.masked_fill(hidden[:, None], torch.finfo(bias.dtype).min / 2)
-        return bias.repeat(q.shape[0] // len(hidden), 1, 1, 1)
-
-
-class ShiftedWindowAttention(Attention):
-    """Attention within windows, which `position` defines."""
-
-    @recorded
-    def forward(
-        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
-        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: AttentionRecorder | None = None,
-        position: BoundPosition | None = None,
-    ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        if position is None or not isinstance(position.position, RelativePositionBias):
-            raise ValueError(
-                "Shifted-window attention requires a RelativePositionBias as position, which defines the windows."
-            )
-        if context is not None or cache is not None or at is not None or mask is not None:
-            raise ValueError("Shifted-window attention does not support context, cache, at or mask.")
-        tiles = position.position.window_grid(position.position_ids)
-        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))  # before partitioning: half as many bytes are moved
-        q, k, v = self.project(tiles.partition(x))
-        mixed = (
-            self.attend(q, k, v, position=position)
-            if record is None
-            else self._attend_recorded(q, k, v, position, tiles, record)
-        )
-        return tiles.reverse(self.out(mixed.transpose(1, 2).flatten(2)))
-
-    def _attend_recorded(
-        self, q: Float[Tensor, "R H M d"], k: Float[Tensor, "R H M d"], v: Float[Tensor, "R H M d"], inside: BoundPosition,
-        tiles: WindowGrid, seen: AttentionRecorder,
-    ) -> Float[Tensor, "R H M d"]:  # fmt: skip
-        """Attention with recorded weights (B, H, N·M, M), per image instead of per window, in the autograd graph.
-        Padding tokens are attended to as well: their key index is -1, their weight is not 0."""
-        places, scale = tiles.token_index(q.device), self.scale
-        (N, M), H = places.shape, self.heads
-        scores = (q * scale) @ k.transpose(-2, -1) + inside.bias(q, M, scale)  # type: ignore[operator]
-        weights = scores.view(-1, N, H, M, M).transpose(1, 2).flatten(2, 3).softmax(-1).to(v.dtype)
-        weights = seen(weights, places.repeat_interleave(M, 0)[None, None], places.view(1, -1).expand(len(weights), -1))
-        used = F.dropout(weights, self.dropout, self.training).view(-1, H, N, M, M)
-        return used.transpose(1, 2).flatten(0, 1) @ v
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
+    ) -> Float[Tensor, "1 H Q K"]:
+        index = cached_constant(relative_index, math.isqrt(q.shape[-2]), self.window, device=q.device)
+        return self.table(index).movedim(-1, 0)[None].to(q.dtype).contiguous()
 
 
 class PatchMerging(nn.Module):
