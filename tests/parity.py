@@ -140,7 +140,8 @@ def assert_saved_alike(model: regard.Model, peer: Any, folder: Path) -> None:
     again, report = type(peer).from_pretrained(folder, dtype=peer.dtype, output_loading_info=True)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
     assert_same_weights(again, peer)
-    assert json.loads((folder / "config.json").read_text())["architectures"] == [type(peer).__name__]
+    written = json.loads((folder / "config.json").read_text())
+    assert written["architectures"] == [type(peer).__name__] or model.has_new_head
     found, expected = (
         {key: SYNONYMS.get(str(value), value) for key, value in json.loads(one.config.to_json_string(False)).items()}
         for one in (again, peer)
