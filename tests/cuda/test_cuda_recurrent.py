@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from captioners import SIZES, batch_of, fresh
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.tasks.base import LossWeights
@@ -19,6 +18,7 @@ from regard.training.execution import ForwardBackward, GraphedForwardBackward, L
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import CASES, TINY, Numbers, collate, tiny
+from tiny_caption_models import SIZES, batch_of, fresh
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -18,7 +18,22 @@ from regard.decode.steps import StopMonitor, run_search, start_search
 from regard.errors import RegardError
 from regard.systems import gpt2
 from regard.types import Batch
-from talk import BODIES, END, LIMITS, PROMPTS, STREAMS, WAYS, V, agree, asked, enough, fixed, follow, padded, small
+from toy_language_models import (
+    BODIES,
+    END,
+    LIMITS,
+    PROMPTS,
+    STREAMS,
+    WAYS,
+    V,
+    agree,
+    asked,
+    enough,
+    fixed,
+    follow,
+    padded,
+    small,
+)
 
 
 @pytest.fixture(scope="module", params=list(BODIES))

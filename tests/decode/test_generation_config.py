@@ -15,8 +15,8 @@ from regard.errors import RunError, SettingError
 from regard.foreign_names import print_note
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems.common.configs import TargetTokens
-from talk import lively
 from tiny import tiny
+from toy_language_models import lively
 
 HUGGING_FACE = DecodeSettings(length_penalty=1.0, length_penalty_type="power", top_k=50)
 """Defaults of transformers, apart from the length limit."""

@@ -15,8 +15,8 @@ from regard.decode.protocol import Hypothesis
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch
-from talk import END, PROMPTS, V, lively, padded, small
 from tiny import noise, tiny
+from toy_language_models import END, PROMPTS, V, lively, padded, small
 
 transformers = pytest.importorskip("transformers")
 

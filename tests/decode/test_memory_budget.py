@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from captioners import batch_of, config_of
-from captioners import made as captioner
 from regard.decode.search import BYTES_PER_LOGIT, max_rows, search
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch, StateSizes
 from tiny import TINY, tiny
+from tiny_caption_models import batch_of, config_of
+from tiny_caption_models import made as captioner
 
 SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
 ROLLING = [

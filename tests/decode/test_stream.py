@@ -15,7 +15,7 @@ from regard.decode.protocol import Hypothesis
 from regard.decode.search import search, stream
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from talk import BODIES, END, STREAMS, WAYS, agree, asked, enough, fixed, padded
+from toy_language_models import BODIES, END, STREAMS, WAYS, agree, asked, enough, fixed, padded
 
 
 @pytest.fixture(scope="module", params=list(BODIES))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pointer import Captioner, spotted
+from fixed_attention_captioner import Captioner, spotted
 from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
 from regard.draw.page import write_caption_page
 from regard.draw.panels import (

@@ -26,8 +26,8 @@ from regard.processors.palette import Palette
 from regard.runs.explain import parse_position
 from regard.systems import find_preset
 from regard.types import Batch
-from sights import made
 from tiny import near, noisy
+from tiny_vision_models import made
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()

@@ -13,7 +13,6 @@ from test_cli import Cli
 from test_cli import cli as cli
 
 import regard
-from gatherers import LABELS, cloud, made
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.errors import RegardError
@@ -25,6 +24,7 @@ from regard.runs.check import check
 from regard.runs.explain import parse_position
 from regard.tasks import POINT_TASKS
 from regard.types import Batch
+from tiny_point_models import LABELS, cloud, made
 
 both = pytest.mark.parametrize("task", POINT_TASKS)
 

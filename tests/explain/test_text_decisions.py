@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from headed import headed
 from regard.data.text.samples import LabeledText
 from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
@@ -23,6 +22,7 @@ from regard.systems import SYSTEMS
 from regard.tasks import TEXT_TASKS
 from regard.types import Batch
 from tiny import noisy
+from tiny_text_models import headed
 
 SENTENCES = (
     "the cat sat on the mat and looked at the moon",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from encoders import encoder
-from writings import STORY
+from tokenizer_texts import STORY
 
 WORDS = " ".join(["the cats", "sat on", "a mat"] * 12)
 

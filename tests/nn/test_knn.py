@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import plainly
+import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import farthest_point
 from regard.nn.points import knn as knn_module
@@ -51,7 +51,7 @@ def plain_nearest(
 ) -> Tensor:
     rows, first = [], 0
     for own, asked in zip(places.split(counts), queries.split(asking), strict=True):
-        near = plainly.nearest(own.double().numpy(), count, asked.double().numpy())
+        near = reference.nearest(own.double().numpy(), count, asked.double().numpy())
         rows += [[first + j for j in row] + [-1] * (min(count, max(counts)) - len(row)) for row in near]
         first += len(own)
     return torch.tensor(rows)
@@ -232,7 +232,7 @@ def test_farthest_points_are_those_of_plain_loops(kind: str, dtype: Any, counts:
     assert kept.counts == tuple(max(1, count // rate) for count in counts)
     wanted, first = [], 0
     for own, count in zip(x.split(counts), kept.counts, strict=True):
-        wanted += [first + j for j in plainly.farthest(own.double().numpy(), count)]
+        wanted += [first + j for j in reference.farthest(own.double().numpy(), count)]
         first += len(own)
     assert farthest_point_sampling(x, packing, kept).tolist() == wanted
 
@@ -270,7 +270,7 @@ def test_values_are_carried_by_the_inverse_of_the_distance(kind: str) -> None:
     row, first = 0, 0
     for many, own in zip(counts, coarse.split(few), strict=True):
         for _ in range(many):
-            wanted = {first + j: s for j, s in plainly.shares(own.numpy(), fine[row].numpy()).items()}
+            wanted = {first + j: s for j, s in reference.shares(own.numpy(), fine[row].numpy()).items()}
             got = {int(j): float(s) for j, s in zip(index[row], share[row], strict=True) if s > 0}
             assert got.keys() == {j for j, s in wanted.items() if s > 0}
             assert all(abs(got[j] - wanted[j]) < 1e-12 for j in got)
@@ -308,5 +308,5 @@ def test_point_clouds_are_padded_side_by_side_if_little_is_empty() -> None:
 
 def test_the_oracle_agrees_with_itself() -> None:
     places = np.array([[0.0, 0, 0], [2, 0, 0], [1, 0, 0], [1, 0, 0]])
-    assert plainly.nearest(places, 3, places[:1]) == [[0, 2, 3]] and plainly.farthest(places, 4) == [0, 1, 2, 3]
-    assert plainly.shares(places, np.array([1.0, 0, 0]), 2) == {2: 0.5, 3: 0.5}
+    assert reference.nearest(places, 3, places[:1]) == [[0, 2, 3]] and reference.farthest(places, 4) == [0, 1, 2, 3]
+    assert reference.shares(places, np.array([1.0, 0, 0]), 2) == {2: 0.5, 3: 0.5}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import plainly
+import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points.body import TransitionDown, max_over_neighbors
 from regard.nn.points.hierarchy import find_neighbors
@@ -69,7 +69,7 @@ def test_every_point_equals_the_formula(form: str, counts: tuple[int, ...]) -> N
     wanted = [
         row
         for own, rows in zip(places.split(counts), x.split(counts), strict=True)
-        for row in plainly.attend(w, "a", list(rows.numpy()), own.numpy(), 6, form)
+        for row in reference.attend(w, "a", list(rows.numpy()), own.numpy(), 6, form)
     ]
     assert np.abs(ours.detach().numpy() - np.array(wanted)).max() < 1e-13
 
@@ -189,7 +189,7 @@ def test_the_maximum_over_neighbors_is_taken(counts: tuple[int, ...]) -> None:
     w, wanted, first = weights_of(down, "d."), [], 0
     for own, rows in zip(places.split(counts), x.split(counts), strict=True):
         those = [k - first for k in kept if first <= k < first + len(own)]
-        wanted += plainly.down(w, "d", list(rows.numpy()), own.numpy(), those, 6)
+        wanted += reference.down(w, "d", list(rows.numpy()), own.numpy(), those, 6)
         first += len(own)
     assert np.abs(down(x, near).detach().numpy() - np.array(wanted)).max() < 1e-13
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from regard.errors import SettingError
 from regard.processors.tokenizer.stream_decoder import StreamDecoder
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
-from writings import HARD, STORY, random_texts, train_words
+from tokenizer_texts import HARD, STORY, random_texts, train_words
 
 
 def train_pieces() -> TextTokenizer:

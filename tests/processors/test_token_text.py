@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, normalizers, processors
 
-from pieces import TEXTS, check_places, make, theirs_of, write_roberta, write_vocabulary
 from regard.errors import DataError
 from regard.processors.tokenizer.token_text import to_bytes
 from regard.processors.tokenizer.tokenizer import TextTokenizer, TokenTemplate
 from regard.processors.tokenizer.vocabulary import build_wordpiece
-from writings import STORY, random_texts, train_words
+from tokenizer_files import TEXTS, check_places, make, theirs_of, write_roberta, write_vocabulary
+from tokenizer_texts import STORY, random_texts, train_words
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from regard.errors import DataError, SettingError
 from regard.processors.tokenizer import tokenizer as text_module
 from regard.processors.tokenizer.token_text import to_bytes
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
-from writings import HARD, STORY, random_texts, train_words
+from tokenizer_texts import HARD, STORY, random_texts, train_words
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 

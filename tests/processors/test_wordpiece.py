@@ -14,12 +14,22 @@ import pytest
 from test_tokenizer import PROSE, SHARED
 from tokenizers import Tokenizer, models, processors
 
-from pieces import MARKED, TEXTS, check_places, make, same, theirs_of, write_folder, write_roberta, write_vocabulary
 from regard.errors import DataError, SettingError
 from regard.processors.tokenizer.token_text import TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer, TokenTemplate
 from regard.processors.tokenizer.vocabulary import BERT_TOKENS, WORD_START
-from writings import STORY, random_texts
+from tokenizer_files import (
+    MARKED,
+    TEXTS,
+    check_places,
+    make,
+    same,
+    theirs_of,
+    write_folder,
+    write_roberta,
+    write_vocabulary,
+)
+from tokenizer_texts import STORY, random_texts
 
 PUBLISHED = SHARED / "vocab/bert-base-uncased"
 

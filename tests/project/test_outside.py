@@ -16,12 +16,12 @@ from test_cli import cli as cli
 
 import regard
 from conftest import Trained
-from gatherers import cloud
 from outside import FILE, collect, differences, key_paths, update
 from regard.data.points.cloud_files import write_ply
 from regard.errors import RunError
 from regard.model import Model
 from regard.tasks import all_tasks
+from tiny_point_models import cloud
 
 INPUTS: dict[str, Any] = {
     "lm": "the cat", "choose": {"context": "a cow came", "question": "who ?", "choices": ["cow", "hen"]},

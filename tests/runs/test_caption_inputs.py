@@ -15,7 +15,7 @@ from test_cli import Cli, Done
 from test_cli import cli as cli
 
 import regard
-import speaker
+import tiny_caption_system as caption_system
 from conftest import same_tensors, stopped_in
 from regard.data.images.captions import read_captions, read_uncaptioned
 from regard.data.settings import DataSettings
@@ -36,16 +36,16 @@ ODD: dict[str, tuple[str, tuple[int, int]]] = {
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker.offer(monkeypatch)
+    caption_system.offer(monkeypatch)
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """Checkpoint of an untrained model."""
     text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), IMAGE_TASKS["caption"]
-    config = speaker.Config(max_length=4)
+    config = caption_system.Config(max_length=4)
     reader = task.build_processor(text, config, DataSettings())
-    identity = ModelSpec(speaker.SYSTEM, task.fit_config(config, reader), task)
+    identity = ModelSpec(caption_system.SYSTEM, task.fit_config(config, reader), task)
     return str(assemble(identity, reader).save(tmp_path / "a model"))
 
 

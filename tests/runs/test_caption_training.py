@@ -13,10 +13,10 @@ from PIL import Image
 from test_captioner_encoders import learnt
 
 import regard
-from captioners import EYES, SIZES
 from regard.errors import SettingError
 from regard.runs.info import info
 from regard.systems import find_preset
+from tiny_caption_models import EYES, SIZES
 
 NAMES = list(SIZES)
 COLOURS = ("red", "green", "blue", "white")

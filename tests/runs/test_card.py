@@ -13,12 +13,8 @@ from test_cli import Cli
 from test_cli import cli as cli
 
 import regard
-from captioners import config_of
 from conftest import Trained
 from encoders import encoder
-from gatherers import cloud
-from gatherers import made as gatherer
-from headed import SIZES
 from regard.data.points.cloud_files import write_ply
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion
@@ -28,8 +24,12 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.card import _usage
 from regard.systems import SYSTEMS, gpt2, universal
 from regard.tasks import IMAGE_TASKS, TEXT_TASKS, Task, all_tasks
-from sights import fresh
-from writings import STORY
+from tiny_caption_models import config_of
+from tiny_point_models import cloud
+from tiny_point_models import made as gatherer
+from tiny_text_models import SIZES
+from tiny_vision_models import fresh
+from tokenizer_texts import STORY
 
 
 def captioner(name: str) -> Model:

@@ -16,7 +16,7 @@ from regard.errors import RegardError
 from regard.model import Model
 from regard.runs.predict_inputs import expand_files, read_inputs
 from regard.tasks import TEXT_TASKS, find_task
-from writings import STORY
+from tokenizer_texts import STORY
 
 TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
 

@@ -19,7 +19,6 @@ from test_image_tasks import paint
 
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
-from headed import headed, train
 from regard.errors import DataError, RegardError, SettingError
 from regard.nn.recording import record_attention
 from regard.processors.augmentation import NO_AUGMENT, Augment
@@ -31,6 +30,7 @@ from regard.tasks.image_task import ImageBatchContext, check_image_processor
 from regard.tasks.linear_probe import extract_features, probe_layers
 from regard.types import Batch
 from tiny import near, noisy
+from tiny_text_models import headed, train
 
 SMALL = (
     "model.image_size=8", "model.num_colors=6", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48",

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import regard
-from captioners import config_of, noisy, pictures
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, WeightsError
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
 from regard.systems.captioners.encoder import ENCODER
 from regard.types import Batch
-from sights import SIZES, fresh
 from tiny import near
+from tiny_caption_models import config_of, noisy, pictures
+from tiny_vision_models import SIZES, fresh
 
 SEEN = ("resnet", "bit", "vit", "hybrid", "swin")
 CHANGES: dict[str, dict[str, Any]] = {

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from captioners import EYES, KINDS, USUAL, batch_of, config_of, fresh, made, pictures
 from regard.config import as_dict, from_dict, override
 from regard.decode.cuda_graphs import graphed_search
 from regard.decode.protocol import SearchInputs
@@ -24,6 +23,7 @@ from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import gradients, near
+from tiny_caption_models import EYES, KINDS, USUAL, batch_of, config_of, fresh, made, pictures
 
 kinds = pytest.mark.parametrize(("name", "eyes"), KINDS)
 usual = pytest.mark.parametrize(("name", "eyes"), USUAL)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from captioners import batch_of, captions, config_of, made
 from regard.nn.recurrent.lstm_gates import lstm_cell
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.captioners import show_and_tell, show_attend_tell
 from regard.types import Batch
 from tiny import gradients, near, noise
+from tiny_caption_models import batch_of, captions, config_of, made
 
 # -- Show and Tell
 

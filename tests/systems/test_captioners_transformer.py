@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from captioners import batch_of, captions, config_of, made, noisy, pictures
 from regard.config import as_dict, from_dict
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
@@ -22,6 +21,7 @@ from regard.systems import find_by_model_type
 from regard.systems.captioners import vit_gpt2
 from regard.types import Batch
 from tiny import gradients, near, noise
+from tiny_caption_models import batch_of, captions, config_of, made, noisy, pictures
 
 # -- convolutions and a Transformer
 

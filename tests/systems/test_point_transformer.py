@@ -14,7 +14,7 @@ import torch
 from test_vector_attention import noise, weights_of
 from torch import Tensor, nn
 
-import plainly
+import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import body as points
 from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
@@ -67,7 +67,7 @@ def test_the_body_equals_a_loop_over_points(form: Any, order: Any, decodes: bool
     body, batch = body_of(variant=form, point_order=order, has_decoder=decodes), packed(counts)
     config, w = replace(SMALL, variant=form, point_order=order, has_decoder=decodes), weights_of(body)
     states = body(batch)
-    alone = [plainly.body(w, own.numpy(), config) for own in batch.inputs[0].split(counts)]
+    alone = [reference.body(w, own.numpy(), config) for own in batch.inputs[0].split(counts)]
     sequence, summary = np.concatenate([said for said, _, _ in alone]), np.stack([mean for _, mean, _ in alone])
     assert states.sequence.shape == (1, *sequence.shape) and states.pooled is not None
     assert np.abs(states.sequence[0].detach().numpy() - sequence).max() < 1e-11 * np.abs(sequence).max()

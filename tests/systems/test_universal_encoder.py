@@ -13,7 +13,6 @@ from torch import Tensor
 
 import regard
 from encoders import encoder
-from headed import train
 from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
 from regard.data.text.samples import LabeledText, Pair
@@ -24,6 +23,7 @@ from regard.systems import universal_encoder
 from regard.tasks.base import LossWeights
 from regard.types import Batch
 from tiny import TINY, collate, near, noise, noisy, tiny
+from tiny_text_models import train
 
 NAME = "universal-encoder"
 HALTING = ("halting", "halting, accumulated")

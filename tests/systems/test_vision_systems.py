@@ -16,8 +16,8 @@ from regard.tasks import IMAGE_TASKS, find_task
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from regard.types import Batch
-from sights import ASKED, batch_for, fresh, made
 from tiny import near
+from tiny_vision_models import ASKED, batch_for, fresh, made
 
 ROOT = Path(__file__).parents[2]
 NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]

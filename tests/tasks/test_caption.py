@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import regard
-import speaker
+import tiny_caption_system as caption_system
 from conftest import facts, rows, same_tensors, stopped_in
 from regard.cli import main
 from regard.decode.settings import DecodeSettings
@@ -23,12 +23,12 @@ from regard.model import Model
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
 from regard.types import Batch, BodyOutput
-from speaker import TASK, album_in, model, samples
+from tiny_caption_system import TASK, album_in, model, samples
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker.offer(monkeypatch)
+    caption_system.offer(monkeypatch)
     monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
 
 
@@ -47,7 +47,7 @@ def train(album: Path, out: Path, *settings: str, **more: Any) -> Model:
 @pytest.fixture(scope="session")
 def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        speaker.offer(patch)
+        caption_system.offer(patch)
         out = tmp_path_factory.mktemp("runs") / "a run"
         train(
             album,

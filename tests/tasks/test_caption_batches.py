@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard
-import speaker
+import tiny_caption_system as caption_system
 from regard.data.batching.samplers import SortedUniform, Uniform
 from regard.data.settings import DataSettings
 from regard.errors import RegardError, SettingError
@@ -23,12 +23,12 @@ from regard.tasks import IMAGE_TASKS
 from regard.tasks.base import LossWeights
 from regard.tasks.caption import Caption, caption_index
 from regard.types import IGNORE
-from speaker import TASK, album_in, encoded, model, samples
+from tiny_caption_system import TASK, album_in, encoded, model, samples
 
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker.offer(monkeypatch)
+    caption_system.offer(monkeypatch)
     monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
 
 
@@ -188,7 +188,7 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
 
 def test_images_are_preprocessed_for_the_image_encoder(album: Path) -> None:
     @dataclass(frozen=True)
-    class Through(speaker.Config):
+    class Through(caption_system.Config):
         said: ImageProcessor | None = None
 
         def image_processor(self) -> ImageProcessor | None:
@@ -198,7 +198,7 @@ def test_images_are_preprocessed_for_the_image_encoder(album: Path) -> None:
     assert TASK.build_processor(text, Through(said=own), DataSettings()).pixels is own
     assert (
         TASK.build_processor(text, Through(), DataSettings()).pixels
-        == TASK.build_processor(text, speaker.Config(), DataSettings()).pixels
+        == TASK.build_processor(text, caption_system.Config(), DataSettings()).pixels
     )
 
 

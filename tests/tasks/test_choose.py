@@ -14,7 +14,6 @@ import torch
 
 import regard
 from conftest import facts
-from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.samples import ChoiceSample
@@ -24,6 +23,7 @@ from regard.runs.evaluate import evaluate
 from regard.tasks.base import LossWeights
 from regard.tasks.special_tokens import SPECIAL_TOKENS
 from tiny import gradients, near, noisy
+from tiny_text_models import QUICK, SMALL, headed, language_loss, last_state, letters, train
 
 SAMPLES = [
     ChoiceSample("abc", "", ("de", "f", "gag"), 1), ChoiceSample("h", "a", ("bed", "c"), 0),

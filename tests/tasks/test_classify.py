@@ -17,7 +17,6 @@ import torch
 
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
-from headed import QUICK, SMALL, headed, language_loss, last_state, letters, train
 from regard.cli import main
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
@@ -34,6 +33,7 @@ from regard.tasks.special_tokens import SPECIAL_TOKENS, truncate_middle
 from regard.training.optimizer import lr_at
 from regard.training.settings import TrainSettings
 from tiny import gradients, near
+from tiny_text_models import QUICK, SMALL, headed, language_loss, last_state, letters, train
 
 LABELS = ("good", "bad", "so")
 SAMPLES = [

@@ -17,8 +17,6 @@ from torch import Tensor
 import regard
 from conftest import stopped_in
 from encoders import encoder
-from headed import train
-from pieces import TEXTS, make, theirs_of, write_vocabulary
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.samples import Pair
@@ -35,7 +33,9 @@ from regard.tasks.embed import SCALE, Embed
 from regard.tasks.pooling import Pooling, pooling_files
 from regard.types import Batch
 from tiny import gradients, near, noise, noisy
-from writings import STORY
+from tiny_text_models import train
+from tokenizer_files import TEXTS, make, theirs_of, write_vocabulary
+from tokenizer_texts import STORY
 
 ASKED = [*TEXTS, "", "   ", "the cat sat on the mat " * 9]
 MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")

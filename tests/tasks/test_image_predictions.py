@@ -28,7 +28,7 @@ from regard.tasks.base import LossSum
 from regard.tasks.file_task import decode_source, encode_source
 from regard.tasks.image_task import ImageTask, load_image
 from regard.types import Prediction
-from sights import fresh
+from tiny_vision_models import fresh
 
 
 def noise(shape: tuple[int, ...], kind: Any = np.uint8, seed: int = 0) -> Any:

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 import regard
-from headed import train
 from regard.cli import main
 from regard.data.batching.samplers import Uniform
 from regard.data.images.image_io import ImageCache
@@ -26,6 +25,7 @@ from regard.tasks import find_task
 from regard.tasks.base import LossWeights
 from regard.tasks.file_task import decode_source, encode_source
 from regard.types import Batch
+from tiny_text_models import train
 
 SMALL = (
     "model.image_size=16", "model.width=24", "model.depth=2", "model.heads=2", "model.ffn_dim=48", "train.precision=float32",

@@ -22,7 +22,6 @@ from torch.nn import functional as F
 import regard
 from conftest import checkpoints, rows, same_tensors, stopped_in
 from encoders import encoder
-from pieces import write_roberta
 from regard.cli import main
 from regard.data.batching.loader import prefetch
 from regard.data.settings import DataSettings
@@ -39,6 +38,7 @@ from regard.tasks.base import Encoded, LossWeights
 from regard.tasks.mlm import NSP_NOT_MEASURED, MaskedLM, document_parts
 from regard.types import IGNORE, Batch
 from tiny import near, noisy
+from tokenizer_files import write_roberta
 
 TASK = find_task("mlm")
 SMALL = (

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 import regard
 from encoders import encoder
-from headed import QUICK, SMALL, train
 from regard.cli import main
 from regard.data.batching.samplers import PackedSampler
 from regard.data.images.labeled import ImageSample
@@ -35,8 +34,9 @@ from regard.tasks import TEXT_TASKS
 from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
 from regard.tasks.multilabel import MULTILABEL
 from regard.types import IGNORE, Batch
-from sights import fresh
 from tiny import gradients, near, noisy
+from tiny_text_models import QUICK, SMALL, train
+from tiny_vision_models import fresh
 
 TASK = TEXT_TASKS["classify"]
 LABELS = ("new", "old", "red")

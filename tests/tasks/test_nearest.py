@@ -20,7 +20,7 @@ from regard.model import Model
 from regard.tasks.base import LossSum
 from regard.tasks.embed import Embed
 from regard.tasks.nearest import TextIndex
-from writings import STORY
+from tokenizer_texts import STORY
 
 TEXTS = [f"{a} {b} on the {c}" for a in ("cats", "the dog") for b in ("sat", "is") for c in ("mat", "été", "façade")]
 

@@ -16,7 +16,6 @@ from rich.console import Console
 
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
-from gatherers import LABELS, RANDOM, cloud, made
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.data.points.labeled import CloudCache, CloudSample, cloud_bytes
@@ -35,6 +34,7 @@ from regard.tasks.point_segmentation import point_label_ids
 from regard.tasks.point_task import PointCloudTask, decode_cloud_source, encode_cloud_source, pack_clouds, pack_slices
 from regard.types import IGNORE, Batch
 from tiny import near
+from tiny_point_models import LABELS, RANDOM, cloud, made
 
 ROOM = "rooms#part=test,points=700,number=1"
 SMALL = (

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import regard
 from encoders import SMALL, encoder
-from headed import train
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
@@ -25,6 +24,7 @@ from regard.tasks.qa import NO_ANSWER, answer_tokens
 from regard.tasks.windowed import window_start
 from regard.types import Prediction
 from tiny import gradients, near
+from tiny_text_models import train
 
 TASK = TEXT_TASKS["qa"]
 CONTEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."

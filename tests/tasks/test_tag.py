@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 import regard
 from encoders import SMALL, encoder
-from headed import train
 from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.tagged import TaggedSentence
@@ -24,6 +23,7 @@ from regard.tasks.tag import WORD_PATTERN
 from regard.tasks.windowed import windows
 from regard.types import IGNORE
 from tiny import near
+from tiny_text_models import train
 
 TASK = TEXT_TASKS["tag"]
 TEXTS = ["john smith lives in new york", "mary went to rome and to paris", "unbelievably longwinded words"] * 3

@@ -67,7 +67,7 @@ class Victims:
         self.disk.mkdir()
         mount = [*MOUNT, str(self.disk)]
         self.mounted = subprocess.run([*mount, "true"], capture_output=True, check=False).returncode == 0
-        command = [sys.executable, str(Path(__file__).parents[1] / "victim.py")]
+        command = [sys.executable, str(Path(__file__).parents[1] / "fault_injection.py")]
         self.process = subprocess.Popen(
             [*mount, *command] if self.mounted else command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -14,7 +14,7 @@ import numpy as np
 from test_tokenizer import PROSE, publish
 
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from writings import HARD, STORY
+from tokenizer_texts import HARD, STORY
 
 MARKED = (
     "e\u0301tude re\u0301sume\u0301, naïve", "❤️\u200d🔥 a ❤️", "👩\u200d👩\u200d👧 x🤷🏽\u200d♀️y", "猫の\u0301 猫猫a猫",

@@ -25,7 +25,7 @@ from regard.systems.captioners.common import expand_to_captions
 from regard.systems.common.configs import TargetTokens
 from regard.systems.common.system import Preset, System
 from regard.tasks import find_task
-from regard.types import Batch, Body, BodyOutput
+from regard.types import Batch, Body, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -75,23 +75,18 @@ class Speaker(Body):
             self.step(token, state)
         return state
 
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        return StateSizes(self.config.vocab_size, per_beam=self.config.width)
+
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
         state.update(h=self.move(tokens, state.context["seen"][:, 0], state.state["h"]))
         return self.out(state.state["h"])
 
 
 RECIPE: dict[str, dict[str, Any]] = {
-    "train": {
-        "steps": 12,
-        "eval_every": 4,
-        "log_every": 2,
-        "batch_size": 8,
-        "lr": 5e-3,
-        "warmup_steps": 2,
-        "precision": "float32",
-    },
+    "train": {"steps": 12, "eval_every": 4, "log_every": 2, "batch_size": 8, "lr": 5e-3, "warmup_steps": 2, "precision": "float32"},
     "data": {"vocab_size": 300, "eval_samples": 4, "valid_fraction": 0.2},
-}
+}  # fmt: skip
 SYSTEM = System(
     "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "image",
 )  # fmt: skip
