@@ -84,7 +84,8 @@ class Speaker(Body):
 
 
 RECIPE: dict[str, dict[str, Any]] = {
-    "train": {"steps": 12, "eval_every": 4, "log_every": 2, "batch_size": 8, "lr": 5e-3, "warmup_steps": 2, "precision": "float32"},
+    "train": {"steps": 12, "eval_every": 4, "log_every": 2, "batch_size": 8, "lr": 5e-3, "warmup_steps": 2,
+              "precision": "float32"},
     "data": {"vocab_size": 300, "eval_samples": 4, "valid_fraction": 0.2},
 }  # fmt: skip
 SYSTEM = System(
