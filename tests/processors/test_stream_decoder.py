@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from regard.errors import SettingError
-from regard.processors.tokenizer.stream_decoder import StreamDecoder
+from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from tokenizer_texts import HARD, STORY, random_texts, train_words
 

@@ -164,7 +164,7 @@ RUN = (
     *within("regard.systems.common", "checkpoint configs recipes seq2seq system"),
     *within("regard.tasks", "act base file_task processors protocol seq2seq special_tokens text_heads translate"),
     *within("regard.processors", "padding"),
-    *within("regard.processors.tokenizer", "published token_text tokenizer vocabulary"),
+    *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
     *within("regard.data.batching", "samplers"),
     *within("regard.data", "file_discovery reader sources"),
     *within("regard.data.store", "token_store"),

@@ -12,7 +12,7 @@ import torch
 from regard.data.batching.samplers import Indices, LengthBucketed
 from regard.errors import RegardError
 from regard.processors.padding import pad
-from regard.processors.tokenizer.token_text import TokenFormat, continuation_prefix
+from regard.processors.tokenizer.token_text import TokenFormat, word_mark
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks.protocol import ModelProtocol
@@ -104,7 +104,7 @@ def _make_prediction(
 def token_word(text: TextTokenizer, token: int) -> str:
     """A token as a word or a piece of a word."""
     if text.token_format is TokenFormat.WORDPIECE:
-        return text.id_to_token(token).removeprefix(continuation_prefix(text.backend))
+        return text.id_to_token(token).removeprefix(word_mark(text.backend))
     return text.decode([[token]])[0].strip()
 
 

@@ -25,7 +25,7 @@ from regard.decode.search import Hypothesis, search, stream
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.padding import pack, pad
-from regard.processors.tokenizer.stream_decoder import StreamDecoder
+from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.tasks.base import (
     GENERATION_SETTINGS,

@@ -8,7 +8,7 @@ from typing import Any
 from regard.decode.protocol import Hypothesis
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
-from regard.processors.tokenizer.stream_decoder import StreamDecoder
+from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 DEFAULT_NEW_TOKENS = 256

@@ -317,5 +317,5 @@ def room_cloud(
     owner = room.face_object[scan.face]
     random = generator(5)  # one color per object, with a random shade per point
     colors = random.random((len(room.objects), 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
-    colors = np.rint(255 * np.clip(colors, 0, 1)).astype(np.uint8)
-    return PointCloud(scan.coordinates, colors, scan.normals, labels[owner].astype(np.int64), CLASSES)
+    pixels = np.rint(255 * np.clip(colors, 0, 1)).astype(np.uint8)
+    return PointCloud(scan.coordinates, pixels, scan.normals, labels[owner].astype(np.int64), CLASSES)

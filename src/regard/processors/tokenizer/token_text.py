@@ -1,19 +1,22 @@
-"""Text, character spans and words of tokens by format: bytes in GPT-2's alphabet, characters, words with an end-of-word suffix,
-or word pieces with a continuation prefix."""
+"""Formats of tokens (bytes in GPT-2's alphabet, characters, words with an end-of-word suffix, word pieces with a continuation
+prefix), their text and character spans, and incremental decoding."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer, decoders
 
-from regard.errors import DataError
+from regard.errors import SettingError
+
+if TYPE_CHECKING:
+    from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 SENTENCE_DECODER = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
 """Byte-level decoder that removes the added leading space."""
@@ -57,23 +60,16 @@ def component_state(component: Any) -> dict[str, Any]:
     return {} if component is None else json.loads(component.__getstate__())
 
 
-def word_suffix(backend: Tokenizer) -> str:
-    """Suffix of the last token of a word; empty for formats without a suffix."""
-    return str(component_state(backend.decoder).get("suffix", ""))
+def word_mark(backend: Tokenizer) -> str:
+    """Suffix of the last token of a word, or prefix of tokens that continue a word; empty for other formats."""
+    state = component_state(backend.decoder)
+    return str(state.get("suffix") or state.get("prefix") or "")
 
 
-def continuation_prefix(backend: Tokenizer) -> str:
-    """Prefix of tokens that continue a word; empty for formats without a prefix."""
-    return str(component_state(backend.decoder).get("prefix", ""))
-
-
-def _make_byte_decoder() -> dict[str, int]:
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(rest)}
-
-
-BYTE_DECODER = _make_byte_decoder()
+_PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTE_DECODER = {chr(byte): byte for byte in _PLAIN_BYTES} | {
+    chr(256 + number): byte for number, byte in enumerate(byte for byte in range(256) if byte not in _PLAIN_BYTES)
+}
 """GPT-2's alphabet for bytes: printable characters map to themselves, the other bytes to code points from 256 on."""
 
 
@@ -90,76 +86,18 @@ WHITESPACE_SYMBOLS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
 def to_visible(raw: bytes) -> str:
     """Text with symbols for whitespace, incomplete characters (‹e2›) and unprintable characters."""
-    return "".join(map(_visible_char, raw.decode("utf-8", "surrogateescape")))
+    shown = []
+    for letter in raw.decode("utf-8", "surrogateescape"):
+        if "\udc80" <= letter <= "\udcff":  # an undecodable byte, as a surrogate
+            shown.append(f"‹{ord(letter) - 0xDC00:02x}›")
+        else:
+            plain = letter if letter.isprintable() else f"‹U+{ord(letter):04X}›"
+            shown.append(WHITESPACE_SYMBOLS.get(letter, plain))
+    return "".join(shown)
 
 
-def _visible_char(letter: str) -> str:
-    if letter in WHITESPACE_SYMBOLS:
-        return WHITESPACE_SYMBOLS[letter]
-    if "\udc80" <= letter <= "\udcff":  # an undecodable byte, as a surrogate
-        return f"‹{ord(letter) - 0xDC00:02x}›"
-    return letter if letter.isprintable() else f"‹U+{ord(letter):04X}›"
-
-
-class TokenText(NamedTuple):
-    """Readable text of a token, and flags for word start, word end and special tokens."""
-
-    text: str
-    starts_word: bool = False
-    ends_word: bool = False
-    is_special: bool = False
-
-
-def describe_token(backend: Tokenizer, token: int) -> TokenText:
-    """Readable text of an ordinary token."""
-    name, form = backend.id_to_token(token) or "?", detect_format(backend)
-    if form is TokenFormat.BYTES:
-        return TokenText(to_visible(to_bytes(name)))
-    if form is TokenFormat.CHARACTERS:
-        return TokenText(to_visible(name.encode("utf-8")))
-    if form is TokenFormat.WORD_SUFFIX:
-        mark = word_suffix(backend)
-        return TokenText(name.removesuffix(mark), ends_word=name.endswith(mark))
-    if form is TokenFormat.WORDPIECE:
-        mark = continuation_prefix(backend)
-        return TokenText(name.removeprefix(mark), starts_word=not name.startswith(mark))
-    return TokenText(backend.decode([token], skip_special_tokens=False), starts_word=name.startswith(("Ġ", "▁")))
-
-
-Encode = Callable[[Sequence[str]], list[list[int]]]
 Span = tuple[int, int]
 """Start and end (exclusive) of a token in the text, in characters."""
-
-
-def encode_split_words(
-    sentences: Sequence[Sequence[str]], encode: Encode, unknown: int | None
-) -> list[tuple[list[int], list[int]]]:
-    """Token ids of split words, and the word index of each token.
-
-    Every word has at least one token: a word without tokens becomes the unknown token."""
-    words = list(dict.fromkeys(chain.from_iterable(sentences)))  # each distinct word is encoded once
-    known = dict(zip(words, encode(words), strict=True))
-    for word in (word for word, ids in known.items() if not ids):
-        if unknown is None:
-            raise DataError(f"The tokenizer produces no token for the word {word!r} and has no unknown token.")
-        known[word] = [unknown]
-    return [
-        (
-            [token for word in sentence for token in known[word]],
-            [number for number, word in enumerate(sentence) for _ in known[word]],
-        )
-        for sentence in sentences
-    ]
-
-
-def encode_with_masks(
-    texts: Sequence[str], encode: Encode, mask_token: str, mask_id: int, strip_space: bool
-) -> list[list[int]]:
-    """Token ids of texts in which `mask_token` is replaced by `mask_id`; `strip_space` also removes the spaces before it."""
-    parts = [text.split(mask_token) for text in texts]
-    cut = [part.rstrip() if strip_space and at + 1 < len(row) else part for row in parts for at, part in enumerate(row)]
-    rows = iter(encode(cut))
-    return [[*next(rows), *(token for _ in row[1:] for token in (mask_id, *next(rows)))] for row in parts]
 
 
 def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | None) -> list[Span]:
@@ -181,22 +119,132 @@ def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | Non
     return found
 
 
-def whitespace_mask(names: Sequence[str]) -> np.ndarray:
-    """(N,) mask of the byte-level tokens that contain only whitespace."""
-    return np.array([not to_bytes(name).strip() for name in names], dtype=bool)
+# -- incremental decoding
 
 
-def word_boundaries(names: Sequence[str], token_format: TokenFormat, mark: str) -> np.ndarray:
-    """(N, 2) mask of the tokens that start a word, and of the tokens after which a word starts."""
-    return np.array([_word_boundary(name, token_format, mark) for name in names], dtype=bool).reshape(-1, 2)
+class StreamDecoder:
+    """The joined results of `add` and `end` are the text of all tokens, cut before the earliest stop string.
+
+    `add` holds back incomplete characters and text that may become a stop string."""
+
+    def __init__(self, text: TextTokenizer, stop: Sequence[str] = ()) -> None:
+        if isinstance(stop, str) or not all(stop):
+            raise SettingError("Stop strings must be a list of non-empty strings.")
+        self._text, self._stop_strings = text, tuple(stop)
+        self._detokenizer: _Detokenizer
+        if text.token_format.is_byte_level:
+            self._detokenizer = _ByteDetokenizer(text, strip=text.token_format is TokenFormat.PREFIXED_BYTES)
+        elif text.token_format in (TokenFormat.CHARACTERS, TokenFormat.WORD_SUFFIX):
+            self._detokenizer = _WordDetokenizer(text)
+        else:
+            self._detokenizer = _WindowDetokenizer(text)
+        self._pending = ""
+        self.stopped = False
+        """a stop string was found"""
+
+    def add(self, ids: Sequence[int]) -> str:
+        """Text that later tokens cannot change."""
+        if self.stopped:
+            return ""
+        special, reader = self._text.special_ids, self._detokenizer
+        self._pending += "".join(reader.add(token) for token in ids if token not in special)
+        first, may = self._find_stop(), self._find_partial_stop()
+        if first is not None and first <= may:
+            return self._emit(first, stopped=True)
+        return self._emit(may)
+
+    def end(self) -> str:
+        """Remaining text, after the last token."""
+        if self.stopped:
+            return ""
+        self._pending += self._detokenizer.end()
+        first = self._find_stop()
+        return self._emit(len(self._pending)) if first is None else self._emit(first, stopped=True)
+
+    def _emit(self, until: int, stopped: bool = False) -> str:
+        text, self._pending, self.stopped = self._pending[:until], "" if stopped else self._pending[until:], stopped
+        return text
+
+    def _find_stop(self) -> int | None:
+        """Start of the earliest stop string; None if there is none."""
+        starts = [start for stop in self._stop_strings if (start := self._pending.find(stop)) >= 0]
+        return min(starts, default=None)
+
+    def _find_partial_stop(self) -> int:
+        """Start of a suffix that later tokens may extend to a stop string; otherwise the length of the pending text."""
+        longest = max(map(len, self._stop_strings), default=1) - 1
+        places = range(max(0, len(self._pending) - longest), len(self._pending))
+        begun = (
+            place for place in places if any(stop.startswith(self._pending[place:]) for stop in self._stop_strings)
+        )
+        return next(begun, len(self._pending))
 
 
-def _word_boundary(name: str, form: TokenFormat, mark: str) -> tuple[bool, bool]:
-    if form is TokenFormat.WORDPIECE:
-        return not name.startswith(mark), False
-    if form is TokenFormat.WORD_SUFFIX:
-        return False, name.endswith(mark)
-    if form is TokenFormat.OTHER:
-        return name.startswith(("Ġ", "▁")), False
-    text = name if form is TokenFormat.CHARACTERS else to_bytes(name).decode("ascii", "replace")
-    return text[:1].isspace(), text[-1:].isspace()
+class _Detokenizer(Protocol):
+    """Incremental conversion of tokens to text, ignoring stop strings."""
+
+    def add(self, token: int) -> str: ...
+    def end(self) -> str: ...
+
+
+class _ByteDetokenizer:
+    """Byte-level tokens: text of complete UTF-8 characters; invalid bytes become U+FFFD, as in `decode`."""
+
+    def __init__(self, text: TextTokenizer, strip: bool) -> None:
+        self._text, self._strip = text, strip
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        return self._strip_prefix(self._decoder.decode(to_bytes(self._text.id_to_token(token))))
+
+    def end(self) -> str:
+        return self._strip_prefix(self._decoder.decode(b"", final=True))
+
+    def _strip_prefix(self, text: str) -> str:
+        """Text without the leading space added by the tokenizer."""
+        if text and self._strip:
+            self._strip = False
+            return text.removeprefix(" ")
+        return text
+
+
+class _WordDetokenizer:
+    """Tokens that are text, without or with an end-of-word suffix, which becomes a space before the next token."""
+
+    def __init__(self, text: TextTokenizer) -> None:
+        self._text, self._suffix, self._pending = text, word_mark(text.backend), ""
+
+    def add(self, token: int) -> str:
+        before, name = self._pending, self._text.id_to_token(token)
+        if not self._suffix or not name:
+            return name
+        text, mark, after = name.partition(self._suffix)
+        self._pending = mark + after
+        return before.replace(self._suffix, " ") + text
+
+    def end(self) -> str:
+        return self._pending.replace(self._suffix, "") if self._suffix else ""
+
+
+class _WindowDetokenizer:
+    """Any other tokenizer: difference of the decoded text with and without the new tokens. U+FFFD marks partial characters."""
+
+    CONTEXT = 8
+    """tokens of context for decoding, and maximum number of tokens held back because of a partial character"""
+
+    def __init__(self, text: TextTokenizer) -> None:
+        self._text = text
+        self._context: list[int] = []
+        self._pending: list[int] = []
+
+    def add(self, token: int) -> str:
+        self._pending.append(token)
+        more = self.end()
+        if more.endswith("\ufffd") and len(self._pending) < self.CONTEXT:
+            return ""
+        self._context, self._pending = (self._context + self._pending)[-self.CONTEXT :], []
+        return more
+
+    def end(self) -> str:
+        before, after = self._text.decode([self._context, self._context + self._pending])
+        return after[len(before) :]

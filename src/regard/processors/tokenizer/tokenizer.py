@@ -3,33 +3,29 @@ unknown character becomes the unknown token), characters and words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from regard.errors import DataError, SettingError
 from regard.files import write_text
-from regard.processors.tokenizer import published
 from regard.processors.tokenizer.token_text import (
     SENTENCE_DECODER,
     Span,
     TokenFormat,
-    TokenText,
-    continuation_prefix,
-    describe_token,
     detect_format,
-    encode_split_words,
-    encode_with_masks,
+    to_bytes,
+    to_visible,
     trim_spans,
-    whitespace_mask,
-    word_boundaries,
-    word_suffix,
+    word_mark,
 )
 from regard.processors.tokenizer.vocabulary import (
     BERT_END,
@@ -37,11 +33,19 @@ from regard.processors.tokenizer.vocabulary import (
     BERT_PAD,
     BERT_START,
     BERT_UNKNOWN,
+    GPT1_UNKNOWN,
+    JIEBA_NOTE,
     LONE_SURROGATE,
+    ROBERTA_MASK,
+    apply_settings,
     build_word_level,
     encode_units,
+    find_files,
+    needs_jieba,
+    read_tokenizer,
+    read_tokenizer_settings,
+    special_tokens,
     train_wordpiece,
-    unit_spans,
     word_level_vocabulary,
 )
 
@@ -66,6 +70,15 @@ class TokenTemplate:
         return processors.TemplateProcessing(single=[*first, *end], pair=pair, special_tokens=sorted(known))
 
 
+class TokenText(NamedTuple):
+    """Readable text of a token, and flags for word start, word end and special tokens."""
+
+    text: str
+    starts_word: bool = False
+    ends_word: bool = False
+    is_special: bool = False
+
+
 def template_of(backend: Tokenizer) -> TokenTemplate | None:
     """Template of the library's post-processor; None if the post-processor adds no tokens."""
     if backend.post_processor is None:
@@ -88,8 +101,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 DEFAULT_SPECIAL_TOKENS = {
     "bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD, BERT_PAD),
-    "unk_token": (BERT_UNKNOWN, published.GPT1_UNKNOWN), "cls_token": (BERT_START,), "sep_token": (BERT_END,),
-    "mask_token": (BERT_MASK, published.ROBERTA_MASK),
+    "unk_token": (BERT_UNKNOWN, GPT1_UNKNOWN), "cls_token": (BERT_START,), "sep_token": (BERT_END,),
+    "mask_token": (BERT_MASK, ROBERTA_MASK),
 }  # fmt: skip
 """Default special tokens by their `transformers` keys, for folders that declare none."""
 
@@ -181,30 +194,30 @@ class TextTokenizer:
         RoFormer's jieba segmentation of Chinese words is not supported: the tokenizer is loaded as BERT's, with a note."""
         path = Path(path)
         file = path / "tokenizer.json" if path.is_dir() else path
-        found = None if file.name == "tokenizer.json" and file.exists() else published.find_files(path)
+        found = None if file.name == "tokenizer.json" and file.exists() else find_files(path)
         if not found and not file.exists():
             raise DataError(
                 "tokenizer not found.", file,
                 advice="Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt.",
             )  # fmt: skip
         # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
-        settings = published.read_tokenizer_settings(file.parent) if found or file.name == "tokenizer.json" else {}
+        settings = read_tokenizer_settings(file.parent) if found or file.name == "tokenizer.json" else {}
         if found:
-            backend = published.read_tokenizer(found, end=END_OF_TEXT)
+            backend = read_tokenizer(found, end=END_OF_TEXT)
         else:
             try:
                 backend = Tokenizer.from_file(str(file))
             except Exception as error:  # the library raises bare Exception for any file it cannot read
                 raise DataError(f"cannot be read as a tokenizer.json ({error}).", file) from error
-            published.apply_settings(backend, settings, file.parent)
-        text = cls(backend, published.special_tokens(settings))
-        text.notes += [published.JIEBA_NOTE] if published.needs_jieba(settings) else []
+            apply_settings(backend, settings, file.parent)
+        text = cls(backend, special_tokens(settings))
+        text.notes += [JIEBA_NOTE] if needs_jieba(settings) else []
         return text
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
         """True if `load` finds a tokenizer in this folder."""
-        return (Path(folder) / "tokenizer.json").exists() or published.find_files(Path(folder)) is not None
+        return (Path(folder) / "tokenizer.json").exists() or find_files(Path(folder)) is not None
 
     def with_special_tokens(self, tokens: Sequence[str]) -> TextTokenizer:
         """Copy with these special tokens; new tokens get the next ids."""
@@ -241,7 +254,7 @@ class TextTokenizer:
     def special_tokens_map(self) -> dict[str, str]:
         """Special tokens of this vocabulary by their `transformers` keys."""
         known = dict(DEFAULT_SPECIAL_TOKENS)
-        if self.token_to_id(published.ROBERTA_MASK) is not None:
+        if self.token_to_id(ROBERTA_MASK) is not None:
             # RoBERTa uses the same token as bos and cls, and the same token as eos and sep
             known |= {"cls_token": (*known["cls_token"], START), "sep_token": (*known["sep_token"], END)}
         tokens: dict[str, str] = {}
@@ -315,8 +328,9 @@ class TextTokenizer:
     def encode_offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[Span]]]:
         """Token ids and character spans. Spans exclude leading spaces; a part of a character has the span of the character."""
         if self.alphabet is not None:
-            rows = zip(self.encode(texts), texts, strict=True)
-            return [(ids, unit_spans(text, self.token_format is TokenFormat.WORDPIECE)) for ids, text in rows]
+            unit = re.compile(r"\S+" if self.token_format is TokenFormat.WORDPIECE else r"[\s\S]")
+            spans = ([match.span() for match in unit.finditer(text)] for text in texts)
+            return list(zip(self.encode(texts), spans, strict=True))
         found = []
         for text, item in zip(texts, self._encode_batches(texts, self._plain_backend.encode_batch), strict=True):
             is_whitespace = None if self._whitespace_tokens is None else self._whitespace_tokens[item.ids]
@@ -324,25 +338,36 @@ class TextTokenizer:
         return found
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
-        """Token ids of split words, and the word index of each token; every word has at least one token.
+        """Token ids of split words, and the word index of each token; a word without tokens becomes the unknown token.
 
         Byte-level tokenizers encode each word with a leading space."""
-        if not self.token_format.is_byte_level:
-            return encode_split_words(sentences, self.encode, self.special_id("unknown"))
-
-        def encode(words: Sequence[str]) -> list[list[int]]:
-            return self.encode([word if word.startswith(" ") else f" {word}" for word in words])
-
-        return encode_split_words(sentences, encode, self.special_id("unknown"))
+        words = list(dict.fromkeys(chain.from_iterable(sentences)))  # each distinct word is encoded once
+        space = " " if self.token_format.is_byte_level else ""
+        ids_of = dict(zip(words, self.encode([space + word.removeprefix(space) for word in words]), strict=True))
+        unknown = self.special_id("unknown")
+        for word in (word for word, ids in ids_of.items() if not ids):
+            if unknown is None:
+                raise DataError(f"The tokenizer produces no token for the word {word!r} and has no unknown token.")
+            ids_of[word] = [unknown]
+        return [
+            (
+                [token for word in sentence for token in ids_of[word]],
+                [index for index, word in enumerate(sentence) for _ in ids_of[word]],
+            )
+            for sentence in sentences
+        ]
 
     def encode_masked(self, texts: Sequence[str]) -> list[list[int]]:
         """Like `encode`, but the text of the mask token is encoded as the mask token."""
-        if (mask := self.special_id("mask")) is None:
+        mask = self.special_id("mask")
+        if mask is None:
             return self.encode(texts)
         added = self.backend.get_added_tokens_decoder().get(mask)
-        return encode_with_masks(
-            texts, self.encode, self.id_to_token(mask), mask, strip_space=added is not None and added.lstrip
-        )
+        parts = [text.split(self.id_to_token(mask)) for text in texts]
+        if added is not None and added.lstrip:  # the mask token includes the spaces before it
+            parts = [[*(part.rstrip() for part in row[:-1]), row[-1]] for row in parts]
+        ids = iter(self.encode([part for row in parts for part in row]))
+        return [[*next(ids), *(token for _ in row[1:] for token in (mask, *next(ids)))] for row in parts]
 
     def starts_word(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """(L,) mask of the tokens that start a word, for whole-word masking. Special tokens are separate words.
@@ -356,18 +381,28 @@ class TextTokenizer:
 
     @cached_property
     def _word_boundaries(self) -> np.ndarray:
-        mark = (
-            continuation_prefix(self.backend)
-            if self.token_format is TokenFormat.WORDPIECE
-            else word_suffix(self.backend)
-        )
-        found = word_boundaries(self._token_names, self.token_format, mark)
-        found[list(self.special_ids)] = True
-        return found
+        """(V, 2) mask of the tokens that start a word, and of the tokens after which a word starts."""
+        mark, rows = word_mark(self.backend), []
+        for name in self._token_names:
+            if self.token_format is TokenFormat.WORDPIECE:
+                rows.append((not name.startswith(mark), False))
+            elif self.token_format is TokenFormat.WORD_SUFFIX:
+                rows.append((False, name.endswith(mark)))
+            elif self.token_format is TokenFormat.OTHER:
+                rows.append((name.startswith(("Ġ", "▁")), False))
+            else:
+                text = to_bytes(name).decode("ascii", "replace") if self.token_format.is_byte_level else name
+                rows.append((text[:1].isspace(), text[-1:].isspace()))
+        boundaries = np.array(rows, dtype=bool).reshape(-1, 2)
+        boundaries[list(self.special_ids)] = True
+        return boundaries
 
     @cached_property
     def _whitespace_tokens(self) -> np.ndarray | None:
-        return whitespace_mask(self._token_names) if self.token_format.is_byte_level else None
+        """(V,) mask of the byte-level tokens that contain only whitespace; None for other formats."""
+        if not self.token_format.is_byte_level:
+            return None
+        return np.array([not to_bytes(name).strip() for name in self._token_names], dtype=bool)
 
     @property
     def _token_names(self) -> list[str]:
@@ -388,22 +423,31 @@ class TextTokenizer:
         """Tokens as readable text.
 
         Byte-level and character tokens show spaces as ␣; in other formats a token that continues a word starts with a dot."""
-        known = [self._token_text(i) for i in ids]
+        tokens = [self._token_text(token) for token in ids]
         if self.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
-            return [piece.text for piece in known]
+            return [token.text for token in tokens]
         shown = []
-        for number, piece in enumerate(known):
-            last = known[number - 1]
-            first = number == 0 or piece.starts_word or piece.is_special or last.is_special or last.ends_word
-            shown.append((piece.text.strip() or "␣") if first else "·" + piece.text)
+        for number, token in enumerate(tokens):
+            last = tokens[number - 1]
+            first = number == 0 or token.starts_word or token.is_special or last.is_special or last.ends_word
+            shown.append((token.text.strip() or "␣") if first else "·" + token.text)
         return shown
 
     def _token_text(self, token: int) -> TokenText:
         if token not in self._token_texts:
-            special = token in self.special_ids
-            self._token_texts[token] = (
-                TokenText(self.id_to_token(token), is_special=True) if special else describe_token(self.backend, token)
-            )
+            name, mark, form = self.id_to_token(token) or "?", word_mark(self.backend), self.token_format
+            if token in self.special_ids:
+                text = TokenText(name, is_special=True)
+            elif form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
+                text = TokenText(to_visible(to_bytes(name) if form is TokenFormat.BYTES else name.encode()))
+            elif form is TokenFormat.WORD_SUFFIX:
+                text = TokenText(name.removesuffix(mark), ends_word=name.endswith(mark))
+            elif form is TokenFormat.WORDPIECE:
+                text = TokenText(name.removeprefix(mark), starts_word=not name.startswith(mark))
+            else:
+                decoded = self.backend.decode([token], skip_special_tokens=False)
+                text = TokenText(decoded, starts_word=name.startswith(("Ġ", "▁")))
+            self._token_texts[token] = text
         return self._token_texts[token]
 
 

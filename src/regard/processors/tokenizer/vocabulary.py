@@ -1,17 +1,25 @@
-"""Tokenizers from a vocabulary of characters, words or word pieces.
+"""Tokenizers from a vocabulary of characters, words or word pieces, and from the files of checkpoints.
 
 With one token per character or per whitespace-separated word, units outside the vocabulary are errors. WordPiece, as in BERT,
 splits a word into the longest tokens of the vocabulary; tokens after the first start with ##. A word with a character outside
 the vocabulary, or with more than 100 characters, becomes `[UNK]`.
+
+Checkpoints without tokenizer.json have vocabulary files. A vocabulary with merges is byte-level (GPT-2, RoBERTa) or has
+lowercased words whose last token ends in `</w>` (GPT-1): the tokens show which. A vocabulary without merges, one token per
+line, is BERT's WordPiece.
 """
 
 from __future__ import annotations
 
-import re
+import gzip
+import json
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import DataError, SettingError
 from regard.processors.tokenizer.token_text import TokenFormat, component_state, detect_format
@@ -62,11 +70,6 @@ def encode_units(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
         ) from None
 
 
-def unit_spans(text: str, words: bool) -> list[tuple[int, int]]:
-    """Start and end of each token in the text."""
-    return [found.span() for found in re.finditer(r"\S+" if words else r"[\s\S]", text)]
-
-
 def _split_characters() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
 
@@ -101,42 +104,36 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> T
         raise SettingError(
             f"A vocabulary of {vocabulary} tokens is too small: {len(BERT_TOKENS)} tokens are special tokens."
         )
-    normaliser = normalizers.BertNormalizer(lowercase=lowercase)
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     words = pre_tokenizers.BertPreTokenizer()
     marked = Tokenizer(models.BPE())
-    marked.normalizer = normaliser
+    marked.normalizer = normalizer
     marked.pre_tokenizer = pre_tokenizers.Sequence(
         [words, pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)]
     )
     seen: Counter[str] = Counter()
     # more tokens than needed, because the number of characters, which also need ids, is not known in advance
     trainer = trainers.BpeTrainer(vocab_size=2 * vocabulary + 4000, min_frequency=2, show_progress=False)
-    marked.train_from_iterator(_count_characters(texts, seen), trainer)
-    letters = _count_normalized(seen, normaliser)
+
+    def counted() -> Iterator[str]:
+        for text in texts:
+            seen.update(text)
+            yield text
+
+    marked.train_from_iterator(counted(), trainer)
+    letters: Counter[str] = Counter()  # occurrences after normalization, which maps É to e, for example
+    for raw, count in seen.items():
+        for letter in normalizer.normalize_str(raw).strip():
+            letters[letter] += count
     if not letters:
         raise DataError("Cannot build a vocabulary: the texts contain no characters.")
-    inner = {x for x in letters if len(words.pre_tokenize_str(normaliser.normalize_str("a" + x))) == 1}
-    found = marked.get_vocab()
-    merged = [name for name in sorted(found, key=found.__getitem__) if len(name) > 1]
+    inner = {x for x in letters if len(words.pre_tokenize_str(normalizer.normalize_str("a" + x))) == 1}
+    ids = marked.get_vocab()
+    merged = [name for name in sorted(ids, key=ids.__getitem__) if len(name) > 1]
     names = _make_vocabulary(letters, inner, merged, room // 2)
     if len(names) < vocabulary:  # ids not used by merges are used for more characters
         names = _make_vocabulary(letters, inner, merged, room // 2 + vocabulary - len(names))
-    return build_wordpiece({name: number for number, name in enumerate(names[:vocabulary])}, normaliser)
-
-
-def _count_characters(texts: Iterable[str], seen: Counter[str]) -> Iterator[str]:
-    for text in texts:
-        seen.update(text)
-        yield text
-
-
-def _count_normalized(seen: Mapping[str, int], normaliser: normalizers.BertNormalizer) -> Counter[str]:
-    """Number of occurrences of each character after normalization, which maps É to e, for example."""
-    letters: Counter[str] = Counter()
-    for raw, count in seen.items():
-        for letter in normaliser.normalize_str(raw).strip():
-            letters[letter] += count
-    return letters
+    return build_wordpiece({name: number for number, name in enumerate(names[:vocabulary])}, normalizer)
 
 
 def _make_vocabulary(letters: Counter[str], inner: set[str], merged: Iterable[str], room: int) -> list[str]:
@@ -157,3 +154,227 @@ def _make_vocabulary(letters: Counter[str], inner: set[str], merged: Iterable[st
 
 def _to_wordpiece(name: str) -> str:
     return name.removeprefix(WORD_START) if name.startswith(WORD_START) else PREFIX + name
+
+
+# -- files of checkpoints
+
+VOCABULARY_FILES = tuple(
+    tuple(name + zipped for name in names)
+    for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"), ("vocab.txt",))
+    for zipped in ("", ".gz")
+)
+"""File names in a folder; the second pair is used in OpenAI's release of GPT-2."""
+
+GPT1_UNKNOWN, END_OF_WORD, BYTE_SPACE = "<unk>", "</w>", "Ġ"
+"""GPT-1's unknown token, the suffix of its words, and the space in GPT-2's byte alphabet."""
+
+ADDED_TOKENS_KEY = "added_tokens_decoder"
+ADDED_TOKEN_FIELDS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+"""Key of the added tokens by id in tokenizer_config.json, and the fields of an added token."""
+
+ROBERTA_MASK = "<mask>"
+ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", ROBERTA_MASK)
+"""Special in byte-level vocabularies even if undeclared: the merges of GPT-2 cannot produce these tokens."""
+
+SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Keys of special tokens in `transformers`."""
+
+STRIP_ACCENTS = "strip_accents"
+BERT_NORMALIZER_KEYS = {
+    "do_lower_case": "lowercase",
+    STRIP_ACCENTS: STRIP_ACCENTS,
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Settings of tokenizer_config.json, and the arguments of `BertNormalizer`."""
+
+BASIC_SETTINGS = {"do_basic_tokenize": True, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+"""Supported values of settings that otherwise require more than a vocabulary."""
+
+JIEBA_NOTE = (
+    "warning: the original tokenizer splits Chinese text into words with jieba, but regard splits Chinese text into "
+    "characters; token ids of Chinese text differ from training."
+)
+
+CONVERT_ADVICE = "Save the tokenizer as tokenizer.json with the library that created the tokenizer."
+
+
+def find_files(path: Path) -> tuple[Path, ...] | None:
+    """Files of a folder that together define a tokenizer; `path` may also be a vocab.txt."""
+    if (path.name,) in VOCABULARY_FILES and path.is_file():
+        return (path,)
+    choices = (tuple(path / name for name in names) for names in VOCABULARY_FILES)
+    return next((files for files in choices if all(file.is_file() for file in files)), None)
+
+
+def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
+    """Build the tokenizer of these files; `end` becomes a special token if a BPE vocabulary contains it."""
+    path, settings = files[0], read_tokenizer_settings(files[0].parent)
+    ids: dict[str, int] = {}
+    if len(files) > 1:
+        ids = _read_json(path)
+        for token, number in ids.items():
+            if type(number) is not int:
+                raise DataError(f"the id of '{token}' must be an integer, got {number!r}.", path)
+    else:  # one token per line in the order of ids
+        for number, token in enumerate(_read_text(path).replace("\r\n", "\n").rstrip("\n").split("\n")):
+            if ids.setdefault(token, number) != number:
+                raise DataError(f"duplicate token '{token}' (first on line {ids[token] + 1}).", path, number + 1)
+    try:
+        added = _added_tokens(settings)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"the added tokens cannot be read ({error!r}).", path.parent) from error
+    for content, (_, added_id) in added.items():  # tokens without an id are appended to the vocabulary
+        known_id = ids.setdefault(content, len(ids) if added_id is None else added_id)
+        if added_id not in (None, known_id):
+            problem = f"the id of '{content}' is {known_id} in the vocabulary, but {added_id} in the added tokens."
+            raise DataError(problem, path)
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise DataError(f"the {len(ids):,} token ids must be the integers from 0 to {len(ids) - 1:,}.", path)
+    if len(files) > 1:
+        backend = _build_bpe(ids, path, files[1], settings, end)
+    else:
+        for key, plain in BASIC_SETTINGS.items():
+            if settings.get(key, plain) != plain:
+                raise DataError(f"{key}={settings[key]!r} is not supported.", path, advice=CONVERT_ADVICE)
+        unknown = _token_content(settings.get("unk_token")) or BERT_UNKNOWN
+        if unknown not in ids:
+            raise DataError(f"the vocabulary has no '{unknown}' (the unknown token).", path)
+        normalizer = normalizers.BertNormalizer(**_bert_normalizer_args(settings, path.parent))
+        backend = build_wordpiece(ids, normalizer, unknown)
+    for added_token, _ in added.values():
+        (backend.add_special_tokens if added_token.special else backend.add_tokens)([added_token])
+    return backend
+
+
+def apply_settings(backend: Tokenizer, settings: dict[str, Any], folder: Path) -> None:
+    """Apply the settings of tokenizer_config.json to a loaded tokenizer.json, as `transformers` does."""
+    state, jieba = component_state(backend.normalizer), needs_jieba(settings)
+    is_bert = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
+    if state.pop("type", "") == "BertNormalizer" and (jieba or is_bert):
+        # jieba is not in the file, and without it Chinese text would be one long word
+        chosen = _bert_normalizer_args(settings, folder) | ({"handle_chinese_chars": True} if jieba else {})
+        backend.normalizer = normalizers.BertNormalizer(**state | chosen)
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for token in special_tokens(settings).values():
+        if token not in special and backend.token_to_id(token) is not None:
+            backend.add_special_tokens([_special_token(token)])
+
+
+def needs_jieba(settings: dict[str, Any]) -> bool:
+    return str(settings.get("tokenizer_class", "")).startswith("RoFormerTokenizer")
+
+
+def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """Special tokens by their `transformers` keys."""
+    tokens = ((name, _token_content(settings.get(name))) for name in SPECIAL_TOKEN_KEYS)
+    return {name: token for name, token in tokens if token is not None}
+
+
+def _bert_normalizer_args(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Arguments of `BertNormalizer` from the settings; strip_accents=None follows `lowercase`."""
+    for key in BERT_NORMALIZER_KEYS:
+        if not isinstance(settings.get(key), bool | None):
+            raise DataError(f"{key} must be true or false, got {settings[key]!r}.", folder)
+    chosen = {name: settings[key] for key, name in BERT_NORMALIZER_KEYS.items() if key in settings}
+    return {name: value for name, value in chosen.items() if value is not None or name == STRIP_ACCENTS}
+
+
+def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: dict[str, Any], end: str) -> Tokenizer:
+    pairs = []
+    for number, line in enumerate(_read_text(merges).split("\n"), start=1):
+        tokens = line.removesuffix("\r").split(" ")
+        if tokens == [""] or (number == 1 and tokens[0].startswith("#version")):
+            continue
+        if len(tokens) != 2 or not all(tokens):
+            raise DataError("expected two tokens separated by one space.", merges, number)
+        pairs.append((tokens[0], tokens[1]))
+    words, in_bytes = any(END_OF_WORD in token for token in ids), any(BYTE_SPACE in token for token in ids)
+    if words == in_bytes:
+        problem = "expected a byte-level vocabulary (as GPT-2) or a word vocabulary (as GPT-1)."
+        raise DataError(problem, vocabulary, advice=CONVERT_ADVICE)
+    # without an unknown token, the library would silently drop text outside a vocabulary without all bytes
+    missing = 0 if words else sum(byte not in ids for byte in pre_tokenizers.ByteLevel.alphabet())
+    unknown: str | None = None
+    if words or missing:
+        unknown = _token_content(settings.get("unk_token")) or (GPT1_UNKNOWN if words else end)
+        if unknown not in ids:
+            lack = f", and {missing} of the 256 bytes {'is' if missing == 1 else 'are'} missing" if missing else ""
+            raise DataError(f"the vocabulary has no '{unknown}' (the unknown token){lack}.", vocabulary)
+    options = {"unk_token": unknown, "end_of_word_suffix": END_OF_WORD if words else None}
+    try:
+        model = models.BPE(ids, pairs, **{key: value for key, value in options.items() if value is not None})
+    except Exception as error:  # the library raises bare Exception, and names the token
+        raise DataError(f"the merges do not match {vocabulary.name} ({error}).", merges) from error
+    backend = Tokenizer(model)
+    if words:
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+    else:
+        prefix = bool(settings.get("add_prefix_space", False))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        backend.decoder = decoders.ByteLevel()
+    special = (end, unknown) if words else (end, unknown, *ROBERTA_SPECIAL)
+    backend.add_special_tokens([_special_token(token) for token in special if token in ids])
+    return backend
+
+
+def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """Settings of the folder's tokenizer. If tokenizer_config.json lists the added tokens, older files are ignored."""
+    settings = _read_json(folder / "tokenizer_config.json", needed=False)
+    if ADDED_TOKENS_KEY not in settings:
+        settings |= _read_json(folder / "special_tokens_map.json", needed=False)
+        older = _read_json(folder / "added_tokens.json", needed=False)
+        settings[ADDED_TOKENS_KEY] = {number: {"content": token} for token, number in older.items()}
+    return settings
+
+
+def _added_tokens(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]:
+    """Added and special tokens by content with their ids, sorted by id; None for tokens without an id."""
+    added: dict[str, tuple[AddedToken, int | None]] = {}
+    for number, token in sorted(settings[ADDED_TOKENS_KEY].items(), key=lambda item: int(item[0])):
+        options = {key: token[key] for key in ADDED_TOKEN_FIELDS if key in token}
+        added[token["content"]] = AddedToken(**options), int(number)
+    for key, value in settings.items():  # keys such as `eos_token`, and additional special tokens
+        values = [value] if key.endswith("_token") else []
+        if key in ("additional_special_tokens", "extra_special_tokens"):
+            values = list(value.values()) if isinstance(value, dict) else list(value or ())
+        for item in values:
+            if (content := _token_content(item)) is not None:
+                added[content] = _special_token(item), added[content][1] if content in added else None
+    return added
+
+
+def _special_token(value: str | dict[str, Any]) -> AddedToken:
+    """Special token. `<mask>` includes the preceding space, as in RoBERTa, because tokens of words start with a space."""
+    token: dict[str, Any] = value if isinstance(value, dict) else {"content": value, "lstrip": value == ROBERTA_MASK}
+    options = {key: token[key] for key in ADDED_TOKEN_FIELDS if key in token}
+    return AddedToken(**options | {"special": True, "normalized": False})
+
+
+def _token_content(value: Any) -> str | None:
+    """Text of a token, given as a string or as an object with `content`."""
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+def _read_json(path: Path, needed: bool = True) -> dict[str, Any]:
+    if not needed and not path.exists():
+        return {}
+    try:
+        content = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise DataError(f"invalid JSON ({error.msg}).", path, error.lineno) from error
+    if not isinstance(content, dict):
+        raise DataError("expected a JSON object.", path)
+    return content
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8 text.", path) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot be read ({error}).", path) from error
