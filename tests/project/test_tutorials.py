@@ -1,4 +1,4 @@
-"""The tutorials work: each is followed step by step in a copy of the repository, with its own code and commands."""
+"""Tutorials, followed step by step in a copy of the repository: code, tables and commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = {
     "scores.tsv": "text\tlabel\n" + "".join(f"w{n} x\t{n % 7}\n" for n in range(140)),
 }
 STEP = re.compile(
-    r"^`(?P<file>[^`\n]+)`(?:, (?P<where>after|before) `(?P<anchor>[^`\n]+)`)?:\n\n```python\n(?P<code>.*?)```",
+    r"^\*\*(?P<file>[^*\n]+)\*\*(?:, (?P<where>after|before) `(?P<anchor>[^`\n]+)`)?:\n\n```python\n(?P<code>.*?)```",
     re.M | re.S,
 )
 RUN = """
