@@ -23,6 +23,7 @@ from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
 from regard.systems.captioners.common import expand_to_captions
 from regard.systems.common.configs import TargetTokens
+from regard.systems.common.recipes import TaskRecipes
 from regard.systems.common.system import Preset, System
 from regard.tasks import find_task
 from regard.types import Batch, Body, BodyOutput, StateSizes
@@ -36,6 +37,8 @@ class Config(TargetTokens):
     image_size: int = 16
     in_channels: int = 3
     penalty: float = 0.0
+
+    modality = "image"
 
 
 class Speaker(Body):
@@ -88,9 +91,8 @@ RECIPE: dict[str, dict[str, Any]] = {
               "precision": "float32"},
     "data": {"vocab_size": 300, "eval_samples": 4, "valid_fraction": 0.2},
 }  # fmt: skip
-SYSTEM = System(
-    "speaker", "a stand-in", Config, {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}, Speaker, ("caption",), "image",
-)  # fmt: skip
+PRESETS = {"speaker-tiny": Preset(Config(), 8_028, RECIPE)}
+SYSTEM = System("speaker", "a stand-in", Config, PRESETS, Speaker, TaskRecipes(("caption",)))
 
 
 @functools.cache

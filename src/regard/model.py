@@ -336,13 +336,13 @@ def load(
         from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
     )
     if not ours:
-        config, tensors = system.from_published(config, tensors)
+        config, tensors = system.published.from_published(config, tensors)
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
     chosen = find_task(task or made_for, system.modality).from_folder(folder)
     reader = chosen.load_processor(folder)
     text = _tokenizer_of(reader)
     config = chosen.adapt_config(config if text is None or own else with_special_ids(config, text))
-    usual = system.finetune_recipes.get(chosen.name, {}).get("decode", {})
+    usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
     decode = None if own else published_decode(folder, published, config, chosen)
     decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
     identity = ModelSpec(system, config, chosen, decode, str(folder))
@@ -389,7 +389,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     labels = model.spec.labels if model.task.has_labels else ()
     if reason := unsupported_by_layout(model):
         raise WeightsError(reason)
-    tensors = system.to_published(config, system.names.write(model.weights()))
+    tensors = system.published.to_published(config, system.names.write(model.weights()))
     written = system.published.write(as_dict(config), model.task.name)
     if labels and model.head is not None:
         named = {str(number): label for number, label in enumerate(labels)}

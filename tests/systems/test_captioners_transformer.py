@@ -133,7 +133,7 @@ def read(folder: Path) -> Any:
     published = json.loads((folder / "config.json").read_text())
     system = find_by_model_type(published["model_type"])
     config = from_dict(system.config, system.published.read(published), "model.")
-    config, tensors = system.from_published(config, load_file(folder / "model.safetensors"))
+    config, tensors = system.published.from_published(config, load_file(folder / "model.safetensors"))
     body = system.build(config).double().eval()
     found, foreign = system.names.read(tensors, body.state_dict())
     assert system is vit_gpt2.SYSTEM and not foreign

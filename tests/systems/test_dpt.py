@@ -166,10 +166,10 @@ def test_presets_have_exactly_the_stated_parameters(name: str) -> None:
 
 def test_batch_norms_are_chosen_by_the_task() -> None:
     assert (
-        dpt.BASE.resolve_fusion_norm(classifies=True).fusion_batch_norm is True
-        and dpt.BASE.resolve_fusion_norm(classifies=False).fusion_batch_norm is False
+        dpt.Config().resolve_fusion_norm(classifies=True).fusion_batch_norm is True
+        and dpt.Config().resolve_fusion_norm(classifies=False).fusion_batch_norm is False
     )
-    kept = replace(dpt.BASE, fusion_batch_norm=False)
+    kept = replace(dpt.Config(), fusion_batch_norm=False)
     assert kept.resolve_fusion_norm(classifies=True) is kept
 
 

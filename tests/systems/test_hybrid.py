@@ -129,7 +129,7 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
 
 
 def test_feature_maps_match_the_taps() -> None:
-    found = hybrid.BASE.feature_maps()
+    found = hybrid.Config().feature_maps()
     assert [tap.index for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
     assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.is_sequence for tap in found] == [
         False
@@ -182,7 +182,7 @@ def test_the_published_config_is_written_as_it_is_read() -> None:
 
 
 def test_a_config_with_few_keys_means_the_published_defaults() -> None:
-    right = replace(hybrid.BASE, norm_eps=1e-12)
+    right = replace(hybrid.Config(), norm_eps=1e-12)
     assert hybrid.Config(**hybrid.PUBLISHED.read({"model_type": "vit-hybrid"})) == right
     told = {
         "global_padding": "same",

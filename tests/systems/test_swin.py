@@ -400,7 +400,7 @@ def test_each_branch_is_dropped_independently() -> None:
 
 def test_matrices_and_tables_begin_small_and_cut_off() -> None:
     torch.manual_seed(0)
-    body: Any = swin.build(swin.MINI)
+    body: Any = swin.build(swin.PRESETS["swin-mini"].config)
     for name, parameter in body.named_parameters():
         if name.startswith("patches."):
             continue
@@ -435,7 +435,7 @@ def test_presets_have_as_many_parameters_as_published(preset: str) -> None:
 
 @pytest.mark.parametrize("size", [28, 32, 64])
 def test_the_smallest_preset_reads_small_images(size: int) -> None:
-    body = swin.build(swin.MINI).eval()
+    body = swin.build(swin.PRESETS["swin-mini"].config).eval()
     with torch.no_grad():
         found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
     assert found.pooled is not None and found.pooled.shape == (1, 384)

@@ -19,6 +19,7 @@ from regard.model import Model, ModelSpec, assemble
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
+from regard.systems.common.recipes import TaskRecipes
 from regard.tasks import TEXT_TASKS
 from regard.tasks.base import LossWeights
 from regard.types import IGNORE, Batch
@@ -81,7 +82,9 @@ def test_the_tasks_of_a_system_exist_and_no_other_is_accepted(name: str) -> None
     assert all(TEXT_TASKS[task].name == task for task in TEXT_TASKS)
     with pytest.raises(UnknownNameError, match=f"task for {name}"):
         assemble(
-            ModelSpec(replace(system, tasks=("nothing",)), TINY[name].config, TEXT_TASKS[system.tasks[0]]),
+            ModelSpec(
+                replace(system, task_recipes=TaskRecipes(("nothing",))), TINY[name].config, TEXT_TASKS[system.tasks[0]]
+            ),
             device="meta",
         )
 

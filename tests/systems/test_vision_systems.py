@@ -62,7 +62,7 @@ def test_the_recipe_of_a_preset_names_only_settings_that_exist(preset: str) -> N
     system, found = find_preset(preset)
     assert found.recipe["train"]["batch_size"] > 0
     recipes = [system.recipe(found, task) for task in (*system.tasks, "nothing")]
-    for recipe in (*recipes, *system.finetune_recipes.values()):
+    for recipe in (*recipes, *system.task_recipes.finetuning.values()):
         assert set(recipe) <= set(GROUPS)
         resolve(recipe, {})
 

@@ -88,7 +88,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
         for key in ("tokenizer", "vocab_size", "tokenizer_type"):
             if key in request.overrides.get("data", {}):
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
-        recipe = loaded.spec.system.finetune_recipes.get(request.task.name, {})
+        recipe = loaded.spec.system.task_recipes.finetuning.get(request.task.name, {})
         settings = resolve({**recipe, "decode": as_dict(loaded.spec.decode)}, request.overrides)
         reader, config = loaded.require_processor(), loaded.config
         if (

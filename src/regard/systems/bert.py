@@ -18,8 +18,8 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import BertConfig, RelativePosition, transformer_blocks
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, transformer_blocks
+from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer, rename_suffixes
 
@@ -36,18 +36,19 @@ class Config(RelativePosition, BertConfig):
         return replace(super().traits, optional_pooler=True, nsp=self.nsp)
 
 
-BASE = Config()
-MINI = replace(BASE, **bert.MINI, depth=4, max_length=256)
-PRESETS = {
-    "bert-mini": Preset(MINI, 5_414_210, recipes.small_bert(lr=1e-3)),
-    "bert-small": Preset(
-        replace(MINI, width=512, heads=8, ffn_dim=2048),
+MINI = {**bert.MINI, "max_length": 256}
+PRESETS = presets(
+    Config(),
+    ("bert-mini", 5_414_210, recipes.small_bert(lr=1e-3), MINI),
+    (
+        "bert-small",
         17_374_018,
         recipes.small_bert(steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
+        {**MINI, "width": 512, "heads": 8, "ffn_dim": 2048},
     ),
-    "bert-base": Preset(BASE, 110_106_428, recipes.bert()),
-    "bert-large": Preset(replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 336_226_108, recipes.bert()),
-}
+    ("bert-base", 110_106_428, recipes.bert(), {}),
+    ("bert-large", 336_226_108, recipes.bert(), LARGE),
+)
 
 
 def build(config: Config) -> EncoderOnly:
@@ -89,6 +90,18 @@ NAMES = NameTable(
     prefix="bert.",
 )
 
+
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Add the prefix of bare models, rename gamma and beta of old files, and detect pooler and next-sentence
+    prediction."""
+    tensors = NAMES.complete(rename_suffixes(tensors, LEGACY_SUFFIXES))
+    words, pairs = "cls.predictions.bias" in tensors, "cls.seq_relationship.weight" in tensors
+    return replace(config, pooler="bert.pooler.dense.weight" in tensors, nsp=pairs or not words), tensors
+
+
+LEGACY_SUFFIXES: Mapping[str, str] = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
 PUBLISHED = PublishedLayout(
     model_type="bert",
     architecture="BertModel",
@@ -112,33 +125,12 @@ PUBLISHED = PublishedLayout(
     },
     other_architectures={"BertForMaskedLM": "mlm"},
     select_architecture=lambda fields, task: "BertForMaskedLM" if task == "mlm" and not fields["nsp"] else "",
-)
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, rename gamma and beta of old files, and detect pooler and next-sentence
-    prediction."""
-    tensors = NAMES.complete(rename_suffixes(tensors, LEGACY_SUFFIXES))
-    words, pairs = "cls.predictions.bias" in tensors, "cls.seq_relationship.weight" in tensors
-    return replace(config, pooler="bert.pooler.dense.weight" in tensors, nsp=pairs or not words), tensors
-
-
-LEGACY_SUFFIXES: Mapping[str, str] = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-
-
-SYSTEM = System(
-    name="bert",
-    description="BERT (2018), bidirectional encoder",
-    config=Config,
-    presets=PRESETS,
-    build=build,
     names=NAMES,
-    published=PUBLISHED,
-    tasks=bert.TASKS,
     adapt_checkpoint=from_published,
     check_layout=layout_requires(
         "BERT supports learned positions only", position_embedding="learned", relative_position="none"
     ),
-    recipes=recipes.BERT_TASKS,
-    finetune_recipes=recipes.BERT_FINETUNING,
 )
+
+
+SYSTEM = System("bert", "BERT (2018), bidirectional encoder", Config, PRESETS, build, recipes.BERT, PUBLISHED)

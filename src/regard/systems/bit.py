@@ -16,7 +16,7 @@ from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_wei
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import check_stages
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout, layer
 
 STAGES = 4
@@ -56,7 +56,7 @@ class Config(vision.VisionConfig):
         return vision.stage_maps(self.widths, 4, self.output_stride)
 
 
-PRESETS = {"bit-50": Preset(Config(), 23_500_352, recipes.resnet(recipes.BIT_DATA))}
+PRESETS = presets(Config(), ("bit-50", 23_500_352, recipes.resnet(recipes.BIT_DATA), {}))
 """Parameter counts without the classification matrix, because its size depends on the data."""
 
 
@@ -116,19 +116,16 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     head_architectures={"classify": "BitForImageClassification"},
+    names=NAMES,
 )
 
 
 SYSTEM = System(
-    name="bit",
-    description="BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("classify", "segment", "depth"),
-    modality="image",
-    names=NAMES,
-    published=PUBLISHED,
-    recipes=recipes.BIT_DENSE,
-    finetune_recipes=recipes.BIT_FINETUNING,
+    "bit",
+    "BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization",
+    Config,
+    PRESETS,
+    build,
+    recipes.BIT,
+    PUBLISHED,
 )

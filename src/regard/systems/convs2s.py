@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -30,7 +30,7 @@ from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import Batch, Body, BodyOutput, StateSizes
 
 STD = 0.1
@@ -81,24 +81,15 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
     return found
 
 
-BASE = Config()
-PRESETS = {
-    "convs2s-tiny": Preset(
-        replace(
-            BASE,
-            encoder_stages=("128x3x5",),
-            embedding_dim=128,
-            output_dim=128,
-            vocab_size=10_000,
-            tie_embeddings="all",
-            dropout=0.3,
-            max_length=256,
-        ),
-        2_566_656,
-        recipes.convs2s(10_000, **recipes.TINY_TRANSLATION),
-    ),
-    "convs2s-en-de": Preset(BASE, 209_569_920, recipes.convs2s()),
-}
+TINY: dict[str, Any] = {
+    "encoder_stages": ("128x3x5",), "embedding_dim": 128, "output_dim": 128, "vocab_size": 10_000, "tie_embeddings": "all",
+    "dropout": 0.3, "max_length": 256,
+}  # fmt: skip
+PRESETS = presets(
+    Config(),
+    ("convs2s-tiny", 2_566_656, recipes.convs2s(10_000, **recipes.TINY_TRANSLATION), TINY),
+    ("convs2s-en-de", 209_569_920, recipes.convs2s(), {}),
+)
 
 
 class ConvS2S(Body):
@@ -208,11 +199,10 @@ def build(config: Config) -> ConvS2S:
 
 
 SYSTEM = System(
-    name="convs2s",
-    description="ConvS2S (Gehring et al. 2017), convolutional encoder–decoder",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("translate", "algorithmic"),
-    recipes=recipes.ALGORITHMIC,
+    "convs2s",
+    "ConvS2S (Gehring et al. 2017), convolutional encoder–decoder",
+    Config,
+    PRESETS,
+    build,
+    recipes.TRANSLATION,
 )

@@ -14,9 +14,9 @@ from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly
-from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import RelativePosition, Sizes, transformer_blocks
-from regard.systems.common.system import Preset, System
+from regard.systems.common import recipes
+from regard.systems.common.configs import RelativePosition, Sizes, sizes, transformer_blocks
+from regard.systems.common.system import System, presets
 from regard.types import Traits
 
 
@@ -39,17 +39,12 @@ class Config(RelativePosition, Sizes):
         return replace(super().traits, vocab_size=self.vocab_size, eos_id=self.eos_id)
 
 
-BASE = Config()
-PRESETS = {
-    "decoder-tiny": Preset(
-        replace(BASE, width=128, depth=4, heads=4, ffn_dim=512, vocab_size=8000, max_length=256, eos_id=7999),
-        1_817_088,
-        recipes.decoder(8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000),
-    ),
-    "decoder-base": Preset(
-        BASE, 35_298_304, recipes.decoder(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
-    ),
-}
+TINY = sizes(128, 4, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999}
+TINY_RECIPE = recipes.decoder(8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000)
+BASE_RECIPE = recipes.decoder(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
+PRESETS = presets(
+    Config(), ("decoder-tiny", 1_817_088, TINY_RECIPE, TINY), ("decoder-base", 35_298_304, BASE_RECIPE, {})
+)
 
 
 def build(config: Config) -> DecoderOnly:
@@ -63,12 +58,5 @@ def build(config: Config) -> DecoderOnly:
 
 
 SYSTEM = System(
-    name="decoder",
-    description="Transformer decoder (T-D, Liu et al. 2018), language model",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("lm", *gpt.TASKS),
-    recipes=recipes.GPT_TASKS,
-    finetune_recipes=recipes.GPT_FINETUNING,
+    "decoder", "Transformer decoder (T-D, Liu et al. 2018), language model", Config, PRESETS, build, recipes.GPT
 )

@@ -14,7 +14,8 @@ from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.system import Preset, System
+from regard.systems.common.configs import LARGE, sizes
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, layer
 
 
@@ -111,34 +112,22 @@ class Config(vision.ViTConfig):
         return replace(self, fusion_batch_norm=classifies) if self.fusion_batch_norm is None else self
 
 
-BASE = Config()
-LARGE = replace(
-    BASE, width=1024, depth=24, heads=16, ffn_dim=4096, out_layers=(5, 11, 17, 23), neck_dims=(256, 512, 1024, 1024)
+SMALL: dict[str, Any] = sizes(256, 8, 4) | {
+    "image_size": 192, "out_layers": (1, 3, 5, 7), "neck_dims": (64, 128, 256, 256), "fusion_dim": 64, "dropout": 0.1,
+}  # fmt: skip
+SMALL_HYBRID: dict[str, Any] = SMALL | {
+    "hybrid": True, "backbone_depths": (2, 2, 2), "stem_channels": 16, "norm_groups": 8, "depth": 6,
+    "out_layers": (1, 2, 3, 5),
+}  # fmt: skip
+LARGE_NECK: dict[str, Any] = {"out_layers": (5, 11, 17, 23), "neck_dims": (256, 512, 1024, 1024)}
+PRESETS = presets(
+    Config(),
+    ("dpt-small", 9_021_153, recipes.DPT_SMALL, SMALL),
+    ("dpt-hybrid-small", 7_087_025, recipes.DPT_SMALL, SMALL_HYBRID),
+    ("dpt-base", 110_878_081, recipes.dpt(), {}),
+    ("dpt-large", 343_030_465, recipes.dpt(), LARGE | LARGE_NECK),
+    ("dpt-hybrid", 122_377_985, recipes.dpt(), {"hybrid": True, "neck_dims": (256, 512, 768, 768)}),
 )
-HYBRID = replace(BASE, hybrid=True, neck_dims=(256, 512, 768, 768))
-SMALL = replace(
-    BASE,
-    image_size=192,
-    width=256,
-    depth=8,
-    heads=4,
-    ffn_dim=1024,
-    out_layers=(1, 3, 5, 7),
-    neck_dims=(64, 128, 256, 256),
-    fusion_dim=64,
-    dropout=0.1,
-)
-SMALL_HYBRID = replace(
-    SMALL, hybrid=True, backbone_depths=(2, 2, 2), stem_channels=16, norm_groups=8, depth=6, out_layers=(1, 2, 3, 5)
-)
-
-PRESETS = {
-    "dpt-small": Preset(SMALL, 9_021_153, recipes.DPT_SMALL),
-    "dpt-hybrid-small": Preset(SMALL_HYBRID, 7_087_025, recipes.DPT_SMALL),
-    "dpt-base": Preset(BASE, 110_878_081, recipes.dpt()),
-    "dpt-large": Preset(LARGE, 343_030_465, recipes.dpt()),
-    "dpt-hybrid": Preset(HYBRID, 122_377_985, recipes.dpt()),
-}
 """Parameter counts of depth models. With 150 classes, dpt-large has 343,960,364 and dpt-hybrid 123,307,884."""
 
 
@@ -200,7 +189,10 @@ NAMES = NameTable(
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from the config with a nested backbone."""
-    told, found = fields["backbone_depths"], {**vision.require_square(fields), "backbone_depths": BASE.backbone_depths}
+    told, found = (
+        fields["backbone_depths"],
+        {**vision.require_square(fields), "backbone_depths": Config.backbone_depths},
+    )
     found["fusion_batch_norm"] = bool(fields["fusion_batch_norm"])
     if found["hybrid"]:
         return {**found, **vision.read_backbone_config(told, found["in_channels"], all_stages=True)}
@@ -222,6 +214,21 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
         config.in_channels, config.backbone_depths, config.stem_channels, config.norm_groups, (1, 2, 3)
     )
     return {**fields, "backbone_depths": told, "map": [1, config.widths[-1], side, side], "early": [0, 1]}
+
+
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Add the prefix of bare models, drop batch counters, detect the auxiliary head, and rename the patch projection."""
+    tensors = NAMES.complete(tensors)
+    if "head.head.1.weight" in tensors:
+        config = replace(config, auxiliary_head="auxiliary_head.head.4.weight" in tensors)
+    return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}
+
+
+def to_published(config: Config, tensors: Tensors) -> Tensors:
+    """Rename the patch projection of hybrids, and add batch counters."""
+    if config.hybrid:
+        tensors = {name.replace(PIXELS, PLACES): tensor for name, tensor in tensors.items()}
+    return vision.add_batch_counts(config, tensors)
 
 
 PUBLISHED = PublishedLayout(
@@ -248,35 +255,12 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     head_architectures={"depth": "DPTForDepthEstimation", "segment": "DPTForSemanticSegmentation"},
+    names=NAMES,
+    adapt_checkpoint=from_published,
+    to_published=to_published,
 )  # fmt: skip
 
 
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, drop batch counters, detect the auxiliary head, and rename the patch projection."""
-    tensors = NAMES.complete(tensors)
-    if "head.head.1.weight" in tensors:
-        config = replace(config, auxiliary_head="auxiliary_head.head.4.weight" in tensors)
-    return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}
-
-
-def to_published(config: Config, tensors: Tensors) -> Tensors:
-    """Rename the patch projection of hybrids, and add batch counters."""
-    if config.hybrid:
-        tensors = {name.replace(PIXELS, PLACES): tensor for name, tensor in tensors.items()}
-    return vision.add_batch_counts(config, tensors)
-
-
 SYSTEM = System(
-    name="dpt",
-    description="DPT (2021), dense prediction: depth and segmentation",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("depth", "segment"),
-    modality="image",
-    names=NAMES,
-    published=PUBLISHED,
-    adapt_checkpoint=from_published,
-    to_published=to_published,
-    finetune_recipes=recipes.DPT_FINETUNING,
+    "dpt", "DPT (2021), dense prediction: depth and segmentation", Config, PRESETS, build, recipes.DPT, PUBLISHED
 )

@@ -14,7 +14,7 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import DecoderConfig
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.system import System, layout_requires, presets
 from regard.weights.tables import NameTable, PublishedLayout
 
 
@@ -25,7 +25,7 @@ class Config(DecoderConfig):
     eos_id: int = 0
 
 
-PRESETS = {"gpt1": Preset(Config(), 116_534_784, recipes.gpt1())}
+PRESETS = presets(Config(), ("gpt1", 116_534_784, recipes.gpt1(), {}))
 
 
 def build(config: Config) -> DecoderOnly:
@@ -46,19 +46,6 @@ NAMES = NameTable(
     prefix="transformer.",
 )
 
-PUBLISHED = PublishedLayout(
-    model_type="openai-gpt",
-    architecture="OpenAIGPTLMHeadModel",
-    keys={name: keys for name, keys in gpt.KEYS.items() if name != "ffn_dim"},
-    config=Config,
-    fixed={"afn": "gelu", "tie_word_embeddings": True, "is_encoder_decoder": False},
-    ignored_keys=("n_ctx", "n_special", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens"),
-    copied_fields={"bos_token_id": "eos_id"},
-    after_read=lambda fields: {**fields, "ffn_dim": 4 * fields["width"], "eos_id": fields["eos_id"] or 0},
-    head_architectures={"classify": "OpenAIGPTForSequenceClassification", "choose": "OpenAIGPTDoubleHeadsModel"},
-    fixed_head_keys=gpt.FIXED_HEAD_KEYS,
-)
-
 
 def unsupported_by_layout(config: Config) -> str:
     if config.ffn_dim == 4 * config.width:
@@ -71,17 +58,21 @@ def unsupported_by_layout(config: Config) -> str:
     )
 
 
-SYSTEM = System(
-    name="gpt1",
-    description="GPT-1 (2018), decoder-only language model",
+PUBLISHED = PublishedLayout(
+    model_type="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    keys={name: keys for name, keys in gpt.KEYS.items() if name != "ffn_dim"},
     config=Config,
-    presets=PRESETS,
-    build=build,
+    fixed={"afn": "gelu", "tie_word_embeddings": True, "is_encoder_decoder": False},
+    ignored_keys=("n_ctx", "n_special", "initializer_range", "summary_*", "pad_token_id", "predict_special_tokens"),
+    copied_fields={"bos_token_id": "eos_id"},
+    after_read=lambda fields: {**fields, "ffn_dim": 4 * fields["width"], "eos_id": fields["eos_id"] or 0},
+    head_architectures={"classify": "OpenAIGPTForSequenceClassification", "choose": "OpenAIGPTDoubleHeadsModel"},
+    fixed_head_keys=gpt.FIXED_HEAD_KEYS,
     names=NAMES,
-    published=PUBLISHED,
-    tasks=("lm", *gpt.TASKS),
     to_published=gpt.to_published,
     check_layout=unsupported_by_layout,
-    recipes=recipes.GPT_TASKS,
-    finetune_recipes=recipes.GPT_FINETUNING,
 )
+
+
+SYSTEM = System("gpt1", "GPT-1 (2018), decoder-only language model", Config, PRESETS, build, recipes.GPT, PUBLISHED)

@@ -7,7 +7,7 @@ Optimizer, schedule and number of steps were not published; the recipes follow c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from regard.nn.attention.positions import make_absolute_position
@@ -16,8 +16,8 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import DecoderConfig
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.configs import LARGE, DecoderConfig, sizes
+from regard.systems.common.system import System, layout_requires, presets
 from regard.weights.tables import NameTable, PublishedLayout
 
 
@@ -26,42 +26,35 @@ class Config(DecoderConfig):
     """The defaults are those of GPT-2 small."""
 
 
-SMALL = Config()
+CHAR: dict[str, Any] = {"vocab_size": 66, "eos_id": 65}
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 HIGH_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
-PRESETS = {
-    "gpt2-tiny-char": Preset(
-        replace(SMALL, width=128, depth=4, heads=4, ffn_dim=512, vocab_size=66, max_length=64, eos_id=65, **NO_DROPOUT),
+CHAR_RECIPE: dict[str, Any] = {"warmup_steps": 100, "betas": "0.9,0.99", "eval_every": 250}
+PRESETS = presets(
+    Config(),
+    (
+        "gpt2-tiny-char",
         809_984,
-        recipes.gpt2(
-            66, "char", steps=2000, batch_tokens=768, lr=4e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250
-        ),
+        recipes.gpt2(66, "char", steps=2000, batch_tokens=768, lr=4e-3, **CHAR_RECIPE),
+        sizes(128, 4, 4) | CHAR | NO_DROPOUT | {"max_length": 64},
     ),
-    "gpt2-char": Preset(
-        replace(
-            SMALL, width=384, depth=6, heads=6, ffn_dim=1536, vocab_size=66, max_length=256, eos_id=65, **HIGH_DROPOUT
-        ),
+    (
+        "gpt2-char",
         10_771_200,
-        recipes.gpt2(
-            66, "char", steps=5000, batch_tokens=16_384, lr=1e-3, warmup_steps=100, betas="0.9,0.99", eval_every=250
-        ),
+        recipes.gpt2(66, "char", steps=5000, batch_tokens=16_384, lr=1e-3, **CHAR_RECIPE),
+        sizes(384, 6, 6) | CHAR | HIGH_DROPOUT | {"max_length": 256},
     ),
-    "gpt2-mini": Preset(
-        replace(SMALL, width=256, depth=6, heads=4, ffn_dim=1024, vocab_size=8000, max_length=256, eos_id=7999),
+    (
+        "gpt2-mini",
         6_852_608,
         recipes.gpt2(8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
+        sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999},
     ),
-    "gpt2-small": Preset(SMALL, 124_439_808, recipes.gpt2_paper(6e-4)),
-    "gpt2-medium": Preset(
-        replace(SMALL, width=1024, depth=24, heads=16, ffn_dim=4096), 354_823_168, recipes.gpt2_paper(3e-4)
-    ),
-    "gpt2-large": Preset(
-        replace(SMALL, width=1280, depth=36, heads=20, ffn_dim=5120), 774_030_080, recipes.gpt2_paper(2.5e-4)
-    ),
-    "gpt2-xl": Preset(
-        replace(SMALL, width=1600, depth=48, heads=25, ffn_dim=6400), 1_557_611_200, recipes.gpt2_paper(2e-4)
-    ),
-}
+    ("gpt2-small", 124_439_808, recipes.gpt2_paper(6e-4), {}),
+    ("gpt2-medium", 354_823_168, recipes.gpt2_paper(3e-4), LARGE),
+    ("gpt2-large", 774_030_080, recipes.gpt2_paper(2.5e-4), sizes(1280, 36, 20)),
+    ("gpt2-xl", 1_557_611_200, recipes.gpt2_paper(2e-4), sizes(1600, 48, 25)),
+)
 
 
 def build(config: Config) -> DecoderOnly:
@@ -85,6 +78,7 @@ NAMES = NameTable(
     prefix="transformer.",
 )
 
+
 PUBLISHED = PublishedLayout(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
@@ -97,22 +91,12 @@ PUBLISHED = PublishedLayout(
     after_read=lambda fields: {**fields, "ffn_dim": fields["ffn_dim"] or 4 * fields["width"]},
     head_architectures={"classify": "GPT2ForSequenceClassification", "choose": "GPT2DoubleHeadsModel"},
     fixed_head_keys=gpt.FIXED_HEAD_KEYS,
-)
-
-
-SYSTEM = System(
-    name="gpt2",
-    description="GPT-2 (2019), decoder-only language model",
-    config=Config,
-    presets=PRESETS,
-    build=build,
     names=NAMES,
-    published=PUBLISHED,
-    tasks=("lm", *gpt.TASKS),
     to_published=gpt.to_published,
     check_layout=layout_requires(
         "GPT-2 supports learned positions only", position_embedding="learned", relative_position="none"
     ),
-    recipes=recipes.GPT_TASKS,
-    finetune_recipes=recipes.GPT_FINETUNING,
 )
+
+
+SYSTEM = System("gpt2", "GPT-2 (2019), decoder-only language model", Config, PRESETS, build, recipes.GPT, PUBLISHED)

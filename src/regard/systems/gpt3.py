@@ -13,16 +13,16 @@ There is no Hugging Face equivalent: the GPT-2 format does not support bands."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.nn.blocks.norm import LayerNorm
-from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import DecoderConfig
-from regard.systems.common.system import Preset, System
+from regard.systems.common import recipes
+from regard.systems.common.configs import DecoderConfig, sizes
+from regard.systems.common.system import System, presets
 
 
 @dataclass(frozen=True)
@@ -35,28 +35,23 @@ class Config(DecoderConfig):
     embedding_dropout: float = 0.0
 
 
-SMALL = Config()
-
-
-def _sized_config(width: int, depth: int, heads: int) -> Config:
-    return replace(SMALL, width=width, depth=depth, heads=heads, ffn_dim=4 * width)
-
-
-PRESETS = {
-    "gpt3-mini": Preset(
-        replace(_sized_config(256, 6, 4), vocab_size=8000, max_length=512, local_window=64, eos_id=7999),
+PRESETS = presets(
+    Config(),
+    (
+        "gpt3-mini",
         6_918_144,
         recipes.gpt3(1e-3, 1, 8000, steps=10_000, batch_tokens=8192, warmup_steps=500),
+        sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 512, "local_window": 64, "eos_id": 7999},
     ),
-    "gpt3-small": Preset(SMALL, 125_226_240, recipes.gpt3(6e-4, 32)),
-    "gpt3-medium": Preset(_sized_config(1024, 24, 16), 355_871_744, recipes.gpt3(3e-4, 32)),
-    "gpt3-large": Preset(_sized_config(1536, 24, 16), 760_300_032, recipes.gpt3(2.5e-4, 32)),
-    "gpt3-xl": Preset(_sized_config(2048, 24, 16), 1_315_723_264, recipes.gpt3(2e-4, 64)),
-    "gpt3-2.7b": Preset(_sized_config(2560, 32, 32), 2_651_553_280, recipes.gpt3(1.6e-4, 64)),
-    "gpt3-6.7b": Preset(_sized_config(4096, 32, 32), 6_658_404_352, recipes.gpt3(1.2e-4, 128)),
-    "gpt3-13b": Preset(_sized_config(5120, 40, 40), 12_853_386_240, recipes.gpt3(1e-4, 128)),
-    "gpt3-175b": Preset(_sized_config(12_288, 96, 96), 174_604_259_328, recipes.gpt3(0.6e-4, 192)),
-}
+    ("gpt3-small", 125_226_240, recipes.gpt3(6e-4, 32), {}),
+    ("gpt3-medium", 355_871_744, recipes.gpt3(3e-4, 32), sizes(1024, 24, 16)),
+    ("gpt3-large", 760_300_032, recipes.gpt3(2.5e-4, 32), sizes(1536, 24, 16)),
+    ("gpt3-xl", 1_315_723_264, recipes.gpt3(2e-4, 64), sizes(2048, 24, 16)),
+    ("gpt3-2.7b", 2_651_553_280, recipes.gpt3(1.6e-4, 64), sizes(2560, 32, 32)),
+    ("gpt3-6.7b", 6_658_404_352, recipes.gpt3(1.2e-4, 128), sizes(4096, 32, 32)),
+    ("gpt3-13b", 12_853_386_240, recipes.gpt3(1e-4, 128), sizes(5120, 40, 40)),
+    ("gpt3-175b", 174_604_259_328, recipes.gpt3(0.6e-4, 192), sizes(12_288, 96, 96)),
+)
 
 
 def build(config: Config) -> DecoderOnly:
@@ -72,13 +67,4 @@ def build(config: Config) -> DecoderOnly:
     return init_gpt_weights(body, position_std=0.01, scale_residual=True)
 
 
-SYSTEM = System(
-    name="gpt3",
-    description="GPT-3 (2020), alternating dense and banded attention",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("lm", *gpt.TASKS),
-    recipes=recipes.GPT_TASKS,
-    finetune_recipes=recipes.GPT_FINETUNING,
-)
+SYSTEM = System("gpt3", "GPT-3 (2020), alternating dense and banded attention", Config, PRESETS, build, recipes.GPT)

@@ -6,7 +6,7 @@ difference vanishes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import SettingError
@@ -14,7 +14,8 @@ from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.system import Preset, System
+from regard.systems.common.configs import sizes
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
@@ -68,18 +69,16 @@ MAX_STAGES = 4
 """Number of stages of a ResNet."""
 
 
-BASE = Config()
-
-PRESETS = {
-    "hybrid-tiny": Preset(
-        replace(BASE, image_size=28, backbone_depths=(2,), width=192, depth=6, heads=3, ffn_dim=768),
+PRESETS = presets(
+    Config(),
+    (
+        "hybrid-tiny",
         2_883_648,
-        recipes.imagenet(
-            epochs=60, batch_size=256, grad_accum=1, lr=1e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
-        ),
+        recipes.imagenet(**recipes.SMALL_IMAGES, epochs=60, batch_size=256, lr=1e-3),
+        sizes(192, 6, 3) | {"image_size": 28, "backbone_depths": (2,)},
     ),
-    "hybrid-base": Preset(replace(BASE, dropout=0.1), 97_890_112, recipes.imagenet(batch_size=128, grad_accum=32)),
-}
+    ("hybrid-base", 97_890_112, recipes.imagenet(batch_size=128, grad_accum=32), {"dropout": 0.1}),
+)
 
 
 def build(config: Config) -> VisionTransformer:
@@ -128,6 +127,13 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "backbone_depths": told, "map": [1, config.widths[-1], config.map_size, config.map_size]}
 
 
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Add the prefix of bare models, and translate timm names, where q, k and v are one matrix."""
+    if "pos_embed" in tensors:
+        tensors = vision.translate_names(NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths))
+    return config, NAMES.complete(tensors)
+
+
 PUBLISHED = PublishedLayout(
     model_type="vit-hybrid",
     architecture="ViTHybridModel",
@@ -144,27 +150,9 @@ PUBLISHED = PublishedLayout(
     },
     before_write=_before_write,
     head_architectures={"classify": "ViTHybridForImageClassification"},
-)
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and translate timm names, where q, k and v are one matrix."""
-    if "pos_embed" in tensors:
-        tensors = vision.translate_names(NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths))
-    return config, NAMES.complete(tensors)
-
-
-SYSTEM = System(
-    name="hybrid",
-    description="ViT hybrid (2020): ResNet stem + ViT",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("classify", "segment", "depth"),
-    modality="image",
     names=NAMES,
-    published=PUBLISHED,
     adapt_checkpoint=from_published,
-    recipes=recipes.VIT_DENSE,
-    finetune_recipes=recipes.VIT_FINETUNING,
 )
+
+
+SYSTEM = System("hybrid", "ViT hybrid (2020): ResNet stem + ViT", Config, PRESETS, build, recipes.VIT, PUBLISHED)

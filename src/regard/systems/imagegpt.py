@@ -29,8 +29,8 @@ from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
+from regard.systems.common.configs import ModelConfig, sizes
+from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, Traits
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 
@@ -53,6 +53,7 @@ class Config(ModelConfig):
 
     head_dropout: ClassVar[float] = 0.0
     head_bias = False
+    modality = "image"
 
     @property
     def max_length(self) -> int:
@@ -82,21 +83,18 @@ class Config(ModelConfig):
         )
 
 
-SMALL = Config()
-PRESETS = {
-    "imagegpt-mini": Preset(
-        replace(SMALL, image_size=28, num_colors=32, width=192, depth=8, heads=6, ffn_dim=768),
+PRESETS = presets(
+    Config(),
+    (
+        "imagegpt-mini",
         3_719_040,
         recipes.imagegpt(32, 1, 1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
+        sizes(192, 8, 6) | {"image_size": 28, "num_colors": 32},
     ),
-    "imagegpt-small": Preset(SMALL, 76_682_240, recipes.imagegpt(32, 4, 3e-3)),
-    "imagegpt-medium": Preset(
-        replace(SMALL, width=1024, depth=36, ffn_dim=4096), 455_489_536, recipes.imagegpt(16, 8, 3e-3)
-    ),
-    "imagegpt-large": Preset(
-        replace(SMALL, width=1536, depth=48, heads=16, ffn_dim=6144), 1_362_914_304, recipes.imagegpt(8, 16, 1e-3)
-    ),
-}
+    ("imagegpt-small", 76_682_240, recipes.imagegpt(32, 4, 3e-3), {}),
+    ("imagegpt-medium", 455_489_536, recipes.imagegpt(16, 8, 3e-3), sizes(1024, 36, 8)),
+    ("imagegpt-large", 1_362_914_304, recipes.imagegpt(8, 16, 1e-3), sizes(1536, 48, 16)),
+)
 
 
 class ImageGPT(DecoderOnly):
@@ -199,6 +197,8 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
 GPT_FIELDS = (
     "width", "depth", "heads", "ffn_dim", "dropout", "attention_dropout", "embedding_dropout", "norm_eps",
 )  # fmt: skip
+
+
 PUBLISHED = PublishedLayout(
     model_type="imagegpt",
     architecture="ImageGPTModel",
@@ -218,18 +218,10 @@ PUBLISHED = PublishedLayout(
         "num_colors": fields["num_colors"] + 1,
     },
     head_architectures={"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"},
+    names=NAMES,
 )
 
 
 SYSTEM = System(
-    name="imagegpt",
-    description="ImageGPT (2020), autoregressive image model",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    names=NAMES,
-    published=PUBLISHED,
-    tasks=("draw", "classify"),
-    modality="image",
-    finetune_recipes=recipes.IMAGEGPT_FINETUNING,
+    "imagegpt", "ImageGPT (2020), autoregressive image model", Config, PRESETS, build, recipes.IMAGEGPT, PUBLISHED
 )

@@ -19,8 +19,8 @@ from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding,
 from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import BertConfig, RelativePosition
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.configs import LARGE, BertConfig, RelativePosition
+from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
@@ -73,16 +73,13 @@ class Config(RelativePosition, BertConfig):
         return tuple(window // 2 for window in windows)
 
 
-BASE = Config()
-PRESETS = {
-    "longformer-mini": Preset(
-        replace(BASE, **bert.MINI, depth=4, attention_window=(128,)), 7_120_448, recipes.small_bert(lr=1e-3)
-    ),
-    "longformer-base": Preset(BASE, 148_711_257, recipes.bert(50_265, 4096)),
-    "longformer-large": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096), 434_653_273, recipes.bert(50_265, 4096)
-    ),
-}
+MINI = {**bert.MINI, "attention_window": (128,)}
+PRESETS = presets(
+    Config(),
+    ("longformer-mini", 7_120_448, recipes.small_bert(lr=1e-3), MINI),
+    ("longformer-base", 148_711_257, recipes.bert(50_265, 4096), {}),
+    ("longformer-large", 434_653_273, recipes.bert(50_265, 4096), LARGE),
+)
 
 
 def build(config: Config) -> EncoderOnly:
@@ -135,38 +132,6 @@ NAMES = NameTable(
     prefix="longformer.",
 )
 
-PUBLISHED = PublishedLayout(
-    model_type="longformer",
-    architecture="LongformerModel",
-    keys={**bert.KEYS, "attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
-    config=Config,
-    defaults={
-        "vocab_size": 30_522,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-        "classifier_dropout": None,
-    },
-    fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
-    ignored_keys=(
-        "initializer_range",
-        "eos_token_id",
-        "ignore_attention_mask",
-        "attention_mode",
-        "position_embedding_type",
-        "cls_token_id",
-    ),
-    value_maps={"activation": bert.ACTIVATIONS},
-    copied_fields={"eos_token_id": "eos_id"},
-    after_read=lambda fields: bert.fill_fields(_after_read(fields)),
-    before_write=lambda fields: {
-        **fields,
-        "max_length": fields["max_length"] + fields["pad_id"] + 1,
-        "attention_window": _window_per_layer(fields),
-    },
-    head_architectures=bert.head_architectures("Longformer"),
-)
-
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from a config with a maximum length that includes the position offset, and a window for each layer."""
@@ -197,17 +162,48 @@ def unsupported_by_layout(config: Config) -> str:
     return layout_requires("Longformer does not support relative positions", relative_position="none")(config)
 
 
-SYSTEM = System(
-    name="longformer",
-    description="Longformer (2020), encoder with sliding-window and global attention",
+PUBLISHED = PublishedLayout(
+    model_type="longformer",
+    architecture="LongformerModel",
+    keys={**bert.KEYS, "attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
     config=Config,
-    presets=PRESETS,
-    build=build,
+    defaults={
+        "vocab_size": 30_522,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "classifier_dropout": None,
+    },
+    fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
+    ignored_keys=(
+        "initializer_range",
+        "eos_token_id",
+        "ignore_attention_mask",
+        "attention_mode",
+        "position_embedding_type",
+        "cls_token_id",
+    ),
+    value_maps={"activation": bert.ACTIVATIONS},
+    copied_fields={"eos_token_id": "eos_id"},
+    after_read=lambda fields: bert.fill_fields(_after_read(fields)),
+    before_write=lambda fields: {
+        **fields,
+        "max_length": fields["max_length"] + fields["pad_id"] + 1,
+        "attention_window": _window_per_layer(fields),
+    },
+    head_architectures=bert.head_architectures("Longformer"),
     names=NAMES,
-    published=PUBLISHED,
-    tasks=bert.TASKS,
     adapt_checkpoint=from_published,
     check_layout=unsupported_by_layout,
-    recipes=recipes.at_full_length(recipes.BERT_TASKS, BASE.max_length),
-    finetune_recipes=recipes.at_full_length(recipes.BERT_FINETUNING, BASE.max_length),
+)
+
+
+SYSTEM = System(
+    "longformer",
+    "Longformer (2020), encoder with sliding-window and global attention",
+    Config,
+    PRESETS,
+    build,
+    recipes.LONGFORMER,
+    PUBLISHED,
 )

@@ -8,8 +8,8 @@ segmentation."""
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from regard.errors import SettingError
 from regard.nn.points.body import (
@@ -24,7 +24,7 @@ from regard.nn.points.body import (
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Config(ModelConfig):
     has_decoder: bool = True
     """Include the decoder (segmentation); classification needs the encoder only."""
     dropout: float = 0.5
+
+    modality = "points"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,27 +76,17 @@ class Config(ModelConfig):
         return self.widths[0] if self.has_decoder else self.widths[-1]
 
 
-DEFAULT = Config()
-RELEASED = replace(DEFAULT, point_order="given")
-
-CLASSIFY_RECIPE = recipes.points({"scale": "0.8,1.25", "jitter": 0.005}, batch_size=32, label_smoothing=0.1)
-SEGMENT_RECIPE = recipes.points(
-    {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}, batch_size=8, label_smoothing=0.0
+TINY: dict[str, Any] = {
+    "widths": (16, 32, 64, 128), "depths": (1, 1, 1, 1), "downsample": (1, 4, 4, 4), "num_neighbors": (8, 8, 8, 8),
+}  # fmt: skip
+SMALL: dict[str, Any] = {"widths": (24, 48, 96, 192, 384), "depths": (1, 1, 2, 2, 1)}
+PRESETS = presets(
+    Config(),
+    ("point-tiny", 127_604, recipes.POINT_CLASSES, TINY),
+    ("point-small", 1_364_343, recipes.POINT_CLASSES, SMALL),
+    ("point-base", 4_903_114, recipes.POINT_CLASSES, {"point_order": "given"}),
+    ("point-paper", 7_487_360, recipes.POINT_CLASSES, {"variant": "paper", "num_neighbors": (16,) * 5}),
 )
-PRESETS = {
-    "point-tiny": Preset(
-        replace(
-            DEFAULT, widths=(16, 32, 64, 128), depths=(1, 1, 1, 1), downsample=(1, 4, 4, 4), num_neighbors=(8, 8, 8, 8)
-        ),
-        127_604,
-        CLASSIFY_RECIPE,
-    ),
-    "point-small": Preset(
-        replace(DEFAULT, widths=(24, 48, 96, 192, 384), depths=(1, 1, 2, 2, 1)), 1_364_343, CLASSIFY_RECIPE
-    ),
-    "point-base": Preset(RELEASED, 4_903_114, CLASSIFY_RECIPE),
-    "point-paper": Preset(replace(DEFAULT, variant="paper", num_neighbors=(16,) * 5), 7_487_360, CLASSIFY_RECIPE),
-}
 """Parameter counts of classification without the head, because its size depends on the data. `point-base` with decoder,
 three features per point and a head for 13 classes has the 7,767,729 parameters of the released code."""
 
@@ -126,13 +118,4 @@ def build(config: Config) -> PointTransformer:
     )
 
 
-SYSTEM = System(
-    name="point",
-    description="Point Transformer (2021), local vector attention",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("classify", "segment"),
-    modality="points",
-    recipes={"segment": SEGMENT_RECIPE},
-)
+SYSTEM = System("point", "Point Transformer (2021), local vector attention", Config, PRESETS, build, recipes.POINTS)

@@ -7,8 +7,8 @@ stages."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from regard.nn.vision.convnet import (
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import check_stages
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.system import System, layout_requires, presets
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
 STAGES = 4
@@ -63,31 +63,19 @@ class Config(vision.VisionConfig):
         return vision.stage_maps(self.widths, first)
 
 
-RESNET50 = Config()
-
-PRESETS = {
-    "resnet-tiny": Preset(
-        replace(
-            RESNET50,
-            image_size=28,
-            stem_channels=32,
-            widths=(32, 64, 128, 256),
-            depths=(2, 2, 2, 2),
-            block_type="basic",
-            stem_kernel=3,
-            stem_stride=1,
-            stem_pool=False,
-        ),
+BASIC: dict[str, Any] = {"depths": (2, 2, 2, 2), "block_type": "basic"}
+TINY: dict[str, Any] = {"image_size": 28, "stem_channels": 32, "stem_kernel": 3, "stem_stride": 1, "stem_pool": False}
+PRESETS = presets(
+    Config(),
+    (
+        "resnet-tiny",
         2_795_040,
         recipes.resnet({}, epochs=30, grad_accum=1, lr=2e-3),
+        BASIC | TINY | {"widths": (32, 64, 128, 256)},
     ),
-    "resnet-18": Preset(
-        replace(RESNET50, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2), block_type="basic"),
-        11_176_512,
-        recipes.resnet(recipes.RESNET_DATA),
-    ),
-    "resnet-50": Preset(RESNET50, 23_508_032, recipes.resnet(recipes.RESNET_DATA)),
-}
+    ("resnet-18", 11_176_512, recipes.resnet(recipes.RESNET_DATA), BASIC | {"widths": (64, 128, 256, 512)}),
+    ("resnet-50", 23_508_032, recipes.resnet(recipes.RESNET_DATA), {}),
+)
 """Parameter counts without the classification matrix; with 1,000 classes, 11,689,512 (resnet-18) and 25,557,032
 (resnet-50)."""
 
@@ -136,6 +124,7 @@ NAMES = NameTable(
     prefix="resnet.",
 )
 
+
 PUBLISHED = PublishedLayout(
     model_type="resnet",
     architecture="ResNetModel",
@@ -152,19 +141,7 @@ PUBLISHED = PublishedLayout(
     fixed={"hidden_act": "relu"},
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     head_architectures={"classify": "ResNetForImageClassification"},
-)
-
-
-SYSTEM = System(
-    name="resnet",
-    description="ResNet (2015), convolutional baseline",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("classify", "segment", "depth"),
-    modality="image",
     names=NAMES,
-    published=PUBLISHED,
     to_published=vision.add_batch_counts,
     check_layout=layout_requires(
         "ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",
@@ -172,6 +149,7 @@ SYSTEM = System(
         stem_stride=2,
         stem_pool=True,
     ),
-    recipes=recipes.RESNET_DENSE,
-    finetune_recipes=recipes.RESNET_FINETUNING,
 )
+
+
+SYSTEM = System("resnet", "ResNet (2015), convolutional baseline", Config, PRESETS, build, recipes.RESNET, PUBLISHED)

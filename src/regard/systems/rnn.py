@@ -6,7 +6,8 @@ state, of fixed size for any source length. Reversing the source brings its star
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +28,7 @@ from regard.nn.recurrent.rnn import (
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import Batch, Body, BodyOutput, StateSizes
 
 EMBEDDING_STD = 0.3
@@ -58,25 +59,16 @@ class Config(RecurrentConfig):
             raise SettingError(f"model.bidirectional=true requires an even model.width, got {self.width}.")
 
 
-BASE = Config()
-PRESETS = {
-    "rnn-tiny": Preset(
-        replace(
-            BASE,
-            width=192,
-            embedding_dim=192,
-            depth=1,
-            dropout=0.2,
-            vocab_size=10_000,
-            tie_embeddings="all",
-            init_range=0.0,
-        ),
-        2_509_824,
-        recipes.tiny_recurrent(5e-3),
-    ),
+TINY: dict[str, Any] = {
+    "width": 192, "embedding_dim": 192, "depth": 1, "dropout": 0.2, "vocab_size": 10_000, "tie_embeddings": "all",
+    "init_range": 0.0,
+}  # fmt: skip
+PRESETS = presets(
+    Config(),
+    ("rnn-tiny", 2_509_824, recipes.tiny_recurrent(5e-3), TINY),
     # 384,000,000 in the paper, with 80,000 more source words: set source_vocab_size=160_000
-    "rnn-sutskever": Preset(BASE, 304_000_000, recipes.recurrent(700_000, 8192, 5.0, {"vocab_size": 80_000})),
-}
+    ("rnn-sutskever", 304_000_000, recipes.recurrent(700_000, 8192, 5.0, {"vocab_size": 80_000}), {}),
+)
 
 
 class RNNEncoderDecoder(Body):
@@ -164,12 +156,4 @@ def init_weights(body: RNNEncoderDecoder, spread: float) -> RNNEncoderDecoder:
     return body
 
 
-SYSTEM = System(
-    name="rnn",
-    description="LSTM encoder–decoder (Sutskever et al. 2014)",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("translate", "algorithmic"),
-    recipes=recipes.ALGORITHMIC,
-)
+SYSTEM = System("rnn", "LSTM encoder–decoder (Sutskever et al. 2014)", Config, PRESETS, build, recipes.TRANSLATION)

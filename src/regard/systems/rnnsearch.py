@@ -7,7 +7,8 @@ head, and additive scores instead of dot products. `attention_score` also suppor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +25,7 @@ from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, S
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import Batch, Body, BodyOutput, StateSizes
 
 
@@ -55,28 +56,17 @@ class Config(RecurrentConfig):
             )
 
 
-BASE = Config()
-PRESETS = {
-    "rnnsearch-tiny": Preset(
-        replace(
-            BASE,
-            width=256,
-            encoder_width=128,
-            embedding_dim=128,
-            attention_dim=128,
-            maxout_dim=128,
-            dropout=0.2,
-            vocab_size=10_000,
-            tie_embeddings="all",
-        ),
-        2_232_448,
-        recipes.tiny_recurrent(2e-3),
-    ),
+TINY: dict[str, Any] = {
+    "width": 256, "encoder_width": 128, "embedding_dim": 128, "attention_dim": 128, "maxout_dim": 128, "dropout": 0.2,
+    "vocab_size": 10_000, "tie_embeddings": "all",
+}  # fmt: skip
+PAPER_DATA = {"vocab_size": 30_000, "max_length": 50}
+PRESETS = presets(
+    Config(),
+    ("rnnsearch-tiny", 2_232_448, recipes.tiny_recurrent(2e-3), TINY),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
-    "rnnsearch-50": Preset(
-        BASE, 80_442_000, recipes.recurrent(750_000, 4096, 1.0, {"vocab_size": 30_000, "max_length": 50})
-    ),
-}
+    ("rnnsearch-50", 80_442_000, recipes.recurrent(750_000, 4096, 1.0, PAPER_DATA), {}),
+)
 
 
 class AttentionDecoder(nn.Module):
@@ -208,11 +198,5 @@ def _init_weights(body: RNNSearch) -> RNNSearch:
 
 
 SYSTEM = System(
-    name="rnnsearch",
-    description="RNNsearch (Bahdanau et al. 2014), first attention model",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("translate", "algorithmic"),
-    recipes=recipes.ALGORITHMIC,
+    "rnnsearch", "RNNsearch (Bahdanau et al. 2014), first attention model", Config, PRESETS, build, recipes.TRANSLATION
 )

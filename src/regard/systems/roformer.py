@@ -20,7 +20,7 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import BertConfig, transformer_blocks
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
@@ -42,13 +42,12 @@ class Config(BertConfig):
         return replace(super().traits, head_activation=self.activation, embedding_dim=self.embedding_dim)
 
 
-BASE = Config()
-PRESETS = {
-    "roformer-mini": Preset(
-        replace(BASE, **bert.MINI, depth=4, embedding_dim=256, max_length=512), 5_282_368, recipes.small_bert(lr=1e-3)
-    ),
-    "roformer-base": Preset(BASE, 124_099_664, recipes.bert(50_000, 1536)),
-}
+MINI = {**bert.MINI, "embedding_dim": 256, "max_length": 512}
+PRESETS = presets(
+    Config(),
+    ("roformer-mini", 5_282_368, recipes.small_bert(lr=1e-3), MINI),
+    ("roformer-base", 124_099_664, recipes.bert(50_000, 1536), {}),
+)
 """The published count of roformer-base, 124,197,968, includes the sinusoidal table (1536 × 64), which is computed here."""
 
 
@@ -90,19 +89,6 @@ NAMES = NameTable(
     prefix="roformer.",
 )
 
-PUBLISHED = PublishedLayout(
-    model_type="roformer",
-    architecture="RoFormerModel",
-    keys={**bert.KEYS, "embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
-    config=Config,
-    defaults={"embedding_size": None, "classifier_dropout": None},
-    fixed={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False},
-    ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
-    value_maps={"activation": bert.ACTIVATIONS},
-    after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),
-    head_architectures=bert.head_architectures("RoFormer"),
-)
-
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, compare a stored sinusoidal table with the computed table, and resolve tied
@@ -126,17 +112,29 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
     return {**tensors, POSITION_TABLE: _sinusoid_table(config, config.max_length).to(like)}
 
 
-SYSTEM = System(
-    name="roformer",
-    description="RoFormer (2021), encoder with rotary position embedding (RoPE)",
+PUBLISHED = PublishedLayout(
+    model_type="roformer",
+    architecture="RoFormerModel",
+    keys={**bert.KEYS, "embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
     config=Config,
-    presets=PRESETS,
-    build=build,
+    defaults={"embedding_size": None, "classifier_dropout": None},
+    fixed={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False},
+    ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
+    value_maps={"activation": bert.ACTIVATIONS},
+    after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),
+    head_architectures=bert.head_architectures("RoFormer"),
     names=NAMES,
-    published=PUBLISHED,
-    tasks=bert.TASKS,
     adapt_checkpoint=from_published,
     to_published=to_published,
-    recipes=recipes.BERT_TASKS,
-    finetune_recipes=recipes.BERT_FINETUNING,
+)
+
+
+SYSTEM = System(
+    "roformer",
+    "RoFormer (2021), encoder with rotary position embedding (RoPE)",
+    Config,
+    PRESETS,
+    build,
+    recipes.BERT,
+    PUBLISHED,
 )

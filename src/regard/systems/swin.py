@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -31,7 +31,7 @@ from regard.nn.vision.swin import (
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import check_stages
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry, layer
 
 STAGES = 4
@@ -79,24 +79,21 @@ class Config(vision.VisionConfig):
         return vision.stage_maps(self.widths, self.patch_size)
 
 
-TINY = Config()
-SMALL = replace(TINY, depths=(2, 2, 18, 2), drop_path=0.3)
-BASE = replace(SMALL, width=128, heads=(4, 8, 16, 32), drop_path=0.5)
-LARGE = replace(SMALL, width=192, heads=(6, 12, 24, 48), drop_path=0.2)
-MINI = replace(
-    TINY, image_size=32, patch_size=2, width=48, depths=(2, 2, 4, 2), heads=(2, 4, 8, 16), window_size=4, drop_path=0.1
-)
-
+SMALL: dict[str, Any] = {"depths": (2, 2, 18, 2), "drop_path": 0.3}
+MINI: dict[str, Any] = {
+    "image_size": 32, "patch_size": 2, "width": 48, "depths": (2, 2, 4, 2), "heads": (2, 4, 8, 16), "window_size": 4,
+    "drop_path": 0.1,
+}  # fmt: skip
+MINI_RECIPE = recipes.swin({"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1)
 PAPER_RECIPE = recipes.swin({"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8})
-PRESETS = {
-    "swin-mini": Preset(
-        MINI, 6_003_580, recipes.swin({"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1)
-    ),
-    "swin-tiny": Preset(TINY, 27_519_354, PAPER_RECIPE),
-    "swin-small": Preset(SMALL, 48_837_258, PAPER_RECIPE),
-    "swin-base": Preset(BASE, 86_743_224, PAPER_RECIPE),
-    "swin-large": Preset(LARGE, 194_995_476, PAPER_RECIPE),
-}
+PRESETS = presets(
+    Config(),
+    ("swin-mini", 6_003_580, MINI_RECIPE, MINI),
+    ("swin-tiny", 27_519_354, PAPER_RECIPE, {}),
+    ("swin-small", 48_837_258, PAPER_RECIPE, SMALL),
+    ("swin-base", 86_743_224, PAPER_RECIPE, SMALL | {"width": 128, "heads": (4, 8, 16, 32), "drop_path": 0.5}),
+    ("swin-large", 194_995_476, PAPER_RECIPE, SMALL | {"width": 192, "heads": (6, 12, 24, 48), "drop_path": 0.2}),
+)
 """Parameter counts without the classification matrix; with 1,000 classes, 28,288,354, 49,606,258, 87,768,224 and
 196,532,476 (swin-tiny to swin-large)."""
 
@@ -160,27 +157,6 @@ NAMES = NameTable(
     prefix="swin.",
 )
 
-PUBLISHED = PublishedLayout(
-    model_type="swin",
-    architecture="SwinModel",
-    keys={
-        "image_size": ("image_size",), "patch_size": ("patch_size",), "in_channels": ("num_channels",), "width": ("embed_dim",),
-        "depths": ("depths",), "heads": ("num_heads",), "window_size": ("window_size",), "mlp_ratio": ("mlp_ratio",),
-        "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
-        "drop_path": ("drop_path_rate",), "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
-    },
-    config=Config,
-    defaults={"drop_path_rate": 0.1},
-    fixed={"qkv_bias": True, "use_absolute_embeddings": False},
-    ignored_keys=(
-        "initializer_range", "encoder_stride", "hidden_size", "num_layers", "path_norm", "stage_names", "out_features",
-        "out_indices", "_out_features", "_out_indices",
-    ),
-    value_maps={"activation": ACTIVATIONS},
-    after_read=vision.require_square,
-    head_architectures={"classify": "SwinForImageClassification"},
-)  # fmt: skip
-
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate files of the authors and of timm."""
@@ -233,17 +209,30 @@ def _pad_bias_table(table: Tensor, window: int) -> Tensor:
     return nn.functional.pad(square, (edge,) * 4).permute(1, 2, 0).flatten(0, 1)
 
 
-SYSTEM = System(
-    name="swin",
-    description="Swin Transformer (2021), shifted windows, four stages",
+PUBLISHED = PublishedLayout(
+    model_type="swin",
+    architecture="SwinModel",
+    keys={
+        "image_size": ("image_size",), "patch_size": ("patch_size",), "in_channels": ("num_channels",), "width": ("embed_dim",),
+        "depths": ("depths",), "heads": ("num_heads",), "window_size": ("window_size",), "mlp_ratio": ("mlp_ratio",),
+        "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
+        "drop_path": ("drop_path_rate",), "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
+    },
     config=Config,
-    presets=PRESETS,
-    build=build,
+    defaults={"drop_path_rate": 0.1},
+    fixed={"qkv_bias": True, "use_absolute_embeddings": False},
+    ignored_keys=(
+        "initializer_range", "encoder_stride", "hidden_size", "num_layers", "path_norm", "stage_names", "out_features",
+        "out_indices", "_out_features", "_out_indices",
+    ),
+    value_maps={"activation": ACTIVATIONS},
+    after_read=vision.require_square,
+    head_architectures={"classify": "SwinForImageClassification"},
     names=NAMES,
-    published=PUBLISHED,
-    tasks=("classify", "segment", "depth"),
-    modality="image",
     adapt_checkpoint=from_published,
-    recipes=recipes.SWIN_DENSE,
-    finetune_recipes=recipes.SWIN_DENSE,
+)  # fmt: skip
+
+
+SYSTEM = System(
+    "swin", "Swin Transformer (2021), shifted windows, four stages", Config, PRESETS, build, recipes.SWIN, PUBLISHED
 )

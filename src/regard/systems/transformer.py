@@ -18,9 +18,9 @@ from regard.nn.attention.relative_positions import PositionIds, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import recipes
-from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, transformer_blocks
+from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
@@ -52,25 +52,28 @@ class Config(TargetTokens, RelativePosition, Sizes):
             )
 
 
-BASE = Config()
-PRESETS = {
-    "transformer-tiny": Preset(
-        replace(BASE, width=128, depth=4, decoder_depth=4, heads=4, ffn_dim=256, vocab_size=10_000, dropout=0.3),
+PRESETS = presets(
+    Config(),
+    (
+        "transformer-tiny",
         2_605_056,
         recipes.transformer(10_000, **recipes.TINY_TRANSLATION),
+        sizes(128, 4, 4, 256) | {"decoder_depth": 4, "vocab_size": 10_000, "dropout": 0.3},
     ),
-    "transformer-small": Preset(
-        replace(BASE, width=256, depth=3, decoder_depth=3, heads=4, ffn_dim=1024, vocab_size=8000),
+    (
+        "transformer-small",
         7_577_600,
         recipes.transformer(8000, steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0),
+        sizes(256, 3, 4) | {"decoder_depth": 3, "vocab_size": 8000},
     ),
-    "transformer-base": Preset(BASE, 63_082_496, recipes.transformer()),
-    "transformer-big": Preset(
-        replace(BASE, width=1024, heads=16, ffn_dim=4096, dropout=0.3),
+    ("transformer-base", 63_082_496, recipes.transformer(), {}),
+    (
+        "transformer-big",
         214_245_376,
         recipes.transformer(steps=300_000, lr=1024**-0.5 * 4000**-0.5),
+        sizes(1024, 6, 16) | {"dropout": 0.3},
     ),
-}
+)
 
 
 class Transformer(EncoderDecoder):
@@ -175,6 +178,35 @@ NAMES = NameTable(
     drop=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
 )
 
+
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
+    tensors = NAMES.complete(tensors)
+    for name in NAMES.drop:
+        if name in tensors and not _is_sinusoid_table(tensors[name], config):
+            raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
+    bias = tensors.pop("final_logits_bias", None)
+    if bias is not None and bias.numel() != config.vocab_size:
+        raise WeightsError(
+            f"final_logits_bias (tokens.bias) has {bias.numel()} values, but the vocabulary has {config.vocab_size} tokens."
+        )
+    if bias is None or not (config.output_bias or bias.any()):
+        return config, tensors
+    return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
+
+
+def _is_sinusoid_table(table: Tensor, config: Config) -> bool:
+    if table.ndim != 2 or table.shape[1] != config.width:
+        return False
+    wanted = SinusoidalPosition(config.width, "halves")(torch.arange(len(table)))
+    return torch.allclose(table.double(), wanted, atol=1e-2 if table.element_size() < 4 else 1e-5)
+
+
+def to_published(config: Config, tensors: Tensors) -> Tensors:
+    bias = tensors.get("final_logits_bias", tensors[SHARED_EMBEDDING].new_zeros(config.vocab_size))
+    return {**tensors, "final_logits_bias": bias[None]}
+
+
 PUBLISHED = PublishedLayout(
     model_type="marian",
     architecture="MarianMTModel",
@@ -211,47 +243,7 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("extra_pos_embeddings", "classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
     extra_keys={"forced_eos_token_id": None, "bos_token_id": None},
     value_maps={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
-)  # fmt: skip
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
-    tensors = NAMES.complete(tensors)
-    for name in NAMES.drop:
-        if name in tensors and not _is_sinusoid_table(tensors[name], config):
-            raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
-    bias = tensors.pop("final_logits_bias", None)
-    if bias is not None and bias.numel() != config.vocab_size:
-        raise WeightsError(
-            f"final_logits_bias (tokens.bias) has {bias.numel()} values, but the vocabulary has {config.vocab_size} tokens."
-        )
-    if bias is None or not (config.output_bias or bias.any()):
-        return config, tensors
-    return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
-
-
-def _is_sinusoid_table(table: Tensor, config: Config) -> bool:
-    if table.ndim != 2 or table.shape[1] != config.width:
-        return False
-    wanted = SinusoidalPosition(config.width, "halves")(torch.arange(len(table)))
-    return torch.allclose(table.double(), wanted, atol=1e-2 if table.element_size() < 4 else 1e-5)
-
-
-def to_published(config: Config, tensors: Tensors) -> Tensors:
-    bias = tensors.get("final_logits_bias", tensors[SHARED_EMBEDDING].new_zeros(config.vocab_size))
-    return {**tensors, "final_logits_bias": bias[None]}
-
-
-SYSTEM = System(
-    name="transformer",
-    description="Transformer (Vaswani et al. 2017), encoder–decoder",
-    config=Config,
-    presets=PRESETS,
-    build=build,
     names=NAMES,
-    published=PUBLISHED,
-    tasks=("translate", "algorithmic"),
-    recipes=recipes.ALGORITHMIC,
     adapt_checkpoint=from_published,
     to_published=to_published,
     check_layout=layout_requires(
@@ -260,4 +252,15 @@ SYSTEM = System(
         position_embedding="halves",
         relative_position="none",
     ),
+)  # fmt: skip
+
+
+SYSTEM = System(
+    "transformer",
+    "Transformer (Vaswani et al. 2017), encoder–decoder",
+    Config,
+    PRESETS,
+    build,
+    recipes.TRANSLATION,
+    PUBLISHED,
 )

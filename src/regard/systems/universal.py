@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,8 +20,8 @@ from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_uni
 from regard.systems.common import recipes
 from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
-from regard.systems.common.system import Preset, System
-from regard.systems.common.universal import UniversalConfig
+from regard.systems.common.system import System, presets
+from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
 from regard.types import IGNORE, Batch, BodyOutput
 
 
@@ -31,25 +32,15 @@ class Config(TargetTokens, UniversalConfig):
 
 PAPER_RECIPE = recipes.transformer(lr=1024**-0.5 * 4000**-0.5)
 TINY_RECIPE = recipes.transformer(10_000, **{**recipes.TINY_TRANSLATION, "lr": 2e-3})
-
-DEFAULT = Config()
-BASE = replace(
-    DEFAULT,
-    width=1024,
-    ffn_dim=4096,
-    heads=16,
-    dropout=0.3,
-    norm_position="pre",
-    position_embedding="halves",
-    step_embedding="learned",
-)  # settings of the published code
-SMALL = replace(DEFAULT, width=192, heads=4, ffn_dim=768, vocab_size=10_000)
-PRESETS = {
-    "universal-tiny": Preset(SMALL, 2_958_336, TINY_RECIPE),
-    "universal-tiny-halting": Preset(replace(SMALL, act=True, ponder_cost=1e-3), 2_958_722, TINY_RECIPE),
-    "universal-base": Preset(BASE, 67_297_280, PAPER_RECIPE),
-    "universal-base-halting": Preset(replace(BASE, act=True), 67_311_618, PAPER_RECIPE),
-}
+TINY: dict[str, Any] = {"width": 192, "heads": 4, "ffn_dim": 768, "vocab_size": 10_000}
+BASE: dict[str, Any] = {**PUBLISHED_CODE, "dropout": 0.3}
+PRESETS = presets(
+    Config(),
+    ("universal-tiny", 2_958_336, TINY_RECIPE, TINY),
+    ("universal-tiny-halting", 2_958_722, TINY_RECIPE, {**TINY, "act": True, "ponder_cost": 1e-3}),
+    ("universal-base", 67_297_280, PAPER_RECIPE, BASE),
+    ("universal-base-halting", 67_311_618, PAPER_RECIPE, {**BASE, "act": True}),
+)
 
 
 class UniversalTransformer(EncoderDecoder):
@@ -157,11 +148,10 @@ def build(config: Config) -> UniversalTransformer:
 
 
 SYSTEM = System(
-    name="universal",
-    description="Universal Transformer (2018), shared block, optional adaptive computation time",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("translate", "algorithmic"),
-    recipes=recipes.ALGORITHMIC,
+    "universal",
+    "Universal Transformer (2018), shared block, optional adaptive computation time",
+    Config,
+    PRESETS,
+    build,
+    recipes.TRANSLATION,
 )

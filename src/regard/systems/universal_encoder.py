@@ -20,8 +20,8 @@ from regard.nn.blocks.universal import UniversalStack, make_universal_stack
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import EncoderConfig
 from regard.systems.common.seq2seq import position_ids
-from regard.systems.common.system import Preset, System
-from regard.systems.common.universal import UniversalConfig
+from regard.systems.common.system import System, presets
+from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
 from regard.types import Batch, Body, BodyOutput, Traits
 
 
@@ -39,25 +39,13 @@ class Config(UniversalConfig, EncoderConfig):
         return 1e-5
 
 
-BASE = Config()
-MINI = replace(BASE, **bert.MINI, max_length=256)
-PRESETS = {
-    "universal-encoder-mini": Preset(MINI, 2_912_576, recipes.small_bert(lr=5e-4)),
-    "universal-encoder-mini-halting": Preset(replace(MINI, act=True), 2_912_833, recipes.small_bert(lr=5e-4)),
-    "universal-encoder-base": Preset(
-        replace(
-            BASE,
-            width=1024,
-            heads=16,
-            ffn_dim=4096,
-            norm_position="pre",
-            position_embedding="halves",
-            step_embedding="learned",
-        ),
-        44_943_162,
-        recipes.bert(),
-    ),
-}
+MINI = {name: value for name, value in bert.MINI.items() if name != "depth"} | {"max_length": 256}
+PRESETS = presets(
+    Config(),
+    ("universal-encoder-mini", 2_912_576, recipes.small_bert(lr=5e-4), MINI),
+    ("universal-encoder-mini-halting", 2_912_833, recipes.small_bert(lr=5e-4), {**MINI, "act": True}),
+    ("universal-encoder-base", 44_943_162, recipes.bert(), PUBLISHED_CODE),
+)
 
 
 class UniversalEncoder(Body):
@@ -114,12 +102,10 @@ def build(config: Config) -> UniversalEncoder:
 
 
 SYSTEM = System(
-    name="universal-encoder",
-    description="Universal Transformer encoder (2018), fine-tuned like BERT",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=bert.TASKS,
-    recipes=recipes.BERT_TASKS,
-    finetune_recipes=recipes.BERT_FINETUNING,
+    "universal-encoder",
+    "Universal Transformer encoder (2018), fine-tuned like BERT",
+    Config,
+    PRESETS,
+    build,
+    recipes.BERT,
 )

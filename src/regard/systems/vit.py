@@ -13,7 +13,8 @@ from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.system import Preset, System, layout_requires
+from regard.systems.common.configs import LARGE, sizes
+from regard.systems.common.system import System, layout_requires, presets
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
@@ -43,34 +44,28 @@ class Config(vision.ViTConfig):
 
 BASE = Config()
 
-PRESETS = {
-    "vit-tiny": Preset(
-        replace(BASE, image_size=28, patch_size=4, width=192, depth=9, heads=3, ffn_dim=768),
+PRESETS = presets(
+    Config(),
+    (
+        "vit-tiny",
         4_023_360,
         # selected on held-out training images of Fashion-MNIST; data.flip helps if flipped images are valid
-        recipes.imagenet(
-            epochs=80, batch_size=512, grad_accum=1, lr=1.5e-3, warmup_steps=0.1, weight_decay=0.05, label_smoothing=0.1
-        )
+        recipes.imagenet(**recipes.SMALL_IMAGES, epochs=80, batch_size=512, lr=1.5e-3)
         | {"data": {"shift": 0.1, "random_erasing": 0.3}},
+        sizes(192, 9, 3) | {"image_size": 28, "patch_size": 4},
     ),
-    "vit-small": Preset(
-        replace(BASE, width=384, heads=6, ffn_dim=1536),
-        21_665_664,
-        recipes.imagenet(grad_accum=4, lr=1e-3, weight_decay=0.1),
-    ),
-    "vit-base-32": Preset(replace(BASE, patch_size=32, dropout=0.1), 87_455_232, recipes.imagenet()),
-    "vit-base-16": Preset(replace(BASE, dropout=0.1), 85_798_656, recipes.imagenet()),
-    "vit-large-16": Preset(
-        replace(BASE, width=1024, depth=24, heads=16, ffn_dim=4096, dropout=0.1), 303_301_632, recipes.imagenet()
-    ),
-    "vit-huge-14": Preset(
-        replace(BASE, patch_size=14, width=1280, depth=32, heads=16, ffn_dim=5120, dropout=0.1),
+    ("vit-small", 21_665_664, recipes.imagenet(grad_accum=4, lr=1e-3, weight_decay=0.1), sizes(384, 12, 6)),
+    ("vit-base-32", 87_455_232, recipes.imagenet(), {"patch_size": 32, "dropout": 0.1}),
+    ("vit-base-16", 85_798_656, recipes.imagenet(), {"dropout": 0.1}),
+    ("vit-large-16", 303_301_632, recipes.imagenet(), LARGE | {"dropout": 0.1}),
+    (
+        "vit-huge-14",
         630_764_800,
-        recipes.imagenet(
-            epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1
-        ),  # epochs of 300 million images, not of ImageNet
+        # epochs of 300 million images, not of ImageNet
+        recipes.imagenet(epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1),
+        sizes(1280, 32, 16) | {"patch_size": 14, "dropout": 0.1},
     ),
-}
+)
 
 
 def build(config: Config) -> VisionTransformer:
@@ -90,19 +85,6 @@ NAMES = NameTable(
 )
 """Names in checkpoint files; `transformers` 5 has other names in memory."""
 
-PUBLISHED = PublishedLayout(
-    model_type="vit",
-    architecture="ViTModel",
-    keys=vision.KEYS,
-    config=Config,
-    defaults={"layer_norm_eps": 1e-12},
-    fixed={"qkv_bias": True},
-    ignored_keys=("initializer_range", "encoder_stride", "pooler_*"),
-    value_maps={"activation": ACTIVATIONS},
-    after_read=vision.require_square,
-    head_architectures={"classify": "ViTForImageClassification"},
-)
-
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate timm and torchvision names, where q, k and v are one matrix."""
@@ -115,20 +97,23 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     return replace(config, class_token=False, pool="mean"), tensors
 
 
-SYSTEM = System(
-    name="vit",
-    description="Vision Transformer (ViT, 2020)",
+PUBLISHED = PublishedLayout(
+    model_type="vit",
+    architecture="ViTModel",
+    keys=vision.KEYS,
     config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("classify", "segment", "depth"),
-    modality="image",
+    defaults={"layer_norm_eps": 1e-12},
+    fixed={"qkv_bias": True},
+    ignored_keys=("initializer_range", "encoder_stride", "pooler_*"),
+    value_maps={"activation": ACTIVATIONS},
+    after_read=vision.require_square,
+    head_architectures={"classify": "ViTForImageClassification"},
     names=NAMES,
-    published=PUBLISHED,
     adapt_checkpoint=from_published,
     check_layout=layout_requires(
         "ViT requires model.class_token=true and model.pool=first", class_token=True, pool="first"
     ),
-    recipes=recipes.VIT_DENSE,
-    finetune_recipes=recipes.VIT_FINETUNING,
 )
+
+
+SYSTEM = System("vit", "Vision Transformer (ViT, 2020)", Config, PRESETS, build, recipes.VIT, PUBLISHED)

@@ -199,6 +199,19 @@ class PublishedLayout:
     """architecture for these fields and this task; empty: the default"""
     fixed_head_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     """task -> keys with an effect on the head, and the only supported values"""
+    names: NameTable = field(default_factory=lambda: NameTable(()))
+    adapt_checkpoint: Callable[[Any, Tensors], tuple[Any, Tensors]] | None = None
+    """adapts the config and the tensors of a checkpoint before loading"""
+    to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
+    """adds constant tensors that checkpoints contain"""
+    check_layout: Callable[[Any], str] = lambda config: ""
+    """reason why the format does not support this config; empty if supported"""
+
+    def from_published(self, config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
+        """Config and tensors of a checkpoint, complete for `names.read`."""
+        if self.adapt_checkpoint is None:
+            return config, self.names.complete(tensors)
+        return self.adapt_checkpoint(config, tensors)
 
     @functools.cached_property
     def missing_values(self) -> dict[str, Any]:

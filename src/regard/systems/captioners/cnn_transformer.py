@@ -111,13 +111,5 @@ def build(config: Config) -> CaptionTransformer:
 
 
 SYSTEM = System(
-    name="caption-transformer",
-    description="CNN + Transformer captioning",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("caption",),
-    modality="image",
-    part=ENCODER,
-    finetune_recipes=recipes.CAPTION_FINETUNING,
+    "caption-transformer", "CNN + Transformer captioning", Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER
 )

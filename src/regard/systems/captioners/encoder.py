@@ -45,6 +45,7 @@ class CaptionConfig(TargetTokens):
     vocab_size: int = 10_000
     max_length: int = 64
 
+    modality = "image"
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
     """Systems that can be the image encoder."""
 

@@ -109,13 +109,11 @@ def build(config: Config) -> ShowTell:
 
 
 SYSTEM = System(
-    name="caption-fixed",
-    description="Show and Tell (2015), CNN + LSTM captioning",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("caption",),
-    modality="image",
+    "caption-fixed",
+    "Show and Tell (2015), CNN + LSTM captioning",
+    Config,
+    PRESETS,
+    build,
+    recipes.CAPTIONS,
     part=ENCODER,
-    finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -206,13 +206,11 @@ def init_weights(body: ShowAttendTell, std: float) -> ShowAttendTell:
 
 
 SYSTEM = System(
-    name="caption-attend",
-    description="Show, Attend and Tell (2015), captioning with attention",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("caption",),
-    modality="image",
+    "caption-attend",
+    "Show, Attend and Tell (2015), captioning with attention",
+    Config,
+    PRESETS,
+    build,
+    recipes.CAPTIONS,
     part=ENCODER,
-    finetune_recipes=recipes.CAPTION_FINETUNING,
 )

@@ -190,6 +190,15 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "width": spoken, "encoder_config": seen}
 
 
+def unsupported_by_layout(config: Config) -> str:
+    if config.encoder_config["config"]["class_token"]:
+        return ""
+    return (
+        "Hugging Face format for ViT + GPT-2 requires a class token; the image encoder of this model has none "
+        "(model.encoder_config: class_token=False)."
+    )
+
+
 PUBLISHED = PublishedLayout(
     model_type="vision-encoder-decoder",
     architecture="VisionEncoderDecoderModel",
@@ -205,29 +214,11 @@ PUBLISHED = PublishedLayout(
     after_read=_after_read,
     before_write=_before_write,
     extra_keys={"tie_word_embeddings": False},
+    names=NAMES,
+    check_layout=unsupported_by_layout,
 )
 
 
-def unsupported_by_layout(config: Config) -> str:
-    if config.encoder_config["config"]["class_token"]:
-        return ""
-    return (
-        "Hugging Face format for ViT + GPT-2 requires a class token; the image encoder of this model has none "
-        "(model.encoder_config: class_token=False)."
-    )
-
-
 SYSTEM = System(
-    name="caption-vit",
-    description="ViT + GPT-2 captioning",
-    config=Config,
-    presets=PRESETS,
-    build=build,
-    tasks=("caption",),
-    modality="image",
-    part=ENCODER,
-    names=NAMES,
-    published=PUBLISHED,
-    check_layout=unsupported_by_layout,
-    finetune_recipes=recipes.CAPTION_FINETUNING,
+    "caption-vit", "ViT + GPT-2 captioning", Config, PRESETS, build, recipes.CAPTIONS, PUBLISHED, part=ENCODER
 )

@@ -7,11 +7,9 @@ from typing import Any
 from regard.errors import SettingError
 from regard.weights.tables import NameEntry, entry, layer
 
-TASKS = ("mlm", "classify", "tag", "qa", "choose", "embed")
-
-
 MINI: dict[str, Any] = {
-    "width": 256, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4,
+    "width": 256, "depth": 4, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3,
+    "mask_id": 4,
 }  # fmt: skip
 """Sizes and special tokens of the mini presets."""
 

@@ -60,7 +60,7 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     tensors = read_checkpoint(folder)
     if ours:
         return system, config, tensors
-    config, tensors = system.from_published(config, tensors)
+    config, tensors = system.published.from_published(config, tensors)
     with meta_device():
         wanted = list(system.build(config).state_dict())
     return system, config, system.names.read(tensors, wanted)[0]

@@ -82,6 +82,8 @@ FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dro
 class ModelConfig:
     """Base of the configs of all systems."""
 
+    modality: ClassVar[str] = "text"
+    """Input of the body: text, image or points."""
     help_texts: ClassVar[Mapping[str, str]] = FIELD_HELP
     extra_size_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of at least 1, beyond SIZE_FIELDS."""
@@ -140,6 +142,15 @@ class Sizes(ModelConfig):
     depth: int = 12
     heads: int = 12
     ffn_dim: int = 3072
+
+
+def sizes(width: int, depth: int, heads: int, ffn_dim: int = 0) -> dict[str, Any]:
+    """Fields of `Sizes`; the default of `ffn_dim` is 4 × `width`."""
+    return {"width": width, "depth": depth, "heads": heads, "ffn_dim": ffn_dim or 4 * width}
+
+
+LARGE = sizes(1024, 24, 16)
+"""Sizes of GPT-2 medium, BERT-Large and ViT-Large."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ import torch
 
 from regard.weights.tables import NameEntry, Tensors, entry, layer, transposed_linear
 
-TASKS = ("classify", "choose")
-
 KEYS: dict[str, tuple[str, ...]] = {
     "width": ("n_embd",), "depth": ("n_layer",), "heads": ("n_head",), "ffn_dim": ("n_inner",),
     "vocab_size": ("vocab_size",), "max_length": ("n_positions",), "dropout": ("resid_pdrop",),

@@ -5,9 +5,23 @@ All recipes use Adam. Where a paper uses another optimizer, the learning rate is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 Recipe = dict[str, dict[str, Any]]
+"""`{"train": {...}, "data": {...}, "decode": {...}}`"""
+
+
+@dataclass(frozen=True)
+class TaskRecipes:
+    """Tasks of a system, with their default settings."""
+
+    tasks: tuple[str, ...]
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    """settings by task, in place of the recipe of the preset"""
+    finetuning: Mapping[str, Recipe] = field(default_factory=dict)
+    """settings by task for pretrained weights without a preset"""
+
 
 _BEAM_SEARCH: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"}
 _SAMPLING: dict[str, Any] = {"do_sample": True, "top_k": 40}
@@ -33,6 +47,8 @@ ALGORITHMIC: dict[str, Recipe] = {
     },
 }  # fmt: skip
 """Recipe for algorithmic tasks: answers are exact, so label smoothing, EMA and beam search are off."""
+
+TRANSLATION = TaskRecipes(("translate", "algorithmic"), ALGORITHMIC)
 
 TINY_TRANSLATION: dict[str, Any] = {
     "steps": 6000, "batch_tokens": 16_384, "lr": 4e-3, "warmup_steps": 1500, "lr_schedule": "linear", "grad_clip": 1.0,
@@ -146,6 +162,7 @@ GPT_FINETUNING = {
     },
 }  # fmt: skip
 """A low learning rate, so that pretrained weights change slowly."""
+GPT = TaskRecipes(("lm", "classify", "choose"), GPT_TASKS, GPT_FINETUNING)
 
 
 # -- BERT and other text encoders
@@ -194,20 +211,22 @@ _MLM_FINETUNING: dict[str, Any] = {
     **_BERT, "eval_every": 250,
 }  # fmt: skip
 BERT_FINETUNING = {**BERT_TASKS, "mlm": make_recipe(_MLM_FINETUNING, {"max_length": 512})}
+BERT = TaskRecipes(("mlm", "classify", "tag", "qa", "choose", "embed"), BERT_TASKS, BERT_FINETUNING)
 
 
-def at_full_length(recipes: Mapping[str, Recipe], max_length: int) -> dict[str, Recipe]:
-    """Recipes of Longformer: tasks on long documents use the full length, with two full documents per micro-batch."""
-    return {
+def at_full_length(max_length: int) -> TaskRecipes:
+    """Recipes of long-document encoders: two full documents per micro-batch."""
+    long = {
         task: {
-            **recipe,
-            "train": {**recipe["train"], "batch_tokens": 2 * max_length},
+            "train": {**BERT_TASKS[task]["train"], "batch_tokens": 2 * max_length},
             "data": {"max_length": max_length},
         }
-        if task in ("classify", "choose", "tag", "qa")
-        else recipe
-        for task, recipe in recipes.items()
+        for task in ("classify", "choose", "tag", "qa")
     }
+    return TaskRecipes(BERT.tasks, BERT_TASKS | long, BERT_FINETUNING | long)
+
+
+LONGFORMER = at_full_length(4096)
 
 
 # -- images
@@ -222,6 +241,10 @@ def imagenet(**changes: Any) -> Recipe:
     return make_recipe(train, **changes)
 
 
+SMALL_IMAGES: dict[str, Any] = {"grad_accum": 1, "warmup_steps": 0.1, "weight_decay": 0.05, "label_smoothing": 0.1}
+"""Changes for small models on small images."""
+
+
 def _vit_finetuning(epochs: int, batch_size: int, lr: float, weight_decay: float) -> Recipe:
     return imagenet(
         epochs=epochs, batch_size=batch_size, grad_accum=1, lr=lr, warmup_steps=0.1, weight_decay=weight_decay
@@ -231,6 +254,8 @@ def _vit_finetuning(epochs: int, batch_size: int, lr: float, weight_decay: float
 VIT_DENSE = {"segment": _vit_finetuning(100, 16, 1e-4, 0.05), "depth": _vit_finetuning(50, 16, 1e-4, 0.05)}
 VIT_FINETUNING = {"classify": _vit_finetuning(5, 128, 5e-5, 0.0), **VIT_DENSE}
 """The paper uses SGD with 512 images per step, cosine decay and no weight decay."""
+_IMAGE_TASKS = ("classify", "segment", "depth")
+VIT = TaskRecipes(_IMAGE_TASKS, VIT_DENSE, VIT_FINETUNING)
 
 
 def resnet(data: dict[str, Any], **changes: Any) -> Recipe:
@@ -260,6 +285,7 @@ BIT_FINETUNING = {
     ),
     **_resnet_dense(BIT_DATA, 50, 1e-4),
 }
+BIT = TaskRecipes(_IMAGE_TASKS, BIT_DENSE, BIT_FINETUNING)
 RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
 RESNET_DENSE = _resnet_dense(RESNET_DATA, 100, 5e-4)
 _RESNET_FINETUNING: dict[str, Any] = {
@@ -269,6 +295,7 @@ RESNET_FINETUNING = {
     "classify": resnet({**RESNET_DATA, "crop_scale": 0.5}, **_RESNET_FINETUNING),
     **_resnet_dense(RESNET_DATA, 50, 1e-4),
 }
+RESNET = TaskRecipes(_IMAGE_TASKS, RESNET_DENSE, RESNET_FINETUNING)
 
 
 def swin(data: dict[str, Any], **changes: Any) -> Recipe:
@@ -285,6 +312,7 @@ SWIN_DENSE = {
     for task, crop in (("segment", 0.5), ("depth", 1.0))
 }
 """No mixup of target maps; no crops for depth, because an enlarged part is not nearer."""
+SWIN = TaskRecipes(_IMAGE_TASKS, SWIN_DENSE, SWIN_DENSE)
 
 
 def dpt(**changes: Any) -> Recipe:
@@ -304,6 +332,7 @@ DPT_FINETUNING = {
     "segment": dpt(epochs=50, lr_schedule="cosine", warmup_steps=0.05, lr=3e-5, lr_overrides={"head.*": 3e-4}),
 }
 """For segmentation, the paper uses SGD with 48 images per step, 240 epochs, and a learning rate of 0.002 that decays to 0."""
+DPT = TaskRecipes(("depth", "segment"), finetuning=DPT_FINETUNING)
 
 _IMAGEGPT: dict[str, Any] = {
     "lr_schedule": "cosine", "label_smoothing": 0.0, "betas": "0.9,0.95", "eps": 1e-8, "weight_decay": 0.0, "grad_clip": 1.0,
@@ -321,6 +350,7 @@ IMAGEGPT_FINETUNING = {
     "draw": make_recipe(_IMAGEGPT_FINETUNING, None, {"do_sample": True}, steps=2000, lr=1e-4, eval_every=500),
     "classify": make_recipe(_IMAGEGPT_FINETUNING, epochs=10, lr=5e-4),
 }
+IMAGEGPT = TaskRecipes(("draw", "classify"), finetuning=IMAGEGPT_FINETUNING)
 
 
 def captions(vocab_size: int, **changes: Any) -> Recipe:
@@ -332,7 +362,7 @@ def captions(vocab_size: int, **changes: Any) -> Recipe:
     return make_recipe(train, {"vocab_size": vocab_size}, {**_BEAM_SEARCH, "num_beams": 3}, **changes)
 
 
-CAPTION_FINETUNING = {"caption": {"train": captions(1, lr=1e-4)["train"]}}
+CAPTIONS = TaskRecipes(("caption",), finetuning={"caption": {"train": captions(1, lr=1e-4)["train"]}})
 
 # -- point clouds
 
@@ -346,3 +376,10 @@ def points(data: dict[str, Any], batch_size: int, label_smoothing: float) -> Rec
         "label_smoothing": label_smoothing,
     }  # fmt: skip
     return make_recipe(train, data)
+
+
+POINT_CLASSES = points({"scale": "0.8,1.25", "jitter": 0.005}, batch_size=32, label_smoothing=0.1)
+POINTS = TaskRecipes(
+    ("classify", "segment"),
+    {"segment": points({"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}, batch_size=8, label_smoothing=0.0)},
+)

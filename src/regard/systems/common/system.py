@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
-from regard.weights.tables import NameTable, PublishedLayout, Tensors
+from regard.systems.common.recipes import Recipe, TaskRecipes
+from regard.weights.tables import NameTable, PublishedLayout
 
-EMPTY_NAMES = NameTable(())
 NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={})
 """For systems without Hugging Face equivalent, saved in the native format."""
 
@@ -37,8 +37,12 @@ class Preset:
 
     config: Any
     parameters: int
-    recipe: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """`{"train": {...}, "data": {...}, "decode": {...}}`"""
+    recipe: Recipe = field(default_factory=dict)
+
+
+def presets(base: Any, *rows: tuple[str, int, Recipe, Mapping[str, Any]]) -> dict[str, Preset]:
+    """Presets by name. A row: name, parameter count, recipe, and the fields that differ from the config `base`."""
+    return {name: Preset(replace(base, **changes), count, recipe) for name, count, recipe, changes in rows}
 
 
 class PretrainedPart:
@@ -74,40 +78,35 @@ class System:
     config: type[Any]
     presets: dict[str, Preset]
     build: Callable[[Any], nn.Module]
-    tasks: tuple[str, ...]
-    modality: str = "text"
-    """Input of the body: text, image or points."""
-    names: NameTable = EMPTY_NAMES
+    task_recipes: TaskRecipes
     published: PublishedLayout = NO_LAYOUT
-    adapt_checkpoint: Callable[[Any, Tensors], tuple[Any, Tensors]] | None = None
-    """Adapts the config and the tensors of a Hugging Face checkpoint before loading."""
-    to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
-    """Adds constant tensors that Hugging Face checkpoints contain."""
-    check_layout: Callable[[Any], str] = lambda config: ""
-    """Reason why Hugging Face format does not support this config; empty if supported."""
     part: PretrainedPart = field(default_factory=PretrainedPart)
     """Part that may come from another folder: the image encoder of captioning models."""
-    recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """Settings by task; they override the recipe of the preset."""
-    finetune_recipes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    """Settings by task for pretrained weights without a preset."""
 
-    def from_published(self, config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
-        """Config and tensors of a Hugging Face checkpoint, complete for `names.read`."""
-        if self.adapt_checkpoint is None:
-            return config, self.names.complete(tensors)
-        return self.adapt_checkpoint(config, tensors)
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.task_recipes.tasks
+
+    @property
+    def modality(self) -> str:
+        """Input of the body: text, image or points."""
+        modality: str = self.config.modality
+        return modality
+
+    @property
+    def names(self) -> NameTable:
+        return self.published.names
 
     def unsupported_by_layout(self, config: Any) -> str:
         """Reason why the config cannot be saved in Hugging Face format; empty if supported."""
         if self.published.model_type:
-            return self.check_layout(config)
+            return self.published.check_layout(config)
         return (
             "This system has no Hugging Face equivalent. Save the model in regard's native format with "
             "model.save(folder), as 'regard train' does; regard.load() reads that format."
         )
 
-    def recipe(self, preset: Preset, task: str) -> dict[str, dict[str, Any]]:
+    def recipe(self, preset: Preset, task: str) -> Recipe:
         """Default settings of a preset for a task."""
-        more = self.recipes.get(task, {})
+        more = self.task_recipes.recipes.get(task, {})
         return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}

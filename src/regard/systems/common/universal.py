@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from regard.nn.attention.positions import SinusoidLayout
 from regard.nn.blocks.act import Mixing
@@ -44,3 +44,10 @@ class UniversalConfig(ModelConfig):
     @property
     def traits(self) -> Traits:
         return replace(super().traits, act=self.act)
+
+
+PUBLISHED_CODE: dict[str, Any] = {
+    "width": 1024, "heads": 16, "ffn_dim": 4096, "norm_position": "pre", "position_embedding": "halves",
+    "step_embedding": "learned",
+}  # fmt: skip
+"""Settings of the published code."""

@@ -26,6 +26,8 @@ class VisionConfig(ModelConfig):
     in_channels: int = 3
     head_dropout: float = 0.0
 
+    modality = "image"
+
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps for dense heads, from fine to coarse."""
         raise NotImplementedError
