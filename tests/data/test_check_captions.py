@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.check.images import CaptionSurvey
+from regard.data.check.files import CaptionSurvey
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.runs.check import check

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.check import documents
-from regard.data.check.documents import TextSurvey
+from regard.data.check import texts as documents
 from regard.data.check.report import Finding, Report
+from regard.data.check.texts import TextSurvey
 from regard.data.settings import DataSettings
 from regard.data.text.documents import iterate_texts
 from regard.draw.charts import draw_lengths

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.data.check.labeled import QASurvey
 from regard.data.check.report import Report
+from regard.data.check.texts import QASurvey
 from regard.data.settings import DataSettings
 from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
 from regard.data.text.tables import SkippedRow

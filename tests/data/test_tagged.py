@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from regard.data.check.labeled import ChoiceSurvey, LabeledSurvey, TagSurvey
 from regard.data.check.report import ClassCounts, Report
+from regard.data.check.texts import ChoiceSurvey, LabeledSurvey, TagSurvey
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import TaggedSentence, iterate_tagged, read_tagged

@@ -79,7 +79,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("entities-merged", "regard.data.text.tagged:extract_entities", ' and letter in "IE" and its == kind)',
      ' and letter in "IE")',
      "neighboring entities of different types become one"),
-    ("one-class-unnoticed", "regard.data.check.engine:ClassSurvey.class_findings", "if len(counts) < 2:", "if len(counts) < 1:",
+    ("one-class-unnoticed", "regard.data.check.engine:Survey.class_findings", "if len(counts) < 2:", "if len(counts) < 1:",
      "data of a single class passes the check"),
     ("cache-key", "regard.data.store.cache:cache_key", "json.dumps(parts)", "json.dumps(parts[:1])",
      "encoded data of other settings is taken from the cache"),

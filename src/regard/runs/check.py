@@ -23,23 +23,23 @@ from regard.runs.settings import collect_overrides
 
 TEXT_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
     "translate": "regard.data.check.pairs:PairSurvey",
-    "lm": "regard.data.check.documents:TextSurvey",
-    "mlm": "regard.data.check.documents:DocumentSurvey",
-    "classify": "regard.data.check.labeled:LabeledSurvey",
-    "choose": "regard.data.check.labeled:ChoiceSurvey",
-    "tag": "regard.data.check.labeled:TagSurvey",
-    "qa": "regard.data.check.labeled:QASurvey",
+    "lm": "regard.data.check.texts:TextSurvey",
+    "mlm": "regard.data.check.texts:DocumentSurvey",
+    "classify": "regard.data.check.texts:LabeledSurvey",
+    "choose": "regard.data.check.texts:ChoiceSurvey",
+    "tag": "regard.data.check.texts:TagSurvey",
+    "qa": "regard.data.check.texts:QASurvey",
     "embed": "regard.data.check.pairs:ContrastivePairSurvey",
     "algorithmic": "regard.data.check.pairs:AlgorithmicSurvey",
 })  # fmt: skip
 """Data checks of text tasks."""
 
 IMAGE_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
-    "classify": "regard.data.check.images:ImageSurvey",
-    "segment": "regard.data.check.images:MaskSurvey",
-    "depth": "regard.data.check.images:DepthSurvey",
-    "draw": "regard.data.check.images:UnlabeledImageSurvey",
-    "caption": "regard.data.check.images:CaptionSurvey",
+    "classify": "regard.data.check.files:ImageSurvey",
+    "segment": "regard.data.check.files:MaskSurvey",
+    "depth": "regard.data.check.files:DepthSurvey",
+    "draw": "regard.data.check.files:UnlabeledImageSurvey",
+    "caption": "regard.data.check.files:CaptionSurvey",
 })  # fmt: skip
 """Data checks of image tasks."""
 

@@ -1,7 +1,7 @@
 """Engine of `regard check`: reads a dataset, keeps numbers and hashes of each sample but no text, and reports findings.
 
-A kind of data is a subclass of `Survey`: a reader, a table of findings, and the numbers to keep of a sample. One survey
-holds one split. `Survey.check` reads the training and the validation split and compares the two.
+A kind of data is a subclass of `Survey`: a reader, a table of findings, and the measures of a sample. One survey holds one
+split. `Survey.check` reads the training and the validation split and compares the two.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
-from regard.data.check.text_quality import find_quality_issues
+from regard.data.check.text_quality import BYTES_PER_TOKEN, estimate_tokens, find_quality_issues, hash_text
 from regard.data.settings import DataSettings
 from regard.data.sources import expand_patterns
 from regard.data.text.files import ErrorHandler
@@ -29,110 +30,17 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Indices = NDArray[np.int64]
 ProgressCallback = Callable[[str, int], None]
 """Called with the name of the current stage and the number of processed samples."""
+EntryReader = Callable[[str, Columns, ErrorHandler], Iterator[Any]]
 
 HIGH_FRACTION = 0.1
 """fraction of the rows above which `Spec.frequent` is the severity"""
-MIN_CLASS_SAMPLES = 5
 MAX_CLASS_FRACTION = 0.9
 """fraction of one class above which a constant prediction scores well"""
 MAX_CLASSES = 1000
 """maximum number of classes for a table and a chart: labels with more values are probably texts"""
 PROGRESS_INTERVAL = 4096
 """rows between two progress updates"""
-BYTES_PER_TOKEN = 4
-"""UTF-8 bytes per byte-pair token: 3.4 to 4.8 were measured on English and German"""
 MEASURES = ("words", "characters", "tokens")
-
-TOKEN_ESTIMATE_NOTE = "(estimate: 4 bytes per token, at least one token per word)"
-LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, validation scores are too high."
-NEAR_LEAK_ADVICE = "Consider removing the duplicates from the training data."
-
-
-class Spec(NamedTuple):
-    """Row of a table of findings. The key is the finding id; a colon in the key separates variants of one id."""
-
-    severity: Severity
-    message: str
-    """template; `{unit}` is the plural noun for the samples"""
-    advice: str = ""
-    frequent: Severity | None = None
-    """severity above `HIGH_FRACTION`"""
-    drops: bool = False
-    """whether training rejects or skips the whole row"""
-    per: str = "rows"
-    """population for the fraction; the fraction of findings per "files" is 0"""
-
-
-FindingTable = Mapping[str, Spec]
-
-
-def select(table: FindingTable, *keys: str) -> dict[str, Spec]:
-    return {key: table[key] for key in keys}
-
-
-FILE_FINDINGS: FindingTable = {
-    "unreadable": Spec("error", "files with a read error", "Training would stop at the same error.", per="files"),
-    "encoding": Spec(
-        "error", "lines with invalid UTF-8",
-        "Convert the file from its encoding to UTF-8 with iconv, or remove the lines.", drops=True,
-    ),
-    "format": Spec("error", "invalid rows", "Fix or remove the rows: training rejects the file.", drops=True),
-    "header": Spec(
-        "error", "files with a probable header", "Name the columns with --columns, or remove the header.", per="files",
-    ),
-}  # fmt: skip
-QUALITY_FINDINGS: FindingTable = {
-    "mojibake": Spec(
-        "warning", "rows with UTF-8 decoded as another encoding, such as Ã¼ for ü",
-        "Recreate the file, or repair the text, for example with the Python package ftfy.", "error",
-    ),
-    "replacement_character": Spec(
-        "warning", "rows with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "error",
-    ),
-    "control_character": Spec(
-        "warning", "rows with control characters", "Remove the control characters, unless intended.",
-    ),
-    "markup": Spec(
-        "note", "rows with HTML entities or tags, such as &amp;",
-        "Unescape the entities, unless the text is tokenizer output to be detokenized later.",
-    ),
-}  # fmt: skip
-COUNT_FINDINGS: FindingTable = {
-    "few:none": Spec("error", "no usable {unit}", "Pass files with {unit}. Skipped files and rows are listed above."),
-    "few:split": Spec(
-        "error", "{unit} with identical content, so no validation split is possible",
-        "Add data, or pass separate validation data with --valid.",
-    ),
-    "few:small": Spec(
-        "warning", "small dataset, number of {unit}", "Aim for several hundred {unit}, better several thousand.",
-    ),
-    "duplicates": Spec("warning", "duplicate {unit}", "Remove the duplicates, unless a higher weight is intended."),
-}  # fmt: skip
-CLASS_FINDINGS: FindingTable = {
-    "classes": Spec("note", "classes ({classes})"),
-    "multiple_labels": Spec("note", "labels, {mean:.2f} per row on average ({unlabeled:,} rows without a label)"),
-    "single_class": Spec("error", "too few classes", "Classification needs at least two classes."),
-    "too_many_classes": Spec(
-        "error", "too many classes (more than half the number of samples)",
-        "Is the label column correct? Select the label column with --columns label=NAME.",
-    ),
-    "imbalance": Spec(
-        "warning", "class imbalance, samples of class '{name}'",
-        "Predicting only '{name}' scores {percent:.0f} % accuracy. Check macro-F1.",
-    ),
-    "rare": Spec(
-        "warning", f"classes with fewer than {MIN_CLASS_SAMPLES} samples ({{classes}})",
-        "Add samples, or merge rare classes with other classes.",
-    ),
-    "unseen_classes": Spec(
-        "error", "classes absent from the training data ({classes})",
-        "Add samples of these classes to the training data, or remove these classes from the validation data.",
-    ),
-    "conflicting_labels": Spec(
-        "warning", "identical {unit} with different labels", "Correct the wrong labels, or merge overlapping classes.",
-        "error",
-    ),
-}  # fmt: skip
 
 
 def no_progress(stage: str, samples: int) -> None:
@@ -179,27 +87,41 @@ class LocatedSample(Protocol):
 T = TypeVar("T", bound=LocatedSample)
 
 
-class Survey(ABC, Generic[T]):
-    """Survey of one split: tallies of findings, and position, hashes and lengths of each usable sample.
+class Measures(NamedTuple):
+    """What a survey keeps of a sample of texts."""
 
-    Hash 0 is of the whole sample, hash 1 of the input without the target; subclasses define further hashes.
-    """
+    texts: Sequence[str]
+    """text of each side, of which the lengths are kept"""
+    contents: Sequence[str]
+    """contents to hash: of the whole sample, of the input without the target, and further ones"""
+    labels: Iterable[str] = ()
+    checked_texts: Sequence[str] | None = None
+    """texts to check for damage; None: the texts of the sides"""
+    numbers: Mapping[str, int] = {}
+    """further numbers of the sample by name"""
+
+
+class Survey(ABC, Generic[T]):
+    """Survey of one split: tallies of findings, and position, hashes and lengths of each usable sample."""
 
     task: ClassVar[str]
     unit: ClassVar[str]
     """plural noun for the samples"""
     sides: ClassVar[tuple[str, ...]]
     """names of the texts with a length"""
+    reader: ClassVar[EntryReader]
     findings: ClassVar[FindingTable]
     leaks: ClassVar[tuple[str, ...]]
     """for each hash, the finding for validation samples with the same hash as a training sample"""
-    num_hashes: ClassVar[int] = 3
     conflict: ClassVar[str] = "conflicting_labels"
     """finding for samples with equal inputs and different targets"""
+    counted: ClassVar[str] = "classes"
+    """name of the class counts"""
+    class_words: Mapping[str, str] = {}
+    """nouns for classes and counted things in messages"""
     min_samples: ClassVar[int] = 100
     stage: ClassVar[tuple[str, str]] = ("reading", "data")
     """verb and noun of the progress line"""
-    size_type: ClassVar[str] = "I"
 
     def __init__(
         self,
@@ -214,13 +136,14 @@ class Survey(ABC, Generic[T]):
         self.valid: Any = None
         self.prefix, self.split = ("", "training") if train is None else ("validation: ", "validation")
         self.progress: ProgressCallback = no_progress
-        self.tallies: dict[str, Tally] = {}
+        self.tallies: defaultdict[str, Tally] = defaultdict(Tally)
+        self.numbers: dict[str, array[Any]] = {}
+        """columns of numbers by name, mostly one number per sample"""
+        self.counters: defaultdict[str, Counter[Any]] = defaultdict(Counter)
+        """frequencies of classes and other values"""
         if train is not None:
             train.valid = self
         self._entry = 0
-        self._positions = array("I"), array("Q")
-        self._hashes = tuple(array("Q") for _ in range(self.num_hashes))
-        self._sizes = tuple(array(self.size_type) for _ in MEASURES for _ in self.sides)
 
     @classmethod
     def check(
@@ -250,21 +173,32 @@ class Survey(ABC, Generic[T]):
         """Entries of the training and of the validation data."""
         return expand_patterns(data), expand_patterns(valid)
 
-    @abstractmethod
+    # -- hooks of the kinds of data
+
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[T | SkippedRow]:
-        """Samples and skipped rows of an entry. Errors of this call end the check; errors of the iterator become findings."""
+        """Samples and skipped rows of an entry. Errors of this call end the check; errors of the iterator become findings.
+
+        By default, the reader is called lazily, so that its errors before the first row become findings."""
+        yield from type(self).reader(entry, self.columns, on_error)
 
     @abstractmethod
     def _preview(self, sample: T) -> str:
         """A sample in one short line."""
 
-    @abstractmethod
-    def _add_sample(self, sample: T, stats: Any = None) -> None:
-        """Count a sample, and keep its hashes and lengths."""
+    def _measure(self, sample: T) -> Measures:
+        raise NotImplementedError
 
-    @abstractmethod
-    def split_findings(self) -> Iterable[Finding]:
-        """Findings about this split other than tallies."""
+    def first_findings(self) -> Iterable[Finding]:
+        """Findings about this split before the common ones."""
+        return ()
+
+    def label_findings(self) -> Iterable[Finding]:
+        """Findings about the labels of this split, before duplicates."""
+        return ()
+
+    def last_findings(self) -> Iterable[Finding]:
+        """Findings about this split after the common ones."""
+        return ()
 
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         """Findings of the validation split against the training split, after the findings of both splits."""
@@ -273,6 +207,10 @@ class Survey(ABC, Generic[T]):
     def counts(self) -> dict[str, int]:
         """Printed counts of samples and files."""
         return {self.unit: len(self), "files": len(self.entries)}
+
+    def sample_tokens(self) -> Indices:
+        """Estimated tokens of each sample, at most data.max_length."""
+        return np.zeros(0, dtype=np.int64)
 
     def lengths(self) -> Lengths:
         words, characters, tokens = map(self.sizes, MEASURES)
@@ -284,32 +222,45 @@ class Survey(ABC, Generic[T]):
         """Further fields of the report, such as class counts; called on the training split."""
         return {}
 
+    def _entry_files(self, entry: str) -> Sequence[str]:
+        return (entry,)
+
+    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
+        """Location of a sample; with parallel files, the file of this side."""
+        return Location(path, line, text)
+
+    # -- numbers
+
     @property
     def has_valid(self) -> bool:
         return self.valid is not None and bool(self.valid.entries)
 
     def __len__(self) -> int:
-        return len(self._positions[0])
+        return len(self.numbers.get("line", ()))
 
     @property
     def rows(self) -> int:
         """Number of samples and excluded rows."""
-        dropped = (
-            tally.count for key, tally in self.tallies.items() if key in self.findings and self.findings[key].drops
-        )
-        return len(self) + sum(dropped)
+        specs = ((self.findings.get(key), tally) for key, tally in self.tallies.items())
+        return len(self) + sum(tally.count for spec, tally in specs if spec is not None and spec.drops)
 
-    def hashes(self, kind: int) -> NDArray[np.uint64]:
-        return np.array(self._hashes[kind], dtype=np.uint64)
+    def keep(self, name: str, value: float, kind: str = "Q") -> None:
+        """Add a number to a column; `kind` is the type of the `array`."""
+        if name not in self.numbers:
+            self.numbers[name] = array(kind)
+        self.numbers[name].append(value)
+
+    def values(self, name: str) -> NDArray[Any]:
+        """Column of numbers as int64 or float64."""
+        column = self.numbers.get(name, array("Q"))
+        return np.array(column, dtype=np.float64 if column.typecode in "fd" else np.int64)
+
+    def hashes(self, kind: int | str) -> NDArray[np.uint64]:
+        return np.array(self.numbers.get(f"hash_{kind}", ()), dtype=np.uint64)
 
     def sizes(self, measure: str) -> Indices:
         """(N, sides) words, characters or estimated tokens."""
-        first = MEASURES.index(measure) * len(self.sides)
-        columns = self._sizes[first : first + len(self.sides)]
-        return np.stack([np.array(column, dtype=np.int64) for column in columns], axis=1)
-
-    def tally(self, key: str) -> Tally:
-        return self.tallies.setdefault(key, Tally())
+        return np.stack([self.values(f"{side}_{measure}") for side in self.sides], axis=1)
 
     # -- reading
 
@@ -324,6 +275,17 @@ class Survey(ABC, Generic[T]):
             self._add_sample(sample)
             if len(self) % PROGRESS_INTERVAL == 0:
                 self._report_progress(len(self))
+
+    def _add_sample(self, sample: T, stats: Any = None) -> None:
+        """Count a sample, and keep its measures."""
+        measures = self._measure(sample)
+        checked = measures.texts if measures.checked_texts is None else measures.checked_texts
+        self._tally_quality_issues(sample, checked)
+        self._keep_sizes(measures.texts)
+        self.counters["classes"].update(measures.labels)
+        for name, value in measures.numbers.items():
+            self.keep(name, value, "B" if isinstance(value, bool) else "I")
+        self._append(sample.line, map(hash_text, measures.contents))
 
     def _report_progress(self, samples: int) -> None:
         verb, noun = self.stage
@@ -346,7 +308,7 @@ class Survey(ABC, Generic[T]):
 
         def on_error(key: str, error: DataError) -> None:
             if note:
-                self.tally(key).add(error_location(error))
+                self.tallies[key].add(error_location(error))
 
         items = self._read_entry(entry, on_error)
         try:
@@ -354,28 +316,25 @@ class Survey(ABC, Generic[T]):
                 if not isinstance(item, SkippedRow):
                     yield item
                 elif note:
-                    self.tally("empty").add(self._location(item.path, item.line, item.reason))
+                    self.tallies["empty"].add(self._location(item.path, item.line, item.reason))
         except DataError as error:  # reading cannot continue, for example in a damaged archive
             # the only error of the file, so the advice fits into the location
             problem = f"{error.problem} {error.advice}".rstrip()
             on_error("unreadable", DataError(problem, error.path, error.line))
 
-    def _entry_files(self, entry: str) -> Sequence[str]:
-        return (entry,)
-
     def _append(self, line: int, hashes: Iterable[int]) -> None:
-        self._positions[0].append(self._entry)
-        self._positions[1].append(line)
-        for column, value in zip(self._hashes, hashes, strict=True):
-            column.append(value)
+        self.keep("entry", self._entry, "I")
+        self.keep("line", line)
+        for kind, value in enumerate(hashes):
+            self.keep(f"hash_{kind}", value)
 
-    def _append_sizes(self, *texts: str) -> None:
+    def _keep_sizes(self, texts: Sequence[str]) -> None:
         """Keep the lengths of the text of each side."""
-        for side, text in enumerate(texts):
+        for side, text in zip(self.sides, texts, strict=True):
             words = len(text.split())
             tokens = estimate_tokens(words, len(text.encode("utf-8", "surrogatepass")))
-            for column, value in zip(self._sizes[side :: len(self.sides)], (words, len(text), tokens), strict=True):
-                column.append(value)
+            for measure, value in zip(MEASURES, (words, len(text), tokens), strict=True):
+                self.keep(f"{side}_{measure}", value, "I")
 
     def _tally_quality_issues(self, sample: T, texts: Iterable[str]) -> None:
         """Count each kind of issue once per sample, at the first occurrence."""
@@ -385,13 +344,9 @@ class Survey(ABC, Generic[T]):
                 if key not in first:
                     first[key] = self._location(sample.path, sample.line, excerpt(text, position), side)
         for key, location in first.items():
-            self.tally(key).add(location)
+            self.tallies[key].add(location)
 
     # -- locations
-
-    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
-        """Location of a sample; with parallel files, the file of this side."""
-        return Location(path, line, text)
 
     def locations(self, indices: Iterable[int], note: Callable[[int], str] | None = None) -> tuple[Location, ...]:
         """Locations of the first few of these samples, read again for a preview, which is followed by the note."""
@@ -407,10 +362,11 @@ class Survey(ABC, Generic[T]):
 
     def location_name(self, index: int, reference: int | None = None) -> str:
         """Location of a sample without a preview; only the line if the reference sample is in the same file."""
-        entry, line = self._positions[0][index], self._positions[1][index]
-        if reference is not None and entry == self._positions[0][reference]:
-            return f"line {line}"
-        return str(self._location(self.entries[entry], line))
+        entries, line = self.numbers["entry"], self.numbers["line"][index]
+        location = self._location(self.entries[entries[index]], line)
+        if reference is not None and entries[index] == entries[reference]:
+            return f"{location.unit or 'line'} {line}"
+        return str(location)
 
     # -- findings
 
@@ -425,10 +381,10 @@ class Survey(ABC, Generic[T]):
     ) -> Finding:
         """Finding from the table; the values are inserted into message and advice."""
         spec = self.findings[key]
-        frequent = spec.frequent is not None and fraction > HIGH_FRACTION
-        values["unit"] = self.unit
+        frequent = spec.frequent if fraction > HIGH_FRACTION else None
+        values |= {"unit": self.unit, **self.class_words}
         return Finding(
-            severity or (spec.frequent if frequent and spec.frequent else spec.severity),
+            severity or frequent or spec.severity,
             key.partition(":")[0],
             self.prefix + spec.message.format(**values),
             count,
@@ -458,14 +414,30 @@ class Survey(ABC, Generic[T]):
     def _population(self, per: str) -> int:
         return self.rows
 
-    def count_findings(self, count: int | None = None, can_split: bool | None = None) -> Iterable[Finding]:
+    def split_findings(self) -> Iterable[Finding]:
+        """Findings about this split other than tallies."""
+        yield from self.first_findings()
+        yield from self.count_findings()
+        yield from self.label_findings()
+        yield from self.duplicate_findings()
+        yield from self.long_findings(self.sample_tokens())
+        yield from self.last_findings()
+
+    def num_units(self) -> int:
+        """Number of samples, or of other units of the size of a dataset."""
+        return len(self)
+
+    def can_split(self) -> bool:
+        """True if the data has two different inputs."""
+        return len(np.unique(self.hashes(1))) > 1
+
+    def count_findings(self) -> Iterable[Finding]:
         """Too few samples, or no two different samples to split."""
-        count = len(self) if count is None else count
+        count = self.num_units()
         if not count:
             yield self.finding("few:none")
         elif self.train is None:
-            can_split = len(np.unique(self.hashes(1))) > 1 if can_split is None else can_split
-            if not can_split and not self.has_valid:
+            if not self.has_valid and not self.can_split():
                 yield self.finding("few:split", count)
             elif count < self.min_samples:
                 yield self.finding("few:small", count)
@@ -490,11 +462,16 @@ class Survey(ABC, Generic[T]):
     def conflict_findings(self, indices: Indices, note: Callable[[int], str]) -> Iterable[Finding]:
         return self.sample_findings(self.conflict, indices, note)
 
-    def long_findings(self, tokens: Indices, **values: Any) -> Iterable[Finding]:
+    @property
+    def token_limit(self) -> str:
+        """Limit of the length, for messages."""
+        estimate = f"(estimate: {BYTES_PER_TOKEN} bytes per token, at least one token per word)"
+        return f"data.max_length={self.settings.max_length:,} tokens {estimate}"
+
+    def long_findings(self, tokens: Indices) -> Iterable[Finding]:
         """Samples with more than data.max_length tokens."""
         over = np.flatnonzero(tokens > self.settings.max_length)
-        limit = f"data.max_length={self.settings.max_length:,} tokens {TOKEN_ESTIMATE_NOTE}"
-        return self.sample_findings("long", over, lambda n: f"about {tokens[n]:,} tokens", limit=limit, **values)
+        return self.sample_findings("long", over, lambda n: f"about {tokens[n]:,} tokens", limit=self.token_limit)
 
     def leak_findings(self) -> Iterable[Finding]:
         """Validation samples also present in the training data, each counted once, by the first hash in common."""
@@ -510,41 +487,44 @@ class Survey(ABC, Generic[T]):
 
             yield from self.sample_findings(key, leaked, note)
 
+    # -- findings about classes
 
-class ClassSurvey(Survey[T]):
-    """Survey of samples with one or several classes each."""
+    @property
+    def classes(self) -> Counter[str]:
+        """Number of samples of each class."""
+        return self.counters["classes"]
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.classes: dict[str, int] = {}
-        """number of samples of each class"""
-        self.num_multilabel = self.num_unlabeled = 0
-        """rows with a set of labels, and rows with an empty set"""
+    def num_classified(self) -> int:
+        """Number of counted things with a class."""
+        return len(self)
 
     def class_findings(self) -> Iterable[Finding]:
         """Distribution of the classes."""
-        counts, total = dict(sorted(self.classes.items(), key=lambda item: -item[1])), len(self)
+        counts, total = dict(self.classes.most_common()), self.num_classified()
         if not total:
             return
         yield self.finding("classes", len(counts), classes=format_counts(counts))
-        if self.num_multilabel:
-            labels = sum(counts.values())
-            yield self.finding("multiple_labels", labels, mean=labels / total, unlabeled=self.num_unlabeled)
+        if "unlabeled" in self.numbers:
+            labels, unlabeled = sum(counts.values()), int(self.values("unlabeled").sum())
+            yield self.finding("multiple_labels", labels, mean=labels / total, unlabeled=unlabeled)
         if len(counts) < 2:
             yield self.finding("single_class", len(counts))
         elif len(counts) > max(total // 2, 20):
             yield self.finding("too_many_classes", len(counts))
         else:
-            yield from self.imbalance_findings(counts)
-            rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
-            if rare:
-                yield self.finding("rare", len(rare), classes=format_counts(rare))
+            yield from self.imbalance_findings()
+            yield from self.rare_findings()
 
-    def imbalance_findings(self, counts: Mapping[str, int]) -> Iterable[Finding]:
-        name, count = next(iter(counts.items()))
-        fraction = count / len(self)
+    def imbalance_findings(self) -> Iterable[Finding]:
+        name, count = self.classes.most_common(1)[0]
+        fraction = count / self.num_classified()
         if fraction > MAX_CLASS_FRACTION:
             yield self.finding("imbalance", count, fraction, name=name, percent=100 * fraction)
+
+    def rare_findings(self) -> Iterable[Finding]:
+        rare = {label: count for label, count in self.classes.most_common() if count < MIN_CLASS_SAMPLES}
+        if rare:
+            yield self.finding("rare", len(rare), classes=format_counts(rare))
 
     def unseen_class_findings(self) -> Iterable[Finding]:
         """Classes of the validation data without training samples."""
@@ -552,22 +532,13 @@ class ClassSurvey(Survey[T]):
         if unseen:
             yield self.finding("unseen_classes", len(unseen), classes=format_counts(unseen))
 
-    def class_counts(self, valid: ClassSurvey[T], name: str = "classes") -> tuple[ClassCounts, ...]:
-        return (ClassCounts(name, self.classes, valid.classes),) if 1 < len(self.classes) <= MAX_CLASSES else ()
+    def class_counts(self, valid: Any) -> tuple[ClassCounts, ...]:
+        return (ClassCounts(self.counted, self.classes, valid.classes),) if 1 < len(self.classes) <= MAX_CLASSES else ()
 
 
 def format_counts(counts: Mapping[str, int], limit: int = 12) -> str:
     shown = ", ".join(f"{label[:24]}: {count:,}" for label, count in list(counts.items())[:limit])
     return shown + (", …" if len(counts) > limit else "")
-
-
-def hash_text(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def estimate_tokens(words: int, num_bytes: int) -> int:
-    """Estimated number of tokens: at least one per word."""
-    return max(words, -(-num_bytes // BYTES_PER_TOKEN))
 
 
 def error_location(error: DataError) -> Location:

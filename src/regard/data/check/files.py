@@ -1,33 +1,33 @@
-"""Survey of samples that are files, such as images and point clouds: every file is decoded, in several threads."""
+"""Checks of samples that are files, and of images with classes, masks, depth maps or captions.
+
+Every file is decoded, in several threads.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.engine import (
-    CLASS_FINDINGS,
-    COUNT_FINDINGS,
-    FILE_FINDINGS,
-    LEAK_ADVICE,
-    ClassSurvey,
-    Columns,
-    FindingTable,
-    Spec,
-    error_location,
-    format_counts,
-)
-from regard.data.check.report import ClassCounts, Finding, Location
-from regard.data.images.masks import VOID, ClassMap, infer_classes
+from regard.data.check import findings as tables
+from regard.data.check.engine import EntryReader, Survey, error_location, format_counts
+from regard.data.check.findings import MAX_CAPTION_RATIO
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
+from regard.data.check.text_quality import hash_text, normalize_text
+from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
+from regard.data.images.image_io import ImageInfo, inspect_image, read_depth, read_mask
+from regard.data.images.labeled import ImageSample, read_depth_images, read_images, read_segmented, read_unlabeled
+from regard.data.images.masks import VOID, ClassMap, find_classes, infer_classes
 from regard.data.text.files import ErrorHandler, chunked
+from regard.data.text.formats import file_format
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
@@ -36,24 +36,12 @@ CHUNK = 64
 """files decoded before the first of them is counted"""
 MAX_LISTED_CLASSES = 12
 
-SAMPLE_FINDINGS: FindingTable = {
-    **FILE_FINDINGS,
-    "missing": Spec("error", "rows with a missing file", "Fix the paths: training rejects the table.", drops=True),
-    **COUNT_FINDINGS,
-    **CLASS_FINDINGS,
-    "leak": Spec("error", "{unit} also present in the training data", LEAK_ADVICE),
-    "leak_conflicting_labels": Spec(
-        "warning", "{unit} also present in the training data, with different labels", "Check which labels are correct.",
-    ),
-}  # fmt: skip
-PART_FINDINGS: FindingTable = {
-    "single_class": Spec("error", "too few classes in the {parts}", "Segmentation needs at least two classes."),
-    "classes_without_samples": Spec(
-        "warning", "classes without samples: no {part} contains {classes}", "These classes cannot be {used}.",
-    ),
-    "void": Spec("note", "{void}: {percent:.1f} %"),
-    "void:large": Spec("warning", "{void}: {percent:.1f} %", "Training ignores this part of the data."),
-}  # fmt: skip
+MIN_SIDE = 8
+MAX_ASPECT_RATIO = 10
+MAX_PIXELS = 25_000_000
+"""pixels above which decoding takes about a second"""
+MIN_DEPTH, MAX_DEPTH = 0.1, 500.0
+"""meters; the median of depth maps in the correct unit is between the two"""
 
 
 class FileSample(Protocol):
@@ -72,17 +60,17 @@ class FileSample(Protocol):
 
 
 F = TypeVar("F", bound=FileSample)
-EntryReader = Callable[[str, Columns, ErrorHandler], Iterator[Any]]
 
 
-class FileSurvey(ClassSurvey[F]):
+class FileSurvey(Survey[F]):
     """Survey of files. Hashes are of the content with the target (0), and of the content (1)."""
 
-    reader: ClassVar[EntryReader]
     skip_prefixes: ClassVar[tuple[str, ...]]
     """first words of the reasons to skip a file without loss of data"""
     leaks = ("leak", "leak_conflicting_labels")
-    num_hashes = 2
+    measured: ClassVar[tuple[str, ...]]
+    """names of the sizes in the report"""
+    size_title: ClassVar[str]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -102,7 +90,7 @@ class FileSurvey(ClassSurvey[F]):
             for chunk in chunked(samples, CHUNK):
                 for sample, stats in zip(chunk, pool.map(self._try_inspect, chunk), strict=True):
                     if isinstance(stats, DataError):
-                        self.tally("decode_error").add(error_location(stats))
+                        self.tallies["decode_error"].add(error_location(stats))
                         self._broken_samples.add((sample.path, sample.line))
                     else:
                         self._add_sample(sample, stats)
@@ -115,7 +103,7 @@ class FileSurvey(ClassSurvey[F]):
             return error
 
     def location_name(self, index: int, reference: int | None = None) -> str:
-        entry, line = self.entries[self._positions[0][index]], self._positions[1][index]
+        entry, line = self.entries[self.numbers["entry"][index]], self.numbers["line"][index]
         if is_table(entry):
             return super().location_name(index, reference)
         return next(sample.source for sample in self._entry_samples(entry) if sample.line == line)
@@ -128,7 +116,7 @@ class FileSurvey(ClassSurvey[F]):
             if not isinstance(item, SkippedRow) or not item.reason.startswith(self.skip_prefixes):
                 yield item
             elif not self._is_read:
-                self.tally("skipped").add(Location(entry, None, item.reason))
+                self.tallies["skipped"].add(Location(entry, None, item.reason))
 
     def _indexed_samples(self) -> Iterator[F]:
         """Samples without a decoding error: only these have an index."""
@@ -142,12 +130,12 @@ class FileSurvey(ClassSurvey[F]):
     def _append_file(self, sample: F, content: bytes, target: bytes) -> None:
         """Keep the class of a file and the hashes of content and target."""
         if sample.label:
-            self.classes[sample.label] = self.classes.get(sample.label, 0) + 1
+            self.classes[sample.label] += 1
         digests = (blake2b(data, digest_size=8).digest() for data in (b"\0".join((content, target)), content))
         self._append(sample.line, (int.from_bytes(digest, "little") for digest in digests))
 
     def _tally_sample(self, key: str, sample: F, text: str) -> None:
-        self.tally(key).add(Location(sample.source or sample.path, sample.line if sample.content else None, text))
+        self.tallies[key].add(Location(sample.source or sample.path, sample.line if sample.content else None, text))
 
     def _tally_unknown_values(self, sample: F, classes: ClassMap | None, values: Iterable[int]) -> None:
         if classes is not None and (unknown := classes.unknown_values(values)):
@@ -161,18 +149,19 @@ class FileSurvey(ClassSurvey[F]):
         classes = {"classes": self.num_classes()} if self.train is None and self.num_classes() else {}
         return {self.unit.replace(" ", "_"): len(self), "entries": len(self.entries), **classes}
 
+    def target_findings(self) -> Iterable[Finding]:
+        """Findings about the targets of this split."""
+        return self.class_findings()
+
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         yield from self.leak_findings()
         for survey in splits:
-            yield from survey.class_findings()
+            yield from survey.target_findings()
         yield from self.unseen_class_findings()
 
     def report_fields(self, valid: Any) -> dict[str, Any]:
-        return {"class_counts": self.class_counts(valid), **self.size_fields()}
-
-    @abstractmethod
-    def size_fields(self) -> dict[str, Any]:
-        """Fields `measurements` and `size_title` of the report."""
+        measurements = {name: self.values(name) for name in self.measured}
+        return {"class_counts": self.class_counts(valid), "measurements": measurements, "size_title": self.size_title}
 
 
 class PartSurvey(FileSurvey[F]):
@@ -180,8 +169,6 @@ class PartSurvey(FileSurvey[F]):
 
     parts: ClassVar[tuple[str, str]]
     """plural noun of the annotated things, and noun of one of them"""
-    counted: ClassVar[str]
-    """name of the class counts"""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -201,52 +188,51 @@ class PartSurvey(FileSurvey[F]):
     def void_findings(self, classes: ClassMap, total: int) -> Iterable[Finding]:
         """Fraction of the parts without a class."""
 
-    def given_classes(self) -> ClassMap | None:
+    @property
+    def _train(self) -> Any:
+        return self if self.train is None else self.train
+
+    def named_classes(self) -> ClassMap | None:
         """Classes from a class file or from the data files; None if only the values are known."""
-        train = self if self.train is None else self.train
+        train = self._train
         return train.known_classes or train.file_classes or train.valid.file_classes
 
     def part_classes(self) -> ClassMap:
         """Classes of the training data; no classes if there are too many values."""
-        if (given := self.given_classes()) is not None:
-            return given
-        values = [value for value in (self if self.train is None else self.train).part_counts if value >= 0]
+        if (named := self.named_classes()) is not None:
+            return named
+        values = [value for value in self._train.part_counts if value >= 0]
         return infer_classes(values) if len(values) <= VOID else ClassMap((), ())
 
     def num_classes(self) -> int:
         return len(self.part_classes().names)
 
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        yield from self.leak_findings()
-        classes, is_given = self.part_classes(), self.given_classes() is not None
-        num_values = sum(value >= 0 for value in self.train.part_counts)
-        if not is_given and num_values > VOID:
-            yield self.train.finding("too_many_classes", num_values)
-        for survey in splits:
-            yield from survey.class_findings()
-        unseen = classes.unknown_values(value for value in self.part_counts if value >= 0)
-        if not is_given and classes.names and unseen:
-            listed = format_counts({str(value): self.part_counts[value] for value in unseen})
-            yield self.finding("unseen_classes", len(unseen), classes=listed)
-
-    def class_findings(self) -> Iterable[Finding]:
+    def target_findings(self) -> Iterable[Finding]:
         """Distribution of the classes over the parts."""
+        num_values = sum(value >= 0 for value in self.part_counts)
+        if self.train is None and self.named_classes() is None and num_values > VOID:
+            yield self.finding("too_many_classes", num_values)
         classes, total = self.part_classes(), sum(self.part_counts.values())
         if not total or not classes.names:
             return
         counts = self._counts_by_class()
-        largest = sorted(counts.items(), key=lambda item: -item[1])[:MAX_LISTED_CLASSES]
-        listed = [f"{label[:24]}: {100 * count / total:.1f} %" for label, count in largest]
-        more = ["…"] * (len(counts) > MAX_LISTED_CLASSES)
-        yield self.finding("classes", len(counts), classes=", ".join([*listed, *more]))
+        largest = sorted(counts.items(), key=lambda item: -item[1])
+        shares = [f"{label[:24]}: {100 * count / total:.1f} %" for label, count in largest]
+        yield self.finding("classes", len(counts), classes=_format_names(shares))
         if sum(count > 0 for count in counts.values()) < 2:
             yield self.finding("single_class", 1, parts=self.parts[0])
         if absent := [label for label, count in counts.items() if not count]:
-            listed = [*absent[:MAX_LISTED_CLASSES], *["…"] * (len(absent) > MAX_LISTED_CLASSES)]
             used = "trained" if self.train is None else "evaluated"
-            names = ", ".join(listed)
+            names = _format_names(absent)
             yield self.finding("classes_without_samples", len(absent), part=self.parts[1], classes=names, used=used)
         yield from self.void_findings(classes, total)
+
+    def unseen_class_findings(self) -> Iterable[Finding]:
+        classes = self.part_classes()
+        unseen = classes.unknown_values(value for value in self.part_counts if value >= 0)
+        if self.named_classes() is None and classes.names and unseen:
+            listed = format_counts({str(value): self.part_counts[value] for value in unseen})
+            yield self.finding("unseen_classes", len(unseen), classes=listed)
 
     def _void_finding(self, void: str, fraction: float) -> Finding:
         key = "void:large" if fraction > 0.5 else "void"
@@ -256,10 +242,14 @@ class PartSurvey(FileSurvey[F]):
         classes = self.part_classes()
         return {name: self.part_counts[value] for name, value in zip(classes.names, classes.values, strict=True)}
 
-    def class_counts(self, valid: Any, name: str = "") -> tuple[ClassCounts, ...]:
+    def class_counts(self, valid: Any) -> tuple[ClassCounts, ...]:
         if not self.num_classes():
             return ()
         return (ClassCounts(self.counted, self._counts_by_class(), valid._counts_by_class() if valid.entries else {}),)
+
+
+def _format_names(names: Sequence[str]) -> str:
+    return ", ".join([*names[:MAX_LISTED_CLASSES], *["…"] * (len(names) > MAX_LISTED_CLASSES)])
 
 
 def array_digest(values: NDArray[Any]) -> bytes:
@@ -269,3 +259,240 @@ def array_digest(values: NDArray[Any]) -> bytes:
 
 def is_table(entry: str) -> bool:
     return os.path.isfile(os.path.expanduser(entry))
+
+
+# -- images
+
+
+@dataclass(frozen=True)
+class ImageStats:
+    """Numbers and hashes of one image."""
+
+    info: ImageInfo
+    content_hash: bytes
+    is_blank: bool
+    """whether all pixels have one color"""
+    target: Any
+    """numbers of the mask or the depth map"""
+    target_hash: bytes
+
+
+class ImageSurvey(FileSurvey[ImageSample]):
+    """Survey of images: also their sizes and color modes."""
+
+    task, unit, sides = "classify", "images", ("image",)
+    reader: ClassVar[EntryReader] = read_images
+    findings = tables.IMAGES
+    stage = ("decoding", "images")
+    skip_prefixes = ("hidden: ", "not an image: ")
+    measured, size_title = ("height", "width"), "pixels"
+
+    def _inspect(self, sample: ImageSample) -> ImageStats:
+        pixels, info = inspect_image(sample.content or sample.source, sample.location)
+        is_blank = bool((pixels == pixels[0, 0]).all())
+        return ImageStats(info, array_digest(pixels), is_blank, *self._inspect_target(sample))
+
+    def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
+        """Numbers and hash of the target."""
+        return None, sample.label.encode("utf-8", "surrogatepass")
+
+    def _add_sample(self, sample: ImageSample, stats: Any = None) -> None:
+        info: ImageInfo = stats.info
+        short, long = sorted((info.height, info.width))
+        properties = {
+            "small_image": short < MIN_SIDE,
+            "aspect_ratio": long > MAX_ASPECT_RATIO * short,
+            "large_image": info.height * info.width > MAX_PIXELS,
+            "single_color": stats.is_blank and short >= MIN_SIDE,
+            "animated": info.animated,
+            "exif_rotation": info.rotated,
+            "transparent": info.transparent,
+        }
+        for key in (key for key, holds in properties.items() if holds):
+            self._tally_sample(key, sample, f"{info.width} × {info.height}")
+        self.counters["modes"][info.mode] += 1
+        self.keep("height", info.height, "I")
+        self.keep("width", info.width, "I")
+        self._append_file(sample, stats.content_hash, stats.target_hash)
+
+    def first_findings(self) -> Iterable[Finding]:
+        modes = self.counters["modes"]
+        if set(modes) - {"RGB"}:
+            yield self.finding("color_modes", len(modes), modes=format_counts(dict(modes.most_common())))
+
+
+class UnlabeledImageSurvey(ImageSurvey):
+    task, reader = "draw", read_unlabeled
+
+    def target_findings(self) -> Iterable[Finding]:
+        return ()
+
+
+class MaskSurvey(PartSurvey[ImageSample], ImageSurvey):
+    """Survey of images with masks: also the number of pixels with each mask value."""
+
+    task, reader = "segment", read_segmented
+    findings = tables.MASKS
+    parts, counted = ("masks", "mask"), "pixels_by_class"
+
+    def find_class_file(self) -> ClassMap | None:
+        return find_classes(self.entries)
+
+    def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
+        location = sample.location if sample.target_content else None
+        colors = self.known_classes.colors if self.known_classes else None
+        mask = read_mask(sample.target_content or sample.mask, colors, location)
+        values, counts = np.unique(mask, return_counts=True)
+        return (mask.shape, dict(zip(values.tolist(), counts.tolist(), strict=True))), array_digest(mask)
+
+    def _add_sample(self, sample: ImageSample, stats: Any = None) -> None:
+        (height, width), counts = stats.target
+        info: ImageInfo = stats.info
+        if (height, width) != (info.height, info.width):
+            text = f"{width} × {height}, image {info.width} × {info.height}"
+            self._tally_sample("mask_size_mismatch", sample, text)
+        self._tally_unknown_values(sample, self.known_classes, counts)
+        self.part_counts.update(counts)
+        super()._add_sample(sample, stats)
+
+    def void_findings(self, classes: ClassMap, total: int) -> Iterable[Finding]:
+        if classes.void:
+            num_void = sum(self.part_counts[value] for value in classes.void)
+            yield self._void_finding(f"void pixels ({', '.join(map(str, classes.void))})", num_void / total)
+
+
+class DepthSurvey(ImageSurvey):
+    """Survey of images with depth maps: also the known pixels and the depths."""
+
+    task, reader = "depth", read_depth_images
+    findings = tables.DEPTH
+
+    def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
+        location = sample.location if sample.target_content else None
+        depth = read_depth(sample.target_content or sample.depth, self.settings.depth_scale or None, location)
+        known = depth[depth > 0]
+        percentiles = np.quantile(known, (0.01, 0.5, 0.99)).tolist() if len(known) else []
+        return (depth.shape, len(known), depth.size, percentiles), array_digest(depth)
+
+    def _add_sample(self, sample: ImageSample, stats: Any = None) -> None:
+        (height, width), num_known, size, percentiles = stats.target
+        info: ImageInfo = stats.info
+        if (height, width) != (info.height, info.width):
+            is_distorted = abs(height * info.width / (width * info.height) - 1) > 0.02
+            key = "depth_aspect_ratio_mismatch" if is_distorted else "depth_size_mismatch"
+            self._tally_sample(key, sample, f"{width} × {height}, image {info.width} × {info.height}")
+        if not num_known:
+            name = f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
+            self._tally_sample("empty_depth_map", sample, name)
+        self.keep("known_pixels", num_known)
+        self.keep("total_pixels", size)
+        for name, value in zip(("near", "median", "far"), percentiles, strict=False):  # none without known pixels
+            self.keep(name, value, "f")
+        super()._add_sample(sample, stats)
+
+    def target_findings(self) -> Iterable[Finding]:
+        """Fraction of the pixels with known depth, and the range of depths."""
+        total_pixels, median_depths = self.values("total_pixels").sum(), self.values("median")
+        if not total_pixels:
+            return
+        known = float(self.values("known_pixels").sum() / total_pixels)
+        yield self.finding("known_depth:low" if known < 0.5 else "known_depth", 0, known, percent=100 * known)
+        if len(median_depths):
+            near, median, far = self.values("near").min(), np.median(median_depths), self.values("far").max()
+            key = "depth_range" if MIN_DEPTH <= median <= MAX_DEPTH else "depth_range:odd"
+            yield self.finding(key, near=near, median=median, far=far)
+
+
+class CaptionSurvey(ImageSurvey):
+    """Survey of images with captions: also the image, the lengths and a hash of each caption.
+
+    Hashes of images are of the pixels with the captions (0), and of the pixels (1)."""
+
+    task, sides, reader = "caption", ("caption",), read_captions
+    findings = tables.CAPTIONS
+    leaks = ("leak", "leak:captions")
+    conflict = "repeated_image"
+
+    def location_name(self, index: int, reference: int | None = None) -> str:
+        entries, line = self.numbers["entry"], self.numbers["line"][index]
+        if reference is not None and entries[index] == entries[reference]:
+            return f"line {line}"
+        return str(self._location(str(find_caption_file(self.entries[entries[index]])[0]), line))
+
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
+        find_caption_file(entry)  # a missing file ends the check
+        return super()._read_entry(entry, on_error)
+
+    def _entry_files(self, entry: str) -> Sequence[str]:
+        return (parse_splits(entry)[0],)
+
+    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
+        return Location(path, line, text, "caption" if file_format(path) == ".json" else "")
+
+    def _preview(self, sample: Any, caption: int = 0) -> str:
+        name = os.path.relpath(sample.source, os.path.dirname(sample.path)) if not sample.content else sample.source
+        return f"{name} → {excerpt(sample.captions[caption])}"
+
+    def _inspect_target(self, sample: Any) -> tuple[Any, bytes]:
+        captions = "\0".join(sorted(sample.captions)).encode("utf-8", "surrogatepass")
+        return None, blake2b(captions, digest_size=16).digest()
+
+    def _add_sample(self, sample: Any, stats: Any = None) -> None:
+        assert isinstance(sample, CaptionedImage)
+        self._tally_quality_issues(sample, sample.captions)
+        if len(set(sample.captions)) < len(sample.captions):
+            repeated = Counter(sample.captions).most_common(1)[0][0]
+            self.tallies["repeated_caption"].add(self._location(sample.path, sample.line, excerpt(repeated)))
+        for caption in sample.captions:
+            normalized = normalize_text(caption)
+            self.counters["words"].update(normalized.split())
+            self.keep("image_index", len(self))
+            self.keep("hash_caption", hash_text(normalized))
+            self._keep_sizes((caption,))
+        super()._add_sample(sample, stats)
+
+    def counts(self) -> dict[str, int]:
+        return {"images": len(self), "captions": len(self.values("image_index")), "files": len(self.entries)}
+
+    def last_findings(self) -> Iterable[Finding]:
+        if not len(self):
+            return
+        owners = self.values("image_index")
+        per_image = np.bincount(np.bincount(owners, minlength=len(self)))
+        numbers = {f"{n} caption{'' if n == 1 else 's'}": int(count) for n, count in enumerate(per_image) if count}
+        yield self.finding("captions_per_image", len(owners), numbers=format_counts(numbers))
+        word_counts = self.counters["words"]
+        rare = sum(count == 1 for count in word_counts.values())
+        yield self.finding("vocabulary", len(word_counts), rare=rare)
+        distinct, kind = np.unique(self.hashes("caption"), return_inverse=True)
+        # a caption that occurs twice with one image counts once
+        pairs = np.unique(np.stack([kind, owners], axis=1), axis=0)
+        num_images = np.bincount(pairs[:, 0], minlength=len(distinct))
+        yield from self._caption_findings("shared_caption", num_images[kind] > 1)
+        words, tokens = self.sizes("words")[:, 0], self.sizes("tokens")[:, 0]
+        median = float(np.median(words))
+        if median >= 2:
+            yield from self._caption_findings("single_word", words < 2)
+        yield from self._caption_findings("length_outliers", words > MAX_CAPTION_RATIO * max(median, 5), median=median)
+        yield from self._caption_findings("long", tokens > self.settings.max_length, limit=self.token_limit)
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        yield from self.leak_findings()
+        yield from self._caption_findings("leak_caption", np.isin(self.hashes("caption"), self.train.hashes("caption")))
+
+    def _caption_findings(self, key: str, selected: NDArray[np.bool_], **values: Any) -> Iterable[Finding]:
+        """Finding about the selected captions, with the location of one caption per image."""
+        captions = np.flatnonzero(selected)
+        if not len(captions):
+            return
+        owners = self.values("image_index")
+        images, first = np.unique(owners[captions], return_index=True)
+        positions = captions[first[:MAX_LOCATIONS]] - np.searchsorted(owners, images[:MAX_LOCATIONS])
+        shown = dict(zip(images[:MAX_LOCATIONS].tolist(), positions.tolist(), strict=True))
+        locations: list[Location] = []
+        for index, sample in enumerate(self._indexed_samples()):
+            if index in shown:
+                locations.append(self._location(sample.path, sample.line, self._preview(sample, shown[index])))
+                if len(locations) == len(shown):
+                    break
+        yield self.finding(key, len(captions), len(captions) / len(owners), locations, **values)

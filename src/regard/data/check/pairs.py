@@ -7,7 +7,6 @@ The language of a side is identified by trigram counts of the data itself. Measu
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,28 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.engine import (
-    COUNT_FINDINGS,
-    FILE_FINDINGS,
-    LEAK_ADVICE,
-    NEAR_LEAK_ADVICE,
-    QUALITY_FINDINGS,
-    Columns,
-    FindingTable,
-    Indices,
-    Paths,
-    ProgressCallback,
-    Spec,
-    Survey,
-    hash_text,
-    no_progress,
-)
+from regard.data.check import findings as tables
+from regard.data.check.engine import Columns, Indices, Measures, Paths, ProgressCallback, Survey, no_progress
+from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
 from regard.data.check.text_quality import normalize_text
 from regard.data.settings import DataSettings
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, chunked
-from regard.data.text.samples import Pair, read_pairs
+from regard.data.text.samples import Pair, read_pairs, read_positive_pairs
 from regard.data.text.tables import SkippedRow
 
 if TYPE_CHECKING:
@@ -44,8 +30,6 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-MAX_LENGTH_RATIO = 3.0
-"""factor between the length ratio of a pair and the median ratio, in words and in characters"""
 CHUNK = 4096
 """pairs per update of the trigram counts"""
 HASH_BITS = 14
@@ -69,84 +53,6 @@ MIN_EVIDENCE = 3.0
 """minimum evidence in nats for each side of a swapped row: e³ = 20 to 1"""
 STRONG_EVIDENCE = 10.0
 """minimum evidence for rows in one language, since names and foreign words have a similar effect"""
-
-PAIR_FINDINGS: FindingTable = {
-    **FILE_FINDINGS,
-    "line_count_mismatch": Spec(
-        "error", "pairs of parallel files with different numbers of lines",
-        "Find the first misaligned line. Lines after the end of the shorter file were not checked.", per="files",
-    ),
-    "empty": Spec("warning", "rows with an empty side", "Training skips these rows.", "error", drops=True),
-    **QUALITY_FINDINGS,
-    "identical_sides": Spec(
-        "note", "targets identical to the source",
-        "Identical names and numbers are normal; identical sentences train the model to copy instead of translate.",
-    ),
-    **COUNT_FINDINGS,
-    "few:none": Spec("error", "no usable pairs", "Each row needs two texts."),
-    "few:split": Spec(
-        "error", "pairs with one common source, so no validation split is possible",
-        "Add data, or pass separate validation data with --valid.",
-    ),
-    "few:small": Spec(
-        "warning", "small dataset, number of pairs",
-        "The model will memorize the pairs. Aim for several thousand pairs or more.",
-    ),
-    "multiple_targets": Spec(
-        "note", "sources with several different targets",
-        "Several targets per source are normal in some data; the model is trained on all targets.",
-    ),
-    "long": Spec(
-        "warning", "pairs with a side longer than {limit}",
-        "Training skips these pairs. Split the texts, or raise data.max_length.",
-    ),
-    "length_ratio": Spec(
-        "warning", f"pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
-        "Check whether the pairs are aligned.",
-    ),
-    "swapped_file": Spec(
-        "error", "pairs in a file with source and target swapped relative to {reference}",
-        "Swap the columns of the file, or name the columns with --columns.",
-    ),
-    "indistinguishable_languages": Spec(
-        "note", "source and target language cannot be distinguished by characters, so swapped rows are not detected",
-    ),
-    "swapped": Spec(
-        "warning", "rows with source and target probably swapped", "Swap the sides, or remove the rows.", "error",
-    ),
-    "same_language": Spec(
-        "warning", "rows with probably the same language on both sides", "Check whether the rows are translated.",
-    ),
-    "leak": Spec("error", "pairs also present in the training data", LEAK_ADVICE),
-    "leak_source": Spec("warning", "sources also present in the training data, with another target", NEAR_LEAK_ADVICE),
-    "leak_near_duplicate": Spec(
-        "warning", "sources also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE,
-    ),
-}  # fmt: skip
-TRANSLATION_FINDINGS = (
-    "identical_sides", "multiple_targets", "length_ratio", "swapped_file", "indistinguishable_languages", "swapped",
-    "same_language",
-)  # fmt: skip
-"""findings about problems of translations only"""
-CONTRASTIVE_FINDINGS: FindingTable = {
-    **{key: spec for key, spec in PAIR_FINDINGS.items() if key not in TRANSLATION_FINDINGS},
-    "identical_sides": Spec(
-        "warning", "pairs of two identical texts", "Remove the pairs: identical texts give no training signal.",
-        "error",
-    ),
-    "long": Spec(
-        "warning", "pairs with a text longer than {limit}",
-        "Texts are truncated at the end, to data.max_length and to the model's maximum length. "
-        "Split the texts, or raise data.max_length.",
-    ),
-    "leak_anchor": Spec("warning", "first texts also present in the training data", NEAR_LEAK_ADVICE),
-    "leak_near_duplicate": Spec(
-        "warning", "first texts also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE,
-    ),
-}  # fmt: skip
-ALGORITHMIC_FINDINGS: FindingTable = {
-    key: spec for key, spec in PAIR_FINDINGS.items() if key not in TRANSLATION_FINDINGS or key == "multiple_targets"
-}  # fmt: skip
 
 
 def trigrams(texts: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -228,7 +134,7 @@ class PairSurvey(Survey[Pair]):
     """
 
     task, unit, sides = "translate", "pairs", ("source", "target")
-    findings = PAIR_FINDINGS
+    reader, findings = read_pairs, tables.PAIRS
     leaks = ("leak", "leak_source", "leak_near_duplicate")
     conflict = "multiple_targets"
     min_samples = 1000
@@ -238,8 +144,6 @@ class PairSurvey(Survey[Pair]):
         self.swapped_entries: list[bool] = []
         """for each entry: sides swapped relative to the previous entries"""
         self.profile = TrigramProfile.empty()
-        self.identical = array("Q")
-        """indices of pairs with identical source and target"""
 
     def read(self, progress: ProgressCallback = no_progress) -> None:
         """Read every row. The sides of the training data define the correct order of source and target."""
@@ -262,17 +166,12 @@ class PairSurvey(Survey[Pair]):
         self.swapped_entries.append(is_large and reference.similarity(profile) < SWAPPED_SIMILARITY)
         self.profile += profile.swap_sides() if self.swapped_entries[-1] else profile
 
-    @property
-    def entry_index(self) -> Indices:
-        """Index of the entry of each pair."""
-        return np.array(self._positions[0], dtype=np.int64)
-
     def swapped_pairs(self) -> NDArray[np.bool_]:
         """(N,) whether a pair is in a file with swapped sides."""
-        return np.array(self.swapped_entries, dtype=bool)[self.entry_index]
+        return np.array(self.swapped_entries, dtype=bool)[self.values("entry")]
 
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
-        return read_pairs(entry, self.columns, on_error)
+        return type(self).reader(entry, self.columns, on_error)  # a missing file ends the check
 
     def _entry_files(self, entry: str) -> Sequence[str]:
         return split_parallel(entry) or (entry,)
@@ -284,13 +183,10 @@ class PairSurvey(Survey[Pair]):
     def _preview(self, sample: Pair) -> str:
         return f"{excerpt(sample.source, width=36)} | {excerpt(sample.target, width=36)}"
 
-    def _add_sample(self, sample: Pair, stats: Any = None) -> None:
+    def _measure(self, sample: Pair) -> Measures:
         texts = sample.source, sample.target
-        self._tally_quality_issues(sample, texts)
-        self._append_sizes(*texts)
-        if sample.source == sample.target:
-            self.identical.append(len(self))
-        self._append(sample.line, map(hash_text, ("\0".join(texts), sample.source, normalize_text(sample.source))))
+        contents = "\0".join(texts), sample.source, normalize_text(sample.source)
+        return Measures(texts, contents, numbers={"identical": sample.source == sample.target})
 
     def counts(self) -> dict[str, int]:
         return {"pairs": len(self), "files": sum(len(self._entry_files(entry)) for entry in self.entries)}
@@ -298,13 +194,16 @@ class PairSurvey(Survey[Pair]):
     def lengths(self) -> Lengths:
         return replace(super().lengths(), outliers=self.length_ratio_outliers())
 
-    def split_findings(self) -> Iterable[Finding]:
-        for finding in self.sample_findings("identical_sides", self.identical):
+    def sample_tokens(self) -> Indices:
+        tokens: Indices = self.sizes("tokens").max(axis=1, initial=0)
+        return tokens
+
+    def first_findings(self) -> Iterable[Finding]:
+        for finding in self.sample_findings("identical_sides", np.flatnonzero(self.values("identical"))):
             is_common = finding.severity == "note" and finding.fraction > 0.01
             yield replace(finding, severity="warning") if is_common else finding
-        yield from self.count_findings()
-        yield from self.duplicate_findings()
-        yield from self.long_findings(self.sizes("tokens").max(axis=1, initial=0))
+
+    def last_findings(self) -> Iterable[Finding]:
         words, characters = self.sizes("words"), self.sizes("characters")
         yield from self.sample_findings(
             "length_ratio",
@@ -337,7 +236,7 @@ class PairSurvey(Survey[Pair]):
         """Files and rows with swapped sides, and rows with one language on both sides."""
         train = self if self.train is None else self.train
         for number in np.flatnonzero(self.swapped_entries):
-            count = int((self.entry_index == number).sum())
+            count = int((self.values("entry") == number).sum())
             reference = "the other files" if self.train is None else "the training data"
             file = (Location(self.entries[number]),)
             yield self.finding("swapped_file", count, count / self.rows, file, reference=reference)
@@ -360,7 +259,7 @@ class PairSurvey(Survey[Pair]):
         is_same = np.abs(scores).min(axis=1) > 2 * margin
         is_same &= np.abs(evidence).min(axis=1) > STRONG_EVIDENCE
         is_same &= np.sign(scores[:, 0]) == np.sign(scores[:, 1])
-        is_same[np.array(self.identical, dtype=np.int64)] = False  # reported as identical_sides
+        is_same &= self.values("identical") == 0  # reported as identical_sides
         yield from self.sample_findings("same_language", np.flatnonzero(is_same))
 
     def language_scores(self, profile: TrigramProfile) -> FloatArray:
@@ -388,20 +287,15 @@ class ContrastivePairSurvey(PairSurvey):
     """Survey of pairs of texts with the same meaning, with any column names."""
 
     task = "embed"
-    findings = CONTRASTIVE_FINDINGS
+    reader, findings = read_positive_pairs, tables.CONTRASTIVE_PAIRS
     leaks = ("leak", "leak_anchor", "leak_near_duplicate")
-
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Pair | SkippedRow]:
-        from regard.data.text.samples import read_positive_pairs
-
-        return read_positive_pairs(entry, self.columns, on_error)
 
 
 class AlgorithmicSurvey(PairSurvey):
     """Survey of questions and answers in files. Generated questions are checked for length and leaks."""
 
     task = "algorithmic"
-    findings = ALGORITHMIC_FINDINGS
+    findings = tables.QUESTIONS
 
     @classmethod
     def check(
@@ -428,45 +322,28 @@ class AlgorithmicSurvey(PairSurvey):
             for entry in split:
                 progress(f"generating {entry}", 0)
                 splits[-1] += generate_questions(entry)
-        train, held_out = splits
-        max_length = (settings or DataSettings()).max_length
-        texts = [(question.source, question.target) for question in train]
+        questions, valid_questions = splits
+        train = cls(entries, settings=settings)
+        max_length = train.settings.max_length
+        texts = [(question.source, question.target) for question in questions]
         words = np.array([[len(text.split()) for text in pair] for pair in texts])
         characters = np.array([[len(text) for text in pair] for pair in texts])
         # tokens are words or characters, as in the tokenizer of the task
-        tokens = words if any(" " in question.source for question in train) else characters
-        long = [question for question, sizes in zip(train, tokens, strict=True) if sizes.max() > max_length]
-        known = {question.source for question in train}
-        leaked = [question for question in held_out if question.source in known]
+        tokens = words if any(" " in question.source for question in questions) else characters
+        long = [question for question, sizes in zip(questions, tokens, strict=True) if sizes.max() > max_length]
+        known = {question.source for question in questions}
+        leaked = [question for question in valid_questions if question.source in known]
         findings = [
-            *_question_findings("long", long, len(train), max_length),
-            *_question_findings("leak", leaked, len(held_out), max_length),
+            *train._question_findings("long:generated", long, len(questions)),
+            *cls(valid_entries, train=train)._question_findings("leak:generated", leaked, len(valid_questions)),
         ]
-        counts = {"questions": len(train), "validation_questions": len(held_out)}
-        counts["validation_longer_questions"] = sum(bool(question.is_longer) for question in held_out)
+        counts = {"questions": len(questions), "validation_questions": len(valid_questions)}
+        counts["validation_longer_questions"] = sum(bool(question.is_longer) for question in valid_questions)
         no_outliers = np.zeros(0, np.int64)
         lengths = Lengths(words, characters, tokens, max_length, no_outliers, ("question", "answer"), "questions")
         return Report(cls.task, counts, tuple(findings), lengths)
 
-
-GENERATED_FINDINGS: FindingTable = {
-    "long": Spec(
-        "warning", "questions with a side longer than data.max_length={max_length:,} tokens",
-        "Training skips these questions. Generate shorter questions, or raise data.max_length.",
-    ),
-    "leak": Spec(
-        "error", "validation: questions also present in the training data",
-        "Use the training seed and part=valid for validation: splits with the same seed do not overlap.",
-    ),
-}  # fmt: skip
-
-
-def _question_findings(
-    key: str, questions: Sequence[AlgorithmicQuestion], total: int, max_length: int
-) -> Iterable[Finding]:
-    if questions:
-        spec = GENERATED_FINDINGS[key]
-        locations = tuple(Location(q.path, q.line, q.source[:60], "question") for q in questions[:MAX_LOCATIONS])
-        message = spec.message.format(max_length=max_length)
-        count = len(questions)
-        yield Finding(spec.severity, key, message, count, count / total, locations, spec.advice)
+    def _question_findings(self, key: str, questions: Sequence[AlgorithmicQuestion], total: int) -> Iterable[Finding]:
+        if count := len(questions):
+            locations = [Location(q.path, q.line, q.source[:60], "question") for q in questions[:MAX_LOCATIONS]]
+            yield self.finding(key, count, count / total, locations, max_length=self.settings.max_length)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.check.engine import Columns, FindingTable, Paths, Spec
-from regard.data.check.files import PART_FINDINGS, SAMPLE_FINDINGS, FileSurvey, PartSurvey
+from regard.data.check import findings as tables
+from regard.data.check.engine import Columns, Paths
+from regard.data.check.files import FileSurvey, PartSurvey
+from regard.data.check.findings import MAX_SCALE_RATIO
 from regard.data.check.report import Finding
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
@@ -24,86 +24,17 @@ from regard.data.points.labeled import (
     read_clouds,
     read_labeled_clouds,
 )
-from regard.data.sources import expand_patterns
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
 
 MIN_POINTS = 64
 MAX_POINTS = 5_000_000
 """points above which reading takes seconds"""
-MAX_SCALE_RATIO = 30.0
-"""ratio to the median size above which a point cloud probably has another unit"""
 MIN_THICKNESS = 1e-4
 """fraction of the length below which a point cloud counts as flat or as a line"""
 MAX_SHAPE_POINTS = 20_000
 """maximum number of points for the shape"""
 OUTLIER_RATIO = 10.0
 """distance of an outlier from the median, relative to the 95th percentile of the distances"""
-
-CLOUD_FINDINGS: FindingTable = {
-    **SAMPLE_FINDINGS,
-    "decode_error": Spec(
-        "error", "unreadable files", "Repair or remove the files: training would stop there.", drops=True,
-    ),
-    "unlabeled": Spec(
-        "error", "point clouds without point labels",
-        "Select the label column with --columns label=NAME, or remove the files.",
-    ),
-    "unknown_values": Spec(
-        "error", "point clouds with labels not assigned to a class",
-        "Add the labels to classes.txt next to the point clouds, for example as void.",
-    ),
-    "empty": Spec(
-        "warning", "point clouds or rows with missing data", "Training skips these files and rows.", "error",
-        drops=True,
-    ),
-    "skipped": Spec("note", "hidden files, and files without a point cloud extension", "Training ignores these files."),
-    "few_points": Spec(
-        "warning", "point clouds with fewer than 64 points", "Remove the files: few points do not show a shape.",
-        "error",
-    ),
-    "many_points": Spec(
-        "warning", "point clouds with more than 5 million points",
-        "Reading takes seconds per file in every epoch: downsample the files once.",
-    ),
-    "non_finite": Spec("warning", "point clouds with NaN or infinite coordinates", "Training ignores these points."),
-    "outliers": Spec(
-        "warning", "point clouds with outliers",
-        "Check whether the outliers are intended: with data.point_norm=unit_sphere, outliers shrink all other points.",
-    ),
-    "single_location": Spec(
-        "warning", "point clouds with all points at one position", "Remove the files: a position has no shape.",
-        "error",
-    ),
-    "collinear": Spec(
-        "warning", "point clouds with all points on one line", "Are the coordinate columns correct?", "error",
-    ),
-    "coplanar": Spec("warning", "point clouds with all points in one plane", "Are the coordinate columns correct?"),
-    "scale_outliers": Spec(
-        "warning", f"point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {{median:.4g}}",
-        "Do all files use the same unit, such as meters or millimeters? "
-        "data.point_norm=unit_sphere scales all point clouds to one size.",
-    ),
-    "partial_colors": Spec(
-        "warning", "only some point clouds have colors",
-        "For a model with colors as input, the colors of all other point clouds are zero (black).",
-    ),
-    "partial_normals": Spec(
-        "warning", "only some point clouds have normals",
-        "For a model with normals as input, the normals of all other point clouds are zero.",
-    ),
-}  # fmt: skip
-POINT_LABEL_FINDINGS: FindingTable = {
-    **CLOUD_FINDINGS,
-    **PART_FINDINGS,
-    "too_many_classes": Spec(
-        "error", "different label values, too many for classes",
-        "Is the label column correct? Select the label column with --columns label=NAME.",
-    ),
-    "unseen_classes": Spec(
-        "error", "labels absent from the training data (points: {classes})",
-        "Add point clouds with these labels to the training data, or name the classes in classes.txt.",
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,30 +60,19 @@ class CloudSurvey(FileSurvey[CloudSample]):
     """Survey of point clouds: also their sizes, and how many have colors and normals."""
 
     task, unit, sides = "classify", "point clouds", ("point cloud",)
-    findings = CLOUD_FINDINGS
+    reader, findings = read_clouds, tables.CLOUDS
     stage = ("decoding", "point clouds")
-    reader = read_clouds
     skip_prefixes = ("hidden: ", "not a point cloud: ")
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.attribute_counts: Counter[str] = Counter()
-        """number of point clouds with colors, and with normals"""
-        self._num_points, self._extents = array("Q"), array("d")
+    measured, size_title = ("points", "longest_side"), "point clouds"
 
     @classmethod
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
         """Entries of both splits; generated datasets define a validation split."""
-        train_entries, valid_entries = expand_patterns(data), expand_patterns(valid)
+        train_entries, valid_entries = super().find_entries(data, valid, columns)
         recipes = [parse_cloud_recipe(entry) for entry in train_entries]
         if not valid_entries and train_entries and all(recipes):
             valid_entries = [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
         return train_entries, valid_entries
-
-    @property
-    def extents(self) -> NDArray[np.float64]:
-        """(N,) longest sides in the unit of the file."""
-        return np.array(self._extents, dtype=np.float64)
 
     def _inspect(self, sample: CloudSample) -> CloudStats:
         cloud = sample.read()
@@ -187,23 +107,17 @@ class CloudSurvey(FileSurvey[CloudSample]):
             self._tally_sample("non_finite", sample, f"{stats.num_dropped:,} of {total:,} points")
         if stats.num_outliers:
             self._tally_sample("outliers", sample, f"{stats.num_outliers:,} of {size}")
-        self.attribute_counts.update(stats.attributes)
-        self._num_points.append(stats.num_points)
-        self._extents.append(stats.extent)
+        self.counters["attributes"].update(stats.attributes)
+        self.keep("points", stats.num_points)
+        self.keep("longest_side", stats.extent, "d")
         self._append_file(sample, stats.content_hash, stats.target_hash)
 
-    def split_findings(self) -> Iterable[Finding]:
-        yield from self._scale_findings()
-        for name in ("colors", "normals"):
-            count = self.attribute_counts[name]
-            if 0 < count < len(self):
-                yield self.finding(f"partial_{name}", count, count / max(self.rows, 1))
-        yield from self.count_findings()
-        yield from self.duplicate_findings()
-
-    def _scale_findings(self) -> Iterable[Finding]:
-        """Point clouds with a size far from the median of the training data, probably in another unit."""
-        extents, train_extents = self.extents, (self if self.train is None else self.train).extents
+    def first_findings(self) -> Iterable[Finding]:
+        """Point clouds with a size far from the median of the training data, probably in another unit; partial features."""
+        extents, train_extents = (
+            self.values("longest_side"),
+            (self if self.train is None else self.train).values("longest_side"),
+        )
         train_extents = train_extents[train_extents > 0]
         if len(train_extents):
             median = float(np.median(train_extents))
@@ -212,17 +126,17 @@ class CloudSurvey(FileSurvey[CloudSample]):
             yield from self.sample_findings(
                 "scale_outliers", outliers, lambda n: f"longest side {extents[n]:.4g}", median=median
             )
-
-    def size_fields(self) -> dict[str, Any]:
-        num_points = np.array(self._num_points, dtype=np.int64)
-        return {"measurements": {"points": num_points, "longest_side": self.extents}, "size_title": "point clouds"}
+        for name in ("colors", "normals"):
+            count = self.counters["attributes"][name]
+            if 0 < count < len(self):
+                yield self.finding(f"partial_{name}", count, count / max(self.rows, 1))
 
 
 class LabeledCloudSurvey(PartSurvey[CloudSample], CloudSurvey):
     """Survey of point clouds with a label for each point: also the number of points with each label."""
 
     task, reader = "segment", read_labeled_clouds
-    findings = POINT_LABEL_FINDINGS
+    findings = tables.POINT_LABELS
     parts, counted = ("points", "point cloud"), "points_by_class"
 
     def find_class_file(self) -> ClassMap | None:

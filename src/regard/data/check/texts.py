@@ -1,0 +1,575 @@
+"""Checks of texts: documents, labeled texts, multiple-choice questions, tagged sentences, and questions with contexts."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.data.check import findings as tables
+from regard.data.check.engine import (
+    HIGH_FRACTION,
+    MAX_CLASS_FRACTION,
+    MEASURES,
+    Columns,
+    EntryReader,
+    Indices,
+    Measures,
+    Paths,
+    SortedHashes,
+    Survey,
+    format_counts,
+)
+from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH
+from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Severity, excerpt
+from regard.data.check.text_quality import estimate_tokens, find_quality_issues, hash_text, normalize_text
+from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
+from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.formats import TABLE_SUFFIXES, file_format
+from regard.data.text.qa import QASample, read_qa
+from regard.data.text.samples import ChoiceSample, LabeledText, read_labeled, read_questions
+from regard.data.text.tables import SkippedRow, read_json_document
+from regard.data.text.tagged import OUTSIDE, SchemeDetector, TaggedSentence, convert_tags, read_tagged
+from regard.errors import DataError
+
+MIN_REPEATED_FRACTION = 0.01
+"""fraction of the text above which repeated lines are reported"""
+MAX_LINE_HASHES = 1 << 22
+PROGRESS_INTERVAL = 64
+"""passages between two progress updates"""
+MAX_OUTSIDE_FRACTION = 0.99
+"""fraction of words outside of entities above which little is left to train on"""
+NUM_SPECIAL_TOKENS = 3
+"""special tokens around a text or a pair of texts"""
+NUM_SENTENCE_TOKENS = 2
+"""special tokens around a tagged sentence"""
+
+
+class LabeledSurvey(Survey[Any]):
+    """Survey of texts or pairs of texts with classes.
+
+    Hashes are of the texts with the label (0), of the texts (1), of the texts without case and punctuation (2).
+    """
+
+    task, unit, sides = "classify", "texts", ("text", "pair")
+    reader: ClassVar[EntryReader] = read_labeled
+    findings = tables.LABELED
+    leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
+
+    def sizes(self, measure: str) -> Indices:
+        """(N, 1) or, with pairs, (N, 2)."""
+        sizes = super().sizes(measure)
+        return sizes if self.values(f"{self.sides[1]}_words").any() else sizes[:, :1]
+
+    def _inputs(self, sample: LabeledText) -> tuple[tuple[str, str], Sequence[str]]:
+        """The two texts with a length, and all input texts."""
+        texts = sample.text, sample.text_pair
+        return texts, texts if sample.text_pair else texts[:1]
+
+    def _preview(self, sample: Any) -> str:
+        (first, second), _ = self._inputs(sample)
+        text = f"{excerpt(first, width=36)} | {excerpt(second, width=24)}" if second else excerpt(first)
+        return f"{text} → {excerpt(str(sample.label), width=24)}"
+
+    def _measure(self, sample: Any) -> Measures:
+        texts, inputs = self._inputs(sample)
+        joined, normalized = "\0".join(inputs), "\0".join(map(normalize_text, inputs))
+        contents = f"{joined}\0{sample.label}", joined, normalized
+        if not isinstance(sample, LabeledText):
+            return Measures(texts, contents, (str(sample.label),), inputs)
+        numbers = {} if sample.label_set is None else {"unlabeled": not sample.label_set}
+        return Measures(texts, contents, sample.labels, inputs, numbers)
+
+    def counts(self) -> dict[str, int]:
+        return {**super().counts(), **({"classes": len(self.classes)} if self.train is None else {})}
+
+    def label_findings(self) -> Iterable[Finding]:
+        return self.class_findings()
+
+    def sample_tokens(self) -> Indices:
+        tokens: Indices = self.sizes("tokens").sum(axis=1) + NUM_SPECIAL_TOKENS
+        return tokens
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        yield from self.unseen_class_findings()
+        yield from self.leak_findings()
+
+    def report_fields(self, valid: Any) -> dict[str, Any]:
+        return {"class_counts": self.class_counts(valid)}
+
+
+class ChoiceSurvey(LabeledSurvey):
+    """Survey of multiple-choice questions; the class is the position of the correct choice."""
+
+    task, unit, sides = "choose", "questions", ("context", "longest_choice")
+    reader, findings = read_questions, tables.CHOICES
+    counted = "correct_choice_positions"
+
+    def _inputs(self, sample: ChoiceSample) -> tuple[tuple[str, str], Sequence[str]]:  # type: ignore[override]
+        return (sample.prompt, max(sample.choices, key=len)), (sample.prompt, *sample.choices)
+
+    def counts(self) -> dict[str, int]:
+        return Survey.counts(self)
+
+    def label_findings(self) -> Iterable[Finding]:
+        if counts := dict(self.classes.most_common()):
+            yield self.finding("correct_choice_positions", len(counts), classes=format_counts(counts))
+            yield from self.imbalance_findings()
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        return self.leak_findings()
+
+
+class TagSurvey(Survey[TaggedSentence]):
+    """Survey of tagged sentences: also the sentences with invalid tags in each tag scheme.
+
+    Hashes are of the words with the tags (0), of the words (1), of the words without case and punctuation (2).
+    """
+
+    task, unit, sides = "tag", "sentences", ("sentence",)
+    reader, findings = read_tagged, tables.TAGS
+    leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
+
+    @cached_property
+    def scheme_detector(self) -> SchemeDetector:
+        return SchemeDetector()
+
+    @cached_property
+    def _invalid_notes(self) -> dict[tuple[str, int], str]:
+        """for the first sentences with invalid tags in each scheme, the first such tag"""
+        return {}
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether the tags mark entities."""
+        return self.scheme_detector.scheme != "plain"
+
+    @property
+    def classes(self) -> Counter[str]:
+        """Number of entities of each type, or of words with each tag."""
+        if not self.has_entities:
+            return self.scheme_detector.tag_counts
+        return Counter({name or "_": count for name, count in self.scheme_detector.type_counts.items()})
+
+    @property
+    def class_words(self) -> dict[str, str]:  # type: ignore[override]
+        words = ("entity types", "entities", "of type") if self.has_entities else ("tags", "words", "tagged")
+        return dict(zip(("types", "counted", "relation"), words, strict=True))
+
+    def num_classified(self) -> int:
+        return self.classes.total()
+
+    def _preview(self, sample: TaggedSentence) -> str:
+        words = (excerpt(word, width=16) for word in sample.words[:8])
+        tagged = zip(words, sample.tags, strict=False)
+        text = " ".join(word if tag == OUTSIDE else f"{word}/{tag}" for word, tag in tagged)
+        return text + (" …" if len(sample.words) > 8 else "")
+
+    def _measure(self, sample: TaggedSentence) -> Measures:
+        for scheme in self.scheme_detector.update(sample.tags):
+            self.keep(f"invalid_{scheme}", len(self))
+            if len(self.numbers[f"invalid_{scheme}"]) <= MAX_LOCATIONS:
+                valid_tags = convert_tags(sample.tags, scheme)
+                at = next(at for at, tag in enumerate(sample.tags) if tag != valid_tags[at])
+                word = excerpt(sample.words[at], width=24)
+                note = f"'{word}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
+                self._invalid_notes[scheme, len(self)] = note
+        text, joined = " ".join(sample.words), "\0".join(sample.words)
+        return Measures((text,), (joined + "\0" + " ".join(sample.tags), joined, normalize_text(text)))
+
+    def counts(self) -> dict[str, int]:
+        detector = self.scheme_detector
+        entities = {"entities": detector.type_counts.total()} if self.has_entities else {}
+        return {**super().counts(), "words": detector.tag_counts.total(), **entities}
+
+    def sample_tokens(self) -> Indices:
+        tokens: Indices = self.sizes("tokens")[:, 0] + NUM_SENTENCE_TOKENS
+        return tokens
+
+    def label_findings(self) -> Iterable[Finding]:
+        """Tag scheme, sentences with invalid tags, and the distribution of entity types or tags."""
+        if not len(self):
+            return
+        detector, scheme = self.scheme_detector, self.scheme_detector.scheme
+        variant = "" if self.has_entities else ":words"
+        if detector.ambiguity:
+            variant = f"{variant}_ambiguous" if variant else ":ambiguous"
+        yield self.finding(f"tag_scheme{variant}", scheme=scheme, ambiguity=detector.ambiguity)
+        if self.has_entities:
+            invalid, values = self.values(f"invalid_{scheme}"), {"scheme": scheme, "num_invalid": detector.num_invalid}
+            yield from self.sample_findings("invalid_tags", invalid, lambda n: self._invalid_notes[scheme, n], **values)
+            num_words, outside = detector.tag_counts.total(), detector.tag_counts[OUTSIDE]
+            yield self.finding("outside_words", outside, outside / num_words)
+            if MAX_OUTSIDE_FRACTION < outside / num_words < 1:
+                yield self.finding("imbalance:outside", num_words - outside)
+        if not self.classes or (len(self.classes) == 1 and not self.has_entities):
+            yield self.finding("no_entities" if self.has_entities else "single_class")
+        else:
+            yield from self.class_findings()
+
+    def rare_findings(self) -> Iterable[Finding]:
+        return super().rare_findings() if self.train is None else ()
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        yield from self.unseen_class_findings()
+        yield from self.leak_findings()
+
+    def report_fields(self, valid: TagSurvey) -> dict[str, Any]:
+        train_tags, valid_tags = self.scheme_detector.tag_counts, valid.scheme_detector.tag_counts
+        class_counts = [ClassCounts("words_by_tag", train_tags, valid_tags)]
+        if self.has_entities and self.scheme_detector.type_counts:
+            valid_types: Mapping[str, int] = valid.classes if valid.has_entities else {}
+            class_counts.insert(0, ClassCounts("entities_by_type", self.classes, valid_types))
+        return {"class_counts": tuple(class_counts)}
+
+
+class QASurvey(Survey[QASample]):
+    """Survey of questions with answers in a context: also the unanswerable questions and the relocated answers.
+
+    Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
+    """
+
+    task, unit, sides = "qa", "questions", ("context", "answer", "question")
+    reader, findings = read_qa, tables.QA
+    leaks = ("leak", "leak_question", "leak_context", "leak_article")
+
+    @cached_property
+    def _json_documents(self) -> dict[str, bool]:
+        """whether a file is one JSON document"""
+        return {}
+
+    @property
+    def classes(self) -> Counter[str]:
+        unanswerable = int(self.values("unanswerable").sum())
+        return Counter({"answerable": len(self) - unanswerable, "unanswerable": unanswerable})
+
+    def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
+        """In a file that is one JSON document, questions are counted instead of lines."""
+        if path not in self._json_documents:
+            is_json = file_format(path) == ".json"
+            self._json_documents[path] = is_json and read_json_document(existing_file(path)) is not None
+        return Location(path, line, text, "question" if self._json_documents[path] else "")
+
+    def _preview(self, sample: QASample) -> str:
+        answer = excerpt(sample.answers[0], width=24) if sample.is_answerable else "no answer"
+        return f"{excerpt(sample.question, width=48)} → {answer}"
+
+    def _measure(self, sample: QASample) -> Measures:
+        question = f"{sample.context}\0{sample.question}"
+        answered = "\0".join((question, *sorted(set(sample.answers))))
+        return Measures(
+            (sample.context, max(sample.answers, key=len, default=""), sample.question),
+            (answered, question, sample.context, sample.split_key),
+            checked_texts=(sample.context, sample.question),
+            numbers={"unanswerable": not sample.is_answerable, "relocated": sample.num_relocated},
+        )
+
+    def counts(self) -> dict[str, int]:
+        contexts, articles = (len(np.unique(self.hashes(kind))) for kind in (2, 3))
+        num_articles = {"articles": articles} if articles < contexts else {}
+        return {"questions": len(self), "contexts": contexts, **num_articles, "files": len(self.entries)}
+
+    def sample_tokens(self) -> Indices:
+        tokens: Indices = self.sizes("tokens")[:, [0, 2]].sum(axis=1) + NUM_SPECIAL_TOKENS
+        return tokens
+
+    def label_findings(self) -> Iterable[Finding]:
+        """Relocated answers, and the number of questions with and without an answer."""
+        relocated, unanswerable, total = self.values("relocated"), self.classes["unanswerable"], len(self)
+        indices = np.flatnonzero(relocated)
+        yield from self.sample_findings("wrong_answer_offsets", indices, num_answers=int(relocated.sum()))
+        if not unanswerable:
+            return
+        fraction = unanswerable / total
+        yield self.finding("unanswerable", unanswerable, fraction)
+        if fraction == 1:
+            yield self.finding("no_answers")
+        elif max(fraction, 1 - fraction) > MAX_CLASS_FRACTION:
+            larger = max(unanswerable, total - unanswerable)
+            relation = "without" if fraction > MAX_CLASS_FRACTION else "with"
+            yield self.finding("imbalance", larger, larger / total, relation=relation)
+
+    def last_findings(self) -> Iterable[Finding]:
+        words = self.values("answer_words")
+        long_answers = np.flatnonzero(words > MAX_ANSWER_WORDS)
+        return self.sample_findings("long_answer", long_answers, lambda n: f"{words[n]:,} words")
+
+    def report_fields(self, valid: QASurvey) -> dict[str, Any]:
+        if not self.classes["unanswerable"] and not valid.classes["unanswerable"]:
+            return {"class_counts": ()}
+        return {"class_counts": (ClassCounts("questions", self.classes, valid.classes if valid.entries else {}),)}
+
+
+# -- documents of language modeling
+
+
+class LineHashes:
+    """Hashes and sizes of long lines, without case and punctuation.
+
+    Above `MAX_LINE_HASHES`, only hashes with one zero bit at the end are kept, then with two, and so on. The choice depends
+    only on the line, so lines of two datasets can be compared, and the sample represents all lines.
+    """
+
+    def __init__(self) -> None:
+        self.mask = 0
+        self.hashes, self.sizes = array("Q"), array("I")
+
+    def add(self, line: str) -> None:
+        words = normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
+        # a line of dashes is normalized to itself
+        if len(words) < MIN_LINE_LENGTH or not any(map(str.isalnum, words)):
+            return
+        if (line_hash := hash_text(words)) & self.mask:
+            return
+        self.hashes.append(line_hash)
+        self.sizes.append(min(len(line), 0xFFFFFFFF))
+        if len(self.hashes) > MAX_LINE_HASHES:
+            self.subsample(2 * self.mask + 1)
+
+    def subsample(self, mask: int) -> None:
+        self.mask |= mask
+        hashes, sizes = self.arrays()
+        kept = (hashes & np.uint64(self.mask)) == 0
+        self.hashes = array("Q", hashes[kept].tobytes())
+        self.sizes = array("I", sizes[kept].astype(np.uint32).tobytes())
+
+    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        return np.array(self.hashes, dtype=np.uint64), np.array(self.sizes, dtype=np.int64)
+
+    @property
+    def sampling_step(self) -> int:
+        """Number of lines per kept line."""
+        return self.mask + 1
+
+
+class DocumentStats:
+    """Sums over the passages of one document."""
+
+    def __init__(self, first: Passage) -> None:
+        self.line = first.line
+        self.sizes = [0, 0, 0]
+        """words, characters and estimated tokens"""
+        self.num_bytes = 0
+        self.exact_hash, self.normalized_hash = blake2b(digest_size=8), blake2b(digest_size=8)
+        self.unbroken_length = 0
+        """characters since the last space"""
+
+    def add(self, text: str) -> int:
+        """Add a passage; returns the length of the section without a space at the start of the passage, including the
+        characters of previous passages."""
+        words = text.split()
+        encoded = text.encode("utf-8", "surrogatepass")
+        added = len(words), len(text), estimate_tokens(len(words), len(encoded))
+        self.sizes = [total + size for total, size in zip(self.sizes, added, strict=True)]
+        self.num_bytes += len(encoded)
+        self.exact_hash.update(encoded)
+        # passages end at spaces, so the sequence of words does not depend on the division into passages
+        self.normalized_hash.update(f"{normalize_text(text)} ".encode("utf-8", "surrogatepass"))
+        if words == [text]:
+            self.unbroken_length += len(text)
+            return self.unbroken_length
+        length = self.unbroken_length + (len(words[0]) if words and not text[0].isspace() else 0)
+        self.unbroken_length = len(words[-1]) if words and not text[-1].isspace() else 0
+        return length
+
+
+class TextSurvey(Survey[Passage]):
+    """Survey of documents: also their lines and characters.
+
+    Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1).
+    """
+
+    task, unit, sides = "lm", "documents", ("document",)
+    findings = tables.TEXT
+    leaks = ("leak", "leak_near_duplicate")
+    min_samples = 200_000
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._passage_size = passage_size(self.entries)
+        self.num_passages = self.num_lines = self.num_bytes = 0
+        self.characters: set[str] = set()
+        self.lines = LineHashes()
+        self._passage_hashes: set[int] = set()
+        """hashes of at most two different passages"""
+
+    @classmethod
+    def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
+        train_entries, valid_entries = list(text_files(data)), list(text_files(valid))
+        check_columns([*train_entries, *valid_entries], columns)
+        return train_entries, valid_entries
+
+    def _survey_entry(self, samples: Iterator[Passage]) -> None:
+        document: DocumentStats | None = None
+        for passage in samples:
+            if passage.starts_document:
+                self._close_document(document)
+                document = DocumentStats(passage)
+            self._add_sample(passage, document)
+            if self.num_passages % PROGRESS_INTERVAL == 0:
+                self._report_progress(self.num_passages)
+        self._close_document(document)
+
+    def _add_sample(self, sample: Passage, stats: Any = None) -> None:
+        """Count a passage of the document with these statistics."""
+        document: DocumentStats = stats
+        text, length_before = sample.text, document.unbroken_length
+        if length_before <= MAX_UNBROKEN_LENGTH < document.add(text):
+            self.tallies["no_whitespace"].add(_line_location(sample, 0, excerpt(text)))
+        has_issues = any(find_quality_issues(text))
+        is_unbroken = document.unbroken_length > self._passage_size  # such text repeats itself
+        for number, line in enumerate(text.split("\n")):
+            self.num_lines += bool(line)
+            if not is_unbroken:
+                self.lines.add(line)
+            for key, position in find_quality_issues(line) if has_issues else ():
+                self.tallies[key].add(_line_location(sample, number, excerpt(line, position)))
+        if len(self._passage_hashes) < 2:
+            self._passage_hashes.add(hash_text(text))
+        self.characters.update(text)
+        self.num_passages += 1
+
+    def _close_document(self, document: DocumentStats | None) -> None:
+        if document is None:
+            return
+        for measure, size in zip(MEASURES, document.sizes, strict=True):
+            self.keep(f"document_{measure}", size)
+        self.num_bytes += document.num_bytes
+        digests = document.exact_hash.digest(), document.normalized_hash.digest()
+        self._append(document.line, (int.from_bytes(digest, "little") for digest in digests))
+
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Passage | SkippedRow]:
+        keys: set[str] = set()
+
+        def record_error(key: str, error: DataError) -> None:
+            keys.add(key)
+            on_error(key, error)
+
+        items = iterate_passages(entry, self.columns, record_error, self._passage_size)
+        # only the encoding is reported for a file with invalid UTF-8
+        return (item for item in items if not (isinstance(item, SkippedRow) and "encoding" in keys))
+
+    def _indexed_samples(self) -> Iterator[Passage]:
+        return (passage for passage in self._readable_samples() if passage.starts_document)
+
+    def _preview(self, sample: Passage) -> str:
+        return excerpt(sample.text.lstrip())
+
+    def find_lines(self, hashes: Iterable[int], occurrence: int = 1) -> dict[int, Location]:
+        """Locations of the first or the second line with each hash, read again."""
+        remaining = dict.fromkeys(hashes, occurrence)
+        locations: dict[int, Location] = {}
+        for passage in self._readable_samples():
+            for number, line in enumerate(passage.text.split("\n")):
+                if len(line) >= MIN_LINE_LENGTH and (line_hash := hash_text(normalize_text(line))) in remaining:
+                    remaining[line_hash] -= 1
+                    if not remaining[line_hash]:
+                        locations[line_hash] = _line_location(passage, number, excerpt(line))
+                        del remaining[line_hash]
+            if not remaining:
+                break
+        return locations
+
+    def total(self, measure: str) -> int:
+        return int(self.sizes(measure).sum())
+
+    def num_units(self) -> int:
+        return self.total("characters")
+
+    def can_split(self) -> bool:
+        return len(self._passage_hashes) > 1
+
+    def _population(self, per: str) -> int:
+        return {"rows": self.rows, "lines": self.num_lines, "passages": self.num_passages}[per]
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "documents": len(self),
+            "files": len(self.entries),
+            "lines": self.num_lines,
+            "words": self.total("words"),
+            "characters": self.total("characters"),
+            "unique_characters": len(self.characters),
+            "bytes": self.num_bytes,
+        }
+
+    def lengths(self) -> Lengths:
+        return replace(super().lengths(), max_length=0)
+
+    def last_findings(self) -> Iterable[Finding]:
+        repeated = SortedHashes(self.lines.arrays()[0]).duplicates()
+        if self._text_fraction(repeated) > MIN_REPEATED_FRACTION:
+            yield self._line_finding("duplicate_lines", repeated, self, "same as")
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        """Leaked documents, and leaked passages, which are found by their lines."""
+        yield from self.leak_findings()
+        for survey, other in ((self.train, self), (self, self.train)):
+            survey.lines.subsample(other.lines.mask)
+        leaked = np.flatnonzero(np.isin(self.lines.arrays()[0], self.train.lines.arrays()[0]))
+        if len(leaked):
+            fraction = self._text_fraction(leaked)
+            is_high, is_low = fraction > HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
+            severity: Severity = "error" if is_high else "note" if is_low else "warning"
+            yield self._line_finding("leak_lines", leaked, self.train, "in training data:", severity)
+
+    def _text_fraction(self, lines: NDArray[np.int64]) -> float:
+        """Characters of these lines as a fraction of all text, extrapolated from the sample of lines."""
+        characters = int(self.lines.arrays()[1][lines].sum())
+        return min(1.0, self.lines.sampling_step * characters / max(self.total("characters"), 1))
+
+    def _line_finding(
+        self, key: str, lines: NDArray[np.int64], other: TextSurvey, word: str, severity: Severity | None = None
+    ) -> Finding:
+        """Finding about lines also present in another survey, or earlier in the same survey."""
+        step = self.lines.sampling_step
+        first = list(dict.fromkeys(self.lines.arrays()[0][lines].tolist()))[:MAX_LOCATIONS]
+        locations, origins = self.find_lines(first, occurrence=2 if other is self else 1), other.find_lines(first)
+        return self.finding(
+            key,
+            len(lines) * step,
+            self._text_fraction(lines),
+            _join_locations(locations, origins, word),
+            severity,
+            sampling=f", estimated from 1 in {step} lines" if step > 1 else "",
+        )
+
+
+class DocumentSurvey(TextSurvey):
+    """Survey of documents for pretraining of encoders, with next-sentence prediction across documents."""
+
+    task = "mlm"
+    findings = tables.DOCUMENTS
+
+    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
+        yield from super().comparison_findings(splits)
+        if len(self.train) == 1:
+            yield self.train.finding("single_document", 1)
+
+
+def _line_location(passage: Passage, line: int, text: str) -> Location:
+    """Location of a line of a passage, counted from 0. In a table, the location of the row."""
+    offset = 0 if file_format(passage.path) in TABLE_SUFFIXES else line
+    return Location(passage.path, passage.line + offset, text)
+
+
+def _join_locations(
+    locations: Mapping[int, Location], origins: Mapping[int, Location], word: str
+) -> tuple[Location, ...]:
+    """Locations, each with the location of the same line elsewhere in parentheses."""
+    joined = []
+    for key, location in locations.items():
+        text = location.text
+        if (origin := origins.get(key)) is not None:
+            is_same_file = origin.path == location.path
+            place = f"line {origin.line}" if is_same_file else f"{origin.path}:{origin.line}"
+            text = f"{text}  ({word} {place})"
+        joined.append(replace(location, text=text))
+    return tuple(joined)
