@@ -16,7 +16,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import Causal, Padding
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import FeedForward, GatedFeedForward, Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.blocks.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
@@ -364,3 +364,26 @@ def test_the_steps_of_a_decoding_are_joined_into_one_map() -> None:
     assert joined.shape == (1, 2, 3, 3)
     assert all(torch.equal(joined[:, :, n : n + 1, : n + 1], steps[n]) for n in range(3))
     assert not joined.triu(1).any()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gated_feed_forward_layer_is_that_of_modernbert(bias: bool) -> None:
+    from transformers import ModernBertConfig
+    from transformers.models.modernbert.modeling_modernbert import ModernBertMLP
+
+    theirs: Any = noisy(ModernBertMLP(ModernBertConfig(hidden_size=6, intermediate_size=10, mlp_bias=bias)))
+    ours, x = GatedFeedForward(6, 10, bias=bias).double(), noise(2, 3, 6).requires_grad_()
+    ours.up.load_state_dict(theirs.Wi.state_dict())
+    ours.down.load_state_dict(theirs.Wo.state_dict())
+    near(ours(x), theirs(x))
+    for mine, right in zip(
+        grads(ours(x), [x, *ours.parameters()]), grads(theirs(x), [x, *theirs.parameters()]), strict=True
+    ):
+        near(mine, right)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_block_without_bias_has_matrices_and_norm_weights_only(gated: bool) -> None:
+    block = noisy(transformer_block(6, 2, 10, norm="pre", gated=gated, bias=False, cross=True))
+    assert all(name.endswith("weight") for name, _ in block.named_parameters())
+    assert block(noise(2, 3, 6), noise(2, 4, 6)).isfinite().all()

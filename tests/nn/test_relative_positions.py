@@ -16,6 +16,7 @@ from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocume
 from regard.nn.attention.relative_positions import (
     AttentionPosition,
     BoundPosition,
+    DisentangledPosition,
     PositionIds,
     Rotary,
     Shaw,
@@ -408,3 +409,56 @@ def test_rms_norm_includes_the_residual_sum(kind: torch.dtype) -> None:
         near(norm(*given), right)
     block = Residual(nn.Identity(), 6, "post", norm_type=RMSNorm).double()
     near(block(x.double()), block.norm(2 * x.double()))
+
+
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(("buckets", "furthest"), [(8, 32), (0, 6)])
+@pytest.mark.parametrize("terms", [("c2p", "p2c"), ("c2p",), ("p2c",)])
+def test_disentangled_scores_are_those_of_deberta(share: bool, buckets: int, furthest: int, terms: Any) -> None:
+    from transformers import DebertaV2Config
+    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+
+    width, length = H * D, 40
+    config = DebertaV2Config(
+        hidden_size=width, num_attention_heads=H, pos_att_type=list(terms), relative_attention=True, share_att_key=share,
+        position_buckets=buckets or -1, max_relative_positions=furthest, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    theirs: Any = noisy(DisentangledSelfAttention(config), 3)
+    position = noisy(DisentangledPosition(width, 2, buckets, furthest, terms, not share, nn.LayerNorm(width)), 4)
+    one = noisy(Attention(width, H, scale=position.scale(D)), 5)
+    with torch.no_grad():
+        sides = (theirs.query_proj, theirs.key_proj, theirs.value_proj)
+        one.qkv.weight.copy_(torch.cat([side.weight for side in sides]))
+        one.qkv.bias.copy_(torch.cat([side.bias for side in sides]))
+        for term, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
+            if not share and term in terms:
+                position.projections[1][term].load_state_dict(getattr(theirs, name).state_dict())
+    x, valid = noise(2, length, width).requires_grad_(), torch.tensor([length, 31])
+    hidden = (torch.arange(length) < valid[:, None])[:, None, None]
+    inside = position.bind(PositionIds(), one, 1)
+    q, k, v = one.project(x)
+    ours = one.attend(q, k, v, Padding(valid), position=inside).transpose(1, 2).flatten(2)
+    right = theirs(x, hidden.expand(-1, 1, length, -1), rel_embeddings=position.norm(position.table.weight))[0]
+    near(ours, right, 1e-6)
+    learned = [x, position.table.weight]
+    for mine, wanted in zip(grads(ours, learned), grads(right, learned), strict=True):
+        near(mine, wanted, 1e-6)
+    (mine,), parts = grads(ours, [one.qkv.weight]), grads(right, [side.weight for side in sides])
+    near(mine, torch.cat(parts), 1e-6)
+
+
+def test_each_block_has_its_own_projections_of_a_disentangled_position() -> None:
+    width = H * D
+    position = DisentangledPosition(width, 2, 8, 32, own_projections=True)
+    blocks = [transformer_block(width, H, 8) for _ in range(2)]
+    for block in blocks:
+        block.attend.inner.scale = position.scale(D)
+    stack, x = noisy(Stack(blocks, position=position)), noise(1, 5, width)
+    before, _ = stack(x)
+    with torch.no_grad():
+        position.projections[1]["c2p"].weight.zero_()
+    assert not torch.allclose(stack(x)[0], before)
+    assert torch.allclose(
+        stack(x, taps=[0])[1][0], blocks[0](x, position=position.bind(PositionIds(), blocks[0].attend.inner, 0))
+    )

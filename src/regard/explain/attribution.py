@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.explain.rollout import AttentionLayer, RowAttention, relevance, slice_records
+from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.recording import named_attentions, record_attention
 from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecord, Batch
@@ -116,7 +117,11 @@ def attribution_bytes(body: Any, batch: Batch) -> int:
     length, rows = batch.inputs.shape[-1], batch.inputs.numel() // max(batch.inputs.shape[-1], 1)
     marked = 0 if batch.global_tokens is None else int(batch.global_tokens.sum(-1).max())
     places = named_attentions(body).values()
-    wide = [min(length, window.left + window.right + 1 + marked) for window in body.windows] or [length] * len(places)
+    wide = [
+        # other modules record the weights of all keys, also under a window
+        min(length, window.left + window.right + 1 + marked) if isinstance(place, LongformerAttention) else length
+        for window, place in zip(body.windows or [None] * len(places), places, strict=False)
+    ]
     heads = [place.heads for place in places]
     weights = sum(many * columns for many, columns in zip(heads, wide, strict=False))
     return GRADIENT_MEMORY_FACTOR * 4 * rows * length * weights * body.repeats

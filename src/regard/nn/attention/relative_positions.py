@@ -3,6 +3,7 @@
 Rotary    rotates queries and keys by angles proportional to their positions (Su et al. 2021); works with any kernel
 T5Bias    adds a learned bias per head and distance bucket to the scores (Raffel et al. 2020)
 Shaw      adds a learned vector per distance to the keys and values (Shaw et al. 2018)
+Disentangled  adds products of queries and keys with projected vectors per distance (DeBERTa, He et al. 2021)
 
 A `Stack` has one position module for all blocks or one per block, for self-attention only.
 Distances are key − query: earlier keys have negative distances. Shape letters as in attention.py.
@@ -13,14 +14,17 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.errors import SettingError
 from regard.nn.attention.positions import SinusoidLayout, table_dtype
+from regard.nn.kernels.linear import Linear
 
 T = TypeVar("T")
 RelativeKind = Literal["none", "rotary", "rotary-halves", "t5", "shaw"]
@@ -73,6 +77,10 @@ class AttentionPosition(nn.Module):
 
     def check(self, heads: int, head_width: int) -> None:
         """Raise an error if the position does not fit the number or width of heads."""
+
+    def bind(self, position_ids: PositionIds, attention: nn.Module, layer: int) -> BoundPosition:
+        """The position in one forward pass of an attention module, which is the self-attention of block `layer`."""
+        return BoundPosition(self, position_ids)
 
     def rotate(
         self,
@@ -248,7 +256,8 @@ class Shaw(AttentionPosition):
         return by_distance @ self.values.weight.to(weights.dtype)
 
 
-class BoundPosition(NamedTuple):
+@dataclass
+class BoundPosition:
     """An `AttentionPosition` with the position ids of one forward pass."""
 
     position: AttentionPosition
@@ -270,6 +279,104 @@ class BoundPosition(NamedTuple):
     def memoize_bias(self, mask: object, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Cached result of `make`, computed from a mask and a bias that all blocks share."""
         return self.position_ids.memoize((self.position, mask), key, make)
+
+
+DisentangledTerm = Literal["c2p", "p2c"]
+"""content-to-position: query · vector of the distance; position-to-content: key · vector of the distance."""
+
+
+class DisentangledPosition(AttentionPosition):
+    """Vectors per bucket of distances, shared by all blocks and projected like queries and keys by each block.
+
+    score = (q · k + q · K(r) + k · Q(r)) · scale, where r is the vector of the distance query − key, K and Q are the
+    projections of the block's keys and queries (`own_projections`: further projections of each block), and
+    `scale` = 1/√(d · (1 + number of terms)) is the scale of the attention module (`DisentangledPosition.scale`).
+
+    Distances below `buckets / 2` have one vector each, larger distances logarithmic buckets up to `max_distance`."""
+
+    has_bias = True
+
+    def __init__(
+        self,
+        width: int,
+        depth: int,
+        buckets: int = 256,
+        max_distance: int = 512,
+        terms: Sequence[DisentangledTerm] = ("c2p", "p2c"),
+        own_projections: bool = False,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        """`buckets`: 0: one vector per distance up to `max_distance`. `norm`: norm of the vectors."""
+        super().__init__()
+        self.buckets, self.max_distance, self.terms = buckets, max_distance, tuple(terms)
+        self.span = buckets or max_distance
+        self.table = nn.Embedding(2 * self.span, width)
+        nn.init.normal_(self.table.weight, std=0.02)
+        self.norm = norm or nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.projections = nn.ModuleList(
+            nn.ModuleDict({term: Linear(width, width) for term in self.terms})
+            for _ in range(depth if own_projections else 0)
+        )
+
+    def scale(self, head_width: int) -> float:
+        """Scale of the attention modules with this position."""
+        return (head_width * (1 + len(self.terms))) ** -0.5
+
+    def bind(self, position_ids: PositionIds, attention: nn.Module, layer: int) -> BoundPosition:
+        return BoundDisentangled(self, position_ids, attention, layer)
+
+    def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+        """Row of the table for distances query − key."""
+        if self.buckets:
+            # in float32, as the published code: other precisions round a few distances to the next bucket
+            middle = self.buckets // 2
+            away = torch.where(distance.abs() < middle, middle - 1, distance.abs())
+            steps = torch.log(away / middle) / torch.log(torch.tensor((self.max_distance - 1) / middle)) * (middle - 1)
+            far = (torch.ceil(steps) + middle).long() * distance.sign()
+            distance = torch.where(away <= middle, distance, far)
+        return (distance + self.span).clamp(0, 2 * self.span - 1)
+
+
+@dataclass
+class BoundDisentangled(BoundPosition):
+    """A `DisentangledPosition` in one block, with access to the projections of the block."""
+
+    attention: Any
+    layer: int
+
+    def bias(
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float
+    ) -> Float[Tensor, "B H Q K"] | None:
+        position: Any = self.position
+        (B, H, Q, _), K = q.shape, k.shape[-2]
+
+        def make() -> Tensor:
+            return position.bucket(-self.position_ids.distances(Q, K, q.device))
+
+        index = self.position_ids.memoize((position,), ("index", Q, K), make).expand(B, H, Q, K)
+        vectors = self.position_ids.memoize((position,), ("vectors",), lambda: position.norm(position.table.weight))
+        vectors = position.dropout(vectors)
+        total: Tensor | None = None
+        for term in position.terms:
+            projected = self.project(vectors, term).unflatten(-1, (H, -1)).transpose(0, 1)  # (H, 2 · span, d)
+            if term == "c2p":
+                scores = ((q * scale) @ projected.mT).gather(-1, index)
+            else:
+                scores = (projected @ (k * scale).mT).gather(-2, index)
+            total = scores if total is None else total + scores
+        return total
+
+    def project(self, vectors: Float[Tensor, "N D"], term: DisentangledTerm) -> Float[Tensor, "N D"]:
+        """Vectors of the distances as keys (c2p) or as queries (p2c)."""
+        position: Any = self.position
+        if position.projections:
+            projected: Tensor = position.projections[self.layer][term](vectors)
+            return projected
+        width, qkv = vectors.shape[-1], self.attention.qkv
+        part = slice(width, 2 * width) if term == "c2p" else slice(0, width)
+        return F.linear(vectors, qkv.weight[part], None if qkv.bias is None else qkv.bias[part])
 
 
 def make_position(

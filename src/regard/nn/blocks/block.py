@@ -17,7 +17,7 @@ from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, S
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.blocks.losses import linear_cross_entropy
-from regard.nn.blocks.norm import LayerNorm, RMSNorm
+from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear, linear, linear_activation
 from regard.nn.recording import is_recording, uncompiled_while_recording
 
@@ -36,11 +36,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Residual(nn.Module):
     """x + inner(x) with a norm: `post` LN(x + inner(x)) (Vaswani et al. 2017), `pre` x + inner(LN(x)), None: no norm.
 
-    `norm_type`: LayerNorm or RMSNorm."""
+    `norm_type`: makes the norm from width and eps, e.g. LayerNorm or RMSNorm."""
 
     def __init__(
         self, inner: nn.Module, width: int, norm: NormPlacement | None = "post", dropout: float = 0.0, eps: float = 1e-5,
-        norm_type: type[LayerNorm] | type[RMSNorm] = LayerNorm,
+        norm_type: Callable[[int, float], nn.Module] = LayerNorm,
     ) -> None:  # fmt: skip
         super().__init__()
         self.inner, self.placement = inner, norm
@@ -76,6 +76,27 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         made = linear_activation(x, self.up.weight, self.up.bias, self.activation_name)
         return self.down(self.dropout(self.activation(self.up(x)) if made is None else made))
+
+
+class GatedFeedForward(nn.Module):
+    """down(activation(a) · b) with (a, b) = up(x): GeGLU with `gelu`, SwiGLU with `swish` (Shazeer 2020)."""
+
+    def __init__(
+        self, width: int, hidden: int, activation: str = "gelu", dropout: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.up, self.down = Linear(width, 2 * hidden, bias), Linear(hidden, width, bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+        for matrix in (*self.up.weight.chunk(2), self.down.weight):
+            nn.init.xavier_uniform_(matrix)
+        if bias:
+            nn.init.zeros_(self.up.bias)
+            nn.init.zeros_(self.down.bias)
+
+    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        a, b = self.up(x).chunk(2, -1)
+        return self.down(self.dropout(self.activation(a) * b))
 
 
 class TransformerBlock(nn.Module):
@@ -180,7 +201,12 @@ class Stack(nn.Module):
             if where is None and memory is not None and memory[0].self_cache.has_past:
                 raise ValueError("Relative positions with a filled KV cache require at or position_ids.")
             standing = PositionIds(where)
-        return [BoundPosition(own, standing) for own in self.positions() if own is not None]
+        blocks: Any = self.blocks
+        return [
+            own.bind(standing, block.attend.inner, number)
+            for number, (block, own) in enumerate(zip(blocks, self.positions(), strict=True))
+            if own is not None
+        ]
 
     def cross_kv(self, context: Float[Tensor, "B K C"]) -> list[CrossCache]:
         blocks: Any = self.blocks
@@ -207,18 +233,32 @@ def _head_shape(block: nn.Module) -> tuple[int, int]:
 
 
 def transformer_block(
-    width: int, heads: int, hidden: int, *, cross: bool = False, norm: NormPlacement = "post", activation: str = "relu",
-    dropout: float = 0.0, attention_dropout: float = 0.0, feed_dropout: float = 0.0, eps: float = 1e-5,
-) -> TransformerBlock:  # fmt: skip
-    """Block of the original Transformer; `cross` adds cross-attention."""
+    width: int,
+    heads: int,
+    hidden: int,
+    *,
+    cross: bool = False,
+    norm: NormPlacement = "post",
+    activation: str = "relu",
+    gated: bool = False,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    feed_dropout: float = 0.0,
+    eps: float = 1e-5,
+    bias: bool = True,
+) -> TransformerBlock:
+    """Block of the original Transformer; `cross` adds cross-attention, `gated` a gate to the feed-forward layer, and
+    without `bias` linear layers and norms have no bias."""
 
     def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, width, norm, dropout, eps)
+        return Residual(inner, width, norm, dropout, eps, functools.partial(LayerNorm, bias=bias))
 
+    feed = GatedFeedForward if gated else FeedForward
+    attention = functools.partial(Attention, width, heads, bias=bias, dropout=attention_dropout)
     return TransformerBlock(
-        attend=residual(Attention(width, heads, dropout=attention_dropout)),
-        cross=residual(Attention(width, heads, context_width=width, dropout=attention_dropout)) if cross else None,
-        feed=residual(FeedForward(width, hidden, activation, feed_dropout)),
+        attend=residual(attention()),
+        cross=residual(attention(context_width=width)) if cross else None,
+        feed=residual(feed(width, hidden, activation, feed_dropout, bias)),
     )
 
 

@@ -48,7 +48,7 @@ def _is_supported_block(block: Any, x: Tensor, memory: StaticCache) -> bool:
     attention = attend.inner
     if attend.placement != "pre" or feed.placement != "pre" or feed.inner.activation_name not in FUSED_ACTIVATIONS:
         return False
-    if attention.is_cross:
+    if attention.is_cross or attend.norm.bias is None or feed.norm.bias is None:
         return False
     assert memory.k is not None and memory.v is not None
     wide = feed.inner.down.weight

@@ -12,6 +12,7 @@ from regard.errors import RegardError
 from regard.nn.attention.masks import (
     AttentionMask,
     GlobalTokens,
+    Memoized,
     PackedDocuments,
     Padding,
     SlidingWindow,
@@ -100,23 +101,27 @@ class Pooler(nn.Module):
 
 
 class EncoderOnly(Body):
-    """`windows`: tokens on each side that each block attends to, in addition to `Batch.global_tokens`; empty: all
+    """`windows`: tokens on each side that each block attends to, in addition to `Batch.global_tokens`; None or empty: all
     tokens. `dilations`: dilation per block and head; empty: 1."""
 
     def __init__(
-        self, embedding: EncoderEmbedding, encoder: Stack, pooler: Pooler | None = None, windows: Sequence[int] = (),
+        self,
+        embedding: EncoderEmbedding,
+        encoder: Stack,
+        pooler: Pooler | None = None,
+        windows: Sequence[int | None] = (),
         dilations: Sequence[Sequence[int]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.embedding, self.encoder = embedding, encoder
         if pooler is not None:
             self.pooler = pooler
         self.has_pooler = pooler is not None
         steps = dilations or [()] * len(windows)
-        kinds = {
-            key: SlidingWindow(key[0], key[0], key[1] or 1) for key in zip(windows, map(tuple, steps), strict=True)
-        }
-        self.windows = [kinds[key] for key in zip(windows, map(tuple, steps), strict=True)]
+        self.windows: list[SlidingWindow | None] = [
+            None if size is None else SlidingWindow(size, size, tuple(dilation) or 1)
+            for size, dilation in zip(windows, steps, strict=True)
+        ]
 
     @property
     def tokens(self) -> TokenEmbedding:
@@ -147,12 +152,14 @@ class EncoderOnly(Body):
             return and_masks(packed, real)
         marked = None if batch.global_tokens is None else GlobalTokens(batch.global_tokens, batch.max_global_tokens)
         rest = and_masks(packed, real)
-        # one mask object per window, shared by all blocks with the window
-        made: dict[SlidingWindow, AttentionMask | None] = {}
+        # one mask object per form of window, shared by all blocks with the window
+        masks: dict[object, AttentionMask | None] = {None: rest}
         for window in self.windows:
-            if window not in made:
-                made[window] = and_masks(window if marked is None else window | marked, rest)
-        return [made[window] for window in self.windows]
+            form = None if window is None else (window.left, window.dilation)
+            if window is not None and form not in masks:
+                mask = and_masks(window if marked is None else window | marked, rest)
+                masks[form] = None if mask is None else Memoized(mask)
+        return [masks[None if window is None else (window.left, window.dilation)] for window in self.windows]
 
 
 def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> Float[Tensor, "N D"]:
