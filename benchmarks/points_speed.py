@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.kernels.cuda_graph import capture
-from regard.nn.points.body import point_head
-from regard.nn.points.hierarchy import build_hierarchy
+from regard.nn.points.body import build_hierarchy, point_head
 from regard.systems.point import PRESETS, build
 from regard.types import Batch, Offsets
 

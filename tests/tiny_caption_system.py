@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from regard.data.images.captions import CaptionedImage
 from regard.data.settings import DataSettings
 from regard.model import Model, ModelSpec, assemble
-from regard.nn.recurrent.recurrent_state import RecurrentState
+from regard.nn.recurrent.rnn import RecurrentState
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS

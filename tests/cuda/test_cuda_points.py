@@ -20,9 +20,8 @@ from regard import capabilities
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.points import knn as knn_module
 from regard.nn.points.body import PointTransformer, point_head
-from regard.nn.points.farthest_point import farthest_point_sampling
 from regard.nn.points.knn import knn, knn_grid, knn_interpolation
-from regard.nn.points.packing import CloudSizes
+from regard.nn.points.packing import CloudSizes, farthest_point_sampling
 from regard.systems.point import PRESETS, Config, build
 from regard.types import Batch, Offsets
 

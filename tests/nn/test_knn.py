@@ -12,11 +12,9 @@ from torch import Tensor
 
 import point_transformer_reference as reference
 from regard.errors import RegardError
-from regard.nn.points import farthest_point
 from regard.nn.points import knn as knn_module
-from regard.nn.points.farthest_point import farthest_point_sampling
 from regard.nn.points.knn import knn, knn_grid, knn_interpolation, limit_duplicates
-from regard.nn.points.packing import CloudSizes
+from regard.nn.points.packing import CloudSizes, farthest_point_sampling
 from regard.types import Offsets
 
 KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place")
@@ -245,8 +243,8 @@ def test_slices_of_a_large_point_cloud_choose_the_same(kind: str, dtype: Any, mo
     for rate in (1, 3):
         wanted = farthest_point_sampling(x, packing, packing.downsampled(rate))
         with monkeypatch.context() as patch:
-            patch.setattr(farthest_point, "SLICED_MIN_POINTS", 100)
-            patch.setattr(farthest_point, "SLICE_SIZE", 16)
+            patch.setattr("regard.nn.points.packing.SLICED_MIN_POINTS", 100)
+            patch.setattr("regard.nn.points.packing.SLICE_SIZE", 16)
             assert torch.equal(farthest_point_sampling(x, packing, packing.downsampled(rate)), wanted)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.nn.recording import record_attention
-from regard.nn.recurrent.recurrent_state import RecurrentState
+from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, MultiplicativeScore, ScoreAttention, make_score
 
 torch.manual_seed(0)

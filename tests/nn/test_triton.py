@@ -171,7 +171,7 @@ NEARBY = """
 import torch
 from regard.nn.points import triton_kernels
 from regard.nn.points import knn as neighbours
-from regard.nn.points import farthest_point as spreading
+from regard.nn.points.packing import farthest_point_sampling
 from regard.nn.points.packing import CloudSizes
 
 torch.manual_seed(0)
@@ -181,7 +181,7 @@ for counts, count in some(((15, 5, 20, 1), 3), ((1,), 4), ((17, 17), 16), ((20, 
     for places in some(torch.randn(total, 3).round(), torch.zeros(total, 3), torch.randn(total, 3) + 1e4):
         assert torch.equal(triton_kernels.knn(places, places, packing, packing, count), neighbours.knn(places, packing, count))
         kept = packing.downsampled(3)
-        chosen = spreading.farthest_point_sampling(places, packing, kept)
+        chosen = farthest_point_sampling(places, packing, kept)
         assert torch.equal(triton_kernels.farthest_point_sampling(places, packing, kept), chosen), counts
         few = places[chosen]
         assert torch.equal(triton_kernels.knn(few, places, kept, packing, 3), neighbours.knn(few, kept, 3, places, packing))

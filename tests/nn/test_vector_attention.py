@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import point_transformer_reference as reference
 from regard.errors import RegardError
-from regard.nn.points.body import TransitionDown, max_over_neighbors
-from regard.nn.points.hierarchy import find_neighbors
+from regard.nn.points.body import TransitionDown, find_neighbors, max_over_neighbors
 from regard.nn.points.packing import CloudSizes
 from regard.nn.points.vector_attention import (
     BatchNormRows,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.recurrent.lstm_gates import lstm_cell
+from regard.nn.recurrent.rnn import lstm_cell
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.captioners import show_and_tell, show_attend_tell
 from regard.types import Batch

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import body as points
-from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
-from regard.nn.points.hierarchy import lexicographic_order
+from regard.nn.points.body import PointTransformer, lexicographic_order, point_cloud_head, point_head
 from regard.nn.points.packing import CloudSizes
 from regard.nn.recording import named_attentions, record_attention
 from regard.runs.info import info
@@ -91,11 +90,11 @@ def test_point_clouds_of_one_batch_equal_each_alone_and_as_rows(form: Any) -> No
 
 @forms
 def test_neighbor_lists_are_computed_once_for_each_level(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.nn.points import hierarchy
+    from regard.nn.points import body as point_body
 
     asked = []
-    real = hierarchy.knn
-    monkeypatch.setattr(hierarchy, "knn", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
+    real = point_body.knn
+    monkeypatch.setattr(point_body, "knn", lambda *args: asked.append(args[2]) or real(*args))  # type: ignore[func-returns-value]
     body_of(variant=form)(packed((23,)))
     assert sorted(asked) == [4, 5, 5, 6, 6]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import regard
 from regard.model import Model
 from regard.nn.recording import record_attention
-from regard.nn.recurrent.gru import GRUCell
+from regard.nn.recurrent.rnn import GRUCell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
 from regard.systems import rnnsearch
 from regard.types import Batch

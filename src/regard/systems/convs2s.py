@@ -25,7 +25,7 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
-from regard.nn.recurrent.recurrent_state import RecurrentState
+from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig

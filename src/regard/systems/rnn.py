@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.embeddings import SharedEmbeddings
-from regard.nn.recurrent.recurrent_state import RecurrentState
 from regard.nn.recurrent.rnn import (
     CellName,
     CompactTargets,
     ReadingOrder,
     RecurrentDecoder,
     RecurrentEncoder,
+    RecurrentState,
     RecurrentTensors,
 )
 from regard.systems.common import recipes

@@ -18,9 +18,7 @@ from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.kernels.linear import Linear
-from regard.nn.recurrent.gru import BidirectionalGRU, GRUCell
-from regard.nn.recurrent.recurrent_state import RecurrentState
-from regard.nn.recurrent.rnn import CompactTargets
+from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig

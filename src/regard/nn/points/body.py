@@ -1,8 +1,9 @@
 """Body of Point Transformer: an encoder with coarser and wider stages, and a decoder back to all points.
 
-Encoder stages sample points by farthest point sampling and max-pool the features of their neighbors; blocks apply
-vector attention to the neighbors (nn/points/vector_attention.py); decoder stages interpolate from the nearest coarse
-points (nn/points/hierarchy.py).
+Levels of sampled points, their neighbors and interpolation weights are computed from the coordinates only, once before
+the network, and shared by all blocks of a level. Encoder stages sample points by farthest point sampling and max-pool
+the features of their neighbors; blocks apply vector attention to the neighbors (nn/points/vector_attention.py); decoder
+stages interpolate from the nearest coarse points.
 
 Shape letters: N points of all point clouds, M of a coarser level, K neighbors, B point clouds, C and D widths.
 """
@@ -10,18 +11,146 @@ Shape letters: N points of all point clouds, M of a coarser level, K neighbors, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.capabilities import disable_compile
 from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear, linear
-from regard.nn.points.hierarchy import PointLevel, build_hierarchy
+from regard.nn.points.knn import knn, knn_interpolation
+from regard.nn.points.packing import CloudSizes, farthest_point_sampling
 from regard.nn.points.vector_attention import BatchNormRows, Neighbors, VectorAttention, gather_rows
 from regard.types import Batch, Body, BodyOutput, Offsets
+
+# -- levels
+
+
+@dataclass(frozen=True)
+class PointLevel:
+    """One level of all point clouds."""
+
+    point_index: Int[Tensor, "M"]
+    """Indices into the input points."""
+    neighbors: Neighbors
+    """Neighbors within the level."""
+    cloud_index: Int[Tensor, "M"]
+    """Point cloud of each point."""
+    points_per_cloud: int
+    """Points per point cloud, if equal for all point clouds at all levels; else 0."""
+    finer_neighbors: Neighbors | None = None
+    """Neighbors in the finer level; None: this is the finest level."""
+    interp_index: Int[Tensor, "N K"] | None = None
+    """Nearest points of this level for each point of the finer level."""
+    interp_weights: Float[Tensor, "N K"] | None = None
+    """Interpolation weights of these points."""
+
+    def cloud_mean(self, x: Float[Tensor, "M D"], num_clouds: int) -> Float[Tensor, "B D"]:
+        """Mean over the points of each point cloud."""
+        if self.points_per_cloud:
+            return x.view(num_clouds, self.points_per_cloud, -1).mean(1)
+        wide = x if x.dtype == torch.float64 else x.float()
+        total = wide.new_zeros(num_clouds, x.shape[1]).index_add(0, self.cloud_index, wide)
+        counts = torch.zeros_like(total[:, :1]).index_add(0, self.cloud_index, torch.ones_like(wide[:, :1]))
+        return (total / counts).to(x.dtype)
+
+    def interpolate(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "N D"]:
+        """Interpolate features to the points of the finer level."""
+        assert self.interp_index is not None and self.interp_weights is not None
+        return (gather_rows(x, self.interp_index) * self.interp_weights.to(x.dtype)[..., None]).sum(1)
+
+
+@dataclass(frozen=True)
+class PointHierarchy:
+    """All levels, from the finest to the coarsest."""
+
+    levels: list[PointLevel]
+    inverse_order: Int[Tensor, "N"] | None
+    """Row of each input point in the finest level; None: the same row."""
+
+
+def build_hierarchy(
+    x: Float[Tensor, "N C"],
+    offsets: Offsets,
+    strides: Sequence[int],
+    num_neighbors: Sequence[int],
+    with_interpolation: bool,
+    sort: bool,
+) -> PointHierarchy:
+    """Levels of x, whose first three columns are coordinates. `strides`: one of this many points is kept, for each
+    level after the first; `num_neighbors`: neighbors per point and level. `with_interpolation`: also compute
+    interpolation weights. `sort`: order the points by coordinates.
+
+    Point clouds of equal size need no synchronization and can be compiled; for others, sizes are read from the device."""
+    build = _build_hierarchy if offsets.max_length * (len(offsets.starts) - 1) == len(x) else _build_uncompiled
+    return build(x, offsets, strides, num_neighbors, with_interpolation, sort)
+
+
+def _build_hierarchy(
+    x: Tensor,
+    offsets: Offsets,
+    strides: Sequence[int],
+    num_neighbors: Sequence[int],
+    with_interpolation: bool,
+    sort: bool,
+) -> PointHierarchy:
+    sizes = CloudSizes.from_offsets(len(x), offsets)
+    index, inverse_order = torch.arange(len(x), device=x.device), None
+    if sort:
+        order = lexicographic_order(x, sizes)
+        inverse_order, index = torch.empty_like(order).scatter_(0, order, index), order
+    # in 16 bits, neighbors would have equal coordinates
+    points = gather_rows(x[:, :3].float() if x.element_size() < 4 else x[:, :3], index)
+    neighbors = find_neighbors(points, sizes, num_neighbors[0], points, sizes)
+    levels = [PointLevel(index, neighbors, sizes.cloud_index(x.device), sizes.uniform_size)]
+    for stride, k in zip(strides, num_neighbors[1:], strict=True):
+        coarse_sizes = sizes.downsampled(stride)
+        samples = farthest_point_sampling(points, sizes, coarse_sizes)
+        coarse, index = gather_rows(points, samples), index[samples]
+        neighbors = find_neighbors(coarse, coarse_sizes, k, coarse, coarse_sizes)
+        finer = find_neighbors(points, sizes, k, coarse, coarse_sizes)
+        level = PointLevel(index, neighbors, coarse_sizes.cloud_index(x.device), coarse_sizes.uniform_size, finer)
+        if with_interpolation:
+            nearest, weights = knn_interpolation(coarse, coarse_sizes, points, sizes)
+            level = replace(level, interp_index=nearest, interp_weights=weights)
+        levels.append(level)
+        points, sizes = coarse, coarse_sizes
+    return PointHierarchy(levels, inverse_order)
+
+
+@disable_compile
+def _build_uncompiled(x: Tensor, offsets: Offsets, *settings: Any) -> PointHierarchy:
+    hierarchy = _build_hierarchy(x, offsets, *settings)
+    # 64 and 65 points have equally many samples at the next level, which must not cause a recompilation
+    return replace(hierarchy, levels=[replace(level, points_per_cloud=0) for level in hierarchy.levels])
+
+
+def find_neighbors(
+    points: Float[Tensor, "N 3"], sizes: CloudSizes, k: int, queries: Float[Tensor, "M 3"], query_sizes: CloudSizes
+) -> Neighbors:
+    """Neighbors of the queries, and their offsets from the queries."""
+    index = knn(points, sizes, k, queries, query_sizes)
+    if sizes.min_size >= index.shape[1]:
+        return Neighbors(index, gather_rows(points, index) - queries[:, None])
+    real, index = index >= 0, index.clamp(min=0)
+    return Neighbors.from_mask(index, gather_rows(points, index) - queries[:, None], real)
+
+
+def lexicographic_order(x: Float[Tensor, "N C"], sizes: CloudSizes) -> Int[Tensor, "N"]:
+    """Row order of each point cloud, sorted by the first column, then by the second, …: independent of the input order."""
+    order = torch.arange(len(x), device=x.device)
+    for column in reversed(x.detach().unbind(-1)):
+        order = order[column[order].argsort(stable=True)]
+    if len(sizes.counts) == 1:
+        return order
+    return order[sizes.cloud_index(x.device)[order].argsort(stable=True)]
+
+
+# -- modules
 
 
 class LinearNorm(nn.Module):

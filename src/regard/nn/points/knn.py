@@ -111,7 +111,7 @@ def _batch_groups(packing: CloudSizes, asking: CloudSizes) -> Iterator[tuple[int
 def _knn_padded(places: Tensor, packing: CloudSizes, queries: Tensor, asking: CloudSizes, count: int) -> Tensor:
     """Indices into `places`; -1: no neighbor."""
     device = places.device
-    found = _knn_brute_force(packing.pad(places), packing.valid_mask(device), asking.pad(queries), count)
+    found = _knn_brute_force(packing.pad(places), packing.valid_mask(device), asking.pad(queries), count, MAX_PAIRS)
     starts, real = packing.starts(device)[:-1, None, None], asking.valid_mask(device)
     if packing.uniform_size:
         found += starts
@@ -120,10 +120,12 @@ def _knn_padded(places: Tensor, packing: CloudSizes, queries: Tensor, asking: Cl
     return found.flatten(0, 1) if real is None else found[real]
 
 
-def _knn_brute_force(places: Tensor, real: Tensor | None, queries: Tensor, count: int) -> Int[Tensor, "B q k"]:
+def _knn_brute_force(
+    places: Tensor, real: Tensor | None, queries: Tensor, count: int, max_pairs: int
+) -> Int[Tensor, "B q k"]:
     """Compare all pairs in chunks, for padded point clouds (B, n, 3) and queries (B, q, 3)."""
     (B, n, _), q = places.shape, queries.shape[1]
-    together, rows = max(MAX_PAIRS // (n * q), 1), max(min(MAX_PAIRS // n, q), 1)
+    together, rows = max(max_pairs // (n * q), 1), max(min(max_pairs // n, q), 1)
     found = torch.empty((B, q, count), dtype=torch.int64, device=places.device)
     names = torch.arange(n, device=places.device)
     for cloud in range(0, B, together):
@@ -158,15 +160,12 @@ def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int
     """Indices of the `k` nearest points of each query; ties are ordered by index. At most `max_pairs` pairs are compared at
     once, or all pairs of one query. There must be at least `k` points."""
     kept = limit_duplicates(points, k)
-    inverse: Tensor | None = None
-    if queries.data_ptr() == points.data_ptr() and len(queries) == len(points):
-        asked, inverse = (points, None) if kept is None else _unique_points(points)
-    else:
-        asked = queries
-    held = points if kept is None else points[kept]
-    found = _search(held, asked, k, max_pairs)
-    found = found if kept is None else kept[found]
-    return found if inverse is None else found[inverse]
+    if kept is None:
+        return _search(points, queries, k, max_pairs)
+    if queries.data_ptr() != points.data_ptr() or len(queries) != len(points):
+        return kept[_search(points[kept], queries, k, max_pairs)]
+    unique, inverse = _unique_points(points)
+    return kept[_search(points[kept], unique, k, max_pairs)][inverse]
 
 
 def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] | None:
@@ -199,22 +198,21 @@ def _unique_points(places: Tensor) -> tuple[Tensor, Tensor]:
     return places[order[fresh]], inverse
 
 
-def _search(places: Tensor, queries: Tensor, count: int, room: int) -> Tensor:
+def _search(places: Tensor, queries: Tensor, count: int, max_pairs: int) -> Tensor:
     found = torch.empty((len(queries), count), dtype=torch.int64, device=places.device)
-    if len(places) <= SAMPLE_QUERIES or len(places) <= count:
-        _search_exhaustive(places, queries, count, room, torch.arange(len(queries), device=places.device), found)
-        return found
-    left = torch.arange(len(queries), device=places.device)
-    if places.device.type == "cpu":
-        left = left[~_search_tree(places, queries, count, found)]
-    edge = _initial_cell_size(places, queries, count, room) if len(left) * len(places) > room else 0.0
-    # a NaN coordinate is in no cell, so the search would never finish
-    while len(left) * len(places) > room and math.isfinite(edge):
-        grid = CellGrid.build(places, edge)
-        sure = grid.search(queries, left, count, room, found)
-        left, edge = left[~sure], 2 * grid.cell_size
-    if len(left):
-        _search_exhaustive(places, queries, count, room, left, found)
+    pending = torch.arange(len(queries), device=places.device)
+    if len(places) > max(SAMPLE_QUERIES, count):
+        if places.device.type == "cpu":
+            pending = pending[~_search_tree(places, queries, count, found)]
+        many = len(pending) * len(places) > max_pairs
+        cell_size = _initial_cell_size(places, queries, count, max_pairs) if many else 0.0
+        # a NaN coordinate is in no cell, so the search would never finish
+        while len(pending) * len(places) > max_pairs and math.isfinite(cell_size):
+            grid = CellGrid.build(places, cell_size)
+            proven = grid.search(queries, pending, count, max_pairs, found)
+            pending, cell_size = pending[~proven], 2 * cell_size
+    if len(pending):
+        found[pending] = _knn_brute_force(places[None], None, queries[pending][None], count, max_pairs)[0]
     return found
 
 
@@ -243,20 +241,12 @@ def _search_tree(places: Tensor, queries: Tensor, count: int, found: Tensor) -> 
     return proven
 
 
-def _search_exhaustive(places: Tensor, queries: Tensor, count: int, room: int, left: Tensor, found: Tensor) -> None:
-    """Compare the remaining queries with all points."""
-    names, held = torch.arange(len(places), device=places.device), places.unbind(-1)
-    for rows in torch.split(left, max(room // len(places), 1)):
-        distances = squared_distance(queries[rows, None].unbind(-1), held)
-        found[rows] = smallest_k(distances, count, names)[1]
-
-
-def _initial_cell_size(places: Tensor, queries: Tensor, count: int, room: int) -> float:
+def _initial_cell_size(places: Tensor, queries: Tensor, count: int, max_pairs: int) -> float:
     some = queries[:: max(len(queries) // SAMPLE_QUERIES, 1)][:SAMPLE_QUERIES]
     held = places.unbind(-1)
     farthest = [
         squared_distance(rows[:, None].unbind(-1), held).topk(count, largest=False).values[:, -1]
-        for rows in torch.split(some, max(room // len(places), 1))
+        for rows in torch.split(some, max(max_pairs // len(places), 1))
     ]
     last = torch.cat(farthest).double().sqrt_().sort().values
     # with varying density, queries in dense regions are answered first
@@ -345,14 +335,12 @@ def _expand_ranges(starts: Tensor, sizes: Tensor, wide: int) -> Tensor:
     return torch.where(inside, at + (starts - ends + sizes).gather(1, which), -1)
 
 
-def _batches_by_length(order: Tensor, wide: Tensor, room: int) -> Iterator[tuple[Tensor, int]]:
-    """Batches of queries with at most `room` pairs after padding; `wide` is ascending along `order`."""
+def _batches_by_length(order: Tensor, wide: Tensor, max_pairs: int) -> Iterator[tuple[Tensor, int]]:
+    """Batches of queries with at most `max_pairs` pairs after padding; `wide` is ascending along `order`."""
     lengths, first = wide.tolist(), 0
     while first < len(lengths):
-        last = bisect.bisect_right(
-            range(first + 1, len(lengths)), room, key=lambda end: (end - first) * lengths[end - 1]
-        )
-        last += first
-        last = max(last, first + 1)
+        ends = range(first + 1, len(lengths))
+        fitting = bisect.bisect_right(ends, max_pairs, key=lambda end: (end - first) * lengths[end - 1])
+        last = first + max(fitting, 1)
         yield order[first:last], lengths[last - 1]
         first = last

@@ -151,7 +151,7 @@ def _fps_kernel(
 
 
 def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: CloudSizes) -> Tensor:
-    """See nn/points/farthest_point.py."""
+    """See nn/points/packing.py."""
     points, device = points.contiguous(), points.device
     starts, wanted = sizes.starts(device), sample_sizes.starts(device)
     out = torch.empty(sample_sizes.total, dtype=torch.int64, device=device)

@@ -1,26 +1,102 @@
-"""Recurrent layers with PyTorch's fused kernels (RNN, GRU, LSTM), one call per layer for all steps.
+"""Recurrent cells, layers and decoding states.
 
-Rows of different lengths are padded on the left with zero vectors. The cells have no biases, so a zero state stays zero during
-padding, and the last state of every row belongs to its last token. (Packed sequences require lengths on the CPU, which would
-synchronize with the GPU at every step.) Shape letters: B rows, L steps, E input width, W hidden size, N layers.
+Layers run on PyTorch's fused kernels (RNN, GRU, LSTM), one call per layer for all steps. Rows of different lengths are
+padded on the left with zero vectors. The cells have no biases, so a zero state stays zero during padding, and the last
+state of every row belongs to its last token. (Packed sequences require lengths on the CPU, which would synchronize with
+the GPU at every step.) Shape letters: B rows, L steps, E input width, W hidden size, N layers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard import capabilities
+from regard.nn.kernels.linear import Linear, linear
 
 CellName = Literal["rnn", "gru", "lstm"]
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-
+GateOrder = Literal["ifgo", "ifog"]
+"""Order of the gates in the rows: input, forget, candidate (g), output. PyTorch uses the first, Xu et al. 2015 the second."""
 RecurrentTensors = dict[str, Tensor]
 """States of all layers, (B, N, W) each: `h`, and the cell states `c` of LSTMs."""
+LinearMap = Callable[[Tensor], Tensor]
+
+
+# -- cells
+
+
+class GRUCell(nn.Module):
+    """Gated cell of Cho et al. and Bahdanau et al. (2014). In contrast to `torch.nn.GRU`, r is inside the product and z
+    weights h̃.
+
+        z, r = σ(W x + U h)      h̃ = tanh(W x + U (r ∘ h))      h' = (1 − z) ∘ h + z ∘ h̃
+
+    No fused kernel exists. Input products `given(x)` of z, r and h̃ are computed for all steps at once; the loop has two
+    matrix products per step."""
+
+    def __init__(self, input_width: int, width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.given = Linear(input_width, 3 * width, bias)
+        self.gates, self.new = nn.Parameter(torch.empty(2 * width, width)), nn.Parameter(torch.empty(width, width))
+        for square in (*self.gates.chunk(2), self.new):
+            nn.init.orthogonal_(square)
+
+    def forward(self, projected: Float[Tensor, "B three_W"], h: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
+        return _gru_step(projected, h, lambda x: linear(x, self.gates), lambda x: linear(x, self.new))
+
+
+def _gru_step(given: Tensor, h: Tensor, gates: LinearMap, new: LinearMap, real: Tensor | None = None) -> Tensor:
+    """New state; rows with `real` 0 keep their state."""
+    W = h.shape[-1]
+    of_gates, of_new = torch.split(given, [2 * W, W], -1)  # each slice would have a gradient of full size
+    z, r = (of_gates + gates(h)).sigmoid().chunk(2, -1)
+    made = (of_new + new(r * h)).tanh()
+    return h + (z if real is None else z * real) * (made - h)
+
+
+class BidirectionalGRU(nn.Module):
+    """Two cells, one forward and one backward; the outputs are concatenated.
+
+    Both cells run in one loop, with as many operators per step as one cell."""
+
+    def __init__(self, input_width: int, width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.onward, self.back = GRUCell(input_width, width, bias), GRUCell(input_width, width, bias)
+
+    def forward(
+        self, x: Float[Tensor, "B L E"], valid: Bool[Tensor, "B L"] | None = None
+    ) -> tuple[Float[Tensor, "B L two_W"], Float[Tensor, "B W"]]:
+        """[forward | backward] states at every position, and the backward state at the first position."""
+        B = len(x)
+        gates = torch.stack([self.onward.gates, self.back.gates]).mT
+        new = torch.stack([self.onward.new, self.back.new]).mT
+        given = torch.stack([self.onward.given(x), self.back.given(x).flip(1)])
+        marks = None if valid is None else torch.stack([valid, valid.flip(1)])[..., None].to(given.dtype)
+        h, states = x.new_zeros(2, B, gates.shape[1]), []
+        for at, now in enumerate(given.unbind(2)):
+            h = _gru_step(now, h, lambda x: x @ gates, lambda x: x @ new, None if marks is None else marks[:, :, at])
+            states.append(h)
+        onward, back = torch.stack(states, 2)
+        return torch.cat([onward, back.flip(1)], -1), h[1]
+
+
+def lstm_cell(
+    gates: Float[Tensor, "*rows four_n"], cell: Float[Tensor, "*rows n"], order: GateOrder = "ifgo"
+) -> tuple[Float[Tensor, "*rows n"], Float[Tensor, "*rows n"]]:
+    """New hidden state o · tanh(c), and new cell c = f · cell + i · g."""
+    part = dict(zip(order, gates.chunk(4, -1), strict=True))
+    cell = part["f"].sigmoid() * cell + part["i"].sigmoid() * part["g"].tanh()
+    return part["o"].sigmoid() * cell.tanh(), cell
+
+
+# -- layers
 
 
 def _make_layers(cell: CellName, inputs: int, width: int, depth: int, read: int) -> nn.ModuleList:
@@ -46,11 +122,11 @@ def run_layer(layer: nn.Module, x: Tensor, *initial_state: Any) -> tuple[Tensor,
     if not x.is_cuda and capabilities.is_available("autocast_lstm"):
         return capabilities.autocast_lstm(layer, x, *initial_state)
     dtype = next(layer.parameters()).dtype
-    given = [
-        tuple(part.to(dtype) for part in each) if isinstance(each, tuple) else each.to(dtype) for each in initial_state
+    states = [
+        tuple(h.to(dtype) for h in state) if isinstance(state, tuple) else state.to(dtype) for state in initial_state
     ]
     with torch.autocast(x.device.type, enabled=False):
-        return layer(x.to(dtype), *given)
+        return layer(x.to(dtype), *states)
 
 
 def _stack_layers(layers: list[RecurrentTensors]) -> RecurrentTensors:
@@ -173,3 +249,73 @@ class CompactTargets:
     def restore(self, x: Float[Tensor, "B L D"]) -> Float[Tensor, "B L D"]:
         """States in the original order of columns."""
         return x if self.order is None else gather_columns(x, self.order.argsort(dim=1))
+
+
+# -- decoding state
+
+
+@dataclass
+class RecurrentState:
+    """Decoding state of recurrent and convolutional decoders: named tensors, one row per batch row, beams adjacent.
+
+    Shapes are constant and tensors are updated in place, so that a CUDA graph can capture a step."""
+
+    positions: Tensor
+    """(B,) number of tokens processed per row."""
+    state: dict[str, Tensor]
+    """Tensors that steps update and beams reorder."""
+    context: dict[str, Tensor] = field(default_factory=dict)
+    """Encoded source, (B, positions, …), equal for all beams of a row."""
+
+    @classmethod
+    def from_tensors(cls, state: Mapping[str, Tensor], context: Mapping[str, Tensor] | None = None) -> RecurrentState:
+        first = next(iter(state.values()))
+        at = torch.zeros(len(first), dtype=torch.long, device=first.device)
+        # copies: tensors that are overwritten at every step must not share memory
+        state = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        return cls(at, state, dict(context or {}))
+
+    def update(self, steps: int = 1, /, **state: Tensor) -> None:
+        """Copy the new state after `steps` more tokens of each row."""
+        for name, tensor in state.items():
+            self.state[name].copy_(tensor)
+        self.positions += steps
+
+    def expand_beams(self, beams: int) -> None:
+        rows = torch.arange(len(self.positions), device=self.positions.device).repeat_interleave(beams)
+        if beams > 1:
+            self.select_rows(rows)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Reorder rows of the same source (beams). `context` stays unchanged."""
+        for tensor in self.state.values():
+            tensor.copy_(tensor.index_select(0, rows))
+        self.positions.copy_(self.positions.index_select(0, rows))
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Select rows, in this order; rows may be repeated or dropped."""
+        for held in (self.state, self.context):
+            for name, tensor in held.items():
+                held[name] = tensor.index_select(0, rows)
+        self.positions = self.positions.index_select(0, rows)
+
+    def append_rows(self, other: RecurrentState) -> None:
+        """Append the rows of another state of the same model; shorter contexts are padded and masked."""
+        for name, tensor in self.state.items():
+            self.state[name] = torch.cat([tensor, other.state[name]])
+        mine, theirs = self._context_with_mask(), other._context_with_mask()
+        for name in mine:
+            parts, longest = (mine[name], theirs[name]), max(mine[name].shape[1], theirs[name].shape[1])
+            padded = [F.pad(x, (0, 0) * (x.ndim - 2) + (0, longest - x.shape[1])) for x in parts]
+            self.context[name] = torch.cat(padded)
+        self.positions = torch.cat([self.positions, other.positions])
+
+    def _context_with_mask(self) -> dict[str, Tensor]:
+        """Context with an explicit `valid` mask."""
+        if not self.context or "valid" in self.context:
+            return self.context
+        first = next(iter(self.context.values()))
+        return {**self.context, "valid": torch.ones(first.shape[:2], dtype=torch.bool, device=first.device)}
+
+    def tensors(self) -> list[Tensor]:
+        return [self.positions, *self.state.values(), *self.context.values()]

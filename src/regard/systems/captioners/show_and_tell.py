@@ -12,9 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.kernels.linear import Linear, linear
-from regard.nn.recurrent.lstm_gates import lstm_cell
-from regard.nn.recurrent.recurrent_state import RecurrentState
-from regard.nn.recurrent.rnn import run_layer
+from regard.nn.recurrent.rnn import RecurrentState, lstm_cell, run_layer
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
 from regard.systems.captioners.encoder import ENCODER, CaptionConfig

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError
 from regard.nn.kernels.linear import Linear
-from regard.nn.recurrent.lstm_gates import lstm_cell
-from regard.nn.recurrent.recurrent_state import RecurrentState
+from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
