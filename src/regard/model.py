@@ -98,8 +98,7 @@ class Model(nn.Module):
         if text is None or self.task.modality != "image" or not self.task.has_text:
             self.processor = text
             return
-        from regard.processors.captions import CaptionProcessor
-        from regard.processors.image import ImageProcessor
+        from regard.processors.image import CaptionProcessor, ImageProcessor
 
         pixels = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
         self.processor = CaptionProcessor(pixels, text) if isinstance(pixels, ImageProcessor) else text
@@ -234,8 +233,7 @@ class Model(nn.Module):
             self.head.load_state_dict(head, strict=True, assign=assign)
 
     def require_image_processor(self) -> ImageProcessor | Palette:
-        from regard.processors.captions import CaptionProcessor
-        from regard.processors.image import ImageProcessor
+        from regard.processors.image import CaptionProcessor, ImageProcessor
         from regard.processors.palette import Palette
 
         found = self.processor.pixels if isinstance(self.processor, CaptionProcessor) else self.processor
@@ -291,7 +289,7 @@ class Model(nn.Module):
 def _tokenizer_of(reader: Any) -> TextTokenizer | None:
     if reader is None or isinstance(reader, TextTokenizer):
         return reader
-    from regard.processors.captions import CaptionProcessor  # only image and point processors reach this line
+    from regard.processors.image import CaptionProcessor  # only image and point processors reach this line
 
     return reader.text if isinstance(reader, CaptionProcessor) else None
 

@@ -24,7 +24,6 @@ from regard.processors.points import (
     sample_kept_points,
     sample_rounds,
     scene_block_indices,
-    split_block,
     split_scene,
     voxel_downsample,
 )
@@ -362,7 +361,6 @@ def test_a_whole_point_cloud_is_divided_evenly_and_each_point_once() -> None:
         == len(scene_block_indices(cloud(1000).coordinates, PointProcessor(0)))
     )
     assert scene_block_indices(cloud(1).coordinates[:0], PointProcessor(300)) == []
-    assert [part.tolist() for part in split_block(np.array([4, 7]), 0)] == [[4, 7]]
 
 
 def test_a_single_point_far_away_makes_one_more_column_and_no_trouble() -> None:

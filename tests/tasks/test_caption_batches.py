@@ -15,8 +15,7 @@ from regard.data.batching.samplers import SortedUniform, Uniform
 from regard.data.settings import DataSettings
 from regard.errors import RegardError, SettingError
 from regard.model import Model
-from regard.processors.captions import CaptionProcessor
-from regard.processors.image import ImageProcessor
+from regard.processors.image import CaptionProcessor, ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import IMAGE_CHECKS
 from regard.tasks import IMAGE_TASKS

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.errors import SettingError
+from regard.processors import check_settings
 
 COLUMNS = (
     "left", "top", "width", "height", "mirrored", "brightness", "contrast", "saturation", "weight", "partner",
@@ -53,22 +53,23 @@ class Augment:
     """maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)"""
 
     def __post_init__(self) -> None:
-        if not 0 < self.crop <= 1:
-            raise SettingError(
-                f"data.crop_scale (minimum fraction of the image area) must be above 0 and at most 1, got {self.crop}."
-            )
-        if self.ratio < 1:
-            raise SettingError(f"The maximum aspect ratio of random crops must be at least 1, got {self.ratio}.")
-        if not 0 <= self.color_jitter < 1:
-            raise SettingError(f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}.")
-        if self.mixup < 0:
-            raise SettingError(f"data.mixup must be at least 0, got {self.mixup}.")
-        if not 0 <= self.shift < 1:
-            raise SettingError(f"data.shift must be at least 0 and below 1, got {self.shift}.")
-        if self.erase and not MIN_ERASE_AREA <= self.erase < 1:
-            raise SettingError(
-                f"data.random_erasing must be 0, or at least {MIN_ERASE_AREA} and below 1, got {self.erase}."
-            )
+        check_settings(
+            (
+                0 < self.crop <= 1,
+                f"data.crop_scale (minimum fraction of the image area) must be above 0 and at most 1, got {self.crop}.",
+            ),
+            (self.ratio >= 1, f"The maximum aspect ratio of random crops must be at least 1, got {self.ratio}."),
+            (
+                0 <= self.color_jitter < 1,
+                f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}.",
+            ),
+            (self.mixup >= 0, f"data.mixup must be at least 0, got {self.mixup}."),
+            (0 <= self.shift < 1, f"data.shift must be at least 0 and below 1, got {self.shift}."),
+            (
+                not self.erase or MIN_ERASE_AREA <= self.erase < 1,
+                f"data.random_erasing must be 0, or at least {MIN_ERASE_AREA} and below 1, got {self.erase}.",
+            ),
+        )
 
     @property
     def is_identity(self) -> bool:
@@ -95,17 +96,13 @@ def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDA
     if augment.mixup:
         weight = rng.beta(augment.mixup, augment.mixup, count)
     moved = augment.shift * (2 * rng.random((2, count)) - 1)
-    covered = _sample_erase_boxes(rng, count, augment.erase)
+    # center, sides and gray value of the erased rectangles, which may extend beyond the image
+    across, along, drawn, apart, chance, gray = rng.random((6, count))
+    share = (chance < 0.5) * (MIN_ERASE_AREA + (augment.erase - MIN_ERASE_AREA) * drawn) * (augment.erase > 0)
+    apart = np.exp(math.log(MAX_ERASE_RATIO) * (2 * apart - 1))
+    covered = across, along, np.sqrt(share * apart), np.sqrt(share / apart), gray
     rows = np.stack([left, top, width, height, mirrored, *colours, weight, partner, *moved, *covered], axis=1)
     return rows.astype(np.float32)
-
-
-def _sample_erase_boxes(random: np.random.Generator, count: int, most: float) -> NDArray[np.float64]:
-    """(5, count) center, sides and gray value of the erased rectangles, which may extend beyond the image."""
-    across, along, drawn, apart, chance, grey = random.random((6, count))
-    share = (chance < 0.5) * (MIN_ERASE_AREA + (most - MIN_ERASE_AREA) * drawn) * (most > 0)
-    apart = np.exp(math.log(MAX_ERASE_RATIO) * (2 * apart - 1))
-    return np.stack([across, along, np.sqrt(share * apart), np.sqrt(share / apart), grey])
 
 
 def mixup_weights(augment_params: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,7 +123,12 @@ def augment_images(
         if augment is None or augment.color_jitter:
             found = _jitter_color(found, augment_params)
         if augment is None or augment.erase:
-            found = _erase(found, augment_params)
+            across, along, wide, high, gray = augment_params[:, 12:17].T
+            columns, rows = (
+                ((torch.arange(side, device=x.device) + 0.5) / side - middle[:, None]).abs() < extent[:, None] / 2
+                for side, middle, extent in ((new[1], across, wide), (new[0], along, high))
+            )
+            found = torch.where((rows[:, :, None] & columns[:, None, :])[:, None], gray.view(-1, 1, 1, 1), found)
         if augment is None or augment.mixup:
             weight, partner = mixup_weights(augment_params)
             found = torch.lerp(found[partner], found, weight.view(-1, 1, 1, 1))
@@ -196,16 +198,3 @@ def _jitter_color(x: Tensor, changes: Tensor) -> Tensor:
 def _grayscale(x: Tensor) -> Tensor:
     red, green, blue = (weight * x[:, place : place + 1] for place, weight in enumerate(LUMA_WEIGHTS))
     return red + green + blue
-
-
-# -- random erasing
-
-
-def _erase(x: Tensor, changes: Tensor) -> Tensor:
-    height, width = x.shape[2:]
-    across, along, wide, high, grey = changes[:, 12:17].T
-    columns, rows = (
-        ((torch.arange(size, device=x.device) + 0.5) / size - middle[:, None]).abs() < side[:, None] / 2
-        for size, middle, side in ((width, across, wide), (height, along, high))
-    )
-    return torch.where((rows[:, :, None] & columns[:, None, :])[:, None], grey.view(-1, 1, 1, 1), x)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +24,10 @@ from torch import Tensor
 from regard.data.images.image_io import MAX_PIXELS
 from regard.errors import DataError, SettingError
 from regard.files import write_json
-from regard.processors import read_processor_file
+from regard.processors import check_settings, read_processor_file
 
-__all__ = ["FILE", "ImageProcessor"]
+if TYPE_CHECKING:
+    from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 FILE = "preprocessor_config.json"
 Resize = Literal["exact", "shortest", "ratio", "none"]
@@ -83,15 +84,18 @@ class ImageProcessor:
     std: RGB = RGB_HALF
 
     def __post_init__(self) -> None:
-        if min(self.size) < 1 or self.edge < 0 or self.multiple < 1:
-            raise SettingError(
+        check_settings(
+            (
+                min(self.size) >= 1 and self.edge >= 0 and self.multiple >= 1,
                 f"Invalid image size {self.size[0]} × {self.size[1]} (edge {self.edge}, multiple {self.multiple}): "
-                "height, width and multiple must be at least 1, edge at least 0."
-            )
-        if self.resample not in [int(known) for known in Image.Resampling]:
-            raise SettingError(f"resample={self.resample} is not a resampling filter of Pillow.")
-        if not all(self.std):
-            raise SettingError("The standard deviation of the pixel normalization must not be 0.")
+                "height, width and multiple must be at least 1, edge at least 0.",
+            ),
+            (
+                self.resample in [int(known) for known in Image.Resampling],
+                f"resample={self.resample} is not a resampling filter of Pillow.",
+            ),
+            (all(self.std), "The standard deviation of the pixel normalization must not be 0."),
+        )
 
     # -- files
 
@@ -116,30 +120,26 @@ class ImageProcessor:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the settings as the simplest image processor of `transformers` with the same output."""
-        write_json(Path(folder) / FILE, self._to_published())
-
-    def _to_published(self) -> dict[str, Any]:
         height, width = self.size
         kind = "Bit" if self.crop or self.resize == "shortest" else "ViT"
         before = (self.edge, self.edge) if self.crop and self.edge else self.size
-        size = (
-            {"shortest_edge": self._shortest_edge}
-            if self.resize == "shortest"
-            else {"height": before[0], "width": before[1]}
-        )
-        said: dict[str, Any] = {"do_resize": self.resize != "none", "size": size, "resample": self.resample}
+        size = {"height": before[0], "width": before[1]}
+        if self.resize == "shortest":
+            size = {"shortest_edge": self._shortest_edge}
+        settings: dict[str, Any] = {"do_resize": self.resize != "none", "size": size, "resample": self.resample}
         if kind == "Bit":
-            said |= {
-                "do_center_crop": self.crop,
-                "crop_size": {"height": height, "width": width},
-                "do_convert_rgb": True,
-            }
+            crop_size = {"height": height, "width": width}
+            settings |= {"do_center_crop": self.crop, "crop_size": crop_size, "do_convert_rgb": True}
         elif self.resize == "ratio" or self.multiple > 1:
             kind = "DPT"
-            said |= {"keep_aspect_ratio": self.resize == "ratio", "ensure_multiple_of": self.multiple, "do_pad": False}
-        said |= {"do_rescale": True, "rescale_factor": self.rescale_factor}
-        said |= {"do_normalize": True, "image_mean": list(self.mean), "image_std": list(self.std)}
-        return {"image_processor_type": f"{kind}ImageProcessor", **said}
+            settings |= {
+                "keep_aspect_ratio": self.resize == "ratio",
+                "ensure_multiple_of": self.multiple,
+                "do_pad": False,
+            }
+        settings |= {"do_rescale": True, "rescale_factor": self.rescale_factor}
+        settings |= {"do_normalize": True, "image_mean": list(self.mean), "image_std": list(self.std)}
+        write_json(Path(folder) / FILE, {"image_processor_type": f"{kind}ImageProcessor", **settings})
 
     # -- images
 
@@ -186,11 +186,11 @@ class ImageProcessor:
         image = self._trim_long_side(image)
         size = self._resized_size(*image.shape[:2])
         if size[0] * size[1] > MAX_PIXELS:
-            told = (
+            raise DataError(
                 f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give "
-                f"{size[0]} × {size[1]} pixels, more than the maximum of {MAX_PIXELS:,} pixels."
+                f"{size[0]} × {size[1]} pixels, more than the maximum of {MAX_PIXELS:,} pixels.",
+                advice="Split or remove the image.",
             )
-            raise DataError(told, advice="Split or remove the image.")
         if size != image.shape[:2]:
             image = np.array(Image.fromarray(image).resize(size[::-1], Image.Resampling(self.resample)))
         return self._center_crop(image, 0)
@@ -278,25 +278,25 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
             raise _UnsupportedProcessor(
                 f"image processor '{kind}' is not supported without explicit values for {', '.join(missing)}"
             )
-    said = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
-    if "crop_pct" in said and kind != "ConvNext":
+    settings = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
+    if "crop_pct" in settings and kind != "ConvNext":
         raise _UnsupportedProcessor(
             f"crop_pct is not supported for image processor '{kind}', because crop_pct depends on the processor class"
         )
-    normalised, resized = bool(said.get("do_normalize", True)), bool(said.get("do_resize", True))
+    normalized, resized = bool(settings.get("do_normalize", True)), bool(settings.get("do_resize", True))
     made = ImageProcessor(
-        resample=int(said.get("resample", 2)),
-        rescale_factor=float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 1.0,
-        mean=_rgb_values(said.get("image_mean", 0.5)) if normalised else (0.0, 0.0, 0.0),
-        std=_rgb_values(said.get("image_std", 0.5)) if normalised else (1.0, 1.0, 1.0),
-        multiple=int(said.get("ensure_multiple_of", 1)) if resized else 1,
+        resample=int(settings.get("resample", 2)),
+        rescale_factor=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
+        mean=_rgb_values(settings.get("image_mean", 0.5)) if normalized else (0.0, 0.0, 0.0),
+        std=_rgb_values(settings.get("image_std", 0.5)) if normalized else (1.0, 1.0, 1.0),
+        multiple=int(settings.get("ensure_multiple_of", 1)) if resized else 1,
     )
-    made = _with_published_size(made, kind, said) if resized else replace(made, resize="none")
-    if not said.get("do_center_crop", False):
+    made = _with_published_size(made, kind, settings) if resized else replace(made, resize="none")
+    if not settings.get("do_center_crop", False):
         return made
     if made.crop or made.resize == "ratio" or made.multiple > 1:
         raise _UnsupportedProcessor("do_center_crop combined with another resize mode is not supported")
-    size = _size_pair(said.get("crop_size", made.size))
+    size = _size_pair(settings.get("crop_size", made.size))
     before = 0 if made.resize == "none" else made.edge or made.size[0]
     if made.resize == "exact" and made.size == size:
         return made
@@ -315,21 +315,21 @@ def _processor_class(file: Mapping[str, Any]) -> str:
     return name
 
 
-def _with_published_size(made: ImageProcessor, kind: str, said: Mapping[str, Any]) -> ImageProcessor:
-    size = said["size"]
+def _with_published_size(made: ImageProcessor, kind: str, settings: Mapping[str, Any]) -> ImageProcessor:
+    size = settings["size"]
     if isinstance(size, int):
-        size = {"height": size, "width": size} if said.get("default_to_square", True) else {"shortest_edge": size}
+        size = {"height": size, "width": size} if settings.get("default_to_square", True) else {"shortest_edge": size}
     if not isinstance(size, Mapping) or set(size) not in ({"height", "width"}, {"shortest_edge"}):
         raise _UnsupportedProcessor(f"size={json.dumps(size)[:60]} is not supported")
     if set(size) == {"height", "width"}:
-        resize: Resize = "ratio" if said.get("keep_aspect_ratio") else "exact"
+        resize: Resize = "ratio" if settings.get("keep_aspect_ratio") else "exact"
         return replace(made, size=_size_pair(size), resize=resize)
     edge = int(size["shortest_edge"])
     if kind != "ConvNext":
         return replace(made, size=(edge, edge), resize="shortest")
     if edge >= _MIN_UNCROPPED_SIDE:
         return replace(made, size=(edge, edge), resize="exact")
-    return replace(made, size=(edge, edge), resize="shortest", edge=int(edge / float(said["crop_pct"])), crop=True)
+    return replace(made, size=(edge, edge), resize="shortest", edge=int(edge / float(settings["crop_pct"])), crop=True)
 
 
 def _size_pair(size: Any) -> Size:
@@ -343,3 +343,27 @@ def _rgb_values(value: Any) -> RGB:
     if len(values) != 3:
         raise _UnsupportedProcessor(f"expected 3 values, one per color channel, got {len(values)}")
     return values[0], values[1], values[2]
+
+
+# -- captioning
+
+
+@dataclass(frozen=True)
+class CaptionProcessor:
+    """Image processor for the inputs, and tokenizer for the captions."""
+
+    pixels: ImageProcessor
+    text: TextTokenizer
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> CaptionProcessor | ImageProcessor | TextTokenizer | None:
+        """Both processors of a folder, or the only one found, or None; tasks report a missing processor when needed."""
+        from regard.processors.tokenizer.tokenizer import TextTokenizer
+
+        pixels = ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None
+        text = TextTokenizer.load(Path(folder)) if TextTokenizer.exists(Path(folder)) else None
+        return pixels or text if pixels is None or text is None else cls(pixels, text)
+
+    def with_fixed_size(self, side: int) -> CaptionProcessor:
+        """Copy with one image size for training batches."""
+        return replace(self, pixels=self.pixels.with_fixed_size(side))

@@ -14,15 +14,16 @@ import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.config import as_dict, from_dict
+from regard.data.points.cloud import PointCloud
 from regard.errors import DataError, SettingError
 from regard.files import write_json
-from regard.processors import read_processor_file
+from regard.processors import check_settings, read_processor_file
 
 Indices = NDArray[np.int64]
 
@@ -91,17 +92,6 @@ TTA_FOLDS = 10
 PointRows = NDArray[np.float32]
 
 
-class PointCloudLike(Protocol):
-    """Point cloud with optional colors and normals."""
-
-    @property
-    def coordinates(self) -> NDArray[np.float32]: ...
-    @property
-    def colors(self) -> NDArray[np.uint8] | None: ...
-    @property
-    def normals(self) -> NDArray[np.float32] | None: ...
-
-
 @dataclass(frozen=True)
 class PointProcessor:
     count: int = 1024
@@ -119,27 +109,32 @@ class PointProcessor:
     """vertical axis, for frame=floor and for blocks"""
 
     def __post_init__(self) -> None:
-        if self.count < 0:
-            raise SettingError(f"data.num_points must be at least 1, or 0 for all points, got {self.count}.")
-        for name in ("voxel", "block"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise SettingError(f"data.{name}_size must be at least 0, got {getattr(self, name)}.")
-        if self.frame not in ("unit_sphere", "center", "floor"):
-            raise SettingError(f"data.point_norm must be unit_sphere, center or floor, got '{self.frame}'.")
-        if self.up not in ("x", "y", "z"):
-            raise SettingError(f"data.up_axis must be x, y or z, got '{self.up}'.")
-        if self.block and self.frame == "unit_sphere":
-            raise SettingError(
-                "data.block_size requires data.point_norm=floor or center, because blocks keep the scale of the scene."
-            )
-        if self.block and self.block < self.voxel:
-            raise SettingError(f"data.block_size={self.block} must be at least data.voxel_size={self.voxel}.")
         known = tuple(name for name in FEATURES if name in self.features)
-        if known != tuple(self.features):
-            raise SettingError(
+        check_settings(
+            (self.count >= 0, f"data.num_points must be at least 1, or 0 for all points, got {self.count}."),
+            *(
+                (math.isfinite(size) and size >= 0, f"data.{name}_size must be at least 0, got {size}.")
+                for name, size in (("voxel", self.voxel), ("block", self.block))
+            ),
+            (
+                self.frame in ("unit_sphere", "center", "floor"),
+                f"data.point_norm must be unit_sphere, center or floor, got '{self.frame}'.",
+            ),
+            (self.up in ("x", "y", "z"), f"data.up_axis must be x, y or z, got '{self.up}'."),
+            (
+                not self.block or self.frame != "unit_sphere",
+                "data.block_size requires data.point_norm=floor or center, because blocks keep the scale of the scene.",
+            ),
+            (
+                not self.block or self.block >= self.voxel,
+                f"data.block_size={self.block} must be at least data.voxel_size={self.voxel}.",
+            ),
+            (
+                known == tuple(self.features),
                 f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, "
-                f"got {', '.join(self.features)}."
-            )
+                f"got {', '.join(self.features)}.",
+            ),
+        )
 
     # -- files
 
@@ -175,7 +170,7 @@ class PointProcessor:
         """Column of the vertical axis."""
         return "xyz".index(self.up)
 
-    def prepare(self, cloud: PointCloudLike, rng: np.random.Generator | None = None) -> tuple[PointRows, Indices]:
+    def prepare(self, cloud: PointCloud, rng: np.random.Generator | None = None) -> tuple[PointRows, Indices]:
         """(n, width) rows, and (n,) their indices in the point cloud.
 
         Without `rng` the result is deterministic: the first point of each voxel, the block around the center of the scene,
@@ -184,7 +179,7 @@ class PointProcessor:
         kept = kept[sample_indices(len(kept), self.count, rng)]
         return self.normalize(self.rows(cloud, kept)), kept
 
-    def prepare_views(self, cloud: PointCloudLike, min_views: int, max_views: int) -> list[PointRows]:
+    def prepare_views(self, cloud: PointCloud, min_views: int, max_views: int) -> list[PointRows]:
         """Deterministic samples that together contain every point, at least `min_views` and at most `max_views`. The first
         equals the result of `prepare`, unless a point cloud of at most `count` points gets several views."""
         kept = self._candidates(cloud, None)
@@ -193,13 +188,19 @@ class PointProcessor:
             for some in sample_rounds(len(kept), self.count, min_views, max_views)
         ]
 
-    def _candidates(self, cloud: PointCloudLike, random: np.random.Generator | None) -> Indices:
+    def _candidates(self, cloud: PointCloud, random: np.random.Generator | None) -> Indices:
+        """One point per voxel, in a block around a random point, or without `random` around the point nearest to the mean."""
         kept, _ = voxel_downsample(cloud.coordinates, self.voxel, random)
-        if self.block and len(kept):
-            kept = kept[self._block_indices(cloud.coordinates[kept], random)]
-        return kept
+        if not self.block or not len(kept):
+            return kept
+        flat = np.delete(cloud.coordinates[kept], self.up_axis, axis=1)
+        if random is None:
+            middle = flat[((flat - flat.mean(axis=0)) ** 2).sum(axis=1).argmin()]
+        else:
+            middle = flat[int(random.integers(len(flat)))]
+        return kept[(np.abs(flat - middle) <= self.block / 2).all(axis=1)]
 
-    def rows(self, cloud: PointCloudLike, indices: Indices | None = None) -> PointRows:
+    def rows(self, cloud: PointCloud, indices: Indices | None = None) -> PointRows:
         """(n, width) rows of these points, or of all points, in the original coordinates."""
         taken = slice(None) if indices is None else indices
         x = np.zeros((len(cloud.coordinates[taken]), self.width), dtype=np.float32)
@@ -230,15 +231,6 @@ class PointProcessor:
     def without_limit(self) -> PointProcessor:
         """Copy without a limit on the number of points."""
         return replace(self, count=0)
-
-    def _block_indices(self, places: NDArray[np.float32], random: np.random.Generator | None) -> Indices:
-        """Indices of the points in a block around a random point, or without `random` around the point nearest to the mean."""
-        flat = np.delete(places, self.up_axis, axis=1)
-        if random is None:
-            middle = flat[((flat - flat.mean(axis=0)) ** 2).sum(axis=1).argmin()]
-        else:
-            middle = flat[int(random.integers(len(flat)))]
-        return np.flatnonzero((np.abs(flat - middle) <= self.block / 2).all(axis=1))
 
 
 def sample_indices(total: int, count: int, rng: np.random.Generator | None = None) -> Indices:
@@ -283,20 +275,25 @@ class SceneBlocks:
     """model inputs of each part"""
 
 
-def split_scene(cloud: PointCloudLike, processor: PointProcessor) -> SceneBlocks:
+def split_scene(cloud: PointCloud, processor: PointProcessor) -> SceneBlocks:
     """Model inputs that together cover every point of the point cloud."""
     kept, cell = voxel_downsample(cloud.coordinates, processor.voxel)
-    chosen = scene_block_indices(cloud.coordinates[kept], processor)
-    return SceneBlocks(
-        kept, cell, chosen, [processor.normalize(processor.rows(cloud, kept[these])) for these in chosen]
-    )
+    blocks = scene_block_indices(cloud.coordinates[kept], processor)
+    rows = [processor.normalize(processor.rows(cloud, kept[indices])) for indices in blocks]
+    return SceneBlocks(kept, cell, blocks, rows)
 
 
 def scene_block_indices(coordinates: NDArray[Any], processor: PointProcessor) -> list[Indices]:
-    """Sorted point indices of each part. Every point is in at least one part; a part has at most `processor.count` points."""
-    return [
-        piece for column in overlapping_blocks(coordinates, processor) for piece in split_block(column, processor.count)
-    ]
+    """Sorted point indices of each part. Every point is in at least one part; a part has at most `processor.count` points.
+
+    A block with more points is split into the minimum number of parts of about equal size, after a fixed shuffle."""
+    parts = []
+    for block in overlapping_blocks(coordinates, processor):
+        num_parts = -(-len(block) // processor.count) if processor.count else 1
+        if num_parts > 1:
+            block = np.random.default_rng(len(block)).permutation(block)
+        parts += [np.sort(block[part::num_parts]) for part in range(num_parts)]
+    return parts
 
 
 def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> list[Indices]:
@@ -317,15 +314,6 @@ def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> 
         for begin in begins:
             found.setdefault(begin, []).append(inside)
     return [np.sort(np.concatenate(found[begin])) for begin in sorted(found)]
-
-
-def split_block(block: Indices, max_points: int) -> list[Indices]:
-    """Minimum number of parts of about equal size with at most `max_points` points, after a fixed shuffle."""
-    hands = -(-len(block) // max_points) if max_points else 1
-    if hands <= 1:
-        return [block]
-    shuffled = np.random.default_rng(len(block)).permutation(block)
-    return [np.sort(shuffled[hand::hands]) for hand in range(hands)]
 
 
 class VoteAccumulator:
@@ -387,17 +375,26 @@ class PointAugment:
     """each axis is scaled by a separate factor between 1 and 1 + stretch, or by the inverse"""
 
     def __post_init__(self) -> None:
-        if self.rotate not in ("none", "up", "any"):
-            raise SettingError(f"data.rotate must be none, up or any, got '{self.rotate}'.")
-        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] < math.inf:
-            raise SettingError(
-                f"data.scale must be the minimum and maximum factor, such as 0.8,1.25, got {self.scale}."
-            )
-        for name in ("shift", "jitter", "tilt", "stretch"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"data.{name} must be at least 0, got {getattr(self, name)}.")
-        if not 0 <= self.point_dropout < 1:
-            raise SettingError(f"data.point_dropout must be at least 0 and below 1, got {self.point_dropout}.")
+        check_settings(
+            (self.rotate in ("none", "up", "any"), f"data.rotate must be none, up or any, got '{self.rotate}'."),
+            (
+                len(self.scale) == 2 and 0 < self.scale[0] <= self.scale[1] < math.inf,
+                f"data.scale must be the minimum and maximum factor, such as 0.8,1.25, got {self.scale}.",
+            ),
+            *(
+                (0 <= value < math.inf, f"data.{name} must be at least 0, got {value}.")
+                for name, value in (
+                    ("shift", self.shift),
+                    ("jitter", self.jitter),
+                    ("tilt", self.tilt),
+                    ("stretch", self.stretch),
+                )
+            ),
+            (
+                0 <= self.point_dropout < 1,
+                f"data.point_dropout must be at least 0 and below 1, got {self.point_dropout}.",
+            ),
+        )
 
 
 NO_POINT_AUGMENT = PointAugment()

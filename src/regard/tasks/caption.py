@@ -29,7 +29,7 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.files import write_json
-from regard.processors.captions import CaptionProcessor
+from regard.processors.image import CaptionProcessor
 from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTokenizer
 from regard.tasks.base import (

@@ -61,18 +61,23 @@ class ClassMap:
         """Mask value of each color, for `read_mask`; None if masks contain values."""
         return dict(self.color_values) or None
 
-    def to_indices(self, mask: NDArray[Any], path: str = "") -> NDArray[np.uint8]:
-        """Class indices of a mask, in the order of `names`, or `VOID`; `path` is used in error messages."""
-        table = np.full(65536, -1, dtype=np.int16)
-        table[list(self.void)] = VOID
+    def to_indices(
+        self, values: NDArray[Any], path: str = "", void: int = VOID, noun: str = "mask values"
+    ) -> NDArray[np.int16]:
+        """Class indices of mask values or labels of points, in the order of `names`; `void` for void and negative values.
+
+        `path` and `noun` are used in error messages."""
+        unknown, limit = -2, 65536
+        table = np.full(limit + 2, unknown, dtype=np.int16)  # the last entry is for negative values
+        table[[*self.void, -1]] = void
         table[list(self.values)] = np.arange(len(self.values))
-        found = table[mask]
-        if found.min(initial=0) < 0:
-            strange = sorted(set(np.unique(mask[found < 0]).tolist()))
+        indices: NDArray[np.int16] = table[values if values.dtype.kind == "u" else np.clip(values, -1, limit)]
+        if indices.min(initial=0) == unknown:
+            strange = np.unique(values[indices == unknown]).tolist()
             listed = f"{', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}"
-            advice = "Add these values to classes.txt in the mask folder; name a class void to ignore it."
-            raise DataError(f"the mask contains values of no class: {listed}.", path or None, advice=advice)
-        return found.astype(np.uint8)
+            advice = "Add these values to classes.txt next to the files; name a class void to ignore it."
+            raise DataError(f"{noun} without a class: {listed}.", path or None, advice=advice)
+        return indices
 
     def unknown_values(self, values: Iterable[int]) -> list[int]:
         """Mask values without a class that are not void, sorted."""

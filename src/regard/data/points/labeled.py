@@ -153,7 +153,13 @@ def _read_entry(
             raise DataError(problem, entry, advice=advice)
         return (CloudSample(source, label, entry, number + 1) for number, source, label in iter_recipe_clouds(recipe))
     if os.path.isdir(os.path.expanduser(entry)):
-        return _read_folder(entry, task == "classify", own)
+        reject_split_folders(entry, subfolder_names(entry))
+        return read_folder(
+            CLOUD,
+            entry,
+            task == "classify",
+            lambda path, label, number: CloudSample(path, label, entry, number, columns=own),
+        )
     # the header of .txt and .csv decides between a table of point clouds and a point cloud
     kind = file_format(entry)
     if (
@@ -174,16 +180,6 @@ def _read_entry(
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
 
-def _read_folder(entry: str, has_classes: bool, own: tuple[tuple[str, str], ...]) -> CloudIterator:
-    reject_split_folders(entry, subfolder_names(entry))
-    yield from read_folder(
-        CLOUD,
-        entry,
-        has_classes,
-        lambda path, label, number: CloudSample(path, label, entry, number, columns=own),
-    )
-
-
 def _iterate_entries(task: str, data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
     """Yield the point clouds of all folders, tables and names, in input order."""
     return iterate_all(data, lambda entry: _read_entry(task, entry, columns), "clouds", ADVICE[task])
@@ -198,8 +194,6 @@ read_unlabeled_clouds = partial(_read_entry, "")
 
 IGNORE_LABEL = -1
 """Class index of points without a label, ignored by the loss."""
-MAX_LABEL = 65535
-"""maximum label value"""
 
 
 def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
@@ -233,21 +227,9 @@ def infer_cloud_classes(values: Iterable[int]) -> ClassMap:
     return infer_classes(value for value in values if value >= 0)
 
 
-def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = "") -> NDArray[np.int64]:
+def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = "") -> NDArray[np.int16]:
     """(N,) class indices of labels, IGNORE_LABEL for unknown and void labels; errors report `path`."""
-    table = np.full(MAX_LABEL + 2, -2, dtype=np.int64)  # the last entry is for label -1
-    table[[*classes.void, -1]] = IGNORE_LABEL
-    table[list(classes.values)] = np.arange(len(classes.values))
-    found = table[np.where(labels < 0, -1, np.minimum(labels, MAX_LABEL))]
-    strange = np.unique(labels[(found == -2) | (labels > MAX_LABEL)]).tolist()
-    if strange:
-        told = f"labels without a class: {', '.join(map(str, strange[:5]))}{', …' if len(strange) > 5 else ''}."
-        raise DataError(
-            told,
-            path or None,
-            advice="Name these labels in classes.txt next to the point clouds; the name void marks labels to ignore.",
-        )
-    return found
+    return classes.to_indices(labels, path, IGNORE_LABEL, "labels")
 
 
 def count_labels(labels: NDArray[Any]) -> dict[int, int]:
