@@ -93,8 +93,7 @@ def test(name: str, places: dict[str, Path], out: Path) -> None:
 def looked(run: Path, places: dict[str, Path]) -> dict[str, Any]:
     """Attention scores for the average of all heads and for the best head on validation scenes; empty without attention."""
     import regard
-    from regard.explain.captioning import BY_OCCLUSION
-    from regard.explain.grounding import ALL_KINDS
+    from regard.explain.captioning import ALL_KINDS, BY_OCCLUSION
     from regard.training.distributed import pick_device
 
     model = regard.load(run, device=pick_device("auto"))
@@ -119,7 +118,7 @@ def samples(place: Path, many: int) -> Any:
 
 
 def regions(model: Any, given: Any, which: Sequence[Which]) -> dict[Which, Any]:
-    from regard.explain.grounding import score_by_kind, word_attentions
+    from regard.explain.captioning import score_by_kind, word_attentions
 
     found: dict[Which, list[Any]] = {one: [] for one in which}
     for picture, caption, words, boxes in given:

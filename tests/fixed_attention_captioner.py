@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.demos.scenes import ShapeScene, caption_words, render_scene
 from regard.explain import explain
 from regard.nn.attention.attention import Attention
+from regard.nn.recording import recorded
 from regard.nn.recurrent.score_attention import MultiplicativeScore, ScoreAttention
 from regard.processors.image import ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -38,6 +39,7 @@ class Crossing(Attention):
         super().__init__(2 * len(table), len(table), context_width=4)
         self.table = table
 
+    @recorded
     def forward(self, x: Tensor, context: Tensor, *, record: Any = None) -> Tensor:  # type: ignore[override]
         if record is not None:
             record(self.table[:, : x.shape[1]].expand(len(x), -1, -1, -1))
@@ -77,6 +79,9 @@ class Pointing(Body):
     def to_logits(self, states: Tensor) -> Tensor:
         return states
 
+    def grid(self, batch: Batch) -> tuple[int, int] | None:
+        return None
+
 
 class Looking(Pointing):
     def grid(self, batch: Batch) -> tuple[int, int]:
@@ -95,6 +100,7 @@ class Captioner(nn.Module):
         self.body = kind([*ids, 2], [torch.from_numpy(table) for table in tables], grid, text.size)
         self.processor = SimpleNamespace(pixels=ImageProcessor((side, side)), text=text)
         self.config = SimpleNamespace(bos_id=1, eos_id=2, max_length=64, image_size=side, in_channels=3)
+        self.config.traits = SimpleNamespace(palette=False)
         self.task, self.said = Spoken(), ids
         self.spec, self.head, self.device = None, None, torch.device("cpu")
 

@@ -37,7 +37,7 @@ from regard.types import Batch, BodyOutput, Prediction
 from regard.weights.tables import read_checkpoint, write_safetensors
 
 if TYPE_CHECKING:
-    from regard.explain.explanation import Explanation
+    from regard.explain import Explanation
     from regard.processors.image import ImageProcessor
     from regard.processors.palette import Palette
     from regard.processors.points import PointProcessor

@@ -13,7 +13,7 @@ import pytest
 
 from regard.draw.colors import COOL_DARK, COOL_LIGHT, INK
 from regard.draw.token_data import GRADIENT, ROLLOUT, AttentionMap, DecisionAttribution, TokenAttribution
-from regard.explain.explanation import Explanation
+from regard.explain import Explanation
 
 
 def long_text(many: int = 3000, second: int = 0) -> TokenAttribution:

@@ -26,8 +26,7 @@ from regard.draw.panels import (
     tint_strength,
 )
 from regard.errors import RegardError
-from regard.explain.captioning import OCCLUSION_GRID, CaptionExplanation
-from regard.explain.grounding import ALL_KINDS, score_by_kind, word_attentions
+from regard.explain.captioning import ALL_KINDS, OCCLUSION_GRID, CaptionExplanation, score_by_kind, word_attentions
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 
 GRID = (3, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.explain.grounding import (
+from regard.explain.captioning import (
     ALL_KINDS,
     PointingScore,
     WordAttention,

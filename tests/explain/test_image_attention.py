@@ -16,9 +16,8 @@ from torch import Tensor
 
 import regard
 from regard.errors import RegardError
-from regard.explain.attribution import logit_margin
-from regard.explain.grid_attention import GridAttention, ImageAttention, TokenGrid, query_grid_size, unmerge_patches
-from regard.explain.images import METHOD_TITLES
+from regard.explain.images import METHODS, GridAttention, ImageAttention, TokenGrid, query_grid_size, unmerge_patches
+from regard.explain.rollout import logit_margin
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.processors.image import ImageProcessor
@@ -283,7 +282,7 @@ def test_every_system_with_attention_is_drawn_over_the_image(system: str, task: 
     page = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.query_grid)
-    assert set(data["about"]) == {*map(METHOD_TITLES.get, found.method_maps), "attention"} and all(
+    assert set(data["about"]) == {*(METHODS[name][0] for name in found.method_maps), "attention"} and all(
         data["about"].values()
     ), "each map has a description"
     assert data["unit"] == ("pixel" if system == "imagegpt" else "patch")

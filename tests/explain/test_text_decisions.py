@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.data.text.samples import LabeledText
 from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
-from regard.explain.explanation import Explanation
+from regard.explain import Explanation
 from regard.model import Model, ModelSpec, assemble
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -393,11 +393,11 @@ def test_unsupported_explanations_are_refused_with_a_message() -> None:
 
 
 def test_without_memory_for_gradients_attention_is_shown_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.explain import attribution, text_decisions
+    from regard.explain import rollout, text_decisions
 
     model = encoder("classify", LABELS)
     whole = model.explain(SENTENCES[0])
-    for module in (attribution, text_decisions):
+    for module in (rollout, text_decisions):
         monkeypatch.setattr(module, "MAX_BYTES", 1000)
     found = model.explain(SENTENCES[0])
     assert not counted(found) and "not computed" in found.facts["gradient × attention"]

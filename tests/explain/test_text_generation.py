@@ -18,7 +18,7 @@ import regard
 from conftest import Pairs, Trained
 from regard.draw.token_data import AttentionMap
 from regard.errors import RegardError
-from regard.explain.explanation import Explanation
+from regard.explain import Explanation
 from regard.explain.text_generation import MAX_MAP_TOKENS, display_pieces
 from regard.nn.recording import named_attentions
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer

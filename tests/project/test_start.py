@@ -15,7 +15,7 @@ from conftest import TINY, TWELVE
 from regard.cli import app
 from regard.demos import DEMOS
 from regard.errors import UnknownNameError
-from regard.explain import CLOUD_EXPLAINERS, IMAGE_EXPLAINERS, TEXT_DECISIONS, TEXT_EXPLAINERS
+from regard.explain import EXPLAINERS
 from regard.index import INDEX_PATH, list_rows, load_index
 from regard.lazy import LazyTable
 from regard.runs import check as checking
@@ -201,7 +201,7 @@ TRAIN = (
 )  # fmt: skip
 EXPLAIN = (
     *TRAIN, "regard.runs.explain",
-    *within("regard.explain", "explanation text_generation"),
+    *within("regard.explain", "text_generation"),
     *within("regard.draw", "token_data"),
 )  # fmt: skip
 """Each also contains the modules of the commands before it in the same process."""
@@ -244,14 +244,8 @@ def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
     assert all(system.name == name for name, system in SYSTEMS.items())
     for table in (TEXT_TASKS, IMAGE_TASKS, POINT_TASKS):
         assert all(task.name == name for name, task in table.items())
-    for explainers in (
-        TEXT_EXPLAINERS,
-        TEXT_DECISIONS,
-        IMAGE_EXPLAINERS,
-        CLOUD_EXPLAINERS,
-        *checking.CHECKS_BY_MODALITY.values(),
-    ):
-        assert explainers and all(map(callable, explainers.values()))
+    for functions in (*EXPLAINERS.values(), *checking.CHECKS_BY_MODALITY.values()):
+        assert functions and all(map(callable, functions.values()))
     assert all(demo.name == name for name, demo in DEMOS.items())
 
 

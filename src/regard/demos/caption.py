@@ -10,8 +10,7 @@ from typing import Any
 
 from regard.demos import scenes
 from regard.demos.run import Demo, LogFn, ResultRows, quote_path
-from regard.explain.captioning import CaptionExplanation
-from regard.explain.grounding import ALL_KINDS, WordAttention, score_by_kind, word_attentions
+from regard.explain.captioning import ALL_KINDS, CaptionExplanation, WordAttention, score_by_kind, word_attentions
 from regard.model import Model
 
 IMAGE_SIZE = 48

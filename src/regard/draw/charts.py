@@ -98,9 +98,9 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
         marker = "o" if len(train[0]) == 1 else ""
         axes.plot(*train, color=ACCENT, alpha=0.25, linewidth=1.0, marker=marker)
         # a centered moving average does not lag; the window is narrow at the start, where the loss falls steeply
-        at, sums = np.arange(len(train[1])), np.concatenate([[0.0], np.cumsum(train[1])])
-        low = at - np.minimum(at, max(1, len(at) // 40))
-        high = np.minimum(2 * at - low, len(at) - 1) + 1
+        index, sums = np.arange(len(train[1])), np.concatenate([[0.0], np.cumsum(train[1])])
+        low = index - np.minimum(index, max(1, len(index) // 40))
+        high = np.minimum(2 * index - low, len(index) - 1) + 1
         smoothed = (sums[high] - sums[low]) / (high - low)
         axes.plot(train[0], smoothed, color=ACCENT, linewidth=1.8, marker=marker, label="training loss")
     best = None
@@ -410,8 +410,8 @@ def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str,
         marks = [Line2D([], [], linestyle="", **style) for style in SCORE_MARKERS]
         spacing: dict[str, Any] = {"handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.4, "borderpad": 0.0}
         corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.3, "ncols": 3}
-        names, style = ["F1", "precision", "recall"], {"fontsize": 8.5, "labelcolor": MUTED, "frameon": False}
-        axes.legend([Patch(color=LIGHT[4]), *marks], names, **corner, **spacing, **style)
+        style: dict[str, Any] = {"fontsize": 8.5, "labelcolor": MUTED, "frameon": False, **corner, **spacing}
+        axes.legend([Patch(color=LIGHT[4]), *marks], ["F1", "precision", "recall"], **style)
         # a score from few occurrences is unreliable
         largest = max([score.support for score in rows[1:]], default=0) or 1
         counts = bar_axes(sheet, left + PLOT_WIDTH + 0.85, top, COUNT_WIDTH, places, largest, ())

@@ -229,7 +229,7 @@ def fit_to_sheet(sample: DenseSample) -> DenseSample:
             rows, columns = ((np.arange(n) * 2 + 1) * old // (2 * n) for n, old in zip(size, values.shape, strict=True))
             values = values[rows[:, None], columns[None]]
         maps.append(values)
-    return DenseSample(image, *maps, name=sample.name)
+    return DenseSample(image, maps[0], maps[1] if len(maps) > 1 else None, sample.name)
 
 
 def overlay_classes(

@@ -65,7 +65,7 @@ class PredictedCloud:
             return self
         at = np.sort(np.random.default_rng(0).permutation(len(self.coordinates))[:max_points])
         fields = ("coordinates", "predictions", "confidence", "targets", "colors")
-        values = {name: None if (value := vars(self)[name]) is None else value[at] for name in fields}
+        values: dict[str, Any] = {name: None if (value := vars(self)[name]) is None else value[at] for name in fields}
         return replace(self, **values)
 
     @property

@@ -1,7 +1,11 @@
-"""Attention of a captioner over the image grid for each word; occlusion sensitivity for models without such attention."""
+"""Attention of a captioner over the image grid for each word; occlusion sensitivity for models without such attention.
+
+Grounding compares the attention of a word with the objects named by the word. Coverage of a grid cell by a region is exact for
+any grid and image size. A region is the union of boxes (left, top, right, bottom) in pixels; right and bottom are exclusive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +18,8 @@ from torch import Tensor
 
 from regard.draw.panels import CaptionAttention, CaptionLayer, CaptionWord
 from regard.errors import RegardError
-from regard.explain.explanation import Explanation
-from regard.explain.images import Pixel, image_batch
+from regard.explain import Explanation
+from regard.explain.images import Pixel, Shape, image_batch, source_name
 from regard.explain.text_generation import record_forward, token_log_probs
 from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
@@ -52,29 +56,25 @@ class CaptionExplanation(Explanation):
     @property
     def values(self) -> dict[str, Any]:
         words = [
-            {"word": said.word, "probability": said.probability, "top_k": [list(one) for one in said.top_k]}
-            for said in self.attention.words
+            {"word": word.word, "probability": word.probability, "top_k": [list(one) for one in word.top_k]}
+            for word in self.attention.words
         ]
         layers = {layer.name: layer.weights for layer in self.attention.layers}
-        return {
-            "title": self.title,
-            "facts": self.facts,
-            "words": words,
-            "grid": self.attention.grid,
-            "method": self.attention.method,
-            "weights": layers,
-        }
+        about = {"grid": self.attention.grid, "method": self.attention.method}
+        return {"title": self.title, "facts": self.facts, "words": words, **about, "weights": layers}
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        path = Path(path)
         self.attention.maps(layer, head)  # raises an error for an invalid layer or head
-        if path.suffix.lower() == ".json":
-            return super().save(path)
+        return super().save(path, layer, head)
+
+    def _write_page(self, path: Path) -> Path:
         from regard.draw.page import write_caption_page
+
+        return write_caption_page(self.attention, path, self.heading, self.title, self.facts)
+
+    def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
         from regard.draw.panels import draw_caption_attention
 
-        if path.suffix.lower() in (".html", ".htm"):
-            return write_caption_page(self.attention, path, self.heading, self.title, self.facts)
         about = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
         return draw_caption_attention(self.attention, path, f"{self.heading}: {self.title}", about, layer, head)
 
@@ -96,69 +96,67 @@ def explain_caption(
     if at is not None:
         raise RegardError("A position (--at) is not supported for captions. Caption explanations show every word.")
     pixels, text, config = model.require_image_processor(), model.require_tokenizer(), model.config
-    whole = load_image(source)
-    seen, kept = pixels.prepare(whole), pixels.crop_fraction(*whole.shape[:2])
-    said = _caption_ids(model, source, target)
+    original = load_image(source)
+    image, kept = pixels.prepare(original), pixels.crop_fraction(*original.shape[:2])
+    ids = _caption_ids(model, source, target)
     # a caption truncated at the maximum length has no end token
-    read, says = [config.bos_id, *said][: config.max_length], [*said, config.eos_id][: config.max_length]
-    batch = Batch(image_batch(model, seen).inputs, decoder_inputs=torch.tensor([read], device=model.device))
-    looks, logs = record_forward(model, batch)
-    own = logs[torch.arange(len(says)), torch.tensor(says)]
-    groups = _word_ranges(text, said)
-    words = tuple(_caption_word(text, said, group, own, logs) for group in groups)
+    inputs, targets = [config.bos_id, *ids][: config.max_length], [*ids, config.eos_id][: config.max_length]
+    batch = Batch(image_batch(model, image).inputs, decoder_inputs=torch.tensor([inputs], device=model.device))
+    records, logs = record_forward(model, batch)
+    own = logs[torch.arange(len(targets)), torch.tensor(targets)]
+    ranges = _word_ranges(text, ids)
+    words = tuple(_caption_word(text, ids, word_range, own, logs) for word_range in ranges)
     facts = {"caption probability": f"{float(own.double().sum().exp()):.3g}"}
-    facts["end token probability"] = (
-        f"{float(own[-1].exp()):.3g}"
-        if len(says) > len(said)
-        else "none: the caption was truncated at the maximum length"
-    )
+    facts["end token probability"] = "none: the caption was truncated at the maximum length"
+    if len(targets) > len(ids):
+        facts["end token probability"] = f"{float(own[-1].exp()):.3g}"
     if kept < CROP_NOTE_THRESHOLD:
         facts["center crop"] = f"{100 * kept:.0f} % of the image"
-    layers, how = grid_layers(model.body, batch, looks, groups), BY_ATTENTION
+    layers, method = grid_layers(model.body, batch, records, ranges), BY_ATTENTION
     if layers:
-        aside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))
-        if aside > 1e-3:  # a class token has no position in the image
-            facts["attention outside the image grid"] = f"{100 * aside:.1f} %"
+        outside = 1 - float(np.mean([layer.weights.sum((2, 3)).mean() for layer in layers]))
+        if outside > 1e-3:  # a class token has no position in the image
+            facts["attention outside the image grid"] = f"{100 * outside:.1f} %"
     else:
-        layers, how = (CaptionLayer("hidden", _occlusion_maps(model, batch, said, groups)),), BY_OCCLUSION
+        layers, method = (CaptionLayer("hidden", _occlusion_maps(model, batch, ids, ranges)),), BY_OCCLUSION
         facts["occlusion sensitivity"] = OCCLUSION_NOTE
-    name = Path(source).name if isinstance(source, str | Path) else "image"
-    title = f"{name} → {text.decode([said])[0]}"
-    return CaptionExplanation(title, (), facts, caption_attention=CaptionAttention(seen, words, layers, how))
+    attention = CaptionAttention(image, words, layers, method)
+    title = f"{source_name(source)} → {text.decode([ids])[0]}"
+    return CaptionExplanation(title, (), facts, caption_attention=attention)
 
 
 def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:
     """Token ids of the caption. Generated ids are kept, because the tokenization of the generated text may differ."""
     if target is None:
-        said = [int(token) for token in model.predict(source, num_return_sequences=1).extra["token_ids"]]
-        if not said:
+        ids = [int(token) for token in model.predict(source, num_return_sequences=1).extra["token_ids"]]
+        if not ids:
             raise RegardError("The model generated an empty caption for this image. Pass a caption to explain.")
-        return said
-    said = model.require_tokenizer().encode([target.strip()])[0]
-    if not said:
+        return ids
+    ids = model.require_tokenizer().encode([target.strip()])[0]
+    if not ids:
         raise RegardError("Nothing to explain: the caption is empty.")
-    if len(said) >= model.config.max_length:
+    if len(ids) >= model.config.max_length:
         raise RegardError(
-            f"The caption has {len(said)} tokens, but the maximum of this model is {model.config.max_length - 1}."
+            f"The caption has {len(ids)} tokens, but the maximum of this model is {model.config.max_length - 1}."
         )
-    return said
+    return ids
 
 
-def _word_ranges(text: TextTokenizer, said: list[int]) -> WordRanges:
+def _word_ranges(text: TextTokenizer, ids: list[int]) -> WordRanges:
     """Token indices of each word. A token that contains only a space belongs to the following word."""
     groups: WordRanges = []
-    for first, last in pairwise([*np.flatnonzero(text.starts_word(said)).tolist(), len(said)]):
-        blank = groups and not text.decode([said[groups[-1].start : first]])[0].strip()
+    for first, last in pairwise([*np.flatnonzero(text.starts_word(ids)).tolist(), len(ids)]):
+        blank = groups and not text.decode([ids[groups[-1].start : first]])[0].strip()
         groups.append(range(groups.pop().start if blank else first, last))
     return groups
 
 
-def _caption_word(text: TextTokenizer, said: list[int], group: range, own: Tensor, logs: Tensor) -> CaptionWord:
+def _caption_word(text: TextTokenizer, ids: list[int], group: range, own: Tensor, logs: Tensor) -> CaptionWord:
     """A word with probability, and the most likely alternatives to the first token of the word."""
-    ids = [said[number] for number in group]
-    word = text.decode([ids])[0].strip() or "".join(text.display_tokens(ids))
-    found = logs[group[0]].topk(min(TOP_K, logs.shape[1]))
-    chances, names = found.values.exp().tolist(), [text.display_tokens([token])[0] for token in found.indices.tolist()]
+    own_ids = [ids[number] for number in group]
+    word = text.decode([own_ids])[0].strip() or "".join(text.display_tokens(own_ids))
+    best = logs[group[0]].topk(min(TOP_K, logs.shape[1]))
+    chances, names = best.values.exp().tolist(), [text.display_tokens([token])[0] for token in best.indices.tolist()]
     return CaptionWord(word, float(own[list(group)].double().sum().exp()), tuple(zip(names, chances, strict=True)))
 
 
@@ -184,37 +182,137 @@ def grid_layers(
     return tuple(found)
 
 
-def _occlusion_maps(model: ModelProtocol, batch: Batch, said: list[int], groups: WordRanges) -> NDArray[np.float64]:
+def _occlusion_maps(model: ModelProtocol, batch: Batch, ids: list[int], groups: WordRanges) -> NDArray[np.float64]:
     """Occlusion sensitivity (1, words, n, n): decrease of the log-probability of each word if a region is set to the mean color
     of the image (Zeiler and Fergus 2014). An increase counts as 0; the map of a word sums to 1."""
     high, wide = batch.inputs.shape[-2:]
     down, across = min(OCCLUSION_GRID, high), min(OCCLUSION_GRID, wide)
     mean = batch.inputs.mean((2, 3), keepdim=True)
-    changed = []
+    images = [batch.inputs]
     for place in range(down * across):
         row, column = divmod(place, across)
         top, bottom = ((row + side) * high / down for side in (-0.5, 1.5))
         left, right = ((column + side) * wide / across for side in (-0.5, 1.5))
         x = batch.inputs.clone()
-        part = slice(max(round(top), 0), round(bottom)), slice(max(round(left), 0), round(right))
-        x[..., part[0], part[1]] = mean
-        changed.append(x)
-    asked = torch.tensor(said, device=batch.inputs.device)
-    logs = torch.cat([_log_probs(model, batch, torch.cat(part), asked) for part in _batches([batch.inputs, *changed])])
-    falls = (logs[:1] - logs[1:]).clamp(min=0)
+        x[..., max(round(top), 0) : round(bottom), max(round(left), 0) : round(right)] = mean
+        images.append(x)
+    assert batch.decoder_inputs is not None
+    targets = torch.tensor(ids, device=batch.inputs.device)
+    logs = []  # log-probabilities (B, T) of the caption tokens
+    with torch.inference_mode():
+        for first in range(0, len(images), OCCLUSION_BATCH):
+            x = torch.cat(images[first : first + OCCLUSION_BATCH])
+            own = Batch(x, decoder_inputs=batch.decoder_inputs[:, : len(ids)].expand(len(x), -1))
+            logs.append(token_log_probs(model, own).gather(-1, targets.expand(len(x), -1)[..., None])[..., 0].cpu())
+    values = torch.cat(logs)
+    falls = (values[:1] - values[1:]).clamp(min=0)
     words = torch.stack([falls[:, list(group)].sum(1) for group in groups]).double()
     words = words / words.sum(1, keepdim=True).clamp(min=1e-12)
     return words.cpu().numpy().reshape(1, len(groups), down, across)
 
 
-def _batches(pictures: list[Tensor]) -> list[list[Tensor]]:
-    return [pictures[first : first + OCCLUSION_BATCH] for first in range(0, len(pictures), OCCLUSION_BATCH)]
+# -- grounding
+
+GridMap = NDArray[np.float64]
+Box = Sequence[int]
+
+ALL_KINDS = "all"
+MIN_RELATIVE_COVERAGE = 0.5
+"""A cell belongs to a region if the coverage is at least this fraction of the largest coverage of any cell."""
 
 
-def _log_probs(model: ModelProtocol, batch: Batch, x: Tensor, asked: Tensor) -> Tensor:
-    """Log-probabilities (B, T) of the caption tokens `asked`, for images `x` (B, C, H, W)."""
-    assert batch.decoder_inputs is not None
-    with torch.inference_mode():
-        read = batch.decoder_inputs[:, : len(asked)].expand(len(x), -1)
-        logs = token_log_probs(model, Batch(x, decoder_inputs=read))
-    return logs.gather(-1, asked.expand(len(x), -1)[..., None])[..., 0].cpu()
+@dataclass(frozen=True)
+class WordAttention:
+    """Attention map of one generated word that names objects."""
+
+    kind: str
+    """kind of word: color, shape, …"""
+    weights: NDArray[np.floating]
+    """(rows, columns)"""
+    boxes: Sequence[Box]
+    """boxes of the named objects"""
+    image_size: Shape
+    """height and width of the image in pixels"""
+
+
+@dataclass(frozen=True)
+class PointingScore:
+    """Averages over words: fraction of attention inside the region, fraction of attention maxima inside the region, and the
+    same values for uniform attention."""
+
+    num_words: int
+    inside_fraction: float
+    uniform_fraction: float
+    hit_rate: float
+    uniform_hit_rate: float
+
+
+def word_attentions(
+    maps: NDArray[np.floating], words: Sequence[Sequence[Any]], boxes: Sequence[Box], image_size: Shape
+) -> list[WordAttention]:
+    """Attention of the words that name objects, from maps (words, rows, columns). `words`: text, kind (empty if the word names
+    no objects) and object indices of each word."""
+    if len(maps) != len(words):
+        raise ValueError(f"expected {len(words)} maps, one per word, got {len(maps)}")
+    return [
+        WordAttention(kind, weights, [boxes[number] for number in things], image_size)
+        for weights, (_, kind, things) in zip(maps, words, strict=True)
+        if kind
+    ]
+
+
+def region_mask(boxes: Iterable[Box], image_size: Shape) -> NDArray[np.bool_]:
+    """Mask (height, width) of the pixels in the region."""
+    mask = np.zeros(image_size, dtype=bool)
+    for left, top, right, bottom in boxes:
+        mask[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = True
+    return mask
+
+
+def cell_coverage(mask: NDArray[np.bool_], grid: Shape) -> GridMap:
+    """Fraction of each grid cell inside the region, (rows, columns). Cell borders may be inside a pixel."""
+    overlaps = []  # fraction of each cell covered by each pixel along one axis, (cells, pixels)
+    for cells, pixels in zip(grid, mask.shape, strict=True):
+        edges, at = np.arange(cells + 1) * (pixels / cells), np.arange(pixels)
+        ends, starts = np.minimum(edges[1:, None], at + 1), np.maximum(edges[:-1, None], at)
+        overlaps.append((ends - starts).clip(0) * (cells / pixels))
+    down, across = overlaps
+    return down @ mask @ across.T
+
+
+def inside_fraction(weights: NDArray[np.floating], coverage: GridMap) -> float:
+    """Fraction of the attention inside the region; 0 if all weights are 0."""
+    total = float(weights.sum())
+    return float((weights * coverage).sum()) / total if total > 0 else 0.0
+
+
+def region_cells(coverage: GridMap) -> NDArray[np.bool_]:
+    """Mask of the cells in the region. The threshold is relative, because a small region may fill no cell."""
+    return (coverage > 0) & (coverage >= MIN_RELATIVE_COVERAGE * coverage.max())
+
+
+def hit_rate(weights: NDArray[np.floating], coverage: GridMap) -> float:
+    """1 if the cell with the largest weight is in the region, else 0; for ties, the fraction of these cells in the region."""
+    return float(region_cells(coverage)[weights == weights.max()].mean())
+
+
+def score_by_kind(attentions: Iterable[WordAttention]) -> dict[str, PointingScore]:
+    """Average scores for each kind of word and for all words. Words without objects in the image are skipped."""
+    rows: dict[str, list[tuple[float, ...]]] = {}
+    for word in attentions:
+        mask = region_mask(word.boxes, word.image_size)
+        if not mask.any():
+            continue
+        coverage = cell_coverage(mask, (word.weights.shape[0], word.weights.shape[1]))
+        scores = (
+            inside_fraction(word.weights, coverage),
+            float(coverage.mean()),
+            hit_rate(word.weights, coverage),
+            float(region_cells(coverage).mean()),
+        )
+        for name in (word.kind, ALL_KINDS):
+            rows.setdefault(name, []).append(scores)
+    return {
+        name: PointingScore(len(scores), *(float(value) for value in np.mean(scores, axis=0)))
+        for name, scores in sorted(rows.items())
+    }

@@ -1,60 +1,242 @@
 """Explanation of an image model or image generator: attention maps, rollout, gradient attribution, and similarity of position
-embeddings, as heatmaps over the image."""
+embeddings, as heatmaps over the image.
+
+A model has one grid of tokens, or several grids of decreasing resolution (the stages of Swin). Rollout within a grid is the
+same as for text. Between stages, the value of a merged patch is divided equally among the merged patches inside the image: a
+simplification, like equal weights for residual connection and attention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.errors import RegardError
-from regard.explain.attribution import logit_margin
-from regard.explain.explanation import Explanation
-from regard.explain.grid_attention import (
-    GridArray,
-    GridAttention,
-    ImageAttention,
-    TokenGrid,
-    cell_centers,
-    query_grid_size,
-    token_grids,
+from regard.explain import Explanation
+from regard.explain.rollout import (
+    MAX_BYTES,
+    AttentionLayer,
+    logit_margin,
+    mean_layer,
+    record_layers,
+    relevance,
+    relevance_layers,
+    rollout,
+    slice_records,
+    uniform_weights,
+    weighted_sum,
 )
+from regard.nn.blocks.decoder import DecoderOnly
+from regard.nn.recording import named_attentions
+from regard.nn.vision.patches import VisionTransformer
+from regard.nn.vision.swin import SwinBody
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.image_generation import require_palette, shift_right
 from regard.tasks.image_task import load_image
 from regard.tasks.protocol import ModelProtocol
-from regard.types import Batch
+from regard.types import AttentionRecord, Batch
 
-if TYPE_CHECKING:
-    from regard.draw.panels import AttentionOverlay
+METHODS = {
+    "rollout": (
+        "Attention rollout",
+        "Attention rollout",
+        "Attention multiplied through all layers, with residual connections counted as one half (Abnar & Zuidema 2020).",
+        "attention rollout: Abnar & Zuidema 2020",
+    ),
+    "gradient × attention": (
+        "Attribution (gradient × attention)",
+        "Gradient × attention",
+        "Regions that increase the predicted score: attention weighted by its gradient (Chefer et al. 2021).",
+        "gradient × attention: Chefer et al. 2021",
+    ),
+    "grad-cam": (
+        "Grad-CAM",
+        "Grad-CAM",
+        "Last feature map weighted by the gradient of the predicted score (Selvaraju et al. 2017).",
+        "Grad-CAM: Selvaraju et al. 2017",
+    ),
+}
+"""Title, short title for panels, description and paper of each method."""
 
-METHOD_TITLES = {
-    "rollout": "Attention rollout",
-    "gradient × attention": "Attribution (gradient × attention)",
-    "grad-cam": "Grad-CAM",
-}
-METHOD_DESCRIPTIONS = {
-    "Attention rollout": "Attention multiplied through all layers, with residual connections counted as one half "
-    "(Abnar & Zuidema 2020).",
-    "Attribution (gradient × attention)": "Regions that increase the predicted score: attention weighted by its gradient "
-    "(Chefer et al. 2021).",
-    "Grad-CAM": "Last feature map weighted by the gradient of the predicted score (Selvaraju et al. 2017).",
-    "attention": "Attention of one layer over the image, per head or averaged.",
-}
-"""One sentence per method; `attention` is the attention map."""
-PANEL_TITLES = METHOD_TITLES | {"gradient × attention": "Gradient × attention"}
-"""Titles short enough for the width of a panel."""
-PAPERS = {
-    "rollout": "attention rollout: Abnar & Zuidema 2020",
-    "gradient × attention": "gradient × attention: Chefer et al. 2021",
-    "grad-cam": "Grad-CAM: Selvaraju et al. 2017",
-}
+
+GridArray = NDArray[np.float64]
+Shape = tuple[int, int]
+
+MAX_STORED_WEIGHTS = 6_000_000
+"""Limit of attention weights stored for single queries: enough for all patches of ViT-B."""
+
+GRADIENT_MEMORY_FACTOR = 8
+"""Memory with gradients divided by memory of the weights alone, at most; ImageGPT needs a factor of six."""
+
+
+@dataclass(frozen=True)
+class TokenGrid:
+    """The cells of an image grid as a sequence of `length` tokens."""
+
+    grid: Shape
+    length: int
+    prefix_tokens: int = 0
+    """tokens at the start of the sequence without a position in the image"""
+    shift: int = 0
+    """1 if the output at a token predicts the next token (image generators), else 0"""
+    keys_per_query: int | None = None
+    """keys per query, if attention is limited to windows"""
+    extent: tuple[float, float] = (1.0, 1.0)
+    """height and width of the grid relative to the image; padding is below and to the right of the image"""
+
+    def token_at(self, position: tuple[float, float]) -> int:
+        """Token that predicts the cell at `position`, given as fractions of image height and width."""
+        down, across = (
+            min(int(share / covers * count), count - 1)
+            for share, covers, count in zip(position, self.extent, self.grid, strict=True)
+        )
+        return down * self.grid[1] + across + self.prefix_tokens - self.shift
+
+    @property
+    def grid_tokens(self) -> tuple[int, ...]:
+        """Tokens that predict the cells of the grid."""
+        first = self.prefix_tokens - self.shift
+        return tuple(range(first, min(first + self.grid[0] * self.grid[1], self.length)))
+
+    def to_grid(self, row: Tensor) -> Tensor:
+        """Values of the tokens as a grid: (…, length) -> (…, h, w); 0 for cells without a token."""
+        own = row[..., self.prefix_tokens :]
+        return F.pad(own, (0, self.grid[0] * self.grid[1] - own.shape[-1])).view(*row.shape[:-1], *self.grid)
+
+
+def token_grids(model: ModelProtocol, batch: Batch) -> tuple[TokenGrid, ...]:
+    """Grids of the model from fine to coarse; empty for models without attention."""
+    body, x = model.body, batch.inputs
+    if isinstance(body, VisionTransformer):
+        with torch.inference_mode():
+            grid = body.patches.grid(body.front.feature_maps(x)[-1] if body.has_stem else x)
+        return (TokenGrid(grid, int(body.has_class_token) + grid[0] * grid[1], int(body.has_class_token)),)
+    if isinstance(body, SwinBody):
+        high, wide = x.shape[-2:]
+        found = []
+        for stage in range(len(body.stages)):
+            side = body.patches.patch * 2**stage
+            grid = -(-high // side), -(-wide // side)
+            covers = grid[0] * side / high, grid[1] * side / wide
+            found.append(TokenGrid(grid, grid[0] * grid[1], keys_per_query=model.config.window_size**2, extent=covers))
+        return tuple(found)
+    if isinstance(body, DecoderOnly):
+        side, told = model.config.image_size, int(model.task.name == "draw")
+        return (TokenGrid((side, side), side**2, prefix_tokens=told, shift=told),)
+    return ()
+
+
+@dataclass
+class GridAttention:
+    """Attention on one grid: averaged over `query_tokens`, and separately for each of `stored_queries`."""
+
+    token_grid: TokenGrid
+    query_tokens: tuple[int, ...]
+    stored_queries: tuple[int, ...] = ()
+    layers: list[AttentionLayer] = field(default_factory=list)
+    query_maps: list[GridArray] = field(default_factory=list)
+    """(heads, h, w) per layer"""
+    stored_maps: list[NDArray[np.float32]] = field(default_factory=list)
+    """(stored queries, heads, h, w) per layer"""
+
+    def add(self, records: Sequence[AttentionRecord]) -> None:
+        grid, length = self.token_grid, self.token_grid.length
+        parts = slice_records(records, 0, length)
+        self.layers.append(mean_layer(parts, length))
+        self.query_maps.append(grid.to_grid(weighted_sum(parts, self.query_weights)).double().cpu().numpy())
+        if self.stored_queries:
+            rows = [
+                torch.stack([part.query_weights(at, length) for part in parts]).sum(0) for at in self.stored_queries
+            ]
+            self.stored_maps.append(grid.to_grid(torch.stack(rows)).float().cpu().numpy())
+
+    @property
+    def query_weights(self) -> Tensor:
+        return uniform_weights(self.token_grid.length, self.query_tokens)
+
+
+@dataclass(frozen=True)
+class ImageAttention:
+    """Attention of one image by stage. `stage_weights`: contribution of each stage to the output, summing to 1."""
+
+    stages: tuple[GridAttention, ...]
+    stage_weights: tuple[float, ...]
+
+    def add(self, records: Sequence[AttentionRecord]) -> None:
+        self.stages[stage_index(records[0].name)].add(records)
+
+    def record(
+        self, model: ModelProtocol, batch: Batch, score_fn: Callable[[Tensor], Tensor] | None = None
+    ) -> GridArray | None:
+        """Run the model once and record attention. With `score_fn`, a function of the logits, returns the relevance (h, w) of
+        the cells of the finest grid for the score, or None if gradients would exceed `MAX_BYTES`."""
+        gradients = score_fn is not None and self.fits_memory(model.body)
+        logits, groups = record_layers(model, batch, [self], gradients)
+        if score_fn is None or not gradients:
+            return None
+        by_stage: list[list[AttentionLayer]] = [[] for _ in self.stages]
+        lengths = [stage.token_grid.length for stage in self.stages]
+        for name, layer in relevance_layers(score_fn(logits), groups, 0, lambda name: lengths[stage_index(name)]):
+            by_stage[stage_index(name)].append(layer)
+        before = self._propagate(lambda number, row: row)
+        after = self._propagate(lambda number, row: row + relevance(by_stage[number], row))
+        return self.stages[0].token_grid.to_grid(after - before).numpy()
+
+    def fits_memory(self, body: Any) -> bool:
+        """True if all attention weights with gradients fit into `MAX_BYTES`."""
+        weights = 0
+        for name, place in named_attentions(body).items():
+            grid = self.stages[stage_index(name)].token_grid
+            weights += place.heads * grid.length * (grid.keys_per_query or grid.length)
+        return GRADIENT_MEMORY_FACTOR * 4 * weights <= MAX_BYTES
+
+    def rollout_map(self) -> GridArray:
+        """Rollout (h, w) on the finest grid: contribution of each cell to the output. Prefix tokens are left out."""
+        row = self._propagate(lambda number, row: rollout(self.stages[number].layers, row))
+        return self.stages[0].token_grid.to_grid(row).numpy()
+
+    def _propagate(self, step: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Weights over the tokens of the finest grid. `step` maps the weights of a stage, from the coarsest stage on."""
+        row = torch.zeros(self.stages[-1].token_grid.length, dtype=torch.float64)
+        for number, stage in reversed([*enumerate(self.stages)]):
+            row = step(number, row + self.stage_weights[number] * stage.query_weights)
+            if number:
+                row = unmerge_patches(row, stage.token_grid.grid, self.stages[number - 1].token_grid.grid)
+        return row
+
+
+def unmerge_patches(row: Tensor, coarse_size: Shape, fine_size: Shape) -> Tensor:
+    """Divide each coarse cell equally among the 2 × 2 fine cells inside the image: (h·w,) -> (H·W,)."""
+    down, across = (torch.arange(count) // 2 for count in fine_size)
+    many = down.bincount(minlength=coarse_size[0])[:, None] * across.bincount(minlength=coarse_size[1])
+    return (row.view(coarse_size) / many)[down][:, across].flatten()
+
+
+def stage_index(name: str) -> int:
+    """Stage of an attention module, from the module name."""
+    match = re.match(r"stages\.(\d+)\.", name)
+    return int(match[1]) if match else 0
+
+
+def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
+    """Rows and columns of the grid of stored queries: the finest grid, reduced if `MAX_STORED_WEIGHTS` would be exceeded."""
+    weights = 0
+    for name, place in named_attentions(body).items():
+        grid = grids[stage_index(name)].grid
+        weights += place.heads * grid[0] * grid[1]
+    (high, wide), most = grids[0].grid, max(MAX_STORED_WEIGHTS // weights, 1)
+    while high * wide > most:
+        high, wide = (high - 1, wide) if high >= wide else (high, wide - 1)
+    return high, wide
 
 
 @dataclass(frozen=True)
@@ -99,39 +281,15 @@ class ImageExplanation(Explanation):
 
     @property
     def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"title": self.title, "facts": self.facts}
-        found |= self.method_maps
+        values: dict[str, Any] = {"title": self.title, "facts": self.facts, **self.method_maps}
         if self.image_attention is not None:
-            found |= {
-                "query": self.query_name,
-                "at": self.query_pixel,
-                "layers": self.layer_names,
-                "attention": self.attention,
-            }
-        return found
+            values |= {"query": self.query_name, "at": self.query_pixel}
+            values |= {"layers": self.layer_names, "attention": self.attention}
+        return values
 
     def extra_paths(self, path: Path) -> tuple[Path, ...]:
         drawn = self.position_similarity is not None and path.suffix.lower() in (".png", ".svg")
         return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
-
-    def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        path = Path(path)
-        if path.suffix.lower() == ".json":
-            return super().save(path)
-        if path.suffix.lower() in (".html", ".htm"):
-            return self._write_page(path)
-        from regard.draw.panels import draw_heatmap_overlays, draw_position_similarity
-
-        panels = self._panels(layer, head)
-        for place in self.extra_paths(path):
-            draw_position_similarity(self.position_similarity, place)
-        about = "; ".join(f"{k}: {v}" for k, v in self.facts.items())
-        if self.attention:
-            about += f"; query: {self.query_name}" + ("; average over heads" if layer is head is None else "")
-        about = "; ".join([about, *(PAPERS[name] for name in self.method_maps)])
-        return draw_heatmap_overlays(
-            panels, path, self.title, about, unit=None, mark=relative_position(self.query_pixel, self.image)
-        )
 
     def _write_page(self, path: Path) -> Path:
         from regard.draw.page import OverlayMap, write_image_page
@@ -139,38 +297,47 @@ class ImageExplanation(Explanation):
         first = self.extents[0] if self.extents else (1.0, 1.0)
         stored = [layer for stage in self.stages for layer in stage.stored_maps]
         layers = zip(
-            self.layer_names, self.attention, self.extents, stored or (None,) * len(self.attention), strict=True
+            self.layer_names, self.attention, self.extents, stored or [None] * len(self.attention), strict=True
         )
-        methods = {METHOD_TITLES[name]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()}
         return write_image_page(
             self.image,
             [OverlayMap(*layer) for layer in layers],
-            methods,
+            {METHODS[name][0]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()},
             path,
             self.title,
             self.facts,
             query=(self.query_name, relative_position(self.query_pixel, self.image)),
             query_grid=self.query_grid,
             positions=self.position_similarity,
-            descriptions=METHOD_DESCRIPTIONS,
+            descriptions={title: text for title, _, text, _ in METHODS.values()}
+            | {"attention": "Attention of one layer over the image, per head or averaged."},
         )
 
-    def _panels(self, layer: int | None, head: int | None) -> list[AttentionOverlay]:
-        """The methods and the selected attention maps: averages over heads, one head of each layer, or the heads of a layer."""
-        from regard.draw.panels import AttentionOverlay
+    def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
+        """Draw the methods and the selected attention maps: averages over heads, one head of each layer, or all heads of a
+        layer."""
+        from regard.draw.panels import AttentionOverlay, draw_heatmap_overlays, draw_position_similarity
 
         self._check_layer_head(layer, head)
         first = self.extents[0] if self.extents else (1.0, 1.0)
-        maps = [(PANEL_TITLES[name], grid, first) for name, grid in self.method_maps.items()]
-        for number, (name, heads, extent) in enumerate(
-            zip(self.layer_names, self.attention, self.extents, strict=True), 1
-        ):
+        maps = [(METHODS[name][1], grid, first) for name, grid in self.method_maps.items()]
+        named = zip(self.layer_names, self.attention, self.extents, strict=True)
+        for number, (name, heads, extent) in enumerate(named, 1):
             if layer is head is None:
                 maps.append((name, heads.mean(0), extent))
             elif layer in (None, number):
                 chosen = range(1, len(heads) + 1) if head is None else [head] * (head <= len(heads))
                 maps += [(f"{name}, head {n}", heads[n - 1], extent) for n in chosen]
-        return [AttentionOverlay(self.image, grid, name, extent) for name, grid, extent in maps]
+        panels = [AttentionOverlay(self.image, grid, name, extent) for name, grid, extent in maps]
+        for place in self.extra_paths(path):
+            draw_position_similarity(self.position_similarity, place)
+        about = [f"{name}: {value}" for name, value in self.facts.items()]
+        if self.attention:
+            about.append(f"query: {self.query_name}")
+            about += ["average over heads"] if layer is head is None else []
+        about += [METHODS[name][3] for name in self.method_maps]
+        mark = relative_position(self.query_pixel, self.image)
+        return draw_heatmap_overlays(panels, path, self.title, "; ".join(about), unit=None, mark=mark)
 
     def _check_layer_head(self, layer: int | None, head: int | None) -> None:
         if not self.attention:
@@ -188,7 +355,6 @@ class ImageExplanation(Explanation):
 Pixel = tuple[int, int]
 """Row and column."""
 
-ALL_POSITIONS = "average over all positions"
 MEMORY_NOTE = "not computed: needs too much memory"
 
 
@@ -197,43 +363,60 @@ def explain_image(
 ) -> ImageExplanation:
     """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
     preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
-    processor = model.require_image_processor()
-    image = processor.prepare(load_image(source))
-    name = Path(source).name if isinstance(source, str) else "image"
+    image = model.require_image_processor().prepare(load_image(source))
     check_pixel(at, image)
     batch = image_batch(model, image)
     with torch.inference_mode():
         logits = model.task.logits(model, batch).float()
     class_index, prediction, facts = _target_class(model, logits, target, at)
-    title = f"{name} → {prediction}"
+    title = f"{source_name(source)} → {prediction}"
     grids = token_grids(model, batch)
     if not grids:
         if at is not None:
             raise RegardError("This model has no attention, so a position (--at) is not supported.")
-        return ImageExplanation(
-            title, (), facts, image=image, method_maps={"grad-cam": _grad_cam(model, batch, class_index)}
-        )
+        maps = {"grad-cam": _grad_cam(model, batch, class_index)}
+        return ImageExplanation(title, (), facts, image=image, method_maps=maps)
     is_dense = model.task.name != "classify"
     query_grid, attention = make_image_attention(model, grids, relative_position(at, image), is_dense)
     # a class score does not belong to one position
-    attribution = attention.record(model, batch, _score_fn(class_index, at) if at is None or is_dense else None)
+    has_score = at is None or is_dense
+    attribution = attention.record(model, batch, _score_fn(class_index, at) if has_score else None)
+    if has_score and attribution is None:
+        facts["gradient × attention"] = MEMORY_NOTE
+    return _image_explanation(model, title, facts, image, at, query_grid, attention, attribution)
+
+
+def _image_explanation(
+    model: ModelProtocol,
+    title: str,
+    facts: dict[str, str],
+    image: np.ndarray,
+    at: Pixel | None,
+    query_grid: Shape,
+    attention: ImageAttention,
+    attribution: GridArray | None,
+) -> ImageExplanation:
+    """Explanation of a model with attention from the recorded attention and the attribution."""
     method_maps = {"rollout": normalize_sum(attention.rollout_map())}
     if attribution is not None:
         method_maps["gradient × attention"] = normalize_sum(attribution)
-    elif at is None or is_dense:
-        facts["gradient × attention"] = MEMORY_NOTE
+    query = "average over all positions" if len(attention.stages[0].query_tokens) > 1 else "class token"
     return ImageExplanation(
         title,
         (),
         facts,
         image=image,
-        query_name=query_name(attention, at),
+        query_name=query if at is None else f"row {at[0]}, column {at[1]}",
         query_pixel=at,
         method_maps=method_maps,
         image_attention=attention,
         query_grid=query_grid,
         position_similarity=position_similarity(model.body),
     )
+
+
+def source_name(source: Any) -> str:
+    return Path(source).name if isinstance(source, str | Path) else "image"
 
 
 def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
@@ -258,35 +441,33 @@ def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, fl
 
 def make_image_attention(
     model: ModelProtocol, grids: tuple[TokenGrid, ...], position: tuple[float, float] | None, is_dense: bool
-) -> tuple[tuple[int, int], ImageAttention]:
+) -> tuple[Shape, ImageAttention]:
     """Size of the grid of stored queries, and the empty `ImageAttention`. The query is the token at `position`, else the class
     token or all cells. Class scores depend on the last stage, dense predictions (`is_dense`) equally on all stages."""
-    lattice = query_grid_size(model.body, grids)
+    rows, columns = size = query_grid_size(model.body, grids)
+    centers = [((row + 0.5) / rows, (column + 0.5) / columns) for row in range(rows) for column in range(columns)]
     single = position is None and not is_dense and model.body.pool == "first"
-    sights = []
-    for floor in grids:
-        asks = (0,) if single else floor.grid_tokens if position is None else (floor.token_at(position),)
-        sights.append(GridAttention(floor, asks, tuple(floor.token_at(centre) for centre in cell_centers(lattice))))
+    stages = []
+    for grid in grids:
+        queries = (0,) if single else grid.grid_tokens if position is None else (grid.token_at(position),)
+        stages.append(GridAttention(grid, queries, tuple(grid.token_at(center) for center in centers)))
     last = (0.0,) * (len(grids) - 1) + (1.0,)
-    return lattice, ImageAttention(tuple(sights), (1 / len(grids),) * len(grids) if is_dense else last)
-
-
-def query_name(attention: ImageAttention, pixel: Pixel | None) -> str:
-    if pixel is not None:
-        return f"row {pixel[0]}, column {pixel[1]}"
-    return ALL_POSITIONS if len(attention.stages[0].query_tokens) > 1 else "class token"
+    return size, ImageAttention(tuple(stages), (1 / len(grids),) * len(grids) if is_dense else last)
 
 
 def _target_class(
     model: ModelProtocol, logits: Tensor, target: str | None, at: Pixel | None
-) -> tuple[int, str, dict[str, str]]:  # fmt: skip
+) -> tuple[int, str, dict[str, str]]:
     """Index of the explained class (0 for depth), name of the prediction, and labeled values for the page header."""
     labels = model.spec.labels
     if model.task.name == "depth":
         unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"
-        if at is None:
-            return 0, "depth", {"explained value": f"mean predicted depth: {float(logits[0].mean()):.4g} {unit}"}
-        return 0, "depth", {"explained value": f"predicted depth at this pixel: {float(logits[0][at]):.4g} {unit}"}
+        value, name = (
+            (logits[0].mean(), "mean predicted depth")
+            if at is None
+            else (logits[0][at], "predicted depth at this pixel")
+        )
+        return 0, "depth", {"explained value": f"{name}: {float(value):.4g} {unit}"}
     chances = (model.task.probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
     if chances.ndim > 1:
         chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]
@@ -323,14 +504,14 @@ def normalize_sum(grid: GridArray) -> GridArray:
 def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
     """Grad-CAM (Selvaraju et al. 2017) for models without attention: positive part of the last feature map weighted by the
     average gradient of each channel."""
-    mapped = model.task.name != "classify"
-    asked = model.head.tap_indices if mapped else (model.config.feature_maps()[-1].index,)
+    is_dense = model.task.name != "classify"
+    taps = model.head.tap_indices if is_dense else (model.config.feature_maps()[-1].index,)
     with torch.enable_grad():
-        taken = model.body(Batch(batch.inputs.detach().requires_grad_()), taps=asked)
-        kept = taken.hidden_states[-1]
-        logits = model.head(taken.hidden_states, tuple(batch.inputs.shape[-2:])) if mapped else model.head(taken.pooled)
-        (found,) = torch.autograd.grad(_score_fn(which)(logits), kept)
-    grid = (found.mean((2, 3), keepdim=True) * kept).sum(1).clamp(min=0)[0]
+        out = model.body(Batch(batch.inputs.detach().requires_grad_()), taps=taps)
+        features, size = out.hidden_states[-1], tuple(batch.inputs.shape[-2:])
+        logits = model.head(out.hidden_states, size) if is_dense else model.head(out.pooled)
+        (gradient,) = torch.autograd.grad(_score_fn(which)(logits), features)
+    grid = (gradient.mean((2, 3), keepdim=True) * features).sum(1).clamp(min=0)[0]
     return normalize_sum(grid.detach().double().cpu().numpy())
 
 
@@ -354,58 +535,29 @@ def explain_generation(
     image = palette.decode(ids[0].numpy())
     at = (palette.side // 2, palette.side // 2) if at is None else at
     check_pixel(at, image)
-    name = Path(source).name if isinstance(source, str) else "image"
-    batch = shift_right(ids, model.config).to(model.device)
-    facts = _facts(model, batch, at[0] * palette.side + at[1])
+    batch, place = shift_right(ids, model.config).to(model.device), at[0] * palette.side + at[1]
+    assert batch.labels is not None
+    color = int(batch.labels[0, place])
     position = relative_position(at, image)
     query_grid, attention = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
-    attention.record(model, batch)
-    method_maps = {"rollout": normalize_sum(attention.rollout_map())}
-    attribution = _pixel_attribution(model, batch, attention)
-    if attribution is None:
-        facts["gradient × attention"] = MEMORY_NOTE
-    else:
-        method_maps["gradient × attention"] = normalize_sum(attribution)
-    return ImageExplanation(
-        f"{name}, pixel at row {at[0]}, column {at[1]}",
-        (),
-        facts,
-        image=image,
-        query_name=f"row {at[0]}, column {at[1]}",
-        query_pixel=at,
-        method_maps=method_maps,
-        image_attention=attention,
-        query_grid=query_grid,
-        position_similarity=position_similarity(model.body),
-    )
-
-
-def _facts(model: ModelProtocol, batch: Batch, place: int) -> dict[str, str]:
-    assert batch.labels is not None
-    with torch.inference_mode():
-        logs = model.task.logits(model, batch)[0].float().log_softmax(-1)
+    logits, _ = record_layers(model, batch, [attention])
+    logs = logits[0].float().log_softmax(-1)
     own = logs.gather(1, batch.labels[0][:, None])[:, 0]
     rank = int((logs[place] > own[place]).sum()) + 1
-    return {
+    facts = {
         "pixel color": f"probability {100 * float(own[place].exp()):.1f} %, rank {rank} of {logs.shape[1]} colors",
         "bits per pixel": f"{-float(own.mean()) / math.log(2):.3f}",
     }
 
-
-def _pixel_attribution(model: ModelProtocol, batch: Batch, scene: ImageAttention) -> GridArray | None:
-    """Attribution of the color of the query pixel. Later pixels have no influence and are left out of the forward pass."""
-    assert batch.labels is not None
-    (sight,) = scene.stages
-    (place,) = sight.query_tokens
-    floor = replace(sight.token_grid, length=place + 1)
-    return ImageAttention((GridAttention(floor, sight.query_tokens),), (1.0,)).record(
-        model, Batch(batch.inputs[:, : place + 1]), _color_log_prob(int(batch.labels[0, place]))
-    )
-
-
-def _color_log_prob(colour: int) -> Callable[[Tensor], Tensor]:
-    def of(logits: Tensor) -> Tensor:
+    def color_log_prob(logits: Tensor) -> Tensor:
         last = logits[0, -1]
-        return (last if last.dtype == torch.float64 else last.float()).log_softmax(-1)[colour]
+        return (last if last.dtype == torch.float64 else last.float()).log_softmax(-1)[color]
 
-    return of
+    # later pixels have no influence and are left out of the forward pass
+    (stage,) = attention.stages
+    prefix = GridAttention(replace(stage.token_grid, length=place + 1), stage.query_tokens)
+    attribution = ImageAttention((prefix,), (1.0,)).record(model, Batch(batch.inputs[:, : place + 1]), color_log_prob)
+    if attribution is None:
+        facts["gradient × attention"] = MEMORY_NOTE
+    title = f"{source_name(source)}, pixel at row {at[0]}, column {at[1]}"
+    return _image_explanation(model, title, facts, image, at, query_grid, attention, attribution)

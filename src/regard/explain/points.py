@@ -13,7 +13,7 @@ import torch
 from regard.data.points.cloud import PointCloud
 from regard.draw.point_cloud import CloudAttention, NeighborAttention
 from regard.errors import RegardError
-from regard.explain.explanation import Explanation
+from regard.explain import Explanation
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
 from regard.tasks.file_task import warn_once
@@ -45,41 +45,38 @@ class CloudExplanation(Explanation):
     @property
     def values(self) -> dict[str, Any]:
         """Values for JSON: attention weights of the query point in each layer, by the index of the key point in the file."""
-        found: dict[str, Any] = {"title": self.title, "facts": self.facts}
-        assert self.attention is not None
-        origins = (
-            self.attention.file_index
-            if self.attention.file_index is not None
-            else np.arange(len(self.attention.coordinates))
-        )
-        found["query_point"] = int(origins[self.attention.query_point])
-        found["layers"] = []
-        for layer in self.attention.layers:
-            shares = self.attention.point_weights(layer)
-            best = [int(n) for n in np.argsort(-shares, kind="stable") if shares[n] > 0]
-            here = self.attention.levels[layer.level][self.attention.nearest_query(layer)]
-            looked = [{"point": int(origins[n]), "weight": round(float(shares[n]), 6)} for n in best]
-            found["layers"].append({"layer": layer.name, "query_point": int(origins[here]), "attention": looked})
-        return found
+        attention = self.attention
+        assert attention is not None
+        origins = np.arange(len(attention.coordinates)) if attention.file_index is None else attention.file_index
+        layers = []
+        for layer in attention.layers:
+            weights = attention.point_weights(layer)
+            best = [int(n) for n in np.argsort(-weights, kind="stable") if weights[n] > 0]
+            query = attention.levels[layer.level][attention.nearest_query(layer)]
+            keys = [{"point": int(origins[n]), "weight": round(float(weights[n]), 6)} for n in best]
+            layers.append({"layer": layer.name, "query_point": int(origins[query]), "attention": keys})
+        query_point = int(origins[attention.query_point])
+        return {"title": self.title, "facts": self.facts, "query_point": query_point, "layers": layers}
 
-    def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        from regard.draw.point_cloud import draw_neighbors, write_neighbors_page
+    def _write_page(self, path: Path) -> Path:
+        from regard.draw.point_cloud import write_neighbors_page
 
-        path = Path(path)
         assert self.attention is not None
-        if path.suffix.lower() == ".json":
-            return super().save(path)
-        if path.suffix.lower() in (".html", ".htm"):
-            return write_neighbors_page(self.attention, path, self.title, PAGE_NOTE, self.facts)
+        return write_neighbors_page(self.attention, path, self.title, PAGE_NOTE, self.facts)
+
+    def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
+        from regard.draw.point_cloud import draw_neighbors
+
+        assert self.attention is not None
         if head is not None:
             raise RegardError(
                 "Attention between points is averaged over channels, so heads cannot be selected. Remove --head."
             )
         if layer is not None and not 1 <= layer <= len(self.attention.layers):
             raise RegardError(f"Layer must be between 1 and {len(self.attention.layers)}, got {layer}.")
-        about = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
-        about += "; attention over the k nearest neighbors, averaged over channels"
-        return draw_neighbors(self.attention, path, f"Attention of a point: {self.title}", about, layer)
+        about = [f"{name}: {value}" for name, value in self.facts.items()]
+        about.append("attention over the k nearest neighbors, averaged over channels")
+        return draw_neighbors(self.attention, path, f"Attention of a point: {self.title}", "; ".join(about), layer)
 
 
 def explain_cloud(
@@ -94,37 +91,49 @@ def explain_cloud(
     points: PointProcessor = model.require_point_processor()
     cloud: PointCloud = model.task.open_input(source, points)
     number = query_index(cloud, at)
-    chosen = _read_indices(model, cloud, points, number)
-    x, offsets = pack_clouds([points.normalize(points.rows(cloud, chosen))])
-    asked = int(((cloud.coordinates[chosen] - cloud.coordinates[number]) ** 2).sum(1).argmin())
-    with torch.no_grad(), record_attention(model.body) as seen:
-        states: BodyOutput = model.body(Batch(x, offsets=offsets).to(model.device))
-        logits = model.task.apply_head(model, states).float().softmax(-1)
-    levels = level_indices(states, len(chosen))
-    labels, chances = model.spec.labels, logits.reshape(-1, logits.shape[-1]).cpu().numpy()
-    each = model.task.name == "segment"
-    best = int((chances[asked] if each else chances[0]).argmax())
-    sure = float((chances[asked] if each else chances[0])[best])
     name = Path(source).name if isinstance(source, str) else "point cloud"
-    layers = layer_attention(seen.records, levels, _stored_queries(levels, cloud.coordinates[chosen], asked))
+    if isinstance(at, tuple):
+        far = float(np.linalg.norm(cloud.coordinates[number] + cloud.origin - np.asarray(at, dtype=np.float64)))
+        if far > FAR_FRACTION * float(np.ptp(cloud.coordinates, axis=0).max()):
+            warn_once(
+                f"warning: {name}: no point at these coordinates; using the nearest point {number} at distance {far:.3g}"
+            )
+    is_segment = model.task.name == "segment"
+    if is_segment:  # the largest block that contains the voxel of the query point
+        scene = split_scene(cloud, points)
+        blocks = [block for block in scene.block_indices if (block == scene.voxel_index[number]).any()]
+        indices = scene.point_indices[max(blocks, key=len)]
+    else:
+        indices = points.prepare(cloud)[1]
+    coordinates = cloud.coordinates[indices]
+    query = int(((coordinates - cloud.coordinates[number]) ** 2).sum(1).argmin())
+    x, offsets = pack_clouds([points.normalize(points.rows(cloud, indices))])
+    with torch.no_grad(), record_attention(model.body) as records:
+        states: BodyOutput = model.body(Batch(x, offsets=offsets).to(model.device))
+        probabilities = model.task.apply_head(model, states).float().softmax(-1)
+    levels = level_indices(states, len(indices))
+    probabilities = probabilities.reshape(-1, probabilities.shape[-1]).cpu().numpy()
+    own = probabilities[query if is_segment else 0]
+    labels, best = model.spec.labels, int(own.argmax())
     where = ", ".join(f"{value:.4g}" for value in cloud.coordinates[number].astype(np.float64) + cloud.origin)
-    if isinstance(at, tuple) and (far := _distance(cloud, number, at)) > FAR_FRACTION * float(
-        np.ptp(cloud.coordinates, axis=0).max()
-    ):
-        warn_once(
-            f"warning: {name}: no point at these coordinates; using the nearest point {number} at distance {far:.3g}"
-        )
-    instead = f" (nearest point used: {chosen[asked]})" if chosen[asked] != number else ""
+    instead = f" (nearest point used: {indices[query]})" if indices[query] != number else ""
     facts = {
         "query": f"point {number} at {where}{instead}",
-        "prediction": f"{labels[best]}, {100 * sure:.1f} %",
-        "points": f"{len(chosen):,} of {len(cloud):,} used" if len(chosen) < len(cloud) else f"{len(cloud):,}",
+        "prediction": f"{labels[best]}, {100 * float(own[best]):.1f} %",
+        "points": f"{len(indices):,} of {len(cloud):,} used" if len(indices) < len(cloud) else f"{len(cloud):,}",
     }
-    gazing = CloudAttention(
-        cloud.coordinates[chosen], levels, layers, asked, chosen, chances.argmax(1) if each else None, labels if each else (),
-        points.up, tuple(map(float, cloud.origin)),
-    )  # fmt: skip
-    return CloudExplanation(f"{name} → {labels[best]}", (), facts, attention=gazing)
+    attention = CloudAttention(
+        coordinates,
+        levels,
+        layer_attention(records.records, levels, coordinates, query),
+        query,
+        indices,
+        predictions=probabilities.argmax(1) if is_segment else None,
+        labels=labels if is_segment else (),
+        up=points.up,
+        origin=tuple(map(float, cloud.origin)),
+    )
+    return CloudExplanation(f"{name} → {labels[best]}", (), facts, attention=attention)
 
 
 def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
@@ -139,52 +148,31 @@ def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
     return int(((cloud.coordinates - wanted) ** 2).sum(1).argmin())
 
 
-def _distance(cloud: PointCloud, number: int, at: tuple[float, ...]) -> float:
-    return float(np.linalg.norm(cloud.coordinates[number] + cloud.origin - np.asarray(at, dtype=np.float64)))
-
-
-def _read_indices(model: ModelProtocol, cloud: PointCloud, points: PointProcessor, number: int) -> np.ndarray:
-    """Indices (n,) of the input points. For segmentation, the largest block that contains the voxel of the query point."""
-    if model.task.name != "segment":
-        return points.prepare(cloud)[1]
-    found = split_scene(cloud, points)
-    cell = found.voxel_index[number]
-    with_it = [chosen for chosen in found.block_indices if (chosen == cell).any()]
-    return found.point_indices[max(with_it, key=len)]
-
-
 def level_indices(states: BodyOutput, num_points: int) -> tuple[np.ndarray, ...]:
     """Indices of the input points of each level."""
-    names = sorted(
-        (name for name in states.aux_losses if re.fullmatch(r"level\d+", name)), key=lambda name: int(name[5:])
-    )
-    found = tuple(states.aux_losses[name].cpu().numpy().astype(np.int64) for name in names)
-    return found or (np.arange(num_points),)
-
-
-def _stored_queries(levels: tuple[np.ndarray, ...], places: np.ndarray, asked: int) -> list[np.ndarray | None]:
-    """Queries to store for each level; None: all."""
-    kept: list[np.ndarray | None] = []
-    for level in levels:
-        near = ((places[level] - places[asked]) ** 2).sum(1).argmin()
-        kept.append(None if len(level) <= MAX_STORED_QUERIES else np.array([near]))
-    return kept
+    names = [name for name in states.aux_losses if re.fullmatch(r"level\d+", name)]
+    names.sort(key=lambda name: int(name[5:]))
+    levels = tuple(states.aux_losses[name].cpu().numpy().astype(np.int64) for name in names)
+    return levels or (np.arange(num_points),)
 
 
 def layer_attention(
-    records: list[AttentionRecord], levels: tuple[np.ndarray, ...], stored_queries: list[np.ndarray | None]
-) -> tuple[NeighborAttention, ...]:  # fmt: skip
-    """Attention of each layer, averaged over channels, for the stored queries of the level."""
-    found = []
-    for look in records:
-        level, brief = level_and_block(look.name, len(levels))
-        weights, keys, chosen = look.weights[0].float().mean(0).cpu().numpy(), look.key_index, stored_queries[level]
-        assert keys is not None
-        columns = keys[0, 0].cpu().numpy().astype(np.int64)
-        if chosen is not None:
-            weights, columns = weights[chosen], columns[chosen]
-        found.append(NeighborAttention(f"level {level + 1}, {brief}", brief, level, columns, weights, chosen))
-    return tuple(found)
+    records: list[AttentionRecord], levels: tuple[np.ndarray, ...], coordinates: np.ndarray, query: int
+) -> tuple[NeighborAttention, ...]:
+    """Attention of each layer, averaged over channels, for all points of the level, or of large levels for the point nearest to
+    the query point."""
+    layers = []
+    for record in records:
+        level, brief = level_and_block(record.name, len(levels))
+        assert record.key_index is not None
+        weights, keys = record.weights[0].float().mean(0).cpu().numpy(), record.key_index[0, 0].cpu().numpy()
+        keys, queries = keys.astype(np.int64), None
+        if len(levels[level]) > MAX_STORED_QUERIES:
+            nearest = ((coordinates[levels[level]] - coordinates[query]) ** 2).sum(1).argmin()
+            queries = np.array([nearest])
+            weights, keys = weights[queries], keys[queries]
+        layers.append(NeighborAttention(f"level {level + 1}, {brief}", brief, level, keys, weights, queries))
+    return tuple(layers)
 
 
 def level_and_block(name: str, levels: int) -> tuple[int, str]:

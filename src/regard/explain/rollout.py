@@ -1,22 +1,30 @@
-"""Attention rollout: contribution of each input token to the last hidden states, through all layers.
+"""Recorded attention of a sequence, attention rollout, and attribution by gradients, through all layers.
 
-Abnar and Zuidema (2020): the residual connection counts as one half, so the contributions are the rows of the product of
-(A + I) / 2 over the layers. Only the requested rows are computed: one vector-matrix product per layer, from the last layer
-to the first. Long sequences are grouped into blocks of tokens for attention maps."""
+Rollout, the contribution of each input token to the last hidden states (Abnar and Zuidema 2020): the residual connection
+counts as one half, so the contributions are the rows of the product of (A + I) / 2 over the layers.
+Attribution, the relevance of each input token for an output score y (Chefer, Gur and Wolf 2021): the relevance Ā of a layer
+is the average over heads of (∂y/∂A ∘ A)⁺, the attention that increases the score; layers are combined by R ← R + Ā R.
+Only the requested rows are computed: one vector-matrix product per layer, from the last layer to the first. Long sequences
+are grouped into blocks of tokens for attention maps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.types import AttentionRecord
+from regard.nn.attention.longformer import LongformerAttention
+from regard.nn.recording import named_attentions, record_attention
+from regard.tasks.protocol import ModelProtocol
+from regard.types import AttentionRecord, Batch
 
 CHUNK_ROWS = 4096
 """Queries per chunk, to limit the memory of products over long sequences."""
@@ -51,23 +59,23 @@ class AttentionLayer:
 
     def left_multiply(self, row: Tensor) -> Tensor:
         """Vector-matrix product row · A, (length,)."""
-        found = torch.zeros_like(row)
-        for links in self.edges:
-            for queries, weights, keys in links.chunks():
-                given, wide = row[queries], weights.to(row.dtype)
+        product = torch.zeros_like(row)
+        for edges in self.edges:
+            for queries, weights, keys in edges.chunks():
+                own, weights = row[queries], weights.to(row.dtype)
                 if keys is None:
-                    found[: wide.shape[1]] += given @ wide
+                    product[: weights.shape[1]] += own @ weights
                 else:
-                    found.index_add_(0, keys.flatten(), (given[:, None] * wide).flatten())
-        return found
+                    product.index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
+        return product
 
     def row_sums(self, like: Tensor) -> Tensor:
         """Sum of the attention weights of each query, (length,): 1, or 0 if all keys are masked."""
-        found = torch.zeros_like(like)
-        for links in self.edges:
-            for queries, weights, _ in links.chunks():
-                found.index_add_(0, queries, weights.to(like.dtype).sum(-1))
-        return found
+        sums = torch.zeros_like(like)
+        for edges in self.edges:
+            for queries, weights, _ in edges.chunks():
+                sums.index_add_(0, queries, weights.to(like.dtype).sum(-1))
+        return sums
 
 
 def rollout(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
@@ -86,9 +94,6 @@ def relevance(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
         whole = whole + layer.left_multiply(whole)
     return whole - row
 
-
-CHUNK_ROWS = 4096
-"""Queries per chunk."""
 
 MAX_NAMED_TOKENS = 8
 """Blocks up to this size are labeled with the tokens, larger blocks with the positions."""
@@ -135,11 +140,10 @@ class TokenBlocks:
         return torch.from_numpy(np.repeat(np.arange(len(self)), self.sizes))
 
     def names(self, pieces: Sequence[str]) -> tuple[str, ...]:
-        found = []
-        for begin, end in zip(self.starts, self.starts[1:], strict=False):
-            numbered = f"{begin + 1:,}–{end:,}"
-            found.append(" ".join(pieces[begin:end]) if end - begin <= MAX_NAMED_TOKENS else numbered)
-        return tuple(found)
+        return tuple(
+            " ".join(pieces[begin:end]) if end - begin <= MAX_NAMED_TOKENS else f"{begin + 1:,}–{end:,}"
+            for begin, end in pairwise(self.starts)
+        )
 
     def sum_tokens(self, values: Tensor) -> Tensor:
         """Sums over the tokens of each block: (…, length) -> (…, N)."""
@@ -193,18 +197,18 @@ class AttentionSlice:
     def mean_edges(self, previous: AttentionEdges | None = None) -> AttentionEdges:
         """Edges averaged over heads. Equal key indices reuse the tensor of `previous` to save memory."""
         heads, rows, _ = self.weights.shape
-        queries = None if self.queries is None else self.queries.cpu()
-        if self.keys is None:
-            return AttentionEdges(_to_float_cpu(self.weights.mean(0)), None, queries)
-        if len(self.keys) == 1:
-            weights, keys = self.weights.mean(0), self.keys[0]
+        keys = self.keys
+        if keys is None or len(keys) == 1:
+            weights, keys = self.weights.mean(0), None if keys is None else keys[0]
         else:  # each head has separate key indices
             weights = self.weights.transpose(0, 1).reshape(rows, -1) / heads
-            keys = self.keys.transpose(0, 1).reshape(rows, -1)
-        keys = keys.int().cpu()
-        if previous is not None and previous.keys is not None and torch.equal(previous.keys, keys):
-            keys = previous.keys
-        return AttentionEdges(_to_float_cpu(weights), keys, queries)
+            keys = keys.transpose(0, 1).reshape(rows, -1)
+        if keys is not None:
+            keys = keys.int().cpu()
+            if previous is not None and previous.keys is not None and torch.equal(previous.keys, keys):
+                keys = previous.keys
+        weights = weights if weights.dtype == torch.float64 else weights.float()
+        return AttentionEdges(weights.detach().cpu(), keys, None if self.queries is None else self.queries.cpu())
 
     def weighted_sum(self, query_weights: Tensor) -> Tensor:
         """Attention of each head, (H, length), summed over queries with the weights `query_weights` (length,)."""
@@ -227,16 +231,14 @@ class AttentionSlice:
         return own.new_zeros(len(own), length).scatter_add_(1, self.keys[:, at].long().expand(own.shape), own)
 
 
-def _to_float_cpu(weights: Tensor) -> Tensor:
-    return weights.detach().cpu() if weights.dtype == torch.float64 else weights.detach().float().cpu()
-
-
 def slice_records(
     records: Sequence[AttentionRecord], row: int, length: int, weights: Sequence[Tensor | None] = ()
 ) -> list[AttentionSlice]:
     """Slices of one layer. The first record is zeroed for queries with a row in a later record, such as global tokens."""
-    given = [*weights, *[None] * (len(records) - len(weights))]
-    parts = [AttentionSlice.from_record(look, row, length, own) for look, own in zip(records, given, strict=True)]
+    replaced = [*weights, *[None] * (len(records) - len(weights))]
+    parts = [
+        AttentionSlice.from_record(record, row, length, own) for record, own in zip(records, replaced, strict=True)
+    ]
     for number, part in enumerate(parts):
         later = [other.queries for other in parts[number + 1 :] if other.queries is not None]
         if later and part.queries is None:
@@ -244,6 +246,26 @@ def slice_records(
             stays[torch.cat(later)] = False
             parts[number] = replace(part, weights=torch.where(stays, part.weights, 0.0))
     return parts
+
+
+def mean_layer(parts: Sequence[AttentionSlice], length: int, previous: AttentionLayer | None = None) -> AttentionLayer:
+    """Attention matrix of one layer from its slices, averaged over heads."""
+    before = [*(() if previous is None else previous.edges), *[None] * len(parts)]
+    edges = tuple(part.mean_edges(last) for part, last in zip(parts, before, strict=False))
+    return AttentionLayer(length, edges)
+
+
+def uniform_weights(length: int, positions: Sequence[int]) -> Tensor:
+    """Uniform weights (length,) over `positions`, summing to 1."""
+    row = torch.zeros(length, dtype=torch.float64)
+    row[list(positions)] = 1 / len(positions)
+    return row
+
+
+def weighted_sum(parts: Sequence[AttentionSlice], query_weights: Tensor) -> Tensor:
+    """Attention of each head, (H, length), over all slices of a layer, summed over queries with the given weights."""
+    sums = [part.weighted_sum(query_weights) for part in parts]
+    return sum(sums[1:], sums[0])
 
 
 @dataclass
@@ -264,22 +286,123 @@ class RowAttention:
     def add(self, records: Sequence[AttentionRecord]) -> None:
         """Store the attention of one layer."""
         parts = slice_records(records, self.row, self.length)
-        before = self.layers[-1].edges if self.layers else ()
-        near = [*before, *[None] * (len(parts) - len(before))]
-        links = tuple(part.mean_edges(last) for part, last in zip(parts, near, strict=False))
-        self.layers.append(AttentionLayer(self.length, links))
+        self.layers.append(mean_layer(parts, self.length, self.layers[-1] if self.layers else None))
         tiles = [self.blocks.sum_attention(part.weights, part.keys, part.queries) for part in parts]
         sizes = torch.from_numpy(self.blocks.sizes)[:, None]
         self.block_maps.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
-        asked = [part.weighted_sum(self.query_weights(self.query_positions)) for part in parts]
-        self.query_maps.append(self.blocks.sum_tokens(sum(asked[1:], asked[0])).float().cpu().numpy())
-
-    def query_weights(self, positions: Sequence[int]) -> Tensor:
-        """Uniform weights (length,) over `positions`, summing to 1."""
-        row = torch.zeros(self.length, dtype=torch.float64)
-        row[list(positions)] = 1 / len(positions)
-        return row
+        of_queries = weighted_sum(parts, uniform_weights(self.length, self.query_positions))
+        self.query_maps.append(self.blocks.sum_tokens(of_queries).float().cpu().numpy())
 
     def rollout(self, positions: Sequence[int]) -> NDArray[np.float64]:
         """Rollout (length,): contributions of the input tokens to the last hidden states at `positions`."""
-        return rollout(self.layers, self.query_weights(positions)).numpy()
+        return rollout(self.layers, uniform_weights(self.length, positions)).numpy()
+
+
+# -- recorded forward passes and gradients
+
+MAX_BYTES = 8 * 2**30
+"""Memory limit for attention weights with gradients; above the limit, only attention rollout is computed."""
+
+GRADIENT_MEMORY_FACTOR = 12
+"""Memory with gradients divided by memory of the weights alone, at most; measured for windows over 57,767 tokens."""
+
+
+class LayerConsumer(Protocol):
+    """A receiver of all attention records of a layer at once."""
+
+    def add(self, records: Sequence[AttentionRecord]) -> None: ...
+
+
+def record_layers(
+    model: ModelProtocol, batch: Batch, consumers: Sequence[LayerConsumer], gradients: bool = False
+) -> tuple[Tensor, list[list[AttentionRecord]]]:
+    """Run the model once and pass the attention of each complete layer to `consumers`. Returns the logits and, with
+    `gradients`, the records of all layers; without, each layer is freed, because all layers may not fit in memory."""
+    layers: list[list[AttentionRecord]] = []
+
+    def finish_layer() -> None:
+        for consumer in consumers if layers else ():
+            consumer.add(layers[-1])
+        if not gradients:
+            layers.clear()
+
+    def receive(record: AttentionRecord) -> None:
+        # a record of another module, or another application of the same module to all queries, starts a layer
+        if not layers or record.name != layers[-1][-1].name or record.query_index is None:
+            finish_layer()
+            layers.append([])
+        layers[-1].append(record)
+
+    with torch.set_grad_enabled(gradients), record_attention(model.body, gradients=gradients, callback=receive):
+        logits = model.task.logits(model, batch)
+    finish_layer()
+    return logits, layers
+
+
+def relevance_layers(
+    value: Tensor, record_groups: Sequence[Sequence[AttentionRecord]], row: int, length_of: Callable[[str], int]
+) -> Iterator[tuple[str, AttentionLayer]]:
+    """Name and matrix Ā of each layer, the positive part of gradient × attention for the score `value`. `length_of`: number of
+    tokens in a module."""
+    weights = [record.weights for group in record_groups for record in group]
+    gradients = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
+    for group in record_groups:
+        products: list[Tensor | None] = []
+        for record in group:
+            gradient = next(gradients)
+            unused = torch.zeros_like(record.weights)
+            products.append(unused if gradient is None else (gradient * record.weights.detach()).clamp(min=0))
+        name = group[0].name
+        yield name, mean_layer(slice_records(group, row, length_of(name), products), length_of(name))
+
+
+@dataclass(frozen=True)
+class OutputScore:
+    """A scalar output to explain, and the positions of the hidden states used to compute the output."""
+
+    name: str
+    row: int
+    positions: tuple[int, ...]
+    """tokens whose last hidden states are the input of the head"""
+    score_fn: Callable[[Tensor], Tensor] | None
+    """computes the score from the logits of the task; None: no score, only attention rollout"""
+    kind: str = ""
+    """kind of the explained output for titles, for example `class`"""
+
+
+def logit_margin(logits: Tensor, index: int) -> Tensor:
+    """Logit `index` minus the average logit, because an equal increase of all logits changes no prediction."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits[index] - logits.mean()
+
+
+def attribute(
+    model: ModelProtocol, batch: Batch, views: Sequence[RowAttention], scores: Sequence[OutputScore]
+) -> list[NDArray[np.float64] | None]:
+    """Run the batch once and add the recorded attention to `views`. Returns the relevance of each token, (length,), per score;
+    None if the score has no `score_fn` or if gradients would exceed `MAX_BYTES`."""
+    gradients = any(score.score_fn for score in scores) and attribution_bytes(model.body, batch) <= MAX_BYTES
+    logits, groups = record_layers(model, batch, views, gradients)
+    lengths = {view.row: view.length for view in views}
+
+    def relevance_of(score: OutputScore) -> NDArray[np.float64] | None:
+        if not gradients or score.score_fn is None:
+            return None
+        length = lengths[score.row]
+        layers = [layer for _, layer in relevance_layers(score.score_fn(logits), groups, score.row, lambda _: length)]
+        return relevance(layers, uniform_weights(length, score.positions)).numpy()
+
+    return [relevance_of(score) for score in scores]
+
+
+def attribution_bytes(body: Any, batch: Batch) -> int:
+    """Estimated memory of all attention weights with gradients, for inputs (…, L)."""
+    length, rows = batch.inputs.shape[-1], batch.inputs.numel() // max(batch.inputs.shape[-1], 1)
+    num_global = 0 if batch.global_tokens is None else int(batch.global_tokens.sum(-1).max())
+    places = named_attentions(body).values()
+    weights = 0
+    for window, place in zip(body.windows or [None] * len(places), places, strict=False):
+        # other modules record the weights of all keys, also under a window
+        windowed = isinstance(place, LongformerAttention)
+        weights += place.heads * (min(length, window.left + window.right + 1 + num_global) if windowed else length)
+    return GRADIENT_MEMORY_FACTOR * 4 * rows * length * weights * body.repeats

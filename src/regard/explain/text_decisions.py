@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,9 +29,16 @@ from regard.draw.token_data import (
     describe_tokens,
 )
 from regard.errors import RegardError, UnknownNameError
-from regard.explain.attribution import MAX_BYTES, OutputScore, attribute, attribution_bytes, logit_margin
-from regard.explain.explanation import Explanation
-from regard.explain.rollout import RowAttention, TokenBlocks
+from regard.explain import Explanation
+from regard.explain.rollout import (
+    MAX_BYTES,
+    OutputScore,
+    RowAttention,
+    TokenBlocks,
+    attribute,
+    attribution_bytes,
+    logit_margin,
+)
 from regard.explain.text_generation import display_pieces, join_titles
 from regard.nn.recording import named_attentions
 from regard.processors.padding import pad
@@ -46,7 +52,7 @@ from regard.tasks.multilabel import pair_order
 from regard.tasks.protocol import ModelProtocol
 from regard.tasks.special_tokens import SpecialTokens, pad_id
 from regard.tasks.windowed import window_start
-from regard.types import IGNORE, Batch, Prediction
+from regard.types import IGNORE, Batch
 
 MAX_WEIGHTS = 3_000_000
 """Attention weights per text on a page. If one map row per token would need more, tokens are grouped into blocks."""
@@ -90,88 +96,74 @@ def explain_decision(model: ModelProtocol, decision: Decision) -> Explanation:
     heads = sum(place.heads for place in named_attentions(model.body).values()) * model.body.repeats
     most = int((MAX_WEIGHTS / heads) ** 0.5)
     views = [_row_attention(decision, number, most) for number in range(len(decision.rows))]
-    found = attribute(model, decision.batch, views, decision.scores)
+    relevances = attribute(model, decision.batch, views, decision.scores)
     steps = act_steps(model, decision.batch)
-    text, counted, told_of = model.require_tokenizer(), [], set()
-    for score, owed in zip(decision.scores, found, strict=True):
+    text, attributions, with_rollout = model.require_tokenizer(), [], set()
+    for score, values in zip(decision.scores, relevances, strict=True):
         make = partial(_token_attribution, decision, score, text)
-        if owed is not None:
-            counted.append(make(owed, GRADIENT))
-        elif (score.row, score.positions) in told_of:
+        if values is not None:
+            attributions.append(make(values, GRADIENT))
+        elif (score.row, score.positions) in with_rollout:
             continue  # rollout does not depend on the score
-        counted.append(make(views[score.row].rollout(score.positions), ROLLOUT))
-        told_of.add((score.row, score.positions))
+        attributions.append(make(views[score.row].rollout(score.positions), ROLLOUT))
+        with_rollout.add((score.row, score.positions))
     maps = [_attention_map(decision, view, text) for view in views]
     maps.append(_output_map(decision, views[decision.scores[0].row], text))
     facts = decision.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in decision.rows)}
-    if (room := attribution_bytes(model.body, decision.batch)) > MAX_BYTES:
-        facts["gradient × attention"] = f"not computed: needs {room / 2**30:,.0f} GiB of memory"
+    if (needed := attribution_bytes(model.body, decision.batch)) > MAX_BYTES:
+        facts["gradient × attention"] = f"not computed: needs {needed / 2**30:,.0f} GiB of memory"
     if model.body.shares_layers:
         facts["layers"] = "steps of one block with shared weights"
+    ponder_steps = []
     if steps is not None:
         facts["attention rollout"] = "over all steps, including steps after a token has halted"
-    decided = DecisionAttribution(
-        decision.prediction, decision.probabilities, tuple(counted), decision.probabilities_title
+        for row, counts in zip(decision.rows, steps, strict=True):
+            title = "Ponder steps per token (ACT)" + (f": {label(row.name, 40)}" if len(decision.rows) > 1 else "")
+            pieces = tuple(text.display_tokens(row.ids))
+            ponder_steps.append(ActSteps(title, pieces, tuple(counts), model.config.max_steps))
+    result = DecisionAttribution(
+        decision.prediction, decision.probabilities, tuple(attributions), decision.probabilities_title
     )
-    thoughts = () if steps is None else tuple(_act_steps(decision, text, steps, model.config.max_steps))
-    return Explanation(decision.title, tuple(maps), facts, decision=decided, act_steps=thoughts)
-
-
-def _act_steps(decision: Decision, text: TextTokenizer, steps: Sequence[list[int]], most: int) -> Iterator[ActSteps]:
-    """Number of steps per token of each row, for models with adaptive computation time."""
-    for row, own in zip(decision.rows, steps, strict=True):
-        name = f": {label(row.name, 40)}" if len(decision.rows) > 1 else ""
-        yield ActSteps(f"Ponder steps per token (ACT){name}", tuple(text.display_tokens(row.ids)), tuple(own), most)
+    return Explanation(decision.title, tuple(maps), facts, decision=result, act_steps=tuple(ponder_steps))
 
 
 def _row_attention(decision: Decision, number: int, most: int) -> RowAttention:
-    own = [score for score in decision.scores if score.row == number]
-    at = own[0].positions
-    marked = decision.batch.global_tokens
-    apart = set() if len(at) > 8 else set(at)
-    length = len(decision.rows[number].ids)
-    if marked is not None:
-        apart |= set(np.flatnonzero(marked.reshape(-1, marked.shape[-1])[number].cpu().numpy()[:length]).tolist())
-    blocks = TokenBlocks.split(
-        length, length if length <= min(max(most, MIN_TOKEN_ROWS), MAX_TOKEN_ROWS) else MAX_BLOCKS, apart
-    )
-    return RowAttention(number, length, blocks, at)
+    positions = next(score.positions for score in decision.scores if score.row == number)
+    length, global_tokens = len(decision.rows[number].ids), decision.batch.global_tokens
+    isolated = set() if len(positions) > 8 else set(positions)
+    if global_tokens is not None:
+        own = global_tokens.reshape(-1, global_tokens.shape[-1])[number, :length]
+        isolated |= set(own.nonzero()[:, 0].tolist())
+    max_blocks = length if length <= min(max(most, MIN_TOKEN_ROWS), MAX_TOKEN_ROWS) else MAX_BLOCKS
+    return RowAttention(number, length, TokenBlocks.split(length, max_blocks, isolated), positions)
 
 
 def _token_attribution(
-    decision: Decision, score: OutputScore, text: TextTokenizer, values: Any, way: str
+    decision: Decision, score: OutputScore, text: TextTokenizer, values: Any, method: str
 ) -> TokenAttribution:
     row = decision.rows[score.row]
-    total, begins = float(values.sum()), np.array(text.starts_word(row.ids))
-    begins[[at for at, _ in row.truncations]] = True  # a truncation ends a word
+    ids, truncated = row.ids, [at for at, _ in row.truncations]
+    total, begins = float(values.sum()), np.array(text.starts_word(ids))
+    begins[truncated] = True  # a truncation ends a word
+    # a space on both sides of special tokens and at truncations
+    pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
+    for at in range(1, len(ids)):
+        if {ids[at - 1], ids[at]} & text.special_ids or at in truncated:
+            pieces[at] = blank + pieces[at].removeprefix(blank)
+    content = {text.special_id("unknown"), text.special_id("mask")}  # special tokens that represent a word of the text
     return TokenAttribution(
         title=score.name,
         target_kind=score.kind,
-        method=way,
-        pieces=tuple(_pieces(text, row)),
+        method=method,
+        pieces=tuple(pieces),
         fractions=values / total if total > 0 else values,
-        special=tuple(token in text.special_ids and token not in _content_special_ids(text) for token in row.ids),
+        special=tuple(token in text.special_ids and token not in content for token in ids),
         words=tuple(np.cumsum(begins).tolist()),
         second_start=row.second_start,
         output_positions=score.positions,
         map_index=score.row,
         truncations=row.truncations,
     )
-
-
-def _content_special_ids(text: TextTokenizer) -> set[int | None]:
-    """Special tokens that represent a word of the text: unknown and mask."""
-    return {text.special_id("unknown"), text.special_id("mask")}
-
-
-def _pieces(text: TextTokenizer, row: TokenRow) -> list[str]:
-    """Displayed tokens, with a space on both sides of special tokens and at truncations."""
-    ids, seams = row.ids, dict(row.truncations)
-    pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
-    for at in range(1, len(ids)):
-        if {ids[at - 1], ids[at]} & text.special_ids or at in seams:
-            pieces[at] = blank + pieces[at].removeprefix(blank)
-    return pieces
 
 
 def _attention_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> AttentionMap:
@@ -197,10 +189,235 @@ def _output_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> 
     names = [pieces[at] if row.ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
     title = f"Attention from {describe_tokens(names)} by layer"
     weights = np.stack(view.query_maps, axis=1)[None]
+    layers, about = tuple(f"layer {n + 1}" for n in range(len(view.query_maps))), "Rows: layers. Columns: keys."
+    sqrt_scale = not view.blocks.is_trivial
     return AttentionMap(
-        "asked", title, tuple(f"layer {n + 1}" for n in range(len(view.query_maps))), keys, weights, row_kind="layers",
-        sqrt_scale=not view.blocks.is_trivial, description="Rows: layers. Columns: keys.",
-    )  # fmt: skip
+        "asked", title, layers, keys, weights, sqrt_scale=sqrt_scale, row_kind="layers", description=about
+    )
+
+
+# -- explainers of the tasks
+
+MAX_TARGETS = 6
+"""Limit of explained labels, entities or mask tokens per text."""
+
+
+def explain_classify(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+    """Explain a classifier. `target`: the second text of a pair, or the class to explain instead of the predicted class.
+
+    The most likely other class is explained too. Multi-label classifiers: all predicted labels, up to `MAX_TARGETS`."""
+    labels, pairing = model.spec.labels, pair_order(model.spec.head_options)
+    named = target if not pairing and target in labels else None
+    if target is not None and named is None and not pairing and len(target.split()) == 1:
+        raise UnknownNameError("class", target, labels)  # one word is an unlikely second text
+    item = source if target is None or named is not None else (source, target)
+    if isinstance(item, str):
+        item = tuple(item.split("\t", 1)) if pairing else (item,)
+    answer = model.predict(item)
+    texts = [part.strip() for part in item]
+    check_not_empty(texts)
+    sample = LabeledText(texts[0], "".join(texts[1:]), labels[0])
+    data = DataSettings(pair_order="symmetric" if pairing == "symmetric" else "ordered")
+    encoded = encode_sample(model, sample, data, labels)
+    rows = _encoded_rows(model, encoded, ("given order", "reverse order"), [texts, texts[::-1]])
+    probabilities = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
+    classes = [*([] if named is None else [named]), *(name for name, _ in probabilities if name != named)]
+    several = isinstance(answer.value, list)
+    prediction = ", ".join(answer.value) or "(no label)" if several else str(answer.value)
+    scores = []
+    for name in classes[: min(max(len(answer.value), 1), MAX_TARGETS) if several else 2]:
+        # labels are explained by their own logit, classes by their margin over the average logit
+        score_fn = partial(_class_logit if several else _class_margin, labels.index(name))
+        for number, row in enumerate(rows):
+            title = name if len(rows) == 1 else f"{name}, {row.name}"
+            positions, kind = _output_positions(model, row), "label" if several else "class"
+            scores.append(OutputScore(title, number, positions, score_fn, kind))
+    explained = f" (attribution for {label(named, 40)})" if named not in (None, prediction) else ""
+    decision = Decision(
+        title=f"{join_titles(*texts)} → {label(prediction, 72)}{explained}",
+        prediction=prediction,
+        probabilities=tuple(probabilities),
+        rows=rows,
+        batch=model.task.collate(encoded, [0], model.config).to(model.device),
+        scores=tuple(scores),
+        facts={"prediction": prediction if several else format_confidence(prediction, probabilities[0][1])}
+        | truncation_fact(encoded),
+    )
+    return explain_decision(model, decision)
+
+
+def explain_choice(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+    """Explain every choice. `target`: the choices "one|another", if not part of the source."""
+    answer = model.predict(source) if target is None else model.rank(source, target.split("|"))
+    prompt, choices = answer.extra["prompt"], [item["value"] for item in answer.extra["choices"]]
+    check_not_empty([prompt])
+    encoded = encode_sample(model, ChoiceSample(prompt, "", tuple(choices)))
+    rows = _encoded_rows(model, encoded, choices, [[prompt, choice] for choice in choices])
+    probabilities = tuple((item["value"], item["probability"]) for item in answer.extra["choices"])
+    decision = Decision(
+        title=f"{join_titles(prompt)} → {label(choices[0], 72)}",
+        prediction=choices[0],
+        probabilities=probabilities,
+        rows=rows,
+        batch=model.task.collate(encoded, [0], model.config).to(model.device),
+        scores=tuple(
+            OutputScore(row.name, n, _output_positions(model, row), partial(_class_margin, n), "choice")
+            for n, row in enumerate(rows)
+        ),
+        facts={"prediction": format_confidence(*probabilities[0])} | truncation_fact(encoded),
+        probabilities_title="Choice probabilities",
+    )
+    return explain_decision(model, decision)
+
+
+def explain_embed(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+    """Attribution of the cosine similarity of two texts, or rollout of the embedding of one text."""
+    texts = [source] if target is None else [source, target]
+    for text in texts:
+        check_not_empty([text])
+    encoded, pooling = encode_sample(model, Pair(texts[0], texts[-1], "", 0)), model.task.pooling
+    ids = [encoded.fields[side][0] for side in ("first", "second")][: len(texts)]
+    x, mask = pad(ids, pad_id(model.config))
+    rows, names, facts = [], ("first text", "second text"), {}
+    for own, name, text in zip(ids, names, texts, strict=False):
+        (whole,) = model.require_tokenizer().encode([text.strip().lower() if pooling.lowercase else text.strip()])
+        lost = len(whole) + 2 - len(own)  # a text that is too long is truncated at the end
+        rows.append(TokenRow(tuple(own.tolist()), 0, name, ((len(own) - 1, lost),) if lost > 0 else ()))
+    positions = [(0,) if pooling.mode == "cls" else tuple(range(len(own))) for own in ids]
+    scores = [OutputScore("embedding", 0, positions[0], None)]
+    if len(texts) > 1:
+        first, second = (np.array(answer.value) for answer in model.predict(texts))
+        facts["cosine similarity"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
+        scores = [OutputScore(f"cosine similarity, {name}", n, positions[n], _cosine) for n, name in enumerate(names)]
+    decision = Decision(
+        title=join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else ""),
+        prediction="",
+        probabilities=(),
+        rows=tuple(rows),
+        batch=Batch(x, mask).to(model.device),
+        scores=tuple(scores),
+        facts=facts | truncation_fact(encoded, "end"),
+    )
+    return explain_decision(model, decision)
+
+
+def explain_tag(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+    """Explain a tagger: all entities, or the words `target`; without both, the word with the lowest confidence."""
+    answer = model.predict(source)
+    words, tags = answer.tokens, model.spec.labels
+    spans = [(entity["first"], entity["last"]) for entity in answer.extra.get("entities", ())]
+    spans = [_find_words(words, target)] if target is not None else spans or [(int(np.argmin(answer.score)),) * 2]
+    encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
+    windows = []  # position of the labeled token of each word, by word index
+    for row in range(len(encoded)):
+        labeled = (model.task.collate(encoded, [row], model.config).labels[0] != IGNORE).nonzero()[:, 0].tolist()
+        windows.append(dict(enumerate(labeled, window_start(encoded, row))))
+    # the window with the most context on both sides of the first span
+    lengths, first_word = [len(ids) for ids in encoded.fields["text"]], spans[0][0]
+    context = {
+        number: min(window[first_word], lengths[number] - 1 - window[first_word])
+        for number, window in enumerate(windows)
+        if first_word in window
+    }
+    row = max(context, key=lambda number: context[number])
+    scores = []
+    for first, last in spans[:MAX_TARGETS]:
+        positions = tuple(windows[row][word] for word in range(first, last + 1) if word in windows[row])
+        if len(positions) <= last - first:
+            continue  # the entity is in another window of a long sentence
+        outputs = tuple(tags.index(answer.value[word]) for word in range(first, last + 1))
+        name = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
+        scores.append(OutputScore(name, 0, positions, partial(_position_margin, positions, outputs)))
+    logits = torch.from_numpy(model.task.token_logits(model, encoded)[row][scores[0].positions[0]])
+    probabilities = sorted(zip(tags, logits.softmax(-1).tolist(), strict=True), key=lambda pair: -pair[1])
+    decision = Decision(
+        title=f"{join_titles(' '.join(words))} → {', '.join(score.name for score in scores)}",
+        prediction=probabilities[0][0],
+        probabilities=tuple(probabilities),
+        scores=tuple(scores),
+        probabilities_title=f"Tag probabilities for ‘{words[first_word]}’",
+        **_window(model, encoded, row),
+    )
+    return explain_decision(model, decision)
+
+
+def explain_qa(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+    """Explain start and end of the predicted answer. `target`: the context, if `source` contains only the question."""
+    item = source if target is None else (source, target)
+    answer = model.predict(item)
+    if isinstance(item, str):  # an input that `predict` has accepted
+        question, tab, context = item.partition("\t")
+        item = (question, context) if tab else json.loads(item)
+    question, context = (item["question"], item["context"]) if isinstance(item, dict) else item
+    question, value = question.strip(), str(answer.value)
+    answers, starts = ((value,), (answer.extra["start"],)) if value else ((), ())
+    encoded = encode_sample(model, QASample(question, context, answers, starts, bool(value)))
+    spans = [model.task.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
+    if value:
+        row = next((row for row, span in enumerate(spans) if any(span)), 0)
+    else:  # no answer: the window with the lowest no-answer score decides
+        logits = model.task.token_logits(model, encoded)
+        row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
+    scores = tuple(
+        OutputScore(f"{name} of the answer", 0, (position,), partial(_span_margin, position, which))
+        for which, (name, position) in enumerate(zip(("start", "end"), spans[row], strict=True))
+    )
+    probabilities = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
+    prediction = value or "(no answer in the context)"
+    if not value:
+        probabilities.insert(0, (prediction, answer.score[0]))
+    facts = {"prediction": format_confidence(prediction, answer.score[0])}
+    if len(encoded) > 1:
+        facts["window"] = f"{row + 1} of {len(encoded)}"
+    decision = Decision(
+        title=f"{join_titles(question)} → {label(prediction, 72)}",
+        prediction=prediction,
+        probabilities=tuple(probabilities),
+        scores=scores,
+        facts=facts,
+        probabilities_title="Answer probabilities",
+        **_window(model, encoded, row),
+    )
+    return explain_decision(model, decision)
+
+
+def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
+    """Explain the most likely token for each mask token, or the token `target`."""
+    answer = model.predict(source)
+    text, config = model.require_tokenizer(), model.config
+    marks = SpecialTokens.from_tokenizer(text, config)
+    (ids,) = text.encode_masked([source.replace(BERT_MASK, mask_token(text))])
+    row = [*marks.start, *ids, *marks.extract]
+    batch = Batch(torch.tensor([row], device=model.device))
+    positions = [position for position, token in enumerate(row) if token == config.mask_id]
+    if target is None:
+        with torch.inference_mode():
+            logits = model.task.logits(model, batch)[0, positions].float().cpu()
+        known = torch.from_numpy(text_token_mask(text, config))
+        tokens = logits.masked_fill(~known, -torch.inf).argmax(-1).tolist()
+    else:
+        (ids,) = text.encode([target])
+        if len(ids) != 1:
+            raise RegardError(
+                f"'{target}' has {len(ids)} tokens, but a mask token represents one. Pass a word of one token, or no word."
+            )
+        tokens = [int(ids[0])] * len(positions)
+    scores = []
+    for number, (position, token) in enumerate(zip(positions, tokens, strict=True)):
+        name = token_word(text, token) + (f", mask {number + 1}" if len(positions) > 1 else "")
+        score_fn = partial(_position_margin, (position,), (token,))
+        scores.append(OutputScore(name, 0, (position,), score_fn, "token"))
+    probabilities = tuple((item["word"], item["probability"]) for item in answer.extra["masks"][0])
+    decision = Decision(
+        title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
+        prediction=probabilities[0][0],
+        probabilities=probabilities,
+        rows=(TokenRow(tuple(row)),),
+        batch=batch,
+        scores=tuple(scores[:MAX_TARGETS]),
+        probabilities_title=f"Token probabilities at the {'first ' if len(positions) > 1 else ''}mask token",
+    )
+    return explain_decision(model, decision)
 
 
 # -- functions shared by the tasks
@@ -225,123 +442,8 @@ def format_confidence(prediction: str, probability: float) -> str:
 
 
 def truncation_fact(encoded: Encoded, part: str = "middle") -> dict[str, str]:
-    return (
-        {"truncated": f"the text exceeds the maximum length of the model; the {part} was removed"}
-        if encoded.too_long
-        else {}
-    )
-
-
-MAX_LABELS = 6
-"""Limit of explained labels per text."""
-
-
-def decide_classify(model: Any, source: Any, target: str | None) -> Decision:
-    """Prediction of a classifier. `target`: the second text of a pair, or the class to explain instead of the predicted class.
-
-    The most likely other class is explained too. Multi-label classifiers: all predicted labels, up to `MAX_LABELS`."""
-    labels, pairing = model.spec.labels, pair_order(model.spec.head_options)
-    named = target if not pairing and target in labels else None
-    if target is not None and named is None and not pairing and len(target.split()) == 1:
-        raise UnknownNameError("class", target, labels)  # one word is an unlikely second text
-    item = source if target is None or named is not None else (source, target)
-    if isinstance(item, str):
-        item = tuple(item.split("\t", 1)) if pairing else (item,)
-    answer = model.predict(item)
-    texts = [part.strip() for part in item]
-    check_not_empty(texts)
-    sample = LabeledText(texts[0], "".join(texts[1:]), labels[0])
-    encoded = encode_sample(
-        model, sample, DataSettings(pair_order="symmetric" if pairing == "symmetric" else "ordered"), labels
-    )
-    orders = [texts, texts[::-1]]
-    rows = _mark_truncations(model, _encoded_rows(encoded, ("given order", "reverse order")), orders)
-    chances = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
-    wanted = [*([] if named is None else [named]), *(name for name, _ in chances if name != named)]
-    several = isinstance(answer.value, list)
-    said = str(answer.value) if not several else ", ".join(answer.value) or "(no label)"
-    count = 2 if not several else min(max(len(answer.value), 1), MAX_LABELS)
-    scores = []
-    for name in wanted[:count]:
-        # labels are explained by their own logit, classes by their margin over the average logit
-        of = functools.partial(_class_logit if several else _class_margin, labels.index(name))
-        for number, row in enumerate(rows):
-            shown = name if len(rows) == 1 else f"{name}, {row.name}"
-            scores.append(
-                OutputScore(shown, number, _output_positions(model, row), of, "label" if several else "class")
-            )
-    return Decision(
-        title=f"{join_titles(*texts)} → {label(said, 72)}"
-        + (f" (attribution for {label(named, 40)})" if named not in (None, said) else ""),
-        prediction=said,
-        probabilities=tuple(chances),
-        rows=rows,
-        batch=model.task.collate(encoded, [0], model.config).to(model.device),
-        scores=tuple(scores),
-        facts={"prediction": format_confidence(said, chances[0][1]) if not several else said}
-        | truncation_fact(encoded),
-    )
-
-
-def decide_choice(model: Any, source: Any, target: str | None) -> Decision:
-    """Prediction among choices; every choice is explained. `target`: the choices "one|another", if not part of the source."""
-    answer = model.predict(source) if target is None else model.rank(source, target.split("|"))
-    told, choices = answer.extra["prompt"], [item["value"] for item in answer.extra["choices"]]
-    check_not_empty([told])
-    encoded = encode_sample(model, ChoiceSample(told, "", tuple(choices)))
-    rows = _mark_truncations(model, _encoded_rows(encoded, choices), [[told, choice] for choice in choices])
-    scores = [
-        OutputScore(row.name, n, _output_positions(model, row), functools.partial(_class_margin, n), "choice")
-        for n, row in enumerate(rows)
-    ]
-    chances = tuple((item["value"], item["probability"]) for item in answer.extra["choices"])
-    return Decision(
-        title=f"{join_titles(told)} → {label(choices[0], 72)}",
-        prediction=choices[0],
-        probabilities=chances,
-        rows=rows,
-        batch=model.task.collate(encoded, [0], model.config).to(model.device),
-        scores=tuple(scores),
-        facts={"prediction": format_confidence(*chances[0])} | truncation_fact(encoded),
-        probabilities_title="Choice probabilities",
-    )
-
-
-def decide_embed(model: Any, source: Any, target: str | None) -> Decision:
-    """Attribution of the cosine similarity of two texts, or rollout of the embedding of one text."""
-    texts = [source] if target is None else [source, target]
-    for text in texts:
-        check_not_empty([text])
-    encoded = encode_sample(model, Pair(texts[0], texts[-1], "", 0))
-    ids = [encoded.fields[side][0] for side in ("first", "second")][: len(texts)]
-    x, mask = pad(ids, pad_id(model.config))
-    alone = model.task.pooling.mode == "cls"
-    places = [(0,) if alone else tuple(range(len(row))) for row in ids]
-    names = ("first text", "second text")
-    facts = {}
-    if len(texts) > 1:
-        first, second = (np.array(answer.value) for answer in model.predict(texts))
-        facts["cosine similarity"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
-        scores = [OutputScore(f"cosine similarity, {name}", n, places[n], _cosine) for n, name in enumerate(names)]
-    else:
-        scores = [OutputScore("embedding", 0, places[0], None)]
-    return Decision(
-        title=join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else ""),
-        prediction="",
-        probabilities=(),
-        rows=tuple(_truncated_row(model, row, name, text) for row, name, text in zip(ids, names, texts, strict=False)),
-        batch=Batch(x, mask).to(model.device),
-        scores=tuple(scores),
-        facts=facts | truncation_fact(encoded, "end"),
-    )
-
-
-def _truncated_row(model: Any, row: np.ndarray, name: str, text: str) -> TokenRow:
-    """Token row of one text, truncated at the end if too long."""
-    lower = model.task.pooling.lowercase
-    (whole,) = model.require_tokenizer().encode([text.strip().lower() if lower else text.strip()])
-    lost = len(whole) + 2 - len(row)
-    return TokenRow(tuple(row.tolist()), 0, name, ((len(row) - 1, lost),) if lost > 0 else ())
+    text = f"the text exceeds the maximum length of the model; the {part} was removed"
+    return {"truncated": text} if encoded.too_long else {}
 
 
 def _class_margin(which: int, logits: Tensor) -> Tensor:
@@ -356,32 +458,15 @@ def _cosine(vectors: Tensor) -> Tensor:
     return F.cosine_similarity(vectors[0], vectors[1], dim=0)
 
 
-def _encoded_rows(encoded: Encoded, names: Sequence[str]) -> tuple[TokenRow, ...]:
-    """Token rows of one sample: a text, both orders of a pair, or one row per choice."""
-    ids, sizes = encoded.fields["text"][0], encoded.fields["ways"][0]
-    parts = np.split(ids, np.cumsum(sizes)[:-1].astype(np.int64))
-    seconds = encoded.fields["second"][0]
-    return tuple(
-        TokenRow(tuple(part.tolist()), int(second), name)
-        for part, second, name in zip(parts, seconds, names, strict=False)
-    )
+def _position_margin(positions: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
+    """Sum of the margins of `outputs` at `positions` of the only sequence."""
+    margins = [logit_margin(logits[0, position], output) for position, output in zip(positions, outputs, strict=True)]
+    return torch.stack(margins).sum()
 
 
-def _mark_truncations(model: Any, rows: Sequence[TokenRow], texts: Sequence[Sequence[str]]) -> tuple[TokenRow, ...]:
-    """The rows with the positions and sizes of truncations in the middle of a text."""
-    text = model.require_tokenizer()
-    marks = SpecialTokens.from_tokenizer(text, model.config)
-    found = []
-    for row, parts in zip(rows, texts, strict=False):
-        ends = [row.second_start - len(marks.delimiter)] * bool(row.second_start) + [len(row.ids) - len(marks.extract)]
-        begins = [len(marks.start), row.second_start]
-        whole = text.encode([parts[0], *(marks.second_text(part) for part in parts[1:])])
-        seams = []
-        for begin, end, ids in zip(begins, ends, whole, strict=False):
-            if (lost := len(ids) - (end - begin)) > 0:
-                seams.append((end - (end - begin) // 2, lost))
-        found.append(replace(row, truncations=tuple(seams)))
-    return tuple(found)
+def _span_margin(position: int, which: int, logits: Tensor) -> Tensor:
+    """Margin of token `position` over all tokens, as start (0) or end (1) of the answer."""
+    return logit_margin(logits[0, :, which], position)
 
 
 def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
@@ -389,126 +474,30 @@ def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
     return (0,) if model.config.traits.is_encoder else (len(row.ids) - 1,)
 
 
-MAX_TARGETS = 6
-"""Limit of explained entities or mask tokens per text."""
+def _encoded_rows(
+    model: Any, encoded: Encoded, names: Sequence[str], texts: Sequence[Sequence[str]]
+) -> tuple[TokenRow, ...]:
+    """Token rows of one sample (a text, both orders of a pair, or one row per choice) with the positions and sizes of
+    truncations in the middle of a text."""
+    tokenizer, marks = model.require_tokenizer(), SpecialTokens.from_tokenizer(model.require_tokenizer(), model.config)
+    parts = np.split(encoded.fields["text"][0], np.cumsum(encoded.fields["ways"][0])[:-1].astype(np.int64))
+    rows = []
+    for ids, second, name, own in zip(parts, encoded.fields["second"][0], names, texts, strict=False):
+        starts = [len(marks.start), int(second)]
+        ends = [int(second) - len(marks.delimiter)] * bool(second) + [len(ids) - len(marks.extract)]
+        whole = tokenizer.encode([own[0], *(marks.second_text(part) for part in own[1:])])
+        truncations = []
+        for start, end, tokens in zip(starts, ends, whole, strict=False):
+            if (lost := len(tokens) - (end - start)) > 0:
+                truncations.append((end - (end - start) // 2, lost))
+        rows.append(TokenRow(tuple(ids.tolist()), int(second), name, tuple(truncations)))
+    return tuple(rows)
 
 
-def decide_tag(model: Any, source: Any, target: str | None) -> Decision:
-    """Prediction of a tagger: all entities, or the words `target`; without both, the word with the lowest confidence."""
-    answer = model.predict(source)
-    words, names = answer.tokens, model.spec.labels
-    stretches = [_find_words(words, target)] if target is not None else _entity_spans(answer)
-    stretches = stretches or [(int(np.argmin(answer.score)),) * 2]
-    encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
-    windows = [_word_positions(model, encoded, row) for row in range(len(encoded))]
-    row = _best_window(encoded, windows, stretches[0][0])
-    places = windows[row]
-    scores, said = [], []
-    for first, last in stretches[:MAX_TARGETS]:
-        at = tuple(places[word] for word in range(first, last + 1) if word in places)
-        if len(at) <= last - first:
-            continue  # the entity is in another window of a long sentence
-        tags = [names.index(answer.value[word]) for word in range(first, last + 1)]
-        shown = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
-        scores.append(OutputScore(shown, 0, at, functools.partial(_position_margin, at, tuple(tags))))
-        said.append(shown)
-    logits = torch.from_numpy(model.task.token_logits(model, encoded)[row][scores[0].positions[0]])
-    chances = sorted(zip(names, logits.softmax(-1).tolist(), strict=True), key=lambda pair: -pair[1])
-    return _window_decision(
-        model, encoded, row, scores,
-        title=f"{join_titles(' '.join(words))} → {', '.join(said)}", said=chances[0][0], chances=tuple(chances),
-        asked=f"Tag probabilities for ‘{words[stretches[0][0]]}’",
-    )  # fmt: skip
-
-
-def decide_qa(model: Any, source: Any, target: str | None) -> Decision:
-    """Start and end of the predicted answer. `target`: the context, if `source` contains only the question."""
-    item = source if target is None else (source, target)
-    answer = model.predict(item)
-    question, context = _split_question(item)
-    said = str(answer.value)
-    answers, starts = ((said,), (answer.extra["start"],)) if said else ((), ())
-    encoded = encode_sample(model, QASample(question, context, answers, starts, bool(said)))
-    ends = [model.task.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
-    if said:
-        row = next((row for row, found in enumerate(ends) if any(found)), 0)
-    else:  # no answer: the window with the lowest no-answer score decides
-        logits = model.task.token_logits(model, encoded)
-        row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
-    scores = [
-        OutputScore(f"{how} of the answer", 0, (place,), functools.partial(_span_margin, place, which))
-        for which, (how, place) in enumerate(zip(("start", "end"), ends[row], strict=True))
-    ]
-    chances = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
-    shown = said or "(no answer in the context)"
-    if not said:
-        chances.insert(0, (shown, answer.score[0]))
-    facts = {"prediction": format_confidence(shown, answer.score[0])}
-    if len(encoded) > 1:
-        facts["window"] = f"{row + 1} of {len(encoded)}"
-    return _window_decision(
-        model, encoded, row, scores,
-        title=f"{join_titles(question)} → {label(shown, 72)}", said=shown, chances=tuple(chances), facts=facts,
-        asked="Answer probabilities",
-    )  # fmt: skip
-
-
-def decide_mlm(model: Any, source: Any, target: str | None) -> Decision:
-    """Most likely token for each mask token, or the token `target`."""
-    answer = model.predict(source)
-    text, config = model.require_tokenizer(), model.config
-    marks = SpecialTokens.from_tokenizer(text, config)
-    (ids,) = text.encode_masked([source.replace(BERT_MASK, mask_token(text))])
-    row = [*marks.start, *ids, *marks.extract]
-    batch = Batch(torch.tensor([row], device=model.device))
-    places = [at for at, token in enumerate(row) if token == config.mask_id]
-    with torch.inference_mode():
-        logits = model.task.logits(model, batch)[0, places].float().cpu()
-    known = torch.from_numpy(text_token_mask(text, config))
-    likeliest = logits.masked_fill(~known, -torch.inf).argmax(-1).tolist()
-    best = likeliest if target is None else [_single_token_id(text, target)] * len(places)
-    scores = []
-    for number, (place, token) in enumerate(zip(places, best, strict=True)):
-        name = token_word(text, token) + (f", mask {number + 1}" if len(places) > 1 else "")
-        scores.append(OutputScore(name, 0, (place,), functools.partial(_position_margin, (place,), (token,)), "token"))
-    chances = tuple((item["word"], item["probability"]) for item in answer.extra["masks"][0])
-    return Decision(
-        title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
-        prediction=chances[0][0],
-        probabilities=chances,
-        rows=(TokenRow(tuple(row)),),
-        batch=batch,
-        scores=tuple(scores[:MAX_TARGETS]),
-        probabilities_title=f"Token probabilities at the {'first ' if len(places) > 1 else ''}mask token",
-    )
-
-
-def _position_margin(places: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
-    """Sum of the margins of `outputs` at `places` of the only sequence."""
-    found = [logit_margin(logits[0, place], output) for place, output in zip(places, outputs, strict=True)]
-    return torch.stack(found).sum()
-
-
-def _span_margin(place: int, which: int, logits: Tensor) -> Tensor:
-    """Margin of token `place` over all tokens, as start (0) or end (1) of the answer."""
-    return logit_margin(logits[0, :, which], place)
-
-
-def _window_decision(
-    model: Any, encoded: Encoded, row: int, scores: Sequence[OutputScore], *, title: str, said: str,
-    chances: tuple[tuple[str, float], ...], facts: dict[str, str] | None = None, asked: str = PROBABILITIES_TITLE,
-) -> Decision:  # fmt: skip
-    """A prediction made in one window of a text."""
+def _window(model: Any, encoded: Encoded, row: int) -> dict[str, Any]:
+    """Token row and batch of one window of a text."""
     own = TokenRow(tuple(encoded.fields["text"][row].tolist()), int(encoded.fields["second"][row][0]))
-    batch = model.task.collate(encoded, [row], model.config).to(model.device)
-    return Decision(title, said, chances, (own,), batch, tuple(scores), facts or {}, asked)
-
-
-# -- words
-
-
-def _entity_spans(answer: Prediction) -> list[tuple[int, int]]:
-    return [(entity["first"], entity["last"]) for entity in answer.extra.get("entities", ())]
+    return {"rows": (own,), "batch": model.task.collate(encoded, [row], model.config).to(model.device)}
 
 
 def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
@@ -519,37 +508,3 @@ def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
             if wanted and [same(word) for word in words[first : first + len(wanted)]] == list(map(same, wanted)):
                 return first, first + len(wanted) - 1
     raise RegardError(f"'{target}' does not occur in the text: {' '.join(words)}. Pass a word of the text, or no word.")
-
-
-def _word_positions(model: Any, encoded: Encoded, row: int) -> dict[int, int]:
-    """Position of the labeled token of each word in a window, by word index."""
-    labels = model.task.collate(encoded, [row], model.config).labels[0]
-    return {
-        window_start(encoded, row) + number: at for number, at in enumerate((labels != IGNORE).nonzero()[:, 0].tolist())
-    }
-
-
-def _best_window(encoded: Encoded, windows: Sequence[dict[int, int]], word: int) -> int:
-    """The window with the most context on both sides of a word."""
-    lengths = [len(ids) for ids in encoded.fields["text"]]
-    deep = {n: min(at[word], lengths[n] - 1 - at[word]) for n, at in enumerate(windows) if word in at}
-    return max(deep, key=lambda number: deep[number])
-
-
-def _split_question(item: Any) -> tuple[str, str]:
-    """Question and context of an input that `predict` has accepted."""
-    if isinstance(item, str):
-        question, tab, context = item.partition("\t")
-        item = (question, context) if tab else json.loads(item)
-    if isinstance(item, dict):
-        item = item["question"], item["context"]
-    return item[0].strip(), item[1]
-
-
-def _single_token_id(text: Any, word: str) -> int:
-    (ids,) = text.encode([word])
-    if len(ids) != 1:
-        raise RegardError(
-            f"'{word}' has {len(ids)} tokens, but a mask token represents one. Pass a word of one token, or no word."
-        )
-    return int(ids[0])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.draw.text import label
 from regard.draw.token_data import ActSteps, AttentionMap, TextLikelihood, TokenLikelihood
 from regard.errors import RegardError
-from regard.explain.explanation import Explanation
+from regard.explain import Explanation
 from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions, record_attention
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
@@ -35,21 +35,14 @@ def token_log_probs(model: ModelProtocol, batch: Batch) -> Tensor:
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
 
 
-def stack_layers(records: AttentionRecords, first: int) -> NDArray[np.float32]:
-    """Attention (layers, heads, Q, K) of batch row 0 from query `first` on; keys before `first` are summed into one column."""
-    weights = np.stack([records.weights(name)[0].float().cpu().numpy() for name in records.names()])
-    before = weights[:, :, first:, :first].sum(-1, keepdims=True)
-    return np.concatenate([before, weights[:, :, first:, first:]], axis=-1)
-
-
-def stack_passes(records: AttentionRecords, names: Sequence[str], num_queries: int) -> NDArray[np.float32]:
+def stack_layers(records: AttentionRecords, names: Sequence[str], num_queries: int) -> NDArray[np.float32]:
     """Attention (layers, heads, Q, K) of batch row 0, with Q = `num_queries`. A module applied to some queries at a time gives
     one layer; a module applied repeatedly to all queries gives one layer per application."""
-    found: list[NDArray[np.float32]] = []
+    layers: list[NDArray[np.float32]] = []
     for name in names:
-        whole = records.weights(name)[0].float().cpu().numpy()
-        found += np.split(whole, max(whole.shape[1] // num_queries, 1), axis=1)
-    return np.stack(found)
+        weights = records.weights(name)[0].float().cpu().numpy()
+        layers += np.split(weights, max(weights.shape[1] // num_queries, 1), axis=1)
+    return np.stack(layers)
 
 
 def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -97,45 +90,45 @@ NO_ATTENTION_NOTE = (
 )
 
 
-def explain_translation(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
+def explain_translation(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
     """Translate (unless `target` is given), then run the model on source and translation with attention recording.
 
     A row of the cross-attention map is the decoder step that predicts the token of the row."""
     if not source.strip():
         raise RegardError("Nothing to explain: the input is empty.")
     text, config = model.require_tokenizer(), model.config
-    answer = model.predict(source, num_return_sequences=1) if target is None else None
-    answered = target if answer is None else str(answer.value)
-    # the generated tokens may differ from the tokenization of the generated text
-    said = text.encode([str(answered)])[0] if answer is None else list(answer.extra["token_ids"])
+    if target is None:  # the generated tokens may differ from the tokenization of the generated text
+        answer = model.predict(source, num_return_sequences=1)
+        translation, ids = str(answer.value), list(answer.extra["token_ids"])
+    else:
+        translation, ids = target, text.encode([target])[0]
     x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
-    read = torch.tensor([[config.bos_id, *said]], device=model.device)
-    batch, says = Batch(x, decoder_inputs=read), [*said, config.eos_id]
-    seen, logs = record_forward(model, batch)
-    sure = logs[torch.arange(len(says)), torch.tensor(says)].exp().tolist()
-    keys, queries = tuple(text.display_tokens(x[0].tolist())), tuple(text.display_tokens(says))
-    read_pieces = tuple(text.display_tokens(read[0].tolist()))
-    labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read_pieces, read_pieces)}
+    inputs, outputs = [config.bos_id, *ids], [*ids, config.eos_id]
+    batch = Batch(x, decoder_inputs=torch.tensor([inputs], device=model.device))
+    records, logs = record_forward(model, batch)
+    probabilities = logs[torch.arange(len(outputs)), torch.tensor(outputs)].exp().tolist()
+    keys, queries, read = (tuple(text.display_tokens(row)) for row in (x[0].tolist(), outputs, inputs))
+    labels = {"cross": (queries, keys), "encoder": (keys, keys), "decoder": (read, read)}
     kinds = {}
     for name, module in named_attentions(model.body).items():
         is_self = isinstance(module, Attention) and not module.is_cross  # RNNsearch attends only to the source
         kinds[name] = "cross" if not is_self else "encoder" if name.startswith("encoder.") else "decoder"
     maps = []
     for kind in (kind for kind in labels if kind in kinds.values()):
-        weights = stack_passes(seen, [name for name in kinds if kinds[name] == kind], len(labels[kind][0]))
+        weights = stack_layers(records, [name for name in kinds if kinds[name] == kind], len(labels[kind][0]))
         title, description = _title(TITLES[kind], model), _title(DESCRIPTIONS[kind], model)
         maps.append(AttentionMap(kind, title, *labels[kind], weights, description=description))
-    chances = [f"{piece} {chance:.2f}" for piece, chance in zip(queries, sure, strict=True)]
-    facts = {"probability of each token": " | ".join(chances)}
+    pieces = [f"{piece} {probability:.2f}" for piece, probability in zip(queries, probabilities, strict=True)]
+    facts = {"probability of each token": " | ".join(pieces)}
     if not maps:
-        weights = input_gradient_map(model, batch, says)[None, None]
+        weights = input_gradient_map(model, batch, outputs)[None, None]
         title, description = _title(TITLES["depends"], model), DESCRIPTIONS["depends"]
         maps.append(AttentionMap("depends", title, queries, keys, weights, is_gradient=True, description=description))
         facts = {"attention": NO_ATTENTION_NOTE, **facts}
     if model.body.shares_layers:
         facts = {"layers": "steps of one block with shared weights", **facts}
-    thoughts = _act_steps(model, batch, keys, queries)
-    return Explanation(title=f"{source} → {answered}", maps=tuple(maps), facts=facts, act_steps=thoughts)
+    steps = _act_steps(model, batch, keys, queries)
+    return Explanation(title=f"{source} → {translation}", maps=tuple(maps), facts=facts, act_steps=steps)
 
 
 def _title(text: str, model: ModelProtocol) -> str:
@@ -154,13 +147,11 @@ def _act_steps(
     with torch.no_grad():
         states = model.body(batch)
     source, target = ("question", "answer") if model.task.name == "algorithmic" else ("source", "translation")
-    parts = (
-        (source, keys, states.act_steps),
-        (f"before each token of the {target}", queries, states.aux_losses["target_ponder"]),
-    )
-    return tuple(
-        ActSteps(f"Ponder steps per token (ACT): {name}", pieces, tuple(steps[0].tolist()), model.config.max_steps)
-        for name, pieces, steps in parts
+    title, most = "Ponder steps per token (ACT):", model.config.max_steps
+    source_steps, target_steps = states.act_steps[0].tolist(), states.aux_losses["target_ponder"][0].tolist()
+    return (
+        ActSteps(f"{title} {source}", keys, tuple(source_steps), most),
+        ActSteps(f"{title} before each token of the {target}", queries, tuple(target_steps), most),
     )
 
 
@@ -170,16 +161,14 @@ MAX_MAP_TOKENS = 96
 TOP_K = 5
 """Alternatives listed per token."""
 
-MAP_TITLE = "Causal self-attention"
 
-
-def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> Explanation:
+def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
     """Explain the likelihood of a text. The end token is prepended, so that the first token has a context.
 
     With `target`, `source` is the prompt, and the metrics include only the tokens of `target`."""
     text, config = model.require_tokenizer(), model.config
-    given, said = text.encode([source, target or ""])
-    ids = [*given, *said]
+    prompt, continuation = text.encode([source, target or ""])
+    ids = [*prompt, *continuation]
     if not ids:
         raise RegardError("Nothing to explain: the text is empty.")
     if len(ids) > config.max_length:
@@ -188,38 +177,38 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None) -> 
         )
     # if the context is full, the last token is predicted but is not an input
     read = [config.eos_id, *ids][: config.max_length]
-    seen, logs = record_forward(model, Batch(torch.tensor([read], device=model.device)))
+    records, logs = record_forward(model, Batch(torch.tensor([read], device=model.device)))
     # no row for the end token, which attends only to itself; tokens without a row are summed into one column
     first = max(len(read) - MAX_MAP_TOKENS, 1)
-    reading = TextLikelihood(
+    likelihood = TextLikelihood(
         tokens=_token_likelihoods(text, config.eos_id, ids, logs),
         vocab_size=logs.shape[-1],
-        num_bytes=len((target if said and target else source).encode("utf-8", "replace")),
-        prompt_length=len(given) if said else 0,
+        num_bytes=len((target if continuation and target else source).encode("utf-8", "replace")),
+        prompt_length=len(prompt) if continuation else 0,
         first_row=1 - first,
     )
-    pieces = display_pieces(text, read)
-    before, rows = f"{first:,} before" if first > 1 else pieces[0], pieces[first:]
-    title = f"{MAP_TITLE} (last {len(rows)} tokens)" if first > 1 else MAP_TITLE
-    maps = (AttentionMap("text", title, tuple(rows), (before, *rows), stack_layers(seen, first), first > 1),)
-    return Explanation(join_titles(*(part for part in (source, target) if part)), maps, reading.facts(), reading)
+    weights = stack_layers(records, records.names(), len(read))[:, :, first:]
+    weights = np.concatenate([weights[..., :first].sum(-1, keepdims=True), weights[..., first:]], axis=-1)
+    pieces, title = display_pieces(text, read), "Causal self-attention"
+    before, rows = f"{first:,} before" if first > 1 else pieces[0], tuple(pieces[first:])
+    title += f" (last {len(rows)} tokens)" if first > 1 else ""
+    maps = (AttentionMap("text", title, rows, (before, *rows), weights, first > 1),)
+    return Explanation(join_titles(*(part for part in (source, target) if part)), maps, likelihood.facts(), likelihood)
 
 
 def _token_likelihoods(text: TextTokenizer, end: int, ids: Sequence[int], logs: Tensor) -> tuple[TokenLikelihood, ...]:
     """Log-probability, rank and alternatives of each token. Row t of `logs` (L, V) predicts token t."""
-    logs, own = logs[: len(ids)], torch.tensor(ids)[:, None]
-    hit = logs.gather(1, own)
-    ranks = (logs > hit).sum(1) + 1
+    logs = logs[: len(ids)]
+    own = logs.gather(1, torch.tensor(ids)[:, None])
+    ranks = (logs > own).sum(1) + 1
     best = logs.topk(min(TOP_K, logs.shape[-1]))
-    chances = best.values.exp().tolist()
-    found = []
+    tokens = []
     for at, piece in enumerate(display_pieces(text, [end, *ids])[1:]):
         last = end if at == 0 else ids[at - 1]
-        likely = [display_pieces(text, [last, other])[1] for other in best.indices[at].tolist()]
-        found.append(
-            TokenLikelihood(piece, float(hit[at]), int(ranks[at]), tuple(zip(likely, chances[at], strict=True)))
-        )
-    return tuple(found)
+        names = [display_pieces(text, [last, other])[1] for other in best.indices[at].tolist()]
+        top_k = tuple(zip(names, best.values[at].exp().tolist(), strict=True))
+        tokens.append(TokenLikelihood(piece, float(own[at]), int(ranks[at]), top_k))
+    return tuple(tokens)
 
 
 def display_pieces(text: TextTokenizer, ids: Sequence[int]) -> list[str]:
