@@ -6,13 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from regard.config import as_dict, from_dict, override
-from regard.decode.cuda_graphs import graphed_search
-from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError, UnknownNameError
@@ -106,74 +103,7 @@ def test_rows_join_and_end_at_different_lengths(name: str, eyes: str) -> None:
         assert state.positions.tolist() == [6, 3]
 
 
-@usual
-@pytest.mark.parametrize("room", [None, 9])
-def test_beams_keep_their_own_caches(name: str, eyes: str, room: int | None) -> None:
-    body, batch, W = made(name, eyes), batch_of((2, 2, 2)), 2
-    assert batch.decoder_inputs is not None
-    said = torch.randint(3, 23, (4, 6), generator=torch.Generator().manual_seed(8))
-    with torch.no_grad():
-        state = body.start(batch, room)
-        state.expand_beams(W)
-        paths, owners = batch.decoder_inputs.repeat_interleave(W, 0)[:, :-1], torch.arange(3).repeat_interleave(W)
-        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
-            tokens = batch.decoder_inputs[:, -1].repeat_interleave(W) if number == 0 else said[number]
-            paths = torch.cat([paths, tokens[:, None]], 1)
-            near(
-                body.step(tokens, state),
-                logits_of(body, Batch(batch.inputs[owners], decoder_inputs=paths))[:, -1],
-                1e-11,
-            )
-            state.reorder(torch.tensor(rows))
-            paths = paths[rows]
-            if number == 1:  # the second image is removed
-                kept = [4, 5, 0, 1]
-                state.select_rows(torch.tensor(kept))
-                paths, owners, said = paths[kept], owners[kept], said[:, :4]
-
-
 # -- search
-
-SETTINGS = [
-    DecodeSettings(),
-    DecodeSettings(num_beams=3, num_return_sequences=2),
-    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
-    DecodeSettings(num_beams=4, length_penalty=1.0, early_stopping="never"),
-]
-
-
-@usual
-def test_greedy_search_takes_the_most_likely_word_each_time(name: str, eyes: str) -> None:
-    body, batch = made(name, eyes), batch_of((1, 1, 1))
-    assert batch.decoder_inputs is not None
-    said = batch.decoder_inputs
-    for _ in range(7):
-        said = torch.cat([said, logits_of(body, Batch(batch.inputs, decoder_inputs=said))[:, -1:].argmax(-1)], 1)
-    found = search(body, batch, 2, torch.tensor([7, 7, 7]), DecodeSettings())
-    for row, options in enumerate(found):
-        right = said[row, 1:].tolist()
-        assert list(options[0].tokens) == (right[: right.index(2)] if 2 in right else right)
-
-
-@pytest.mark.every(4)
-@usual
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_static_shapes_equal_growing_shapes_and_rows_alone(name: str, eyes: str, settings: DecodeSettings) -> None:
-    body, batch, limits = made(name, eyes, seed=5, max_length=10), batch_of((1, 1, 1)), torch.tensor([6, 9, 7])
-    right = search(body, batch, 2, limits, settings)
-    assert any(len(options[0].tokens) > 2 for options in right)
-    for row in range(3):
-        alone = search(
-            body, batch.select_rows(torch.tensor([row])), 2, limits[row : row + 1], settings, np.array([row])
-        )[0]
-        assert [found.tokens for found in alone] == [found.tokens for found in right[row]]
-    with torch.inference_mode():
-        for _ in range(2):  # the second time with reused buffers
-            ours = graphed_search(SearchInputs(body, batch, 2, limits, settings, np.arange(3)), capture=False)
-            assert ours is not None
-            assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
-            for mine, theirs in zip(ours, right, strict=True):
-                assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-9)
 
 
 def test_a_caption_of_a_vit_ends_where_its_positions_do() -> None:
@@ -375,14 +305,6 @@ def test_another_encoder_is_chosen_by_name() -> None:
 
 
 # -- presets
-
-
-@pytest.mark.parametrize("preset", [key for name, _ in USUAL for key in SYSTEMS[name].presets])
-def test_a_preset_has_exactly_the_stated_parameters(preset: str) -> None:
-    system = next(SYSTEMS[name] for name, _ in USUAL if preset in SYSTEMS[name].presets)
-    with torch.device("meta"):
-        body = system.build(system.presets[preset].config)
-    assert sum(part.numel() for part in body.parameters()) == system.presets[preset].parameters
 
 
 def test_the_tiny_ones_are_of_about_one_size() -> None:

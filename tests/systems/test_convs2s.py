@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,6 @@ from typer.testing import CliRunner
 import regard
 from conftest import train_tiny
 from regard.cli import app
-from regard.decode.cuda_graphs import graphed_search
-from regard.decode.protocol import SearchInputs
-from regard.decode.search import search
-from regard.decode.settings import DecodeSettings
 from regard.nn.recording import record_attention
 from regard.nn.recurrent.conv_sequence import ScaleGradient, WeightNormLinear
 from regard.systems import convs2s, find_preset
@@ -138,89 +133,6 @@ def test_a_decoder_is_causal_and_an_encoder_reaches_as_far_as_its_kernels() -> N
         whole = model.logits(x, target)
         for length in range(1, 9):
             near(model.logits(x, target[:, :length]), whole[:, :length])
-
-
-# -- cached steps
-
-
-@every
-@pytest.mark.parametrize("prompt", [1, 3, 6])
-def test_cached_steps_equal_one_pass(label: str, prompt: int) -> None:
-    model = tiny("convs2s", label)
-    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
-    target = noise(len(batch.inputs), 9, seed=2).mul(6).abs().long() + 3
-    with torch.no_grad():
-        right = model.body.to_logits(model.body(replace(batch, decoder_inputs=target)).sequence)
-        state = model.body.start(replace(batch, decoder_inputs=target[:, :prompt]))
-        for place in range(prompt - 1, 9):
-            near(model.body.step(target[:, place], state), right[:, place])
-    assert state.positions.tolist() == [9] * len(batch.inputs)
-
-
-def test_rows_end_swap_their_caches_and_join() -> None:
-    model = tiny("convs2s")
-    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
-    target = noise(5, 8, seed=3).mul(6).abs().long() + 3
-    with torch.no_grad():
-        right = model.body.to_logits(model.body(replace(batch, decoder_inputs=target)).sequence)
-        upper, lower = (
-            replace(batch.select_rows(torch.tensor(rows)), decoder_inputs=target[rows]) for rows in ([0, 1], [2, 3, 4])
-        )
-        upper = replace(upper, inputs=upper.inputs[:, : int(upper.mask.max())])  # type: ignore[union-attr]
-        state, other = (
-            model.body.start(replace(part, decoder_inputs=part.decoder_inputs[:, :4]))  # type: ignore[index]
-            for part in (upper, lower)
-        )
-        state.append_rows(other)
-        near(model.body.step(target[:, 3], state), right[:, 3])
-        state.select_rows(torch.tensor([3, 1]))
-        near(model.body.step(target[[3, 1], 4], state), right[[3, 1], 4])
-        state.expand_beams(2)
-        rows = torch.tensor([3, 3, 1, 1])
-        said = target[rows, 5].clone()
-        said[1::2] += 1
-        model.body.step(said, state)
-        state.reorder(torch.tensor([1, 0, 2, 2]))
-        said = said[[1, 0, 2, 2]]
-        paths = torch.cat([target[rows, :5], said[:, None], target[rows, 6:7]], 1)
-        wanted = model.body.to_logits(model.body(replace(batch.select_rows(rows), decoder_inputs=paths)).sequence)[
-            :, -1
-        ]
-        near(model.body.step(target[rows, 6], state), wanted)
-
-
-SETTINGS = [
-    DecodeSettings(),
-    DecodeSettings(num_beams=3, num_return_sequences=2, length_penalty=1.0, length_penalty_type="power"),
-    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
-]
-
-
-@pytest.mark.every(3)
-@every
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_rows_are_searched_as_each_alone_and_in_fixed_shapes(label: str, settings: DecodeSettings) -> None:
-    model = tiny("convs2s", label)
-    batch = replace(collate(model, TINY["convs2s"].samples), labels=None)
-    batch = replace(batch, decoder_inputs=torch.full((5, 1), model.config.bos_id))
-    assert batch.mask is not None
-    limits, banned = batch.mask + 6, torch.tensor([model.config.pad_id])
-    asked = (model.config.eos_id, limits, settings, np.arange(5))
-    together = search(model.body, batch, *asked, (model.config.pad_id,))
-    for row in range(5):
-        x = batch.inputs[row : row + 1, : int(batch.mask[row])]
-        alone = Batch(x, decoder_inputs=batch.decoder_inputs[row : row + 1])  # type: ignore[index]
-        found = search(
-            model.body, alone, asked[0], limits[row : row + 1], settings, np.array([row]), (model.config.pad_id,)
-        )
-        assert [f.tokens for f in found[0]] == [f.tokens for f in together[row]]
-    with torch.inference_mode():
-        for _ in range(2):
-            fixed = graphed_search(SearchInputs(model.body, batch, *asked, banned), capture=False)
-            assert fixed is not None
-            for mine, theirs in zip(fixed, together, strict=True):
-                assert [(f.tokens, f.finish_reason) for f in mine] == [(f.tokens, f.finish_reason) for f in theirs]
-                assert [f.score for f in mine] == pytest.approx([f.score for f in theirs], rel=1e-10)
 
 
 def test_an_empty_source_has_zero_attention() -> None:

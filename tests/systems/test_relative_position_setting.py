@@ -6,15 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import regard
 from conftest import TWELVE, train_tiny
-from regard.decode.cuda_graphs import graphed_search
-from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, WeightsError
@@ -57,7 +54,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """GPT-3 has sparse attention over three tokens in every second layer."""
 cases = pytest.mark.parametrize("case", CASES)
-rooms = pytest.mark.parametrize("room", [None, 14])
 
 
 def model_of(case: str, **changes: Any) -> Model:
@@ -79,59 +75,6 @@ def reading(batch: Batch, ids: Tensor) -> Batch:
 
 
 # -- generating
-
-
-@pytest.mark.every(5)
-@cases
-@rooms
-def test_cached_steps_of_rows_of_different_lengths_equal_each_row_alone(case: str, room: int | None) -> None:
-    """Rows have different lengths: 2, 5 and 1 tokens."""
-    model = model_of(case)
-    batch = batch_of(case, model, rows=[0, 1, 3])
-    ids = torch.randint(3, 20, (3, 12), generator=torch.Generator().manual_seed(9))
-    with torch.no_grad():
-        right = model.body.to_logits(model.body(reading(batch, ids)).sequence)
-        lengths, state = [2, 5, 1], None
-        for row, length in enumerate(lengths):
-            one = batch.select_rows(torch.tensor([row]))
-            new = model.body.start(reading(one, ids[row : row + 1, :length]), room)
-            if state is None:
-                state = new
-            else:
-                state.append_rows(new)
-        for step in range(6):
-            at = torch.tensor(lengths) - 1 + step
-            ours = model.body.step(ids[torch.arange(3), at], state)
-            near(ours, right[torch.arange(3), at])
-        if batch.decoder_inputs is None:  # equal to padded prompts
-            state = model.body.start(Batch(ids[:, :5], torch.tensor(lengths)), room)
-            near(model.body.step(ids[torch.arange(3), torch.tensor(lengths) - 1], state), right[range(3), [1, 4, 0]])
-
-
-@pytest.mark.every(5)
-@cases
-@rooms
-def test_beams_keep_the_positions_of_their_keys(case: str, room: int | None) -> None:
-    """Two beams of three rows swap their KV caches, and one row ends."""
-    model = model_of(case)
-    batch = batch_of(case, model, rows=[0, 1, 3])
-    start = torch.randint(3, 15, (3, 3), generator=torch.Generator().manual_seed(5))
-    said = noise(4, 6, seed=3).abs().mul(5).long() + 3
-    owners, paths = torch.arange(3).repeat_interleave(2), start.repeat_interleave(2, 0)[:, :-1]
-    with torch.no_grad():
-        state = model.body.start(reading(batch, start), room)
-        state.expand_beams(2)
-        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [1, 0, 2, 3], [0, 1, 2, 3])):
-            tokens = start[:, -1].repeat_interleave(2) if number == 0 else said[number, : len(paths)]
-            paths = torch.cat([paths, tokens[:, None]], 1)
-            whole = reading(batch.select_rows(owners), paths)
-            near(model.body.step(tokens, state), model.body.to_logits(model.body(whole).sequence)[:, -1])
-            state.reorder(torch.tensor(rows))
-            paths = paths[rows]
-            if number == 1:
-                kept = [4, 5, 0, 1]
-                state.select_rows(torch.tensor(kept))
-                paths, owners = paths[kept], owners[kept]
 
 
 @pytest.mark.parametrize("case", ["decoder rotary", "gpt3 rotary", "gpt3 buckets", "gpt2 shaw"])
@@ -163,52 +106,7 @@ def test_the_decoding_kernel_gets_rotated_keys_and_no_bias(case: str, monkeypatc
         assert not used
 
 
-@pytest.mark.every(5)
-@cases
-@pytest.mark.parametrize("settings", [DecodeSettings(), DecodeSettings(num_beams=3)])
-def test_search_in_fixed_shapes_equals_search_in_growing_shapes(case: str, settings: DecodeSettings) -> None:
-    model = model_of(case)
-    batch = batch_of(case, model, rows=[0, 1, 3])
-    prompt = torch.randint(3, 20, (3, 2), generator=torch.Generator().manual_seed(2))
-    if batch.decoder_inputs is None:
-        batch, limits = Batch(prompt, torch.tensor([1, 2, 2])), torch.tensor([9, 7, 8])
-    else:
-        batch, limits = replace(batch, decoder_inputs=prompt, labels=None), torch.tensor([9, 7, 8])
-    right = search(model.body, batch, model.config.eos_id, limits, settings)
-    with torch.inference_mode():
-        ours = graphed_search(
-            SearchInputs(model.body, batch, model.config.eos_id, limits, settings, np.arange(3)), capture=False
-        )
-    assert ours is not None
-    assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
-
-
-@cases
-def test_captured_tensors_can_be_written(case: str) -> None:
-    """Empty positions are one expanded zero, which cannot be written to by a CUDA graph."""
-    model = model_of(case).float()
-    prompt = torch.tensor([[4, 5], [6, 7]])
-    batch = reading(batch_of(case, model, rows=[0, 1]), prompt)
-    with torch.inference_mode():
-        for tensor in model.body.start(batch, 16).tensors():
-            tensor.copy_(tensor.clone())
-
-
 # -- encoding
-
-
-@pytest.mark.parametrize("case", ["transformer rotary", "transformer buckets", "transformer shaw", "gpt3 buckets"])
-def test_packed_rows_train_as_padded_rows_do(case: str) -> None:
-    model = model_of(case)
-    padded, packed = batch_of(case, model), batch_of(case, model, packed=True)
-    right, ours = (model.task.loss(model, batch, LossWeights(0.1))[0] for batch in (padded, packed))
-    near(ours, right)
-    near(asked(model, packed), asked(model, padded))
-    mine, theirs = gradients(model.body, ours), gradients(model.body, right)
-    assert set(mine) == {name for name, _ in model.body.named_parameters()}, "all parameters have gradients"
-    for name, gradient in mine.items():
-        assert bool(gradient.any())
-        near(gradient, theirs[name], 1e-11)
 
 
 @cases
@@ -250,11 +148,11 @@ def test_shared_terms_of_all_blocks_are_computed_once_per_pass(monkeypatch: pyte
 
     counted(T5Bias, "bucket")
     counted(Rotary, "cos_sin")
-    counted(dispatch, "mask_bias")
+    counted(dispatch, "masked_bias")
     for case in ("gpt2 buckets", "gpt2 rotary-halves"):
         model = model_of(case)
         model.body(Batch(torch.arange(9)[None]))
-    assert made == ["bucket", "mask_bias", "cos_sin"]
+    assert made == ["bucket", "masked_bias", "cos_sin"]
 
 
 # -- text of the user

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.decode.cuda_graphs import _graph_caches, graphed_search
-from regard.decode.protocol import SearchInputs
-from regard.decode.search import search
-from regard.decode.settings import DecodeSettings
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.systems import universal
 from regard.tasks.base import LossWeights
@@ -115,34 +110,6 @@ def test_a_later_token_attends_to_halted_earlier_ones_at_every_step(label: str, 
     assert any(map(bool, later)), "a token must have more steps than an earlier one"
     assert len(state.layers) == model.config.max_steps
     assert len(state.cross_caches) == 1, "cross-attention keys are cached once for all steps"
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("label", ["as published", *HALTING])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        DecodeSettings(),
-        DecodeSettings(num_beams=3, num_return_sequences=2),
-        DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
-    ],
-)
-def test_search_in_fixed_shapes_finds_the_same(label: str, settings: DecodeSettings) -> None:
-    model = tiny("universal", label)
-    batch = replace(collate(model, TINY["universal"].samples), labels=None)
-    batch = replace(batch, decoder_inputs=torch.ones(len(batch.inputs), 1, dtype=torch.long))
-    limits, requests = torch.full((len(batch.inputs),), 7), np.arange(len(batch.inputs))
-    right = search(model.body, batch, model.config.eos_id, limits, settings, requests)
-    with torch.inference_mode():
-        for _ in range(2):
-            ours = graphed_search(
-                SearchInputs(model.body, batch, model.config.eos_id, limits, settings, requests), capture=False
-            )
-            assert ours is not None
-            assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in o] for o in right]
-            for a, b in zip(chain(*ours), chain(*right), strict=True):
-                assert a.score == pytest.approx(b.score, rel=1e-10)
-    assert len(_graph_caches[model.body].entries) == 1
 
 
 @pytest.mark.parametrize("label", HALTING)
