@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -298,6 +300,16 @@ TINY: dict[str, Tiny] = {
 
 
 CASES = [(name, label) for name in SYSTEMS if name in TINY for label in ("as published", *TINY[name].variants)]
+
+
+def lecture(name: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Inputs and outputs of an example of the lectures."""
+    example = json.loads((Path(__file__).parent / "fixtures/lectures.json").read_text("utf-8"))[name]
+    inputs, outputs = (
+        {key: torch.tensor(value, dtype=torch.float64) for key, value in example[side].items()}
+        for side in ("inputs", "outputs")
+    )
+    return inputs, outputs
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

@@ -16,17 +16,12 @@ from regard.nn.recurrent.rnn import GRUCell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
 from regard.systems import rnnsearch
 from regard.types import Batch
-from tiny import gradients, near, noise, noisy, tiny
+from tiny import gradients, lecture, near, noise, noisy, tiny
 
 SIZES: dict[str, Any] = {
-    "width": 4,
-    "encoder_width": 3,
-    "embedding_dim": 2,
-    "attention_dim": 5,
-    "maxout_dim": 3,
-    "vocab_size": 7,
+    "width": 4, "encoder_width": 3, "embedding_dim": 2, "attention_dim": 5, "maxout_dim": 3, "vocab_size": 7,
     "source_vocab_size": 0,
-}
+}  # fmt: skip
 
 # -- loops
 
@@ -156,43 +151,21 @@ def test_the_cell_is_not_torchs() -> None:
 
 # -- the lecture's example
 
-H = [
-    [0.912763940260521, 0.8368987907984977, -0.008407247367148618],
-    [-0.8459837010754465, -0.9057666414687044, -0.13279190885251674],
-    [0.7622710923614112, 0.9565055666515091, 0.27133323411363275],
-    [-0.663301622550998, -0.9881000264143981, -0.4044438228491401],
-]
-S = [0.48786167891332954, 0.35573667639542217, -0.10345098583669989]
-W_S = [
-    [0.49199297343696846, 0.19083049602616584, -0.28578065937117186, -0.499646394487689],
-    [-0.2541395387496292, 0.2250220368903088, 0.49729938955558806, 0.3123619768770962],
-    [-0.15975959681113683, -0.4849989339603393, -0.364332487913585, 0.091299567315567],
-]
-U_H = [
-    [0.4998918820946785, 0.2788418586957085, -0.1985740836429799, -0.49342192925161826],
-    [-0.334619928638131, 0.1318300911863892, 0.4770761331397574, 0.38370057843374367],
-    [-0.06244751855837616, -0.4511816549794118, -0.42510145854318315, -0.008184941578170683],
-]
-V = [0.46447985750193466, 0.09521132368051352, -0.36159406204325606, -0.4859515347009104]
-E = [0.2283186749650159, 0.10063053297871416, 0.1159662081942952, 0.2209186677392929]
-ALPHA = [0.26549957945137315, 0.2336735637533892, 0.23728472465561168, 0.2635421321396259]
-C = [0.050721778375111534, -0.022899269754574687, -0.07546683487729801]
-
 
 def test_one_attention_step_equals_the_lectures() -> None:
-    align = ScoreAttention(AdditiveScore(3, 3, 4)).double()
+    given, right = lecture("additive attention")
+    align: Any = ScoreAttention(AdditiveScore(3, 3, 4)).double()
     with torch.no_grad():
-        for layer, value in ((align.score.q, W_S), (align.score.k, U_H)):  # type: ignore[union-attr]
-            layer.weight.copy_(torch.tensor(value, dtype=torch.float64).T)
-        align.score.v.weight.copy_(torch.tensor([V], dtype=torch.float64))  # type: ignore[union-attr]
-    context = align.prepare(torch.tensor([H], dtype=torch.float64))
-    query = torch.tensor([[S]], dtype=torch.float64)
+        align.score.q.weight.copy_(given["W_S"].T)
+        align.score.k.weight.copy_(given["U_H"].T)
+        align.score.v.weight.copy_(given["V"][None])
+    context, query = align.prepare(given["H"][None]), given["S"][None, None]
     mixed, weights = align(query, context)
-    near(align.score(query, context.keys)[0, 0], torch.tensor(E, dtype=torch.float64))
-    near(weights[0, 0], torch.tensor(ALPHA, dtype=torch.float64))
-    near(mixed[0, 0], torch.tensor(C, dtype=torch.float64))
+    near(align.score(query, context.keys)[0, 0], right["E"])
+    near(weights[0, 0], right["ALPHA"])
+    near(mixed[0, 0], right["C"])
     order = torch.tensor([2, 0, 3, 1])  # attention does not depend on the order of the keys
-    near(align(query, align.prepare(torch.tensor([H], dtype=torch.float64)[:, order]))[0], mixed)
+    near(align(query, align.prepare(given["H"][None, order]))[0], mixed)
 
 
 # -- parameter counts and initialization
