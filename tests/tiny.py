@@ -88,215 +88,131 @@ def _some_tagged(lengths: list[int], vocabulary: int) -> list[TaggedSentence]:
 
 
 SIZES: dict[str, Any] = {
-    "width": 12,
-    "depth": 3,
-    "heads": 3,
-    "ffn_dim": 20,
-    "vocab_size": 23,
-    "max_length": 16,
-    "eos_id": 22,
-}
+    "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "max_length": 16, "eos_id": 22,
+}  # fmt: skip
 ENCODER: dict[str, Any] = {
     "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4,
 }  # fmt: skip
 WORDS = _some_tagged([6, 1, 2, 9, 3], 23)
-ASKED: dict[str, Any] = {"task": "tag", "labels": ("O", "B-A", "I-A", "B-B", "I-B")}
+TAGS: dict[str, Any] = {"task": "tag", "labels": ("O", "B-A", "I-A", "B-B", "I-B")}
 TEXTS = _some_texts([6, 0, 2, 7, 3], 22)
 PAIRS = _some_pairs([(4, 6), (1, 3), (7, 2), (3, 7), (5, 0)], 23)
+UNIVERSAL: dict[str, Any] = {"width": 12, "num_steps": 3, "heads": 3, "ffn_dim": 20, "vocab_size": 23}
+NONE = {"position_embedding": "none"}
 TINY: dict[str, Tiny] = {
     "transformer": Tiny(
-        transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40),
-        PAIRS,
+        transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40), PAIRS,
         {
-            "pre-norm": {"norm_position": "pre"},
-            "interleaved": {"position_embedding": "interleaved"},
-            "pre-norm, interleaved, biased": {
-                "norm_position": "pre",
-                "position_embedding": "interleaved",
-                "output_bias": True,
-            },
+            "pre-norm": {"norm_position": "pre"}, "interleaved": {"position_embedding": "interleaved"},
+            "pre-norm, interleaved, biased": {"norm_position": "pre", "position_embedding": "interleaved", "output_bias": True},
             "biased": {"output_bias": True, "activation": "swish"},
             "rotary beside sines": {"relative_position": "rotary", "norm_position": "pre"},
-            "buckets": {"position_embedding": "none", "relative_position": "t5"},
-            "shaw": {"position_embedding": "none", "relative_position": "shaw"},
-            "unscaled": {
-                "scale_embedding": False,
-                "activation": "gelu",
-                "depth": 1,
-                "pad_id": 5,
-                "bos_id": 0,
-                "eos_id": 7,
-            },
+            "buckets": {"relative_position": "t5", **NONE}, "shaw": {"relative_position": "shaw", **NONE},
+            "unscaled": {"scale_embedding": False, "activation": "gelu", "depth": 1, "pad_id": 5, "bos_id": 0, "eos_id": 7},
         },
     ),
     "decoder": Tiny(
-        decoder.Config(**SIZES),
-        TEXTS,
+        decoder.Config(**SIZES), TEXTS,
         {
-            "halves": {"position_embedding": "halves", "activation": "gelu"},
-            "rotary": {"position_embedding": "none", "relative_position": "rotary"},
-            "nowhere": {"position_embedding": "none"},
+            "halves": {"position_embedding": "halves", "activation": "gelu"}, "nowhere": NONE,
+            "rotary": {"relative_position": "rotary", **NONE},
         },
     ),
     "gpt1": Tiny(
-        gpt1.Config(**{**SIZES, "ffn_dim": 48}),
-        TEXTS,
-        {"narrow": {"ffn_dim": 20}, "shaw": {"relative_position": "shaw"}},
+        gpt1.Config(**{**SIZES, "ffn_dim": 48}), TEXTS, {"narrow": {"ffn_dim": 20}, "shaw": {"relative_position": "shaw"}},
     ),
     "gpt2": Tiny(
-        gpt2.Config(**SIZES),
-        TEXTS,
+        gpt2.Config(**SIZES), TEXTS,
         {
-            "another eps": {"norm_eps": 1e-2, "depth": 1},
-            "rotary in halves": {"position_embedding": "none", "relative_position": "rotary-halves"},
+            "another eps": {"norm_eps": 1e-2, "depth": 1}, "rotary in halves": {"relative_position": "rotary-halves", **NONE},
             "buckets beside learned": {"relative_position": "t5"},
         },
     ),
     "gpt3": Tiny(
-        gpt3.Config(**SIZES, local_window=3, dropout=0.1),
-        TEXTS,
-        {"dense": {"local_window": 0}, "shaw": {"position_embedding": "none", "relative_position": "shaw"}},
+        gpt3.Config(**SIZES, local_window=3, dropout=0.1), TEXTS,
+        {
+            "dense": {"local_window": 0}, "shaw": {"relative_position": "shaw", **NONE},
+            "buckets": {"relative_position": "t5", **NONE},
+        },
     ),
     "bert": Tiny(
-        bert.Config(**ENCODER, max_length=16, pooler=False),
-        WORDS,
-        {"relu": {"activation": "relu", "type_vocab_size": 1}},
-        **ASKED,
+        bert.Config(**ENCODER, max_length=16, pooler=False), WORDS,
+        {"relu": {"activation": "relu", "type_vocab_size": 1}}, **TAGS,
     ),
     "roformer": Tiny(
-        roformer.Config(**ENCODER, embedding_dim=12, max_length=16),
-        WORDS,
-        {"narrow": {"embedding_dim": 8}, "turned values": {"rotary_value": True}},
-        **ASKED,
+        roformer.Config(**ENCODER, embedding_dim=12, max_length=16), WORDS,
+        {"narrow": {"embedding_dim": 8}, "turned values": {"rotary_value": True}}, **TAGS,
     ),
     "longformer": Tiny(
-        longformer.Config(**ENCODER, max_length=16, attention_window=(4, 2, 8)),
-        WORDS,
+        longformer.Config(**ENCODER, max_length=16, attention_window=(4, 2, 8)), WORDS,
         {
-            "dilated": {"dilation": (1, 2, 1), "undilated_layers": 1},
-            "one window": {"attention_window": (4,)},
-            "rotary": {"relative_position": "rotary"},
-            "rotary halves": {"relative_position": "rotary-halves"},
+            "dilated": {"dilation": (1, 2, 1), "undilated_layers": 1}, "one window": {"attention_window": (4,)},
+            "rotary": {"relative_position": "rotary"}, "rotary halves": {"relative_position": "rotary-halves"},
         },
-        **ASKED,
+        **TAGS,
     ),
     "rnn": Tiny(
-        rnn.Config(width=10, embedding_dim=7, depth=3, dropout=0.2, vocab_size=23),
-        PAIRS,
+        rnn.Config(width=10, embedding_dim=7, depth=3, dropout=0.2, vocab_size=23), PAIRS,
         {
-            "plain": {"cell": "rnn", "reverse_source": False},
-            "gru, both ways": {"cell": "gru", "bidirectional": True},
+            "plain": {"cell": "rnn", "reverse_source": False}, "gru, both ways": {"cell": "gru", "bidirectional": True},
             "both ways": {"bidirectional": True, "depth": 2, "reverse_source": False},
             "fed": {"feed_context": True, "tie_embeddings": "source_target"},
-            "fed, one layer, one table": {
-                "feed_context": True,
-                "depth": 1,
-                "embedding_dim": 10,
-                "tie_embeddings": "all",
-            },
+            "fed, one layer, one table": {"feed_context": True, "depth": 1, "embedding_dim": 10, "tie_embeddings": "all"},
             "more words in the source": {"source_vocab_size": 31},
         },
     ),
     "rnnsearch": Tiny(
         rnnsearch.Config(
-            width=10,
-            encoder_width=6,
-            embedding_dim=7,
-            attention_dim=8,
-            maxout_dim=9,
-            dropout=0.2,
-            vocab_size=23,
+            width=10, encoder_width=6, embedding_dim=7, attention_dim=8, maxout_dim=9, dropout=0.2, vocab_size=23,
             source_vocab_size=29,
         ),
         PAIRS,
         {
             "dot": {"attention_score": "dot", "encoder_width": 5},
             "general, one table": {
-                "attention_score": "general",
-                "maxout_dim": 7,
-                "tie_embeddings": "all",
-                "source_vocab_size": 0,
+                "attention_score": "general", "maxout_dim": 7, "tie_embeddings": "all", "source_vocab_size": 0,
             },
             "unbiased": {"bias": False, "tie_embeddings": "source_target", "source_vocab_size": 0},
         },
     ),
     "convs2s": Tiny(
         convs2s.Config(
-            encoder_stages=("10x3x2", "14x1"),
-            decoder_stages=("8x3", "11x2", "11x3"),
-            embedding_dim=12,
-            output_dim=9,
-            vocab_size=23,
-            max_length=40,
+            encoder_stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2", "11x3"), embedding_dim=12, output_dim=9,
+            vocab_size=23, max_length=40,
         ),
         PAIRS,
         {
             "one table": {"tie_embeddings": "all", "output_dim": 12, "decoder_stages": ()},
             "even kernels, few positions, two tables": {
-                "encoder_stages": ("7x4", "7x2x2"),
-                "max_length": 5,
-                "tie_embeddings": "source_target",
-                "pad_id": 5,
-                "bos_id": 0,
-                "eos_id": 7,
+                "encoder_stages": ("7x4", "7x2x2"), "max_length": 5, "tie_embeddings": "source_target", "pad_id": 5,
+                "bos_id": 0, "eos_id": 7,
             },
         },
     ),
     "universal": Tiny(
-        universal.Config(
-            width=12, num_steps=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40, max_position_offset=5
-        ),
-        PAIRS,
+        universal.Config(**UNIVERSAL, max_length=40, max_position_offset=5), PAIRS,
         {
             "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
             "halting, accumulated": {
-                "act": True,
-                "act_max_steps": 6,
-                "act_epsilon": 0.01,
-                "act_mixing": "accumulated",
-                "norm_position": "pre",
+                "act": True, "act_max_steps": 6, "act_epsilon": 0.01, "act_mixing": "accumulated", "norm_position": "pre",
             },
             "pre-norm, steps learnt": {
-                "norm_position": "pre",
-                "step_embedding": "learned",
-                "position_embedding": "halves",
-                "pad_id": 5,
-                "bos_id": 0,
+                "norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "pad_id": 5, "bos_id": 0,
             },
         },
     ),
     "universal-encoder": Tiny(
-        universal_encoder.Config(
-            width=12,
-            num_steps=3,
-            heads=3,
-            ffn_dim=20,
-            vocab_size=23,
-            max_length=16,
-            pad_id=0,
-            bos_id=2,
-            eos_id=3,
-            mask_id=4,
-        ),
-        WORDS,
+        universal_encoder.Config(**UNIVERSAL, max_length=16, pad_id=0, bos_id=2, eos_id=3, mask_id=4), WORDS,
         {
             "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
-            "halting, accumulated": {
-                "act": True,
-                "act_max_steps": 6,
-                "act_mixing": "accumulated",
-                "norm_position": "pre",
-            },
+            "halting, accumulated": {"act": True, "act_max_steps": 6, "act_mixing": "accumulated", "norm_position": "pre"},
             "pre-norm, steps learnt": {
-                "norm_position": "pre",
-                "step_embedding": "learned",
-                "position_embedding": "halves",
-                "type_vocab_size": 1,
+                "norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1,
             },
         },
-        **ASKED,
+        **TAGS,
     ),
-}
+}  # fmt: skip
 
 
 CASES = [(name, label) for name in SYSTEMS if name in TINY for label in ("as published", *TINY[name].variants)]

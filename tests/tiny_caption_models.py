@@ -21,18 +21,10 @@ EYES: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("vit-tiny", {"patch_size": 8, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}),
     "hybrid": (
         "hybrid-tiny",
-        {
-            "backbone_depths": [1, 1],
-            "stem_channels": 8,
-            "norm_groups": 4,
-            "width": 12,
-            "depth": 2,
-            "heads": 3,
-            "ffn_dim": 20,
-        },
+        {"backbone_depths": [1, 1], "stem_channels": 8, "norm_groups": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20},
     ),
     "swin": ("swin-mini", {"width": 8, "depths": [2, 1, 1, 1], "heads": [2, 1, 4, 8], "window_size": 3}),
-}
+}  # fmt: skip
 """Preset of each image encoder and its configuration overrides."""
 
 SHARED: dict[str, Any] = {"image_size": 32, "vocab_size": 23, "max_length": 24}

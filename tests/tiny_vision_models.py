@@ -15,49 +15,24 @@ from regard.tasks import find_task
 from regard.types import Batch
 from tiny import noisy
 
+VIT = {"image_size": 16, "patch_size": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}
 SIZES: dict[str, dict[str, Any]] = {
-    "vit": {"image_size": 16, "patch_size": 4, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20},
+    "vit": VIT,
     "hybrid": {
-        "image_size": 16,
-        "backbone_depths": (1, 1),
-        "stem_channels": 8,
-        "norm_groups": 4,
-        "width": 12,
-        "depth": 2,
-        "heads": 3,
+        "image_size": 16, "backbone_depths": (1, 1), "stem_channels": 8, "norm_groups": 4, "width": 12, "depth": 2, "heads": 3,
         "ffn_dim": 20,
     },
     "resnet": {
-        "image_size": 16,
-        "stem_channels": 4,
-        "widths": (4, 8, 8, 12),
-        "depths": (1, 1, 1, 1),
-        "block_type": "basic",
-        "stem_kernel": 3,
-        "stem_stride": 1,
+        "image_size": 16, "stem_channels": 4, "widths": (4, 8, 8, 12), "depths": (1, 1, 1, 1), "block_type": "basic",
+        "stem_kernel": 3, "stem_stride": 1,
     },
     "bit": {"image_size": 16, "stem_channels": 8, "widths": (32, 32, 32, 32), "depths": (1, 1, 1, 1), "norm_groups": 4},
-    "dpt": {
-        "image_size": 16,
-        "patch_size": 4,
-        "width": 12,
-        "depth": 4,
-        "heads": 3,
-        "ffn_dim": 20,
-        "out_layers": (0, 1, 2, 3),
-        "neck_dims": (8,) * 4,
-        "fusion_dim": 8,
-    },
+    "dpt": {**VIT, "depth": 4, "out_layers": (0, 1, 2, 3), "neck_dims": (8,) * 4, "fusion_dim": 8},
     "swin": {
-        "image_size": 16,
-        "patch_size": 2,
-        "width": 8,
-        "depths": (2, 2, 1, 1),
-        "heads": (2, 1, 4, 8),
-        "window_size": 3,
+        "image_size": 16, "patch_size": 2, "width": 8, "depths": (2, 2, 1, 1), "heads": (2, 1, 4, 8), "window_size": 3,
     },
     "imagegpt": {"image_size": 5, "num_colors": 11, "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20},
-}
+}  # fmt: skip
 ASKED = [(name, task) for name in SIZES for task in SYSTEMS[name].tasks]
 
 
