@@ -14,9 +14,8 @@ import pytest
 from rich.console import Console
 
 from regard.demos import DEMOS, scenes
-from regard.demos.caption import measure_attention
 from regard.demos.grammar import generate_corpus
-from regard.demos.run import demo
+from regard.demos.run import demo, measure_attention
 from regard.errors import Interrupted, RunError, UnknownNameError
 from regard.model import load
 from regard.runs.progress import ProgressReporter
@@ -56,7 +55,7 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
     monkeypatch.setattr("regard.demos.run.program_command", lambda: "regard")
     monkeypatch.setattr(scenes, "SPLIT_SIZES", SMALL)
     monkeypatch.setattr(scenes, "generate_splits", lambda: drawn(sizes=SMALL))
-    monkeypatch.setattr("regard.demos.caption.CaptionDemo.settings", FEW)
+    monkeypatch.setattr("regard.demos.run.CaptionDemo.settings", FEW)
 
     def call(what: str = "caption", out: str | None = None, again: bool = False) -> str:
         told = io.StringIO()
@@ -124,7 +123,7 @@ def test_no_demo_replaces_other_files(show: Shown, monkeypatch: pytest.MonkeyPat
     with pytest.raises(RunError, match="run"):
         show(out="mine", again=True)
     show(out="one")
-    monkeypatch.setattr("regard.demos.translate.generate_corpus", lambda: generate_corpus(count=100))
+    monkeypatch.setattr("regard.demos.run.generate_corpus", lambda: generate_corpus(count=100))
     with pytest.raises(RunError, match=r"--out|already"):
         show("translate", out="one", again=True)
     assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
@@ -136,7 +135,7 @@ def test_attention_is_measured_in_scenes_of_the_whole_set(show: Shown, monkeypat
     rows = [json.loads(line) for line in place.read_text().splitlines()]
     named = [[word for word in row["words"] if word[1]] for row in rows]
     assert [found.kind for found in measure_attention(model, place)] == [word[1] for words in named for word in words]
-    monkeypatch.setattr("regard.demos.caption.ATTENTION_SAMPLES", 2)
+    monkeypatch.setattr("regard.demos.run.ATTENTION_SAMPLES", 2)
     found = list(measure_attention(model, place))
     assert len(found) == len(named[0]) + len(named[4])
     assert all(one.weights.shape == (6, 6) and one.weights.sum() == pytest.approx(1, rel=1e-5) for one in found)
@@ -144,7 +143,7 @@ def test_attention_is_measured_in_scenes_of_the_whole_set(show: Shown, monkeypat
 
 
 def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.demos.point_clouds.ROOM_COUNTS", {"train": 4, "valid": 2, "test": 3})
+    monkeypatch.setattr("regard.demos.run.ROOM_COUNTS", {"train": 4, "valid": 2, "test": 3})
     few = (
         "data.num_points=128",
         "train.epochs=0",
@@ -153,7 +152,7 @@ def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypa
         "train.batch_size=2",
         "train.log_every=1",
     )
-    monkeypatch.setattr("regard.demos.point_clouds.PointCloudDemo.settings", (*few, "train.precision=float32"))
+    monkeypatch.setattr("regard.demos.run.PointCloudDemo.settings", (*few, "train.precision=float32"))
     told = show("clouds")
     run, data = Path("runs/demo-clouds"), Path("runs/demo-clouds-data")
     assert "miou" in told and "Attention of a point" in told and len(list((data / "train").glob("*.ply"))) == 4

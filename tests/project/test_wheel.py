@@ -32,7 +32,7 @@ SMALL = {
 DEMO = """
 import json, sys
 from regard.cli import main
-from regard.demos.translate import TranslateDemo
+from regard.demos.run import TranslateDemo
 
 small = json.loads(sys.argv.pop(1))
 kept = [setting for setting in TranslateDemo.settings if setting.partition("=")[0] not in small]

@@ -159,8 +159,8 @@ def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
 ) -> None:
     from regard.demos.grammar import generate_corpus
 
-    monkeypatch.setattr("regard.demos.translate.generate_corpus", lambda: generate_corpus(count=300))
-    monkeypatch.setattr("regard.demos.translate.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
+    monkeypatch.setattr("regard.demos.run.generate_corpus", lambda: generate_corpus(count=300))
+    monkeypatch.setattr("regard.demos.run.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
     assert (
         done.code == 0 and "exact_match" in done.out and "the cat danced  →" in done.out and "regard train" in done.out

@@ -9,8 +9,11 @@ from regard.lazy import LazyTable
 if TYPE_CHECKING:
     from regard.demos.run import Demo
 
-DEMOS: LazyTable[Demo] = LazyTable({
-    "translate": "regard.demos.translate:TranslateDemo",
-    "caption": "regard.demos.caption:CaptionDemo",
-    "clouds": "regard.demos.point_clouds:PointCloudDemo",
-}, instantiate=True)  # fmt: skip
+DEMOS: LazyTable[Demo] = LazyTable(
+    {
+        "translate": "regard.demos.run:TranslateDemo",
+        "caption": "regard.demos.run:CaptionDemo",
+        "clouds": "regard.demos.run:PointCloudDemo",
+    },
+    instantiate=True,
+)

@@ -11,10 +11,10 @@ no *must* (the negation needs another German verb), and animals never eat (Germa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 Gender = Literal["m", "f", "n"]
 Kind = Literal["adult", "child", "animal", "thing", "large", "food"]
@@ -28,8 +28,7 @@ GOODS: Kinds = PORTABLE | {"large"}
 ALL_KINDS: Kinds = GOODS | LIVING
 
 
-@dataclass(frozen=True, slots=True)
-class Noun:
+class Noun(NamedTuple):
     english: str
     english_plural: str
     german: str
@@ -38,15 +37,13 @@ class Noun:
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Pronoun:
+class Pronoun(NamedTuple):
     english: str
     german: str
     plural: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Adjective:
+class Adjective(NamedTuple):
     english: str
     stem: str
     kinds: Kinds
@@ -80,8 +77,7 @@ class Verb:
         return self.german_past + ("n" if self.german_past.endswith("e") else "en")
 
 
-@dataclass(frozen=True, slots=True)
-class Tense:
+class Tense(NamedTuple):
     """Auxiliaries of a tense as (singular, plural); empty if the verb itself is finite."""
 
     name: str
@@ -91,8 +87,7 @@ class Tense:
     is_past: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Adverb:
+class Adverb(NamedTuple):
     english: str
     german: str
     tenses: frozenset[str]
@@ -100,8 +95,7 @@ class Adverb:
     is_habitual: bool = False  # with a habitual adverb, *when* is not translated as *als*
 
 
-@dataclass(frozen=True, slots=True)
-class Conjunction:
+class Conjunction(NamedTuple):
     """Conjunction; with `can_lead`, the subordinate clause may precede the main clause."""
 
     english: str
@@ -109,59 +103,33 @@ class Conjunction:
     can_lead: bool = True
 
 
-def _verb(
-    english: str,
-    german: str,
-    subjects: Kinds,
-    objects: Kinds = frozenset(),
-    *,
-    particle: str = "",
-    moves: bool = False,
-    stative: bool = False,
-    reports: bool = False,
-) -> Verb:
-    base, third, past, participle = english.split()
-    infinitive, german_third, german_past, german_participle = german.split()
-    german_forms = (infinitive, german_third, german_past, german_participle)
-    return Verb(base, third, past, participle, *german_forms, subjects, objects, particle, moves, stative, reports)
+def _verb(parts: str, subjects: Kinds, objects: Kinds = frozenset(), **options: Any) -> Verb:
+    """Verb from the principal parts of both languages."""
+    return Verb(*parts.split(), subjects, objects, **options)
 
 
-NOUNS: tuple[Noun, ...] = (
-    Noun("man", "men", "Mann", "Männer", "m", "adult"),
-    Noun("woman", "women", "Frau", "Frauen", "f", "adult"),
-    Noun("child", "children", "Kind", "Kinder", "n", "child"),
-    Noun("girl", "girls", "Mädchen", "Mädchen", "n", "child"),
-    Noun("teacher", "teachers", "Lehrer", "Lehrer", "m", "adult"),
-    Noun("doctor", "doctors", "Arzt", "Ärzte", "m", "adult"),
-    Noun("king", "kings", "König", "Könige", "m", "adult"),
-    Noun("queen", "queens", "Königin", "Königinnen", "f", "adult"),
-    Noun("aunt", "aunts", "Tante", "Tanten", "f", "adult"),
-    Noun("uncle", "uncles", "Onkel", "Onkel", "m", "adult"),
-    Noun("dog", "dogs", "Hund", "Hunde", "m", "animal"),
-    Noun("cat", "cats", "Katze", "Katzen", "f", "animal"),
-    Noun("horse", "horses", "Pferd", "Pferde", "n", "animal"),
-    Noun("mouse", "mice", "Maus", "Mäuse", "f", "animal"),
-    Noun("bird", "birds", "Vogel", "Vögel", "m", "animal"),
-    Noun("book", "books", "Buch", "Bücher", "n", "thing"),
-    Noun("picture", "pictures", "Bild", "Bilder", "n", "thing"),
-    Noun("table", "tables", "Tisch", "Tische", "m", "thing"),
-    Noun("chair", "chairs", "Stuhl", "Stühle", "m", "thing"),
-    Noun("coat", "coats", "Mantel", "Mäntel", "m", "thing"),
-    Noun("lamp", "lamps", "Lampe", "Lampen", "f", "thing"),
-    Noun("flower", "flowers", "Blume", "Blumen", "f", "thing"),
-    Noun("bag", "bags", "Tasche", "Taschen", "f", "thing"),
-    Noun("house", "houses", "Haus", "Häuser", "n", "large"),
-    Noun("car", "cars", "Auto", "Autos", "n", "large"),
-    Noun("bicycle", "bicycles", "Fahrrad", "Fahrräder", "n", "large"),
-    Noun("apple", "apples", "Apfel", "Äpfel", "m", "food"),
-    Noun("cake", "cakes", "Kuchen", "Kuchen", "m", "food"),
-    Noun("pear", "pears", "Birne", "Birnen", "f", "food"),
-    Noun("potato", "potatoes", "Kartoffel", "Kartoffeln", "f", "food"),
-    Noun("roll", "rolls", "Brötchen", "Brötchen", "n", "food"),
-    Noun("egg", "eggs", "Ei", "Eier", "n", "food"),
-)
+def _rows(table: str) -> list[list[str]]:
+    """Words of each entry of a table; entries are separated by commas."""
+    return [entry.split() for entry in table.split(",")]
 
-PRONOUNS: tuple[Pronoun, ...] = (
+
+_NOUN_TABLE = """
+    man men Mann Männer m adult, woman women Frau Frauen f adult, child children Kind Kinder n child,
+    girl girls Mädchen Mädchen n child, teacher teachers Lehrer Lehrer m adult,
+    doctor doctors Arzt Ärzte m adult, king kings König Könige m adult,
+    queen queens Königin Königinnen f adult, aunt aunts Tante Tanten f adult, uncle uncles Onkel Onkel m adult,
+    dog dogs Hund Hunde m animal, cat cats Katze Katzen f animal, horse horses Pferd Pferde n animal,
+    mouse mice Maus Mäuse f animal, bird birds Vogel Vögel m animal, book books Buch Bücher n thing,
+    picture pictures Bild Bilder n thing, table tables Tisch Tische m thing, chair chairs Stuhl Stühle m thing,
+    coat coats Mantel Mäntel m thing, lamp lamps Lampe Lampen f thing, flower flowers Blume Blumen f thing,
+    bag bags Tasche Taschen f thing, house houses Haus Häuser n large, car cars Auto Autos n large,
+    bicycle bicycles Fahrrad Fahrräder n large, apple apples Apfel Äpfel m food,
+    cake cakes Kuchen Kuchen m food, pear pears Birne Birnen f food,
+    potato potatoes Kartoffel Kartoffeln f food, roll rolls Brötchen Brötchen n food, egg eggs Ei Eier n food
+"""
+NOUNS = tuple(Noun(*row) for row in _rows(_NOUN_TABLE))  # type: ignore[arg-type]
+
+PRONOUNS = (
     Pronoun("he", "er", False),
     Pronoun("she", "sie", False),
     Pronoun("we", "wir", True),
@@ -185,33 +153,38 @@ ADJECTIVES: tuple[Adjective, ...] = (
 )
 
 VERBS: tuple[Verb, ...] = (
-    _verb("dance dances danced danced", "tanzen tanzt tanzte getanzt", LIVING),
-    _verb("sleep sleeps slept slept", "schlafen schläft schlief geschlafen", LIVING),
-    _verb("sing sings sang sung", "singen singt sang gesungen", PERSONS),
-    _verb("laugh laughs laughed laughed", "lachen lacht lachte gelacht", PERSONS),
-    _verb("work works worked worked", "arbeiten arbeitet arbeitete gearbeitet", PERSONS),
-    _verb("wait waits waited waited", "warten wartet wartete gewartet", LIVING),
-    _verb("come comes came come", "kommen kommt kam gekommen", LIVING, moves=True),
-    _verb("run runs ran run", "laufen läuft lief gelaufen", LIVING, moves=True),
-    _verb("swim swims swam swum", "schwimmen schwimmt schwamm geschwommen", LIVING, moves=True),
-    _verb("buy buys bought bought", "kaufen kauft kaufte gekauft", PERSONS, GOODS | {"animal"}),
-    _verb("sell sells sold sold", "verkaufen verkauft verkaufte verkauft", PERSONS, GOODS | {"animal"}),
-    _verb("see sees saw seen", "sehen sieht sah gesehen", LIVING, ALL_KINDS),
-    _verb("hear hears heard heard", "hören hört hörte gehört", LIVING, LIVING),
-    _verb("find finds found found", "finden findet fand gefunden", LIVING, GOODS | {"animal"}),
-    _verb("eat eats ate eaten", "essen isst aß gegessen", PERSONS, frozenset({"food"})),
-    _verb("carry carries carried carried", "tragen trägt trug getragen", PERSONS, PORTABLE),
-    _verb("bring brings brought brought", "bringen bringt brachte gebracht", PERSONS, PORTABLE),
-    _verb("draw draws drew drawn", "zeichnen zeichnet zeichnete gezeichnet", PERSONS, ALL_KINDS),
-    _verb("visit visits visited visited", "besuchen besucht besuchte besucht", PERSONS, PERSONS),
-    _verb("invite invites invited invited", "einladen lädt lud eingeladen", PERSONS, PERSONS, particle="ein"),
-    _verb("phone phones phoned phoned", "anrufen ruft rief angerufen", PERSONS, PERSONS, particle="an"),
-    _verb("need needs needed needed", "brauchen braucht brauchte gebraucht", PERSONS, GOODS, stative=True),
-    _verb("love loves loved loved", "lieben liebt liebte geliebt", PERSONS, LIVING, stative=True),
-    _verb("say says said said", "sagen sagt sagte gesagt", PERSONS, reports=True),
-    _verb("know knows knew known", "wissen weiß wusste gewusst", PERSONS, stative=True, reports=True),
-    _verb("think thinks thought thought", "denken denkt dachte gedacht", PERSONS, stative=True, reports=True),
-    _verb("believe believes believed believed", "glauben glaubt glaubte geglaubt", PERSONS, stative=True, reports=True),
+    _verb("dance dances danced danced tanzen tanzt tanzte getanzt", LIVING),
+    _verb("sleep sleeps slept slept schlafen schläft schlief geschlafen", LIVING),
+    _verb("sing sings sang sung singen singt sang gesungen", PERSONS),
+    _verb("laugh laughs laughed laughed lachen lacht lachte gelacht", PERSONS),
+    _verb("work works worked worked arbeiten arbeitet arbeitete gearbeitet", PERSONS),
+    _verb("wait waits waited waited warten wartet wartete gewartet", LIVING),
+    _verb("come comes came come kommen kommt kam gekommen", LIVING, is_motion=True),
+    _verb("run runs ran run laufen läuft lief gelaufen", LIVING, is_motion=True),
+    _verb("swim swims swam swum schwimmen schwimmt schwamm geschwommen", LIVING, is_motion=True),
+    _verb("buy buys bought bought kaufen kauft kaufte gekauft", PERSONS, GOODS | {"animal"}),
+    _verb("sell sells sold sold verkaufen verkauft verkaufte verkauft", PERSONS, GOODS | {"animal"}),
+    _verb("see sees saw seen sehen sieht sah gesehen", LIVING, ALL_KINDS),
+    _verb("hear hears heard heard hören hört hörte gehört", LIVING, LIVING),
+    _verb("find finds found found finden findet fand gefunden", LIVING, GOODS | {"animal"}),
+    _verb("eat eats ate eaten essen isst aß gegessen", PERSONS, frozenset({"food"})),
+    _verb("carry carries carried carried tragen trägt trug getragen", PERSONS, PORTABLE),
+    _verb("bring brings brought brought bringen bringt brachte gebracht", PERSONS, PORTABLE),
+    _verb("draw draws drew drawn zeichnen zeichnet zeichnete gezeichnet", PERSONS, ALL_KINDS),
+    _verb("visit visits visited visited besuchen besucht besuchte besucht", PERSONS, PERSONS),
+    _verb("invite invites invited invited einladen lädt lud eingeladen", PERSONS, PERSONS, particle="ein"),
+    _verb("phone phones phoned phoned anrufen ruft rief angerufen", PERSONS, PERSONS, particle="an"),
+    _verb("need needs needed needed brauchen braucht brauchte gebraucht", PERSONS, GOODS, is_stative=True),
+    _verb("love loves loved loved lieben liebt liebte geliebt", PERSONS, LIVING, is_stative=True),
+    _verb("say says said said sagen sagt sagte gesagt", PERSONS, is_reporting=True),
+    _verb("know knows knew known wissen weiß wusste gewusst", PERSONS, is_stative=True, is_reporting=True),
+    _verb("think thinks thought thought denken denkt dachte gedacht", PERSONS, is_stative=True, is_reporting=True),
+    _verb(
+        "believe believes believed believed glauben glaubt glaubte geglaubt",
+        PERSONS,
+        is_stative=True,
+        is_reporting=True,
+    ),
 )
 PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.is_reporting)
 REPORTING_VERBS = tuple(verb for verb in VERBS if verb.is_reporting)
@@ -259,30 +232,19 @@ _UNSEEN_WORDS: dict[Relation, str] = {
     "adjective": "old picture, small table, big flower, beautiful bicycle, young king, tired woman, clever girl, "
     "hungry man, new chair, red coat, blue lamp, expensive apple, fresh potato",
 }
-UNSEEN_PAIRS: tuple[tuple[Relation, str, str], ...] = tuple(
-    (relation, entry.split()[0], entry.split()[1])
-    for relation, entries in _UNSEEN_WORDS.items()
-    for entry in entries.split(", ")
-)
 
-# Keys: (case, gender). Plural forms have the key "p" and are the same in both cases.
-DEFINITE_ARTICLES: dict[tuple[str, str], str] = {
-    ("nominative", "m"): "der", ("nominative", "f"): "die", ("nominative", "n"): "das", ("nominative", "p"): "die",
-    ("accusative", "m"): "den", ("accusative", "f"): "die", ("accusative", "n"): "das", ("accusative", "p"): "die",
-}  # fmt: skip
-INDEFINITE_ARTICLES: dict[tuple[str, str], str] = {
-    ("nominative", "m"): "ein", ("nominative", "f"): "eine", ("nominative", "n"): "ein",
-    ("accusative", "m"): "einen", ("accusative", "f"): "eine", ("accusative", "n"): "ein",
-}  # fmt: skip
+
+def _declension(nominative: str, accusative: str) -> dict[tuple[str, str], str]:
+    """Forms by case and gender from the forms for m, f, n and p (plural)."""
+    cases = {"nominative": nominative.split(), "accusative": accusative.split()}
+    return {(case, gender): form for case, forms in cases.items() for gender, form in zip("mfnp", forms, strict=False)}
+
+
+DEFINITE_ARTICLES = _declension("der die das die", "den die das die")
+INDEFINITE_ARTICLES = _declension("ein eine ein", "einen eine ein")
 # Adjective inflection after a definite article (weak), and after *ein* or *kein* (mixed), which do not mark the gender.
-WEAK_ENDINGS: dict[tuple[str, str], str] = {
-    ("nominative", "m"): "e", ("nominative", "f"): "e", ("nominative", "n"): "e", ("nominative", "p"): "en",
-    ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "e", ("accusative", "p"): "en",
-}  # fmt: skip
-MIXED_ENDINGS: dict[tuple[str, str], str] = {
-    ("nominative", "m"): "er", ("nominative", "f"): "e", ("nominative", "n"): "es", ("nominative", "p"): "en",
-    ("accusative", "m"): "en", ("accusative", "f"): "e", ("accusative", "n"): "es", ("accusative", "p"): "en",
-}  # fmt: skip
+WEAK_ENDINGS = _declension("e e e en", "en e e en")
+MIXED_ENDINGS = _declension("er e es en", "en e es en")
 
 
 def main_tenses(conjunction: Conjunction) -> tuple[Tense, ...]:
@@ -335,15 +297,13 @@ class Combination(NamedTuple):
     second: str
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
+class Corpus(NamedTuple):
     train: list[SentencePair]
     valid: list[SentencePair]
     test: list[SentencePair]
 
 
-@dataclass(frozen=True, slots=True)
-class Phrase:
+class Phrase(NamedTuple):
     """Noun with a determiner; an indefinite plural (`a` with `plural`) has no article in either language."""
 
     determiner: Determiner
@@ -352,8 +312,7 @@ class Phrase:
     adjective: Adjective | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(NamedTuple):
     subject: Phrase | Pronoun
     verb: Verb
     tense: Tense
@@ -363,8 +322,7 @@ class Clause:
     adverb_first: bool = False  # the adverb starts the clause
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(NamedTuple):
     main: Clause
     conjunction: Conjunction | None = None
     subordinate: Clause | None = None
@@ -433,37 +391,28 @@ def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) 
     return f"{article} {words}" if article else words
 
 
-def _german_verb(verb: Verb, tense: Tense, plural: bool) -> tuple[str, str]:
-    """Finite verb, and the particle, participle or infinitive at the end of the clause."""
-    if tense is PRESENT:
-        return (verb.german_plural if plural else verb.german_third), verb.particle
-    if tense is PAST:
-        return (verb.german_past_plural if plural else verb.german_past), verb.particle
-    if tense is PERFECT:
-        auxiliary = ("ist", "sind") if verb.is_motion else tense.german
-        return auxiliary[plural], verb.german_participle
-    return tense.german[plural], verb.infinitive
-
-
-def _german_midfield(clause: Clause) -> list[str]:
-    """Words between the verb and the end of the clause. *nicht* follows a definite object and the time; an indefinite
-    object uses *kein* instead."""
-    time = clause.adverb.german if clause.adverb and not clause.adverb_first else ""
-    if clause.object is None:
-        return [time, "nicht" if clause.negated else ""]
-    if clause.negated and clause.object.determiner == "the":
-        return [_german_phrase(clause.object, "accusative"), time, "nicht"]
-    return [time, _german_phrase(clause.object, "accusative", clause.negated)]
-
-
 def _german_clause(clause: Clause, place: Literal["first", "after", "side"]) -> str:
     """Main clause in first position, main clause after a subordinate clause (verb first), or subordinate clause (verb last)."""
-    subject = _german_phrase(clause.subject, "nominative")
-    finite, close = _german_verb(clause.verb, clause.tense, clause.subject.plural)
-    middle = _german_midfield(clause)
+    subject, plural = _german_phrase(clause.subject, "nominative"), clause.subject.plural
+    verb, tense, target = clause.verb, clause.tense, clause.object
+    # finite verb, and the particle, participle or infinitive at the end of the clause
+    finite, close = tense.german[plural], verb.infinitive
+    if tense is PRESENT:
+        finite, close = verb.german_plural if plural else verb.german_third, verb.particle
+    elif tense is PAST:
+        finite, close = verb.german_past_plural if plural else verb.german_past, verb.particle
+    elif tense is PERFECT:
+        finite, close = (("ist", "sind") if verb.is_motion else tense.german)[plural], verb.german_participle
+    # *nicht* follows a definite object and the time; an indefinite object uses *kein* instead
+    time = clause.adverb.german if clause.adverb and not clause.adverb_first else ""
+    if target is None:
+        middle = [time, "nicht" if clause.negated else ""]
+    elif clause.negated and target.determiner == "the":
+        middle = [_german_phrase(target, "accusative"), time, "nicht"]
+    else:
+        middle = [time, _german_phrase(target, "accusative", clause.negated)]
     if place == "side":
-        joined = close == clause.verb.particle
-        words = [subject, *middle, close + finite] if joined else [subject, *middle, close, finite]
+        words = [subject, *middle, *([close + finite] if close == verb.particle else [close, finite])]
     elif place == "after":
         words = [finite, subject, *middle, close]
     elif clause.adverb and clause.adverb_first:
@@ -545,7 +494,7 @@ def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], ma
         clause = Clause(subject, verb, _pick(rng, tenses), negated, target)
         if rng.random() < 0.4:
             adverb = _pick(rng, ADVERBS)
-            clause = replace(clause, adverb=adverb, adverb_first=may_front and rng.random() < 0.5)
+            clause = clause._replace(adverb=adverb, adverb_first=may_front and rng.random() < 0.5)
         if _is_valid_clause(clause):
             return clause
 
@@ -577,7 +526,9 @@ def combinations(sentence: Sentence) -> Iterator[Combination]:
                 yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
 
 
-UNSEEN_COMBINATIONS = frozenset(Combination(*combination) for combination in UNSEEN_PAIRS)
+UNSEEN_COMBINATIONS = frozenset(
+    Combination(relation, first, second) for relation, table in _UNSEEN_WORDS.items() for first, second in _rows(table)
+)
 
 
 def generate_corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
@@ -586,13 +537,13 @@ def generate_corpus(count: int = 120_000, seed: int = 2017) -> Corpus:
     valid, test = min(1_000, count // 20), min(2_000, count // 10)
     train: list[SentencePair] = []
     held: list[SentencePair] = []
-    said: set[str] = set()
+    sources: set[str] = set()
     while len(train) + len(held) < count:
         sentence = _draw_sentence(rng)
         unseen = not UNSEEN_COMBINATIONS.isdisjoint(combinations(sentence))
         pool, size = (held, valid + test) if unseen else (train, count - valid - test)
         source = to_english(sentence)
-        if len(pool) < size and source not in said and source.count(" ") < MAX_WORDS:
-            said.add(source)
+        if len(pool) < size and source not in sources and source.count(" ") < MAX_WORDS:
+            sources.add(source)
             pool.append(SentencePair(source, to_german(sentence)))
     return Corpus(train, held[:valid], held[valid:])

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,9 +54,14 @@ class Background(NamedTuple):
 
 
 COLORS: Final[dict[str, tuple[int, int, int]]] = {
-    "red": (206, 32, 38), "orange": (243, 128, 22), "yellow": (250, 210, 22), "green": (42, 148, 62), "blue": (34, 92, 200),
-    "purple": (136, 52, 160), "black": (26, 26, 30),
-}  # fmt: skip
+    "red": (206, 32, 38),
+    "orange": (243, 128, 22),
+    "yellow": (250, 210, 22),
+    "green": (42, 148, 62),
+    "blue": (34, 92, 200),
+    "purple": (136, 52, 160),
+    "black": (26, 26, 30),
+}
 
 BACKGROUND_COLORS: Final = ((250, 250, 248), (232, 236, 240), (245, 238, 224), (226, 238, 232), (240, 230, 240))
 TEXTURES: Final = ("plain", "grain", "stripes", "checks")
@@ -70,22 +73,19 @@ def _polygon(corners: Sequence[tuple[float, float]]) -> InsideTest:
     """Inside test of a polygon: a ray to the right crosses the border an odd number of times."""
 
     def inside(x: FloatArray, y: FloatArray) -> NDArray[np.bool_]:
-        found = np.zeros(np.broadcast_shapes(x.shape, y.shape), dtype=bool)
+        odd = np.zeros(np.broadcast_shapes(x.shape, y.shape), dtype=bool)
         for (x1, y1), (x2, y2) in zip(corners, [*corners[1:], corners[0]], strict=True):
             if y1 != y2:
-                found ^= ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * ((x2 - x1) / (y2 - y1)))
-        return found
+                odd ^= ((y1 > y) != (y2 > y)) & (x < x1 + (y - y1) * ((x2 - x1) / (y2 - y1)))
+        return odd
 
     return inside
 
 
 def _star_vertices(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
     """Vertices around the center, starting at the top, with alternating distances `radii`."""
-    turns = [2 * math.pi * number / many for number in range(many)]
-    return [
-        (radii[n % len(radii)] * math.sin(turn), -radii[n % len(radii)] * math.cos(turn))
-        for n, turn in enumerate(turns)
-    ]
+    corners = [(radii[n % len(radii)], 2 * math.pi * n / many) for n in range(many)]
+    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in corners]
 
 
 SHAPES: Final[dict[str, InsideTest]] = {
@@ -102,11 +102,8 @@ SHAPES: Final[dict[str, InsideTest]] = {
 def coverage(shape: str, center: tuple[float, float], radius: float, image_size: int) -> tuple[Box, FloatArray]:
     """Bounding box of a shape, and the covered fraction of each pixel in the box. `center` is (y, x); all lengths are in
     pixels."""
-    across, top, left = (
-        math.ceil(2 * radius) + 3,
-        math.floor(center[0] - radius) - 1,
-        math.floor(center[1] - radius) - 1,
-    )
+    across = math.ceil(2 * radius) + 3
+    top, left = (math.floor(middle - radius) - 1 for middle in center)
     at = (np.arange(across * SAMPLES_PER_AXIS) + 0.5) / SAMPLES_PER_AXIS
     y, x = (at + top - center[0]) / radius, (at + left - center[1]) / radius
     held = SHAPES[shape](x[None], y[:, None]).reshape(across, SAMPLES_PER_AXIS, across, SAMPLES_PER_AXIS)
@@ -134,16 +131,6 @@ def render_background(background: Background, image_size: int) -> FloatArray:
     elif background.texture == "checks":
         shade += np.where((at[:, None] // period + at[None] // period + background.seed) % 2, 1.0, -1.0)
     return np.array(background.color, dtype=np.float64) + TEXTURE_AMPLITUDE * shade[..., None]
-
-
-def blend_color(pixels: FloatArray, box: Box, alpha: FloatArray, color: Sequence[float]) -> None:
-    """Blend a color into the pixels of a box, in place."""
-    part = pixels[box.top : box.bottom, box.left : box.right]
-    part += alpha[..., None] * (np.array(color, dtype=np.float64) - part)
-
-
-def to_uint8(pixels: FloatArray) -> ImageArray:
-    return np.rint(pixels.clip(0, 255)).astype(np.uint8)
 
 
 WordKind = Literal["size", "color", "shape", "relation", ""]
@@ -215,15 +202,7 @@ class SceneWord(NamedTuple):
     objects: tuple[int, ...] = ()
 
 
-class ParsedCaption(NamedTuple):
-    """Size, color and shape of each object, and the relations of the first object to the others."""
-
-    objects: tuple[tuple[str, str, str], ...]
-    relations: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeScene:
+class ShapeScene(NamedTuple):
     objects: tuple[SceneObject, ...]
     """in the order of the caption"""
     appearances: tuple[Appearance, ...]
@@ -247,42 +226,20 @@ def relation(first: SceneObject, other: SceneObject) -> str:
 
 def caption_words(objects: Sequence[SceneObject]) -> list[SceneWord]:
     """Words of the caption of sorted objects."""
-    found: list[SceneWord] = []
+    words: list[SceneWord] = []
     for number, thing in enumerate(objects):
         if number:
             near, *rest = relation(objects[0], thing).split()
-            found += [SceneWord("and")] * (number > 1)
-            found += [SceneWord(near, "relation", (0, number)), *(SceneWord(word) for word in rest)]
+            words += [SceneWord("and")] * (number > 1)
+            words += [SceneWord(near, "relation", (0, number)), *map(SceneWord, rest)]
         phrase = [SceneWord(thing.size, "size", (number,))] if thing.size in NAMED_SIZES else []
         phrase += [SceneWord(thing.colour, "color", (number,)), SceneWord(thing.shape, "shape", (number,))]
-        found += [SceneWord("an" if phrase[0].text[0] in "aeiou" else "a"), *phrase]
-    return found
+        words += [SceneWord("an" if phrase[0].text[0] in "aeiou" else "a"), *phrase]
+    return words
 
 
 def caption(objects: Sequence[SceneObject]) -> str:
     return " ".join(word.text for word in caption_words(objects))
-
-
-def parse_caption(text: str) -> ParsedCaption | None:
-    """Objects and relations of a caption; None for text outside the grammar of captions."""
-    pieces = re.split(f" ({'|'.join(RELATIONS)}) ", text)
-    phrases, relations = pieces[::2], pieces[1::2]
-    if not all(phrase.endswith(" and") for phrase in phrases[1:-1]):
-        return None
-    phrases[1:-1] = [phrase.removesuffix(" and") for phrase in phrases[1:-1]]
-    things = [thing for phrase in phrases if (thing := _parse_object(phrase))]
-    order = [list(COLORS).index(colour) for _, colour, _ in things]
-    whole = len(things) == len(phrases) <= MAX_OBJECTS and order == sorted(order)
-    return ParsedCaption(tuple(things), tuple(relations)) if whole else None
-
-
-def _parse_object(phrase: str) -> tuple[str, str, str] | None:
-    article, *said = phrase.split(" ")
-    size = said.pop(0) if said and said[0] in NAMED_SIZES else "middle"
-    if len(said) != 2 or said[0] not in COLORS or said[1] not in SHAPES:
-        return None
-    right = "an" if size not in NAMED_SIZES and said[0][0] in "aeiou" else "a"
-    return (size, said[0], said[1]) if article == right else None
 
 
 # Rendering
@@ -295,9 +252,11 @@ def render_scene(scene: ShapeScene, image_size: int = IMAGE_SIZE) -> tuple[Image
         middle = (thing.row + 0.5 + look.offset_y) * cell, (thing.column + 0.5 + look.offset_x) * cell
         box, shares = coverage(thing.shape, middle, SIZES[thing.size] * cell, image_size)
         light = 255.0 if look.shade > 0 else 0.0
-        blend_color(pixels, box, shares, [part + abs(look.shade) * (light - part) for part in COLORS[thing.colour]])
+        color = np.array([value + abs(look.shade) * (light - value) for value in COLORS[thing.colour]])
+        part = pixels[box.top : box.bottom, box.left : box.right]
+        part += shares[..., None] * (color - part)
         boxes.append(box)
-    return to_uint8(pixels), tuple(boxes)
+    return np.rint(pixels.clip(0, 255)).astype(np.uint8), tuple(boxes)
 
 
 # Generating the splits
@@ -314,26 +273,24 @@ def combinations(objects: Sequence[SceneObject]) -> Iterator[tuple[str, ...]]:
 def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT_SIZES) -> dict[str, list[ShapeScene]]:
     """Scenes of each split, identical on every machine, without duplicate arrangements of objects."""
     rng, taken = Random(seed), set()
-    lacks = {name: list(many) for name, many in sizes.items()}
-    found: dict[str, list[ShapeScene]] = {name: [] for name in sizes}
-    while wanted := [count for count in range(MAX_OBJECTS) if any(many[count] for many in lacks.values())]:
+    missing = {name: list(many) for name, many in sizes.items()}
+    splits: dict[str, list[ShapeScene]] = {name: [] for name in sizes}
+    while wanted := [count for count in range(MAX_OBJECTS) if any(many[count] for many in missing.values())]:
         count = _pick(rng, wanted)
         things = _draw_objects(rng, count + 1)
-        name = next((name for name in _allowed_splits(things) if name in lacks and lacks[name][count]), None)
+        # splits allowed for a scene, smallest first; none if the scene has both an unseen pair and an unseen relation
+        pairs, relations = (not unseen.isdisjoint(combinations(things)) for unseen in (UNSEEN_PAIRS, UNSEEN_RELATIONS))
+        allowed = ("test-pairs",) if pairs else ("test-relations",) if relations else ("test", "valid", "train")
+        allowed = () if pairs and relations else allowed
+        name = next((name for name in allowed if name in missing and missing[name][count]), None)
         if name is None or frozenset(things) in taken:
             continue
         taken.add(frozenset(things))
-        lacks[name][count] -= 1
-        found[name].append(ShapeScene(things, tuple(_draw_appearance(rng) for _ in things), _draw_background(rng)))
-    return found
-
-
-def _allowed_splits(things: Sequence[SceneObject]) -> tuple[str, ...]:
-    """Splits allowed for a scene, smallest first; none if the scene has both an unseen pair and an unseen relation."""
-    pairs, relations = (not unseen.isdisjoint(combinations(things)) for unseen in (UNSEEN_PAIRS, UNSEEN_RELATIONS))
-    if pairs or relations:
-        return () if pairs and relations else ("test-pairs",) if pairs else ("test-relations",)
-    return "test", "valid", "train"
+        missing[name][count] -= 1
+        appearances = tuple(_draw_appearance(rng) for _ in things)
+        background = Background(_pick(rng, BACKGROUND_COLORS), _pick(rng, TEXTURES), int(rng.random() * 2**31))
+        splits[name].append(ShapeScene(things, appearances, background))
+    return splits
 
 
 def _pick(rng: Random, items: Sequence[Item]) -> Item:
@@ -360,10 +317,6 @@ def _draw_appearance(rng: Random) -> Appearance:
     return Appearance(JITTER * down, JITTER * across, SHADE_RANGE * shade)
 
 
-def _draw_background(rng: Random) -> Background:
-    return Background(_pick(rng, BACKGROUND_COLORS), _pick(rng, TEXTURES), int(rng.random() * 2**31))
-
-
 # Writing
 
 
@@ -375,26 +328,20 @@ def write_dataset(
 ) -> dict[str, Path]:
     """Write a folder per split with PNG images and captions.jsonl, unless already present; return the captions files. The
     default scenes are limited to `max_objects` objects."""
-    told, told_in = (
-        {"seed": SEED, "side": image_size, **({"most": max_objects} if max_objects < MAX_OBJECTS else {})},
-        folder / "scenes.json",
-    )
-    if scenes is not None or _read_manifest(told_in) != told:
-        told_in.unlink(missing_ok=True)  # the manifest is invalid while files are rewritten
-        found = limit_objects(generate_splits(), max_objects) if scenes is None else scenes
-        for name, items in found.items():
+    manifest = {"seed": SEED, "side": image_size, **({"most": max_objects} if max_objects < MAX_OBJECTS else {})}
+    path = folder / "scenes.json"
+    try:
+        is_complete = scenes is None and json.loads(path.read_text("utf-8")) == manifest
+    except (OSError, ValueError):
+        is_complete = False
+    if not is_complete:
+        path.unlink(missing_ok=True)  # the manifest is invalid while files are rewritten
+        splits = limit_objects(generate_splits(), max_objects) if scenes is None else scenes
+        for name, items in splits.items():
             _write_split(folder / name, items, image_size)
         if scenes is None:  # written last, so that an interrupted or custom dataset is rewritten next time
-            write_json(told_in, told)
+            write_json(path, manifest)
     return {name: folder / name / "captions.jsonl" for name in scenes or SPLIT_SIZES}
-
-
-def _read_manifest(path: Path) -> Any:
-    """Content of the manifest; None if missing or unreadable."""
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def limit_objects(scenes: Mapping[str, Sequence[ShapeScene]], max_objects: int) -> dict[str, list[ShapeScene]]:
@@ -408,12 +355,12 @@ def _write_split(folder: Path, scenes: Sequence[ShapeScene], side: int) -> None:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     lines = []
     for number, scene in enumerate(scenes):
-        picture, boxes = render_scene(scene, side)
+        image, boxes = render_scene(scene, side)
         name = f"images/{folder.name}-{number:05d}.png"  # names differ between splits, so none looks like a leak
-        Image.fromarray(picture).save(folder / name)
+        Image.fromarray(image).save(folder / name)
         things = [{**thing._asdict(), "box": list(box)} for thing, box in zip(scene.objects, boxes, strict=True)]
-        said = [[word.text, word.kind, list(word.objects)] for word in caption_words(scene.objects)]
+        words = [[word.text, word.kind, list(word.objects)] for word in caption_words(scene.objects)]
         lines.append(
-            json.dumps({"image": name, "captions": [caption(scene.objects)], "objects": things, "words": said})
+            json.dumps({"image": name, "captions": [caption(scene.objects)], "objects": things, "words": words})
         )
     write_text(folder / "captions.jsonl", "".join(f"{line}\n" for line in lines))
