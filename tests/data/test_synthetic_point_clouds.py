@@ -18,9 +18,7 @@ from regard.data.synthetic.point_clouds import (
     SPLITS,
     CloudRecipe,
     class_name,
-    iter_recipe_clouds,
     parse_cloud_recipe,
-    recipe_classes,
     solid_cloud,
     solid_mesh,
 )
@@ -130,7 +128,7 @@ def test_points_are_on_the_solid_and_normals_point_outwards(number: int) -> None
 
 def test_solids_of_a_kind_differ_and_every_kind_is_as_frequent() -> None:
     recipe = CloudRecipe("solids-1")
-    assert Counter(label for _, _, label in iter_recipe_clouds(recipe)) == dict.fromkeys(SOLIDS, 200)
+    assert Counter(label for _, _, label in recipe.clouds()) == dict.fromkeys(SOLIDS, 200)
     for kind in range(len(SOLIDS)):
         if SOLIDS[kind] != "capsule":
             sizes = [np.sort(np.ptp(solid_mesh("train", kind + 10 * n).vertices, axis=0)) for n in range(5)]
@@ -196,7 +194,7 @@ def test_a_name_is_read_as_it_is_written() -> None:
     assert parse_cloud_recipe("data/solids") is None and parse_cloud_recipe("solids.ply") is None
     solids = parse_cloud_recipe("solids#samples=30,noise=0")
     assert solids is not None and str(solids.for_split("valid")) == "solids-1#part=valid,noise=0.0"
-    assert solids.count == 30 and solids.for_split("test").count == 500 and recipe_classes(solids) == SOLIDS
+    assert solids.count == 30 and solids.for_split("test").count == 500 and solids.classes == SOLIDS
 
 
 @pytest.mark.parametrize(
@@ -219,7 +217,7 @@ def test_an_invalid_name_is_refused(name: str, kind: type[Exception], said: str)
 def test_one_of_them_is_read_by_its_number() -> None:
     recipe = parse_cloud_recipe("solids#part=test,samples=3,points=77")
     assert recipe is not None
-    made = list(iter_recipe_clouds(recipe))
+    made = list(recipe.clouds())
     assert [(number, label) for number, _, label in made] == [(0, "angle"), (1, "ball"), (2, "box")]
     np.testing.assert_array_equal(read_cloud(made[2][1]).coordinates, solid_cloud("test", 2, 77).coordinates)
     assert len(read_cloud("rooms#number=0,points=50")) == 50

@@ -268,7 +268,12 @@ class _UnsupportedProcessor(Exception):
 
 
 def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
-    kind = _processor_class(file)
+    # class name without suffixes; the first ViT files have no class name
+    kind = str(file.get("image_processor_type") or file.get("feature_extractor_type") or "ViTImageProcessor")
+    for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
+        kind = kind.removesuffix(ending)
+    if kind == "ImageGPT" or "clusters" in file:
+        raise _UnsupportedProcessor("expected pixel values as model inputs, got palette colors (ImageGPT)")
     for name, value in file.items():
         if name not in _SUPPORTED_KEYS | _IGNORED_KEYS and value not in (None, False):
             raise _UnsupportedProcessor(f"{name}={json.dumps(value)[:60]} is not supported")
@@ -303,16 +308,6 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     if made.resize == "exact" and made.size[0] != made.size[1]:
         raise _UnsupportedProcessor("do_center_crop after resizing to a non-square size is not supported")
     return replace(made, size=size, edge=before, crop=True)
-
-
-def _processor_class(file: Mapping[str, Any]) -> str:
-    """Class name without suffixes such as Fast and ImageProcessor; the first ViT files have no class name."""
-    name = str(file.get("image_processor_type") or file.get("feature_extractor_type") or "ViTImageProcessor")
-    for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
-        name = name.removesuffix(ending)
-    if name == "ImageGPT" or "clusters" in file:
-        raise _UnsupportedProcessor("expected pixel values as model inputs, got palette colors (ImageGPT)")
-    return name
 
 
 def _with_published_size(made: ImageProcessor, kind: str, settings: Mapping[str, Any]) -> ImageProcessor:

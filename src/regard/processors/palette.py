@@ -106,9 +106,15 @@ class Palette:
 
     def nearest(self, pixels: Tensor) -> Tensor:
         """(N, 3) pixels in [-1, 1] -> (N,) ids of the nearest colors by squared distance; ties go to the lowest id."""
-        colours, step = _color_table(self, pixels.device), max(MAX_DISTANCES // len(self), 1)
-        parts = torch.split(pixels.to(colours.dtype), step)
-        return torch.cat([_squared_distances(part, colours).argmin(1) for part in parts])
+        colors, step = _color_table(self, pixels.device), max(MAX_DISTANCES // len(self), 1)
+        nearest = []
+        for part in torch.split(pixels.to(colors.dtype), step):
+            # from differences, not by a matrix product, so that equal distances compare equal
+            distances = (part[:, :1] - colors[:, 0]) ** 2
+            for channel in (1, 2):
+                distances += (part[:, channel : channel + 1] - colors[:, channel]) ** 2
+            nearest.append(distances.argmin(1))
+        return torch.cat(nearest)
 
     def decode(self, ids: npt.ArrayLike) -> ImageArray:
         """(side, side, 3) uint8 image from color ids in row-major order."""
@@ -136,24 +142,28 @@ class Palette:
         if not path.exists():
             return None
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            clusters = said.get("clusters")
+            settings = json.loads(path.read_text(encoding="utf-8"))
+            clusters = settings.get("clusters")
         except (OSError, ValueError, AttributeError) as error:
             raise WeightsError(f"{path}: cannot be read ({error}).") from error
         if clusters is None:
             return None
         for key, usual in REQUIRED_SETTINGS.items():
-            if said.get(key, usual) != usual:
-                raise WeightsError(f"{path}: {key}={said[key]!r} is not supported, expected {usual!r}.")
+            if settings.get(key, usual) != usual:
+                raise WeightsError(f"{path}: {key}={settings[key]!r} is not supported, expected {usual!r}.")
         try:
-            return cls(np.array(clusters, dtype=np.float64), _parse_side(said), int(said.get("resample", BILINEAR)))
+            size = settings["size"]  # an integer in older files
+            height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
+            if height != width:
+                raise ValueError(f"{height} × {width} is not square")
+            return cls(np.array(clusters, dtype=np.float64), int(height), int(settings.get("resample", BILINEAR)))
         except (TypeError, ValueError, KeyError, DataError) as error:
             raise WeightsError(f"{path}: invalid size, resample or clusters ({str(error).rstrip('.')}).") from error
 
     def save(self, folder: Path) -> None:
-        said: dict[str, Any] = {"image_processor_type": "ImageGPTImageProcessor", **REQUIRED_SETTINGS}
-        said |= {"size": {"height": self.side, "width": self.side}, "resample": self.resample}
-        write_json(folder / FILE, {**said, "clusters": self.colors.tolist()})
+        settings: dict[str, Any] = {"image_processor_type": "ImageGPTImageProcessor", **REQUIRED_SETTINGS}
+        settings |= {"size": {"height": self.side, "width": self.side}, "resample": self.resample}
+        write_json(folder / FILE, {**settings, "clusters": self.colors.tolist()})
 
 
 REQUIRED_SETTINGS: dict[str, Any] = {
@@ -174,15 +184,6 @@ def _color_table(palette: Palette, device: torch.device) -> Tensor:
         return torch.from_numpy(palette.colors).to(device, _exact_dtype(device))
 
 
-def _parse_side(said: dict[str, Any]) -> int:
-    """Side of square images; `size` is an integer in older files."""
-    size = said["size"]
-    height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
-    if height != width:
-        raise ValueError(f"{height} × {width} is not square")
-    return int(height)
-
-
 def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> ImageArray:
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
         raise DataError(
@@ -193,14 +194,6 @@ def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> Ima
         return image
     # a copy, because arrays that share memory with a Pillow image are read-only
     return np.array(Image.fromarray(image).resize((side, side), Image.Resampling(resample)))
-
-
-def _squared_distances(points: Tensor, colours: Tensor) -> Tensor:
-    """(P, C) squared distances. Computed from differences, not by a matrix product, so equal distances compare equal."""
-    total = (points[:, :1] - colours[:, 0]) ** 2
-    for channel in (1, 2):
-        total += (points[:, channel : channel + 1] - colours[:, channel]) ** 2
-    return total
 
 
 def _sample_pixels(parts: Iterator[npt.NDArray[np.uint8]], random: np.random.Generator) -> npt.NDArray[np.uint8]:

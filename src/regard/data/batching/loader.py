@@ -34,7 +34,8 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
     try:
         for item in source:
             if isinstance(item, _WorkerError):
-                raise item.to_error()
+                # skips __init__, because the message is already complete
+                raise item.error_type.__new__(item.error_type, item.message)
             yield item
     except (RuntimeError, OSError, EOFError) as error:
         # the first error after a kill is the exit of the worker or a truncated message, in the main or the pinning
@@ -113,12 +114,6 @@ class _WorkerError:
 
     error_type: type[RegardError]
     message: str
-
-    def to_error(self) -> RegardError:
-        # Skips __init__, because the message is already complete.
-        made = self.error_type.__new__(self.error_type, self.message)
-        assert isinstance(made, RegardError)
-        return made
 
 
 class _MicroBatchDataset(Dataset[Batch | _WorkerError]):

@@ -126,8 +126,8 @@ def read_classes(path: str | Path) -> ClassMap:
 
 def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color], void: Sequence[int]) -> ClassMap:
     """`ClassMap` of (mask value, name) pairs; names in `VOID_NAMES` are void."""
-    unlearnt = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
-    kept = [(value, name) for value, name in named if value not in unlearnt]
+    ignored = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
+    kept = [(value, name) for value, name in named if value not in ignored]
     if any(not 0 <= value <= 65535 for value, _ in named):
         raise DataError("class ids must be between 0 and 65,535.")
     if colours and len(colours) != len(named):
@@ -135,9 +135,7 @@ def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color],
     painted = tuple((colour, value) for colour, (value, _) in zip(colours, named, strict=bool(colours)))
     if len(dict(painted)) < len(painted):
         raise DataError("two classes have the same color.")
-    return ClassMap(
-        tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(unlearnt)), painted
-    )
+    return ClassMap(tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(ignored)), painted)
 
 
 def _read_text(path: Path) -> ClassMap:
@@ -163,37 +161,30 @@ def _parse_color(value: Sequence[int]) -> Color:
 
 def _read_json(path: Path) -> ClassMap:
     try:
-        said = json.loads(path.read_text(encoding="utf-8-sig"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise DataError(f"invalid JSON: {error}.", path) from error
-    if isinstance(said, dict) and "classes" not in said and all(str(key).isdigit() for key in said):
-        said = {"classes": said}
-    if isinstance(said, list):
-        said = {"classes": said}
-    if not isinstance(said, dict) or "classes" not in said:
+    is_plain = isinstance(document, dict) and "classes" not in document and all(str(key).isdigit() for key in document)
+    if is_plain or isinstance(document, list):
+        document = {"classes": document}
+    if not isinstance(document, dict) or "classes" not in document:
         raise DataError("missing key 'classes'.", path, advice='Expected: {"classes": ["road", …], "void": 255}.')
-    for key in said:
+    for key in document:
         if key not in JSON_KEYS:
             raise UnknownNameError("key", str(key), JSON_KEYS, f"File: {path}.")
     try:
-        classes = said["classes"]
-        pairs = sorted((int(key), str(name)) for key, name in classes.items()) if isinstance(classes, dict) else None
-        named = pairs if pairs is not None else [(value, str(name)) for value, name in enumerate(classes)]
-        colours = said.get("colours") or said.get("colors") or []
-        if isinstance(colours, dict):
-            colours = [colours[name] for _, name in named]
-        return _build_class_map(
-            named, [_parse_color(colour) for colour in colours], _parse_void(said.get("void"), named)
-        )
+        classes = document["classes"]
+        pairs = sorted((int(key), name) for key, name in classes.items()) if isinstance(classes, dict) else None
+        named = [(value, str(name)) for value, name in (enumerate(classes) if pairs is None else pairs)]
+        colors = document.get("colours") or document.get("colors") or []
+        if isinstance(colors, dict):
+            colors = [colors[name] for _, name in named]
+        void, values = document.get("void", []), {name: value for value, name in named}
+        void = void if isinstance(void, list) else [] if void is None else [void]
+        void = [values[item] if isinstance(item, str) else int(item) for item in void]
+        return _build_class_map(named, [_parse_color(color) for color in colors], void)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise DataError(f"invalid value for classes, void or colors ({error}).", path) from error
-
-
-def _parse_void(said: Any, named: Sequence[tuple[int, str]]) -> list[int]:
-    if said is None:
-        return []
-    numbers = {name: value for value, name in named}
-    return [numbers[one] if isinstance(one, str) else int(one) for one in (said if isinstance(said, list) else [said])]
 
 
 # -- classes of the masks of a dataset
@@ -204,11 +195,11 @@ VOID_VALUES = frozenset((255, 65535))
 
 def mask_classes(mask: str) -> ClassMap | None:
     """Classes from the class file of a mask; None without a file."""
-    return _folder_classes(os.path.dirname(os.path.abspath(mask))) if mask else None
+    return folder_classes(os.path.dirname(os.path.abspath(mask))) if mask else None
 
 
 @functools.lru_cache(maxsize=1024)
-def _folder_classes(folder: str) -> ClassMap | None:
+def folder_classes(folder: str) -> ClassMap | None:
     """Classes of a folder, cached because many masks share a folder."""
     found = find_classes_above(folder)
     return None if found is None else with_void_values(found)

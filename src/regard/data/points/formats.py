@@ -343,10 +343,15 @@ class _AsciiReader:
         self.next_line += element.count
         if not element.lists:
             table = parse_rows(rows, lines, len(element.property_order), f"per '{element.name}'")
-            return {
-                name: _cast_to_declared(table[:, column], element.scalars[name])
-                for column, name in enumerate(element.property_order)
-            }, {}
+            columns: ScalarProperties = {}
+            for values, name in zip(table.T, element.property_order, strict=True):
+                columns[name], kind = values, element.scalars[name]
+                # integers if declared and exact, so that colors of 0 and 1 count as uint8, not as fractions
+                if kind[0] != "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
+                    low, high = np.iinfo(kind).min, min(np.iinfo(kind).max, 2**53)
+                    fits = values.min(initial=low) >= low and values.max(initial=low) <= high
+                    columns[name] = values.astype(kind) if fits else values
+            return columns, {}
         if element.name == "vertex":
             raise FileFormatError(
                 "list properties of vertices are not supported in text PLY files.", "Save the file as binary PLY."
@@ -370,15 +375,6 @@ class _AsciiReader:
             except (ValueError, IndexError) as error:
                 raise FileFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
         return {}, {name: (np.array(a, np.int64), np.array(b, np.int64)) for name, (a, b) in lists.items()}
-
-
-def _cast_to_declared(values: NDArray[np.float64], kind: str) -> NDArray[Any]:
-    """Integers if declared in the header and exact, so that colors of 0 and 1 count as uint8, not as fractions."""
-    if kind[0] == "f" or not np.isfinite(values).all():
-        return values
-    limits = np.iinfo(kind)
-    fits = (values == np.rint(values)) & (values >= limits.min) & (values <= min(limits.max, 2**53))
-    return values.astype(kind) if fits.all() else values
 
 
 # -- OFF

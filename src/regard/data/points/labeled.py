@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,11 @@ from regard.data.file_samples import (
     subfolder_names,
 )
 from regard.data.images.image_io import MEMORY_FRACTION, free_memory, local_world_size
-from regard.data.images.masks import SEARCH_DEPTH, ClassMap, find_classes_above, infer_classes, with_void_values
+from regard.data.images.masks import ClassMap, find_classes_above, folder_classes, infer_classes, with_void_values
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
-from regard.data.synthetic.point_clouds import iter_recipe_clouds, parse_cloud_recipe, recipe_classes
+from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
 from regard.data.text.tables import SkippedRow, first_value, iterate_all
@@ -151,7 +151,7 @@ def _read_entry(
             advice = "Use the dataset 'solids'." if task == "classify" else "Use the dataset 'rooms'."
             problem = f"this synthetic dataset is for task '{recipe.task}', not for '{task}'."
             raise DataError(problem, entry, advice=advice)
-        return (CloudSample(source, label, entry, number + 1) for number, source, label in iter_recipe_clouds(recipe))
+        return (CloudSample(source, label, entry, number + 1) for number, source, label in recipe.clouds())
     if os.path.isdir(os.path.expanduser(entry)):
         reject_split_folders(entry, subfolder_names(entry))
         return read_folder(
@@ -206,12 +206,13 @@ def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
 
 def find_classes_near(source: str) -> ClassMap | None:
     """Classes of one point cloud or data entry; a generated dataset defines its own classes."""
-    recipe = parse_cloud_recipe(source)
-    if recipe is not None:
-        names = recipe_classes(recipe)
-        return ClassMap(names, tuple(range(len(names))))
     path = os.path.abspath(os.path.expanduser(source))
-    return find_classes_above(path if os.path.isdir(path) else os.path.dirname(path), SEARCH_DEPTH)
+    return _recipe_classes(source) or find_classes_above(path if os.path.isdir(path) else os.path.dirname(path))
+
+
+def _recipe_classes(source: str) -> ClassMap | None:
+    recipe = parse_cloud_recipe(source)
+    return None if recipe is None else ClassMap(recipe.classes, tuple(range(len(recipe.classes))))
 
 
 def classes_from_cloud(cloud: PointCloud) -> ClassMap | None:
@@ -288,16 +289,9 @@ def cloud_classes(source: str) -> ClassMap | None:
     """Classes from the class file of a point cloud or from its synthetic recipe. `VOID_VALUES` are void."""
     if not source:
         return None
-    return _folder_classes(
-        source if parse_cloud_recipe(source) else os.path.dirname(os.path.abspath(os.path.expanduser(source)))
-    )
-
-
-@lru_cache(maxsize=4096)
-def _folder_classes(folder: str) -> ClassMap | None:
-    """Classes of a folder, cached because many point clouds share a folder."""
-    found = find_classes_near(folder)
-    return None if found is None else with_void_values(found)
+    if (classes := _recipe_classes(source)) is not None:
+        return with_void_values(classes)
+    return folder_classes(os.path.dirname(os.path.abspath(os.path.expanduser(source))))
 
 
 def require_labels(cloud: PointCloud, source: str) -> NDArray[Any]:

@@ -160,12 +160,16 @@ class CloudRecipe(Recipe):
     def for_split(self, split: str) -> CloudRecipe:
         return replace(super().for_split(split), number=-1)
 
-    def label(self, index: int) -> str:
-        """Class of a point cloud; empty if the points have labels."""
-        return class_name(index) if self.task == "classify" else ""
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes of solids, or of the objects in rooms."""
+        return SOLIDS if self.task == "classify" else CLASSES
 
-    def indices(self) -> range:
-        return range(self.count) if self.number < 0 else range(self.number, self.number + 1)
+    def clouds(self) -> Iterator[tuple[int, str, str]]:
+        """Index, name for `read_cloud`, and class of each point cloud; no class if the points have labels."""
+        for index in range(self.count) if self.number < 0 else (self.number,):
+            name = str(replace(self, number=index, samples=0))
+            yield index, name, class_name(index) if self.task == "classify" else ""
 
     def generate(self, index: int) -> PointCloud:
         usual = DEFAULTS[self.kind]
@@ -186,12 +190,6 @@ def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
     return CloudRecipe(kind).with_settings(entry)
 
 
-def iter_recipe_clouds(recipe: CloudRecipe) -> Iterator[tuple[int, str, str]]:
-    """Index, name for `read_cloud`, and class of each point cloud."""
-    for number in recipe.indices():
-        yield number, str(replace(recipe, number=number, samples=0)), recipe.label(number)
-
-
 def generate_cloud(name: str) -> PointCloud | None:
     """Point cloud of a name with `number`; None if the name is not a generated dataset."""
     recipe = parse_cloud_recipe(name)
@@ -203,8 +201,3 @@ def generate_cloud(name: str) -> PointCloud | None:
             "expected one point cloud, got a dataset.", name, advice=f"Select one point cloud: {name}{sign}number=0."
         )
     return recipe.generate(recipe.number)
-
-
-def recipe_classes(recipe: CloudRecipe) -> tuple[str, ...]:
-    """Classes of solids, or of the objects in rooms."""
-    return SOLIDS if recipe.task == "classify" else CLASSES

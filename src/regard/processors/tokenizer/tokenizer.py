@@ -21,6 +21,7 @@ from regard.processors.tokenizer.token_text import (
     SENTENCE_DECODER,
     Span,
     TokenFormat,
+    component_state,
     detect_format,
     to_bytes,
     to_visible,
@@ -45,8 +46,8 @@ from regard.processors.tokenizer.vocabulary import (
     read_tokenizer,
     read_tokenizer_settings,
     special_tokens,
+    split_units,
     train_wordpiece,
-    word_level_vocabulary,
 )
 
 
@@ -318,7 +319,11 @@ class TextTokenizer:
     @cached_property
     def alphabet(self) -> dict[str, int] | None:
         """Ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers."""
-        return word_level_vocabulary(self.backend)
+        if not isinstance(self.backend.model, models.WordLevel):
+            return None
+        split = split_units(words=self.token_format is TokenFormat.WORDPIECE)
+        is_own = component_state(self.backend.pre_tokenizer) == component_state(split)
+        return self.backend.get_vocab(with_added_tokens=False) if is_own else None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:

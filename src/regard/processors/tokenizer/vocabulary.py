@@ -22,7 +22,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from regard.errors import DataError, SettingError
-from regard.processors.tokenizer.token_text import TokenFormat, component_state, detect_format
+from regard.processors.tokenizer.token_text import component_state
 
 LONE_SURROGATE = "A text contains half of a character (a lone surrogate, usually caused by bytes that are not UTF-8)."
 CONTINUATION_PREFIX = "\ue000"
@@ -37,20 +37,9 @@ def build_word_level(units: Collection[str], words: bool) -> Tokenizer:
         raise DataError(LONE_SURROGATE)
     # WordLevel raises an error for unknown units; BPE without merges would silently drop them
     backend = Tokenizer(models.WordLevel({unit: i for i, unit in enumerate(sorted(units))}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if words else _split_characters()
+    backend.pre_tokenizer = split_units(words)
     backend.decoder = decoders.WordPiece(CONTINUATION_PREFIX, cleanup=False) if words else decoders.Fuse()
     return backend
-
-
-def word_level_vocabulary(backend: Tokenizer) -> dict[str, int] | None:
-    """Ids by character or word; None for other kinds of tokenizers."""
-    if not isinstance(backend.model, models.WordLevel):
-        return None
-    wanted = (
-        pre_tokenizers.WhitespaceSplit() if detect_format(backend) is TokenFormat.WORDPIECE else _split_characters()
-    )
-    splits = component_state(backend.pre_tokenizer) == component_state(wanted)
-    return backend.get_vocab(with_added_tokens=False) if splits else None
 
 
 def encode_units(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
@@ -70,8 +59,9 @@ def encode_units(text: str, alphabet: dict[str, int], words: bool) -> list[int]:
         ) from None
 
 
-def _split_characters() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+def split_units(words: bool) -> pre_tokenizers.PreTokenizer:
+    """Pre-tokenizer that splits a text into words or characters."""
+    return pre_tokenizers.WhitespaceSplit() if words else pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
 
 
 PREFIX = "##"
