@@ -20,7 +20,8 @@ offset, so that all systems are trained on the positions of questions of twice t
 validation questions, half of which are longer than the training questions. `facts` is one halting model trained on stories of
 all three kinds, to compare ACT steps between kinds with the same weights.
 
-With ACT, a CPU computes as many steps as the slowest position needs; a GPU always computes eight (nn/blocks/act.py), so that
+With ACT, a CPU computes as many steps as the slowest position needs; a GPU always computes eight
+(nn/blocks/universal.py), so that
 unused steps save no time on a GPU.
 """
 

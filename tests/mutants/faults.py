@@ -36,7 +36,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("ignored-labels-counted", "regard.nn.blocks.losses:cross_entropy", "(labels != IGNORE).sum()", "(labels >= IGNORE).sum()",
      "the mean of the loss is taken over padding too"),
     ("halting-remainder",
-     "regard.nn.blocks.act:Halting.forward", "running & ~new, 1 - halted", "running & ~new, 1 - halted - p",
+     "regard.nn.blocks.universal:Halting.forward", "running & ~new, 1 - halted", "running & ~new, 1 - halted - p",
      "the remainder of adaptive computation time lacks the last probability"),
     ("same-padding-side", "regard.nn.vision.convnet:pad_same", "widths // 2, widths - widths // 2",
      "widths - widths // 2, widths // 2", "an odd column of padding stands on the left"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.nn.blocks.act import ACTOutput, Halting, Mixing
+from regard.nn.blocks.universal import ACTOutput, Halting, Mixing
 from tiny import near, noise, noisy
 
 B, L, D = 3, 5, 4

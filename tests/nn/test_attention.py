@@ -27,7 +27,7 @@ from regard.nn.attention.masks import (
     SlidingWindow,
     materialize,
 )
-from regard.nn.blocks.block import FeedForward, TransformerBlock, transformer_block
+from regard.nn.blocks.block import FeedForward, TransformerBlock, is_pristine_block, transformer_block
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear
@@ -280,8 +280,6 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
 
 
 def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None:
-    swift = pytest.importorskip("regard.nn.blocks.decode_block")
-
     class Adapted(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
             super().__init__()
@@ -296,31 +294,31 @@ def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None
     def block() -> Any:
         return transformer_block(8, 2, 16, norm="pre", activation="gelu").eval()
 
-    assert isinstance(block(), TransformerBlock) and swift.is_pristine_block(block())
+    assert isinstance(block(), TransformerBlock) and is_pristine_block(block())
     for path in ("attend.inner.qkv", "attend.inner.out", "feed.inner.up", "feed.inner.down", "attend.norm"):
         home, _, name = path.rpartition(".")
         for change in (Adapted, lambda _: Other(8, 8)):
             changed = block()
             setattr(changed.get_submodule(home), name, change(changed.get_submodule(path)))
-            assert not swift.is_pristine_block(changed), path
+            assert not is_pristine_block(changed), path
         for listen in ("register_forward_hook", "register_forward_pre_hook"):
             changed = block()
             handle = getattr(changed.get_submodule(path), listen)(lambda *_: None)
-            assert not swift.is_pristine_block(changed), path
+            assert not is_pristine_block(changed), path
             handle.remove()
-            assert swift.is_pristine_block(changed)
+            assert is_pristine_block(changed)
     for path in ("attend.dropout", "feed", "feed.inner", ""):
         changed = block()
         changed.get_submodule(path).register_forward_hook(lambda *_: None)
-        assert not swift.is_pristine_block(changed), path
+        assert not is_pristine_block(changed), path
     changed = block()
     changed.feed.inner.up.forward = lambda x: x
-    assert not swift.is_pristine_block(changed)
+    assert not is_pristine_block(changed)
     changed = block()
     nn.utils.parametrize.register_parametrization(changed.feed.inner.up, "weight", nn.Identity())
-    assert not swift.is_pristine_block(changed)
+    assert not is_pristine_block(changed)
     handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not swift.is_pristine_block(block())
+    assert not is_pristine_block(block())
     handle.remove()
     assert type(block().feed.inner) is FeedForward
 

@@ -360,7 +360,7 @@ class BoundDisentangled(BoundPosition):
         vectors = position.dropout(vectors)
         total: Tensor | None = None
         for term in position.terms:
-            projected = self.project(vectors, term).unflatten(-1, (H, -1)).transpose(0, 1)  # (H, 2 · span, d)
+            projected = self.project(vectors, term).view(len(vectors), H, -1).transpose(0, 1)  # (H, 2 · span, d)
             if term == "c2p":
                 scores = ((q * scale) @ projected.mT).gather(-1, index)
             else:

@@ -1,4 +1,5 @@
-"""Decoder-only body of the Transformer decoder and the GPT models: token and position embeddings and a causal stack."""
+"""Decoders that process tokens incrementally: decoder-only (GPT models), and with cross-attention (the decoder of the
+Transformer and of Transformer captioning models)."""
 
 from __future__ import annotations
 
@@ -6,17 +7,103 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.nn.attention.masks import Causal, PackedDocuments, Padding, and_masks, valid_mask
+from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks, valid_mask
 from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, check_length
 from regard.nn.attention.relative_positions import PositionIds
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, TransformerBlock, transformer_block
-from regard.nn.blocks.decoding_state import DecoderState, layer_masks
-from regard.nn.blocks.incremental import IncrementalDecoder
-from regard.types import Batch, BodyOutput
+from regard.nn.blocks.decoding_state import DecoderState, StaticShape, layer_masks
+from regard.types import Batch, Body, BodyOutput, StateSizes
+
+
+class IncrementalDecoder(Body):
+    """Subclasses register the submodules, which determines the order of the parameters."""
+
+    tokens: TokenEmbedding
+    position: AbsolutePosition
+    decoder: Stack
+    dropout: nn.Dropout
+
+    def embed_with_positions(
+        self,
+        ids: Int[Tensor, "B L"],
+        positions: Int[Tensor, "..."],
+        position_embeddings: Float[Tensor, "room D"] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        """Token plus position embeddings. `position_embeddings`: embeddings of the positions 0, 1, … if precomputed."""
+        x = self.tokens(ids)
+        return x + (
+            self.position(positions).to(x.dtype) if position_embeddings is None else position_embeddings[positions]
+        )
+
+    def embed(
+        self,
+        ids: Int[Tensor, "B L"],
+        positions: Int[Tensor, "..."],
+        position_embeddings: Float[Tensor, "room D"] | None = None,
+    ) -> Float[Tensor, "B L D"]:
+        return self.dropout(self.embed_with_positions(ids, positions, position_embeddings))
+
+    def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
+        return self.tokens.to_logits(x)
+
+    def context_length(self, batch: Batch) -> int:
+        """Number of cross-attention keys; 0 without cross-attention."""
+        return 0 if batch.decoder_inputs is None else batch.inputs.shape[1]
+
+    def state_sizes(self, batch: Batch) -> StateSizes:
+        """Keys and values of the prompt and the encoder output, and of each generated token."""
+        vocab_size, width = self.tokens.table.weight.shape
+        per_token = 2 * self.decoder.depth * width
+        length = batch.prompt.shape[1] + self.context_length(batch)
+        return StateSizes(vocab_size, per_row=per_token * length, per_token=per_token)
+
+    def empty_state(
+        self,
+        prompt: Int[Tensor, "B P"],
+        max_cache_len: int | None,
+        context_mask: Bool[Tensor, "B 1 K"] | None = None,
+        window_sizes: Sequence[int] = (),
+    ) -> DecoderState:
+        """State before the first token of the prompt. With `max_cache_len`, a KV cache of fixed shape is allocated for that
+        many positions, but no more than the model has."""
+        length, device = self.position.max_length, prompt.device
+        most = max_cache_len if max_cache_len is None or length is None else min(max_cache_len, length)
+        empty = self.embed(prompt[:, :0], torch.arange(0, device=device))
+        layers, start = self.decoder.make_caches(empty, most), torch.zeros(len(prompt), dtype=torch.long, device=device)
+        state = DecoderState(layers, start, context_mask, window_sizes, self.decoder.has_bias)
+        if max_cache_len is not None and most is not None:
+            state.static = StaticShape(max_cache_len, torch.arange(most, device=device))
+            if length is None:
+                # contiguous, because reusing a captured CUDA graph overwrites the tensor
+                embeddings = self.position(state.static.key_positions).to(empty.dtype).contiguous()
+                state.static.position_embeddings = embeddings
+        return state
+
+    def step(self, tokens: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
+        """Logits after one more token of each row, or of each beam."""
+        x = self.advance(tokens.view(-1, 1 if state.beams is None else state.beams.count), state)
+        return self.to_logits(x.flatten(0, 1))
+
+    def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
+        """Hidden states of new tokens: several per row, or one per beam (beams are queries of one row at one position)."""
+        turn = state.next_step(ids.shape[1])
+        steps = turn.positions.shape[-1]
+        if state.static is None:  # with static caches, finished rows are stepped too
+            check_length(self.position.max_length, state.current_length + steps)
+        x, _ = self.decoder(
+            self.embed(ids, turn.positions, state.position_embeddings),
+            mask=turn.masks,
+            context_mask=state.cross_mask,
+            cache=state.layers,
+            at=turn.cache_columns,
+            position_ids=None if self.decoder.position is None else state.position_ids(turn.positions),
+        )
+        state.advance(steps)
+        return x
 
 
 class DecoderOnly(IncrementalDecoder):
@@ -106,6 +193,52 @@ class DecoderOnly(IncrementalDecoder):
             )
         check_length(self.position.max_length, longest)
         return prompt[:, : self.position.max_length]
+
+
+class CrossDecoder(IncrementalDecoder):
+    """Subclasses compute the context. `encoder`: encoder of a subclass, registered here to keep the order of parameters."""
+
+    def __init__(
+        self,
+        tokens: TokenEmbedding,
+        position: AbsolutePosition,
+        decoder: Stack,
+        dropout: float,
+        encoder: Stack | None = None,
+    ) -> None:
+        super().__init__()
+        self.tokens, self.position = tokens, position
+        if encoder is not None:
+            self.encoder = encoder
+        self.decoder = decoder
+        self.dropout = nn.Dropout(dropout)
+
+    def decode(
+        self, target: Int[Tensor, "B L"], context: Float[Tensor, "B K C"], *, mask: AttentionMask | None = None,
+        context_mask: AttentionMask | None = None, positions: Int[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "B L D"]:  # fmt: skip
+        """Hidden states of a whole target. `positions`: positions of the tokens; None: 0, 1, …"""
+        if positions is None:
+            check_length(self.position.max_length, target.shape[1])
+            positions = torch.arange(target.shape[1], device=target.device)
+        x, standing = self.embed(target, positions), PositionIds(positions, positions)
+        sequence, _ = self.decoder(x, context, mask=mask or Causal(), context_mask=context_mask, position_ids=standing)
+        return sequence
+
+    def prefill(
+        self, context: Float[Tensor, "B K C"], context_mask: Bool[Tensor, "B 1 K"] | None, prompt: Int[Tensor, "B P"],
+        max_positions: int | None = None,
+    ) -> DecoderState:  # fmt: skip
+        """Process all but the last token of the prompt. `max_positions`: `max_cache_len` of `empty_state`."""
+        check_length(self.position.max_length, prompt.shape[1])
+        state = self.empty_state(prompt, max_positions, context_mask)
+        # keys and values of the source are computed here, once, before beams multiply the rows
+        for layer, regarded in zip(state.layers, self.decoder.cross_kv(context), strict=True):
+            layer.cross_cache = regarded
+        state.zero_empty_contexts()
+        if prompt.shape[1] > 1:
+            self.advance(prompt[:, :-1], state)
+        return state
 
 
 def gpt_blocks(config: Any, norm: NormPlacement) -> list[TransformerBlock]:

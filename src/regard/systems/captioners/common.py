@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.nn.attention.masks import Causal, Padding, and_masks
-from regard.nn.blocks.cross_decoder import CrossDecoder
+from regard.nn.blocks.decoder import CrossDecoder
 from regard.nn.blocks.decoding_state import DecoderState
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from regard.nn.attention.positions import SinusoidLayout
-from regard.nn.blocks.act import Mixing
 from regard.nn.blocks.block import NormPlacement
-from regard.nn.blocks.universal import max_steps
+from regard.nn.blocks.universal import Mixing, max_steps
 from regard.systems.common.configs import ModelConfig
 from regard.types import Traits
 
