@@ -41,7 +41,7 @@ def test_clean_images_have_only_class_statistics(tmp_path: Path) -> None:
     assert report.class_counts[0].train == {"cat": 52, "dog": 52}
     said = str(report)
     assert "classes (cat: 52, dog: 52)" in said and said.splitlines()[-1].startswith("Found no errors")
-    assert report.size_quantiles()["width"] == dict.fromkeys(("min", "q25", "median", "q75", "q99", "max"), 16)
+    assert report.as_dict()["sizes"]["width"] == dict.fromkeys(("min", "q25", "median", "q75", "q99", "max"), 16)
     assert "height" in said and report.as_dict()["sizes"]["height"]["median"] == 12
 
 

@@ -58,7 +58,7 @@ def test_clean_point_clouds_have_only_class_statistics(tmp_path: Path) -> None:
     assert report.class_counts[0].train == {"ball": 52, "cube": 52}
     said = str(report)
     assert "classes (ball: 52, cube: 52)" in said and said.splitlines()[-1].startswith("Found no errors")
-    assert report.size_quantiles()["points"]["median"] == 80 and "longest side" in said
+    assert report.as_dict()["sizes"]["points"]["median"] == 80 and "longest side" in said
     assert report.as_dict()["sizes"]["longest_side"]["max"] < 1
 
 

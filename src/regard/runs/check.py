@@ -21,7 +21,7 @@ from regard.lazy import LazyTable
 from regard.runs.modality import resolve_task
 from regard.runs.settings import collect_overrides
 
-TEXT_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
+TEXT_CHECKS: LazyTable[type[Survey]] = LazyTable({
     "translate": "regard.data.check.pairs:PairSurvey",
     "lm": "regard.data.check.texts:TextSurvey",
     "mlm": "regard.data.check.texts:DocumentSurvey",
@@ -34,7 +34,7 @@ TEXT_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
 })  # fmt: skip
 """Data checks of text tasks."""
 
-IMAGE_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
+IMAGE_CHECKS: LazyTable[type[Survey]] = LazyTable({
     "classify": "regard.data.check.files:ImageSurvey",
     "segment": "regard.data.check.files:MaskSurvey",
     "depth": "regard.data.check.files:DepthSurvey",
@@ -43,7 +43,7 @@ IMAGE_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
 })  # fmt: skip
 """Data checks of image tasks."""
 
-POINT_CHECKS: LazyTable[type[Survey[Any]]] = LazyTable({
+POINT_CHECKS: LazyTable[type[Survey]] = LazyTable({
     "classify": "regard.data.check.point_clouds:CloudSurvey",
     "segment": "regard.data.check.point_clouds:LabeledCloudSurvey",
 })  # fmt: skip

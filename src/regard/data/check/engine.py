@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,18 +75,6 @@ class SortedHashes:
         return int(self.order[np.searchsorted(self.values, value)])
 
 
-class LocatedSample(Protocol):
-    """A sample with a file and a line."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-
-
-T = TypeVar("T", bound=LocatedSample)
-
-
 class Measures(NamedTuple):
     """What a survey keeps of a sample of texts."""
 
@@ -101,8 +89,10 @@ class Measures(NamedTuple):
     """further numbers of the sample by name"""
 
 
-class Survey(ABC, Generic[T]):
-    """Survey of one split: tallies of findings, and position, hashes and lengths of each usable sample."""
+class Survey(ABC):
+    """Survey of one split: tallies of findings, and position, hashes and lengths of each usable sample.
+
+    Samples have the attributes `path` and `line`."""
 
     task: ClassVar[str]
     unit: ClassVar[str]
@@ -175,17 +165,17 @@ class Survey(ABC, Generic[T]):
 
     # -- hooks of the kinds of data
 
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[T | SkippedRow]:
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
         """Samples and skipped rows of an entry. Errors of this call end the check; errors of the iterator become findings.
 
         By default, the reader is called lazily, so that its errors before the first row become findings."""
         yield from type(self).reader(entry, self.columns, on_error)
 
     @abstractmethod
-    def _preview(self, sample: T) -> str:
+    def _preview(self, sample: Any) -> str:
         """A sample in one short line."""
 
-    def _measure(self, sample: T) -> Measures:
+    def _measure(self, sample: Any) -> Measures:
         raise NotImplementedError
 
     def first_findings(self) -> Iterable[Finding]:
@@ -214,9 +204,8 @@ class Survey(ABC, Generic[T]):
 
     def lengths(self) -> Lengths:
         words, characters, tokens = map(self.sizes, MEASURES)
-        no_outliers = np.zeros(0, dtype=np.int64)
         names = self.sides[: words.shape[1]]
-        return Lengths(words, characters, tokens, self.settings.max_length, no_outliers, names, self.unit)
+        return Lengths(words, characters, tokens, self.settings.max_length, names=names, unit=self.unit)
 
     def report_fields(self, valid: Any) -> dict[str, Any]:
         """Further fields of the report, such as class counts; called on the training split."""
@@ -270,13 +259,13 @@ class Survey(ABC, Generic[T]):
             self._entry = number
             self._survey_entry(self._entry_samples(entry, note=True))
 
-    def _survey_entry(self, samples: Iterator[T]) -> None:
+    def _survey_entry(self, samples: Iterator[Any]) -> None:
         for sample in samples:
             self._add_sample(sample)
             if len(self) % PROGRESS_INTERVAL == 0:
                 self._report_progress(len(self))
 
-    def _add_sample(self, sample: T, stats: Any = None) -> None:
+    def _add_sample(self, sample: Any, stats: Any = None) -> None:
         """Count a sample, and keep its measures."""
         measures = self._measure(sample)
         checked = measures.texts if measures.checked_texts is None else measures.checked_texts
@@ -291,15 +280,15 @@ class Survey(ABC, Generic[T]):
         verb, noun = self.stage
         self.progress(f"{verb} {self.split} {noun}", samples)
 
-    def _readable_samples(self) -> Iterator[T]:
+    def _readable_samples(self) -> Iterator[Any]:
         for entry in self.entries:
             yield from self._entry_samples(entry)
 
-    def _indexed_samples(self) -> Iterator[T]:
+    def _indexed_samples(self) -> Iterator[Any]:
         """All samples in the order of their indices."""
         return self._readable_samples()
 
-    def _entry_samples(self, entry: str, note: bool = False) -> Iterator[T]:
+    def _entry_samples(self, entry: str, note: bool = False) -> Iterator[Any]:
         """Readable samples of an entry, the same in every pass; with `note`, all other rows become findings."""
         for path in map(os.path.expanduser, self._entry_files(entry)):
             if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
@@ -336,7 +325,7 @@ class Survey(ABC, Generic[T]):
             for measure, value in zip(MEASURES, (words, len(text), tokens), strict=True):
                 self.keep(f"{side}_{measure}", value, "I")
 
-    def _tally_quality_issues(self, sample: T, texts: Iterable[str]) -> None:
+    def _tally_quality_issues(self, sample: Any, texts: Iterable[str]) -> None:
         """Count each kind of issue once per sample, at the first occurrence."""
         first: dict[str, Location] = {}
         for side, text in enumerate(texts):

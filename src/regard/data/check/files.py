@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,25 +44,7 @@ MIN_DEPTH, MAX_DEPTH = 0.1, 500.0
 """meters; the median of depth maps in the correct unit is between the two"""
 
 
-class FileSample(Protocol):
-    """A sample with a file, such as an image or a point cloud."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def line(self) -> int: ...
-    @property
-    def content(self) -> bytes: ...
-
-
-F = TypeVar("F", bound=FileSample)
-
-
-class FileSurvey(Survey[F]):
+class FileSurvey(Survey):
     """Survey of files. Hashes are of the content with the target (0), and of the content (1)."""
 
     skip_prefixes: ClassVar[tuple[str, ...]]
@@ -78,14 +60,14 @@ class FileSurvey(Survey[F]):
         self._is_read = False
 
     @abstractmethod
-    def _inspect(self, sample: F) -> Any:
+    def _inspect(self, sample: Any) -> Any:
         """Numbers and hashes of one file. Runs in a thread and must not change the survey."""
 
     def read(self, *arguments: Any) -> None:
         super().read(*arguments)
         self._is_read = True
 
-    def _survey_entry(self, samples: Iterator[F]) -> None:
+    def _survey_entry(self, samples: Iterator[Any]) -> None:
         with ThreadPoolExecutor(THREADS) as pool:
             for chunk in chunked(samples, CHUNK):
                 for sample, stats in zip(chunk, pool.map(self._try_inspect, chunk), strict=True):
@@ -96,7 +78,7 @@ class FileSurvey(Survey[F]):
                         self._add_sample(sample, stats)
                 self._report_progress(len(self))
 
-    def _try_inspect(self, sample: F) -> Any:
+    def _try_inspect(self, sample: Any) -> Any:
         try:
             return self._inspect(sample)
         except DataError as error:
@@ -111,33 +93,33 @@ class FileSurvey(Survey[F]):
     def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
         return Location(path, line if is_table(path) else None, text)
 
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[F | SkippedRow]:
+    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
         for item in type(self).reader(entry, self.columns, on_error):
             if not isinstance(item, SkippedRow) or not item.reason.startswith(self.skip_prefixes):
                 yield item
             elif not self._is_read:
                 self.tallies["skipped"].add(Location(entry, None, item.reason))
 
-    def _indexed_samples(self) -> Iterator[F]:
+    def _indexed_samples(self) -> Iterator[Any]:
         """Samples without a decoding error: only these have an index."""
         return (sample for sample in self._readable_samples() if (sample.path, sample.line) not in self._broken_samples)
 
-    def _preview(self, sample: F) -> str:
+    def _preview(self, sample: Any) -> str:
         name = sample.source or f"row {sample.line}"
         inside = os.path.relpath(name, sample.path) if name.startswith(os.path.join(sample.path, "")) else name
         return f"{inside} → {sample.label}" if sample.label else inside
 
-    def _append_file(self, sample: F, content: bytes, target: bytes) -> None:
+    def _append_file(self, sample: Any, content: bytes, target: bytes) -> None:
         """Keep the class of a file and the hashes of content and target."""
         if sample.label:
             self.classes[sample.label] += 1
         digests = (blake2b(data, digest_size=8).digest() for data in (b"\0".join((content, target)), content))
         self._append(sample.line, (int.from_bytes(digest, "little") for digest in digests))
 
-    def _tally_sample(self, key: str, sample: F, text: str) -> None:
+    def _tally_sample(self, key: str, sample: Any, text: str) -> None:
         self.tallies[key].add(Location(sample.source or sample.path, sample.line if sample.content else None, text))
 
-    def _tally_unknown_values(self, sample: F, classes: ClassMap | None, values: Iterable[int]) -> None:
+    def _tally_unknown_values(self, sample: Any, classes: ClassMap | None, values: Iterable[int]) -> None:
         if classes is not None and (unknown := classes.unknown_values(values)):
             listed = ", ".join(map(str, unknown[:8]))
             self._tally_sample("unknown_values", sample, f"{listed}{', …' if len(unknown) > 8 else ''}")
@@ -164,7 +146,7 @@ class FileSurvey(Survey[F]):
         return {"class_counts": self.class_counts(valid), "measurements": measurements, "size_title": self.size_title}
 
 
-class PartSurvey(FileSurvey[F]):
+class PartSurvey(FileSurvey):
     """Survey of files with a class for each part: pixels of masks, points of point clouds."""
 
     parts: ClassVar[tuple[str, str]]
@@ -277,7 +259,7 @@ class ImageStats:
     target_hash: bytes
 
 
-class ImageSurvey(FileSurvey[ImageSample]):
+class ImageSurvey(FileSurvey):
     """Survey of images: also their sizes and color modes."""
 
     task, unit, sides = "classify", "images", ("image",)
@@ -328,7 +310,7 @@ class UnlabeledImageSurvey(ImageSurvey):
         return ()
 
 
-class MaskSurvey(PartSurvey[ImageSample], ImageSurvey):
+class MaskSurvey(PartSurvey, ImageSurvey):
     """Survey of images with masks: also the number of pixels with each mask value."""
 
     task, reader = "segment", read_segmented

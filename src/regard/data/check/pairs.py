@@ -127,7 +127,7 @@ class TrigramProfile:
         return float(np.log(self.counts[side].sum() + SMOOTHING * NUM_BUCKETS))
 
 
-class PairSurvey(Survey[Pair]):
+class PairSurvey(Survey):
     """Survey of text pairs: also the pairs with identical sides, and the files with swapped sides.
 
     Hashes are of the pairs (0), of the sources (1), of the sources without case and punctuation (2).
@@ -339,8 +339,7 @@ class AlgorithmicSurvey(PairSurvey):
         ]
         counts = {"questions": len(questions), "validation_questions": len(valid_questions)}
         counts["validation_longer_questions"] = sum(bool(question.is_longer) for question in valid_questions)
-        no_outliers = np.zeros(0, np.int64)
-        lengths = Lengths(words, characters, tokens, max_length, no_outliers, ("question", "answer"), "questions")
+        lengths = Lengths(words, characters, tokens, max_length, names=("question", "answer"), unit="questions")
         return Report(cls.task, counts, tuple(findings), lengths)
 
     def _question_findings(self, key: str, questions: Sequence[AlgorithmicQuestion], total: int) -> Iterable[Finding]:

@@ -56,7 +56,7 @@ class CloudStats:
     classes: ClassMap | None
 
 
-class CloudSurvey(FileSurvey[CloudSample]):
+class CloudSurvey(FileSurvey):
     """Survey of point clouds: also their sizes, and how many have colors and normals."""
 
     task, unit, sides = "classify", "point clouds", ("point cloud",)
@@ -132,7 +132,7 @@ class CloudSurvey(FileSurvey[CloudSample]):
                 yield self.finding(f"partial_{name}", count, count / max(self.rows, 1))
 
 
-class LabeledCloudSurvey(PartSurvey[CloudSample], CloudSurvey):
+class LabeledCloudSurvey(PartSurvey, CloudSurvey):
     """Survey of point clouds with a label for each point: also the number of points with each label."""
 
     task, reader = "segment", read_labeled_clouds

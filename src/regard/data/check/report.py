@@ -75,38 +75,54 @@ class Lengths:
     tokens: NDArray[np.int64]
     max_length: int
     """data.max_length in tokens; 0 without a limit"""
-    outliers: NDArray[np.int64]
+    outliers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """indices of pairs with very different lengths of the two sides"""
     names: tuple[str, ...] = ("source", "target")
     """names of the sides"""
     unit: str = "pairs"
     """plural noun for the samples"""
 
-    def quantiles(self) -> dict[str, tuple[str, list[int]]]:
-        """Histogram and quantiles of each side and measure."""
-        rows: dict[str, tuple[str, list[int]]] = {}
+    def measurements(self) -> dict[str, NDArray[np.int64]]:
+        """Column of each side and measure by name; empty without samples."""
         measures = {"words": self.words, "characters": self.characters, "tokens_estimated": self.tokens}
-        for measure, values in measures.items():
-            for side, name in enumerate(self.names if len(values) else ()):
-                column = values[:, side]
-                points = np.quantile(column, list(QUANTILES.values()), method="nearest").astype(int).tolist()
-                rows[f"{name}_{measure}"] = (_histogram(column, points[4]), points)
-        return rows
+        return {
+            f"{name}_{measure}": values[:, side]
+            for measure, values in measures.items()
+            for side, name in enumerate(self.names if len(values) else ())
+        }
 
-    def lines(self) -> list[str]:
-        """Printed table of quantiles."""
-        rows = self.quantiles()
-        width = max(8, *(len(f"{max(points):,}") + 1 for _, points in rows.values()))
+
+def quantiles(measurements: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, float]]:
+    """Quantiles of each column that is not empty."""
+    points = list(QUANTILES.values())
+    return {
+        name: dict(zip(QUANTILES, np.quantile(values, points, method="nearest").tolist(), strict=True))
+        for name, values in measurements.items()
+        if len(values)
+    }
+
+
+def _quantile_lines(title: str, measurements: Mapping[str, NDArray[Any]], histograms: bool = False) -> list[str]:
+    """Printed table of quantiles, with histograms if wanted."""
+    rows = {
+        name: [f"{n:,}" if isinstance(n, int) else f"{n:.4g}" for n in points.values()]
+        for name, points in quantiles(measurements).items()
+    }
+    width, name_width = 11, 26
+    if histograms:
+        width = max(8, *(len(number) + 1 for numbers in rows.values() for number in numbers))
         name_width = max(26, *(len(name) + 1 for name in rows))
-        titles = "".join(f"{_quantile_title(name):>{width}}" for name in QUANTILES)
-        lines = [f"{'lengths':{name_width}}{'histogram (≤ 99 %)':18}{titles}"]
-        for name, (bars, points) in rows.items():
-            lines.append(f"{display_name(name):{name_width}}{bars:18}" + "".join(f"{n:>{width},}" for n in points))
-        return lines
+    titles = "".join(f"{f'{name[1:]} %' if name[0] == 'q' else name:>{width}}" for name in QUANTILES)
+    lines = [f"{title:{name_width}}{'histogram (≤ 99 %)' if histograms else ''}{titles}"]
+    for name, numbers in rows.items():
+        bars = f"{_histogram(measurements[name]):18}" if histograms else ""
+        lines.append(f"{display_name(name):{name_width}}{bars}" + "".join(f"{number:>{width}}" for number in numbers))
+    return lines
 
 
-def _histogram(values: NDArray[np.int64], largest: int) -> str:
+def _histogram(values: NDArray[np.int64]) -> str:
     """Bars for the values up to the 99th percentile: a single long sample would squeeze all others into one bar."""
+    largest = int(np.quantile(values, QUANTILES["q99"], method="nearest"))
     width = largest // 16 + 1  # an integer, so that all bars cover equally many values
     heights = np.bincount(values[values <= largest] // width)
     steps = np.ceil(heights / max(heights.max(), 1) * len(HISTOGRAM_BARS)).astype(int)
@@ -173,14 +189,6 @@ class Report:
         """Findings to fix before training."""
         return self.by_severity("error")
 
-    def size_quantiles(self) -> dict[str, dict[str, float]]:
-        points = list(QUANTILES.values())
-        return {
-            name: dict(zip(QUANTILES, np.quantile(values, points, method="nearest").tolist(), strict=True))
-            for name, values in (self.measurements or {}).items()
-            if len(values)
-        }
-
     def as_dict(self) -> dict[str, Any]:
         values: dict[str, Any] = {
             "task": self.task,
@@ -195,10 +203,7 @@ class Report:
                 }
                 for finding in self.findings
             ],
-            "lengths": {
-                name: dict(zip(QUANTILES, points, strict=True))
-                for name, (_, points) in self.lengths.quantiles().items()
-            },
+            "lengths": quantiles(self.lengths.measurements()),
             "figures": list(self.figures),
         }
         if self.class_counts is not None:
@@ -207,7 +212,7 @@ class Report:
                 for counts in self.class_counts
             }
         if self.measurements is not None:
-            values["sizes"] = self.size_quantiles()
+            values["sizes"] = quantiles(self.measurements)
         return values
 
     def __str__(self) -> str:
@@ -217,25 +222,17 @@ class Report:
             for finding in self.by_severity(severity):
                 lines += [*finding.lines(), ""]
         if len(self.lengths.words):
-            lines += [*self.lengths.lines(), ""]
+            lines += [*_quantile_lines("lengths", self.lengths.measurements(), histograms=True), ""]
         for class_counts in self.class_counts or ():
             lines += [*class_counts.lines(), ""]
-        if sizes := self.size_quantiles():
-            lines.append(f"{self.size_title:26}" + "".join(f"{_quantile_title(name):>11}" for name in QUANTILES))
-            for name, points in sizes.items():
-                shown = (f"{n:,}" if isinstance(n, int) else f"{n:.4g}" for n in points.values())
-                lines.append(f"{display_name(name):26}" + "".join(f"{number:>11}" for number in shown))
-            lines.append("")
+        if any(len(values) for values in (self.measurements or {}).values()):
+            lines += [*_quantile_lines(self.size_title, self.measurements or {}), ""]
         lines += [f"chart: {path}" for path in self.figures]
         totals = {severity: len(self.by_severity(severity)) for severity in SEVERITIES}
         summary = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in totals.items() if count]
         if summary and not totals["error"]:
             summary.insert(0, "no errors")
         return "\n".join([*lines, f"Found {', '.join(summary)}." if summary else "No problems found."])
-
-
-def _quantile_title(name: str) -> str:
-    return f"{name[1:]} %" if name[0] == "q" else name
 
 
 def display_name(name: str) -> str:

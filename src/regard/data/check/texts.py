@@ -52,7 +52,7 @@ NUM_SENTENCE_TOKENS = 2
 """special tokens around a tagged sentence"""
 
 
-class LabeledSurvey(Survey[Any]):
+class LabeledSurvey(Survey):
     """Survey of texts or pairs of texts with classes.
 
     Hashes are of the texts with the label (0), of the texts (1), of the texts without case and punctuation (2).
@@ -127,7 +127,7 @@ class ChoiceSurvey(LabeledSurvey):
         return self.leak_findings()
 
 
-class TagSurvey(Survey[TaggedSentence]):
+class TagSurvey(Survey):
     """Survey of tagged sentences: also the sentences with invalid tags in each tag scheme.
 
     Hashes are of the words with the tags (0), of the words (1), of the words without case and punctuation (2).
@@ -230,7 +230,7 @@ class TagSurvey(Survey[TaggedSentence]):
         return {"class_counts": tuple(class_counts)}
 
 
-class QASurvey(Survey[QASample]):
+class QASurvey(Survey):
     """Survey of questions with answers in a context: also the unanswerable questions and the relocated answers.
 
     Hashes are of context, question and answers (0), of context and question (1), of the context (2), of the article (3).
@@ -380,7 +380,7 @@ class DocumentStats:
         return length
 
 
-class TextSurvey(Survey[Passage]):
+class TextSurvey(Survey):
     """Survey of documents: also their lines and characters.
 
     Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1).

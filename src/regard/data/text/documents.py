@@ -173,25 +173,22 @@ def _find_cut(text: str, start: int, size: int, reach: int) -> int:
     near, far = start + size, start + reach
     if len(text) <= near:
         return len(text)
-    at = near
-    while (at := text.rfind("\n", start, at)) >= 0:
-        if _is_token_boundary(text, start, at + 1):
-            return at + 1
-    at = near - 1
-    while 0 <= (at := text.find("\n", at + 1, far)) < len(text) - 1:
-        if _is_token_boundary(text, start, at + 1):
+    for at in _positions(text, "\n", start, near, far):
+        if at + 1 < len(text) and _is_token_boundary(text, start, at + 1):
             return at + 1
     if len(text) <= far:
         return len(text)
-    at = near + 1
-    while (at := text.rfind(" ", start + 1, at)) >= 0:
-        if not _is_space(text[at - 1]):
-            return at
+    return next((at for at in _positions(text, " ", start + 1, near + 1, far) if not _is_space(text[at - 1])), near)
+
+
+def _positions(text: str, sign: str, start: int, near: int, far: int) -> Iterator[int]:
+    """Positions of a sign: from `near` back to `start`, then from `near` on to `far`."""
     at = near
-    while (at := text.find(" ", at + 1, far)) >= 0:
-        if not _is_space(text[at - 1]):
-            return at
-    return near
+    while (at := text.rfind(sign, start, at)) >= 0:
+        yield at
+    at = near - 1
+    while (at := text.find(sign, at + 1, far)) >= 0:
+        yield at
 
 
 def _is_token_boundary(text: str, start: int, at: int) -> bool:

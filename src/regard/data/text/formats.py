@@ -29,10 +29,6 @@ MAX_BATCH_BYTES = 1 << 24
 """approximate maximum number of bytes of Parquet rows converted at once"""
 
 
-def _read_tsv(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[tuple[int, list[str]]]:
-    return ((line, text.split("\t")) for line, text in read_lines(path, on_error))
-
-
 def _read_csv(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line number and the cells of each CSV record; a quoted field may contain line breaks."""
     csv.field_size_limit(max(MAX_FIELD_CHARS, csv.field_size_limit()))
@@ -57,28 +53,23 @@ def _read_jsonl(
     path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield line numbers and JSON objects; None for an empty or invalid line."""
+    hint = "Write one JSON object per line"
     for line, text in read_lines(path, on_error):
         record = None
         if text.strip():
             try:
-                record = _parse_json_object(path, line, text)
-            except DataError as error:
-                on_error("format", error)
+                record = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                program = "'.[]'" if text.lstrip().startswith("[") else "."
+                advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
+                on_error("format", DataError(f"invalid JSON: {error}.", path, line, advice))
+            else:
+                if not isinstance(record, dict):
+                    problem = f"expected a JSON object, got {type(record).__name__}."
+                    advice = f"{hint}; to unpack a list, run: jq -c '.[]' FILE"
+                    on_error("format", DataError(problem, path, line, advice))
+                    record = None
         yield line, record
-
-
-def _parse_json_object(path: Path, line: int, text: str) -> dict[str, Any]:
-    hint = "Write one JSON object per line"
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        program = "'.[]'" if text.lstrip().startswith("[") else "."
-        advice = f"{hint}; to convert a file, run: jq -c {program} FILE"
-        raise DataError(f"invalid JSON: {error}.", path, line, advice) from error
-    if not isinstance(record, dict):
-        advice = f"{hint}; to unpack a list, run: jq -c '.[]' FILE"
-        raise DataError(f"expected a JSON object, got {type(record).__name__}.", path, line, advice)
-    return record
 
 
 def _read_parquet(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[Row]:
@@ -172,7 +163,12 @@ class TableFormat:
 
 TAB_SUFFIXES = (".tsv", ".tab", ".txt")
 FORMATS = (
-    TableFormat(TAB_SUFFIXES, _read_tsv, "tabs", is_named=False),
+    TableFormat(
+        TAB_SUFFIXES,
+        lambda path, on_error, columns: ((line, text.split("\t")) for line, text in read_lines(path, on_error)),
+        "tabs",
+        is_named=False,
+    ),
     TableFormat((".csv",), _read_csv, "commas", is_named=False),
     TableFormat((".jsonl", ".ndjson", ".json"), _read_jsonl, "one object per line"),
     TableFormat((".parquet", ".pq"), _read_parquet, schema=_parquet_schema),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -229,20 +230,13 @@ def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list
         return []
     if not isinstance(value, str):
         raise DataError(f"expected text as the answer, got {value!r:.40}.", path, line, "Write the answer in quotes.")
-    return [(value, _parse_start(path, line, start))] if value.strip() else []
-
-
-def _parse_start(path: Path, line: int | None, start: Any) -> int | None:
-    """Start of an answer; None if missing or negative."""
-    if start is None or start == "":
-        return None
-    try:
-        number = int(start)
-    except (TypeError, ValueError, OverflowError):  # 1e400 is infinite
-        number = None
-    if number is None or (isinstance(start, float) and start != number):
-        raise DataError(f"answer start must be an integer, got {start!r:.40}.", path, line)
-    return number if number >= 0 else None
+    number = None
+    if start is not None and start != "" and value.strip():
+        with suppress(TypeError, ValueError, OverflowError):  # 1e400 is infinite
+            number = int(start)
+        if number is None or (isinstance(start, float) and start != number):
+            raise DataError(f"answer start must be an integer, got {start!r:.40}.", path, line)
+    return [(value, None if number is None or number < 0 else number)] if value.strip() else []
 
 
 def locate_answer(context: str, text: str, start: int | None) -> LocatedAnswer | None:

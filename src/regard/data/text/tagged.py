@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -306,9 +306,6 @@ class ConllLayout(NamedTuple):
     tag_column: int
     has_header: bool
 
-    def split_line(self, text: str) -> list[str]:
-        return _split_columns(text, self.tab_separated)
-
 
 def _split_columns(text: str, tab_separated: bool) -> list[str]:
     """Columns of a line. No-break spaces such as U+00A0 are not separators."""
@@ -344,7 +341,7 @@ def _read_sentences(
         errors.append(kind)
         on_error(kind, error)
 
-    for line, text in read_lines(path, report):
+    for line, text in chain(read_lines(path, report), [(0, "")]):
         if not text.strip() or text.split(maxsplit=1)[0] == _DOCSTART:
             if words and not errors:
                 yield words
@@ -365,8 +362,6 @@ def _read_sentences(
         if word is not None:
             words.append(word)
             tags.add(word.tag)
-    if words and not errors:
-        yield words
 
 
 def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
@@ -378,7 +373,7 @@ def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
     if layout is None:
         cells = _split_columns(text, "\t" in text)
         return len(cells) < 2 or parse_tag(cells[-1]) is None
-    cells = layout.split_line(text)
+    cells = _split_columns(text, layout.tab_separated)
     is_irregular = len(cells) <= layout.tag_column or (layout.num_columns > 0 and len(cells) != layout.num_columns)
     return is_irregular or cells[layout.tag_column] not in tags
 
@@ -420,7 +415,7 @@ def _detect_layout(
 
 
 def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_only: bool) -> Word | None:
-    cells = layout.split_line(text)
+    cells = _split_columns(text, layout.tab_separated)
     if layout.word_column and _MULTIWORD_ID.fullmatch(cells[0]):
         return None
     expected = layout.num_columns or max(layout.word_column, layout.tag_column) + 1
