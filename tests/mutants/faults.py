@@ -124,7 +124,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "biases and norm gains have weight decay"),
     ("schedule-root", "regard.training.optimizer:lr_at", "(warm / step) ** 0.5", "warm / step",
      "the inverse square root schedule lacks its root"),
-    ("micro-batch-seed", "regard.training.loop:train_loop", "micro_batch_seed(settings.seed, grain)",
+    ("micro-batch-seed", "regard.training.loop:train_loop", "micro_batch_seed(settings.seed, index)",
      "micro_batch_seed(settings.seed, number)",
      "all micro-batches of a step have the same dropout"),
     ("accumulated-count", "regard.training.loop:train_loop", "both if sums is None else sums + both", "both",

@@ -40,22 +40,31 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], metadata: Mapping[str, Any],
-    keep: int, is_regular: Callable[[int], bool] = lambda step: True,
-) -> Path:  # fmt: skip
+    folder: Path,
+    step: int,
+    groups: Mapping[str, Mapping[str, Tensor]],
+    metadata: Mapping[str, Any],
+    keep: int,
+    is_regular: Callable[[int], bool] = lambda step: True,
+) -> Path:
     """Write `folder/step-N`, and remove older checkpoints except for the newest `keep` regular checkpoints."""
     final = folder / _folder_name(step)
     aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-    _check_disk_space(folder, sum(t.numel() * t.element_size() for t in flat.values()))
+    folder.mkdir(parents=True, exist_ok=True)
+    needed, free = sum(t.numel() * t.element_size() for t in flat.values()), shutil.disk_usage(folder).free
+    if free < needed * 1.05 + 2**20:
+        raise RunError(
+            f"{folder}: a checkpoint needs {needed / 2**20:.1f} MiB and {free / 2**20:.1f} MiB are free. Nothing was "
+            "written; earlier checkpoints are unchanged."
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     remove_partial(folder)
     aside.mkdir(parents=True)
     try:
         write_safetensors(aside / "state.safetensors", flat)
         record = {"step": step, "checksum": file_checksum(aside / "state.safetensors"), **metadata}
-        (aside / "state.json").write_text(
-            json.dumps({**record, "seal": _metadata_checksum(record)}, indent=1), encoding="utf-8"
-        )
+        record["seal"] = _metadata_checksum(record)
+        (aside / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         fsync(aside / "state.json")
         fsync(aside)
     except (OSError, WeightsError) as error:
@@ -88,8 +97,8 @@ def prune_checkpoints(folder: Path, step: int, keep: int, is_regular: Callable[[
     """Remove checkpoints older than `step`, except for `keep` regular checkpoints, including `step`."""
     # later checkpoints are damaged and were skipped, so they do not count as kept
     older = [number for number in _saved_steps(folder) if number < step]
-    room = keep - is_regular(step)
-    kept = [number for number in older if is_regular(number)][-room:] if room > 0 else []
+    others = keep - is_regular(step)
+    kept = [number for number in older if is_regular(number)][-others:] if others > 0 else []
     if not kept and not is_regular(step) and keep > 1:
         kept = older[-1:]  # before the first regular checkpoint, keep two as well
     for number in older:
@@ -103,8 +112,8 @@ def _folder_name(step: int) -> str:
 
 def _saved_steps(folder: Path) -> list[int]:
     """Steps with a checkpoint, in ascending order. Folders with other names are ignored."""
-    named = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
-    return sorted(int(found[1]) for found in named if found)
+    names = (re.fullmatch(r"step-(\d{8,})", path.name) for path in folder.glob("step-*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor] | None:
@@ -127,13 +136,11 @@ def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]
 def read_checkpoint(path: Path) -> Checkpoint | str:
     """The checkpoint, or a message if the folder is damaged."""
     try:
-        facts = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if (
-            facts.pop("seal") != _metadata_checksum(facts)
-            or file_checksum(path / "state.safetensors") != facts["checksum"]
-        ):
+        record = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        is_intact = record.pop("seal") == _metadata_checksum(record)
+        if not is_intact or file_checksum(path / "state.safetensors") != record["checksum"]:
             raise WeightsError("checksum mismatch")
-        return Checkpoint(path, int(facts["step"]), facts)
+        return Checkpoint(path, int(record["step"]), record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WeightsError) as error:
         return f"{path.name} is damaged ({error}) and is skipped"
 
@@ -142,28 +149,18 @@ def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest valid checkpoint, and messages about skipped checkpoints."""
     problems: list[str] = []
     for number in _saved_steps(folder)[::-1]:
-        found = read_checkpoint(folder / _folder_name(number))
-        if isinstance(found, Checkpoint):
-            return found, problems
-        problems.append(found)
+        saved = read_checkpoint(folder / _folder_name(number))
+        if isinstance(saved, Checkpoint):
+            return saved, problems
+        problems.append(saved)
     return None, problems
 
 
-def _metadata_checksum(facts: Mapping[str, Any]) -> str:
+def _metadata_checksum(record: Mapping[str, Any]) -> str:
     """Checksum of the metadata, to detect damaged scores."""
-    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
-
-
-def _check_disk_space(folder: Path, needed: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < needed * 1.05 + 2**20:
-        raise RunError(
-            f"{folder}: a checkpoint needs {needed / 2**20:.1f} MiB and {free / 2**20:.1f} MiB are free. Nothing was "
-            "written; earlier checkpoints are unchanged."
-        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

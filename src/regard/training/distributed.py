@@ -59,8 +59,8 @@ class ProcessGroup:
     def min_nonnegative(self, value: int) -> int:
         """Minimum of the nonnegative values of all processes; -1 if all are negative."""
         far = 2**62
-        said = self.all_reduce_max(far - value if value >= 0 else 0)
-        return far - said if said else -1
+        most = self.all_reduce_max(far - value if value >= 0 else 0)
+        return far - most if most else -1
 
     def barrier(self) -> None:
         if self.size > 1:
@@ -84,12 +84,8 @@ def _all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
 
 def process_group_from_env() -> ProcessGroup:
     """Rank and size from the environment, without initialization."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    return (
-        ProcessGroup(int(os.environ.get("RANK", "0")), size, int(os.environ.get("LOCAL_RANK", "0")))
-        if size > 1
-        else ProcessGroup()
-    )
+    rank, size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    return ProcessGroup(rank, size, local_rank) if size > 1 else ProcessGroup()
 
 
 @contextmanager

@@ -38,6 +38,12 @@ faster."""
 MIN_SECONDS_TO_COMPILE = 300.0
 """Minimum seconds of remaining training for a trial of torch.compile, which takes a minute."""
 
+MAX_GRAPHS = 64
+"""Maximum number of captured shapes: each has its own batch, all share a memory pool, and a capture takes a second."""
+
+ShapeKey = tuple[tuple[int, ...], ...]
+"""Shapes of a batch, and maximum lengths of packed documents."""
+
 
 class LossModule(nn.Module):
     """The loss of a task as a module, so that DistributedDataParallel and torch.compile wrap a single forward."""
@@ -119,8 +125,8 @@ class ForwardBackward:
         if isinstance(self.run, GraphedForwardBackward):
             if not self.run.accumulates:
                 return
-            if given := [p.grad for p in self.parameters if p.grad is not None]:
-                torch._foreach_zero_(given)
+            if gradients := [p.grad for p in self.parameters if p.grad is not None]:
+                torch._foreach_zero_(gradients)
         else:
             for parameter in self.parameters:
                 parameter.grad = None
@@ -132,9 +138,8 @@ class ForwardBackward:
         return total.detach(), count
 
     def _run_eager(self, batch: Batch, last: bool) -> LossSum:
-        waits = not last and self.process_group.size > 1
         module: Any = self.module
-        with module.no_sync() if waits else nullcontext():
+        with module.no_sync() if not last and self.process_group.size > 1 else nullcontext():
             return self.backward(batch.to(self.device))
 
 
@@ -152,91 +157,9 @@ def retain_freed_memory() -> None:
         capabilities.set_malloc_thresholds(mmap=2**30, trim=2**31 - 1)
 
 
-class GraphedForwardBackward:
-    """Micro-batches as CUDA graphs, one per shape. A replay reads new random seeds, so dropout differs between replays."""
-
-    def __init__(self, forward_backward: ForwardBackward) -> None:
-        self.forward_backward = forward_backward
-        self.accumulates = forward_backward.settings.grad_accum > 1 or not forward_backward.static_shape
-        """True if a graph adds to gradients; a graph of a whole step overwrites gradients, which saves one pass over
-        memory"""
-        self.graphs: dict[ShapeKey, CapturedGraph] = {}
-        self.seen_shapes: set[ShapeKey] = set()
-        self.max_graphs = MAX_GRAPHS
-
-    def __call__(self, batch: Batch, last: bool) -> LossSum:
-        key = _shape_key(batch)
-        if key not in self.graphs and not self._ensure_captured(key, batch):
-            with nullcontext() if self.forward_backward.mode_verified else self._restore_state(always=False):
-                return self.forward_backward.backward(batch.to(self.forward_backward.device))
-        return self.graphs[key](batch)
-
-    def _ensure_captured(self, key: ShapeKey, batch: Batch) -> bool:
-        """True if this shape has a graph. After the first graph, a failed capture limits the number of graphs."""
-        if self.forward_backward.static_shape and self.graphs:  # a second graph would write to other gradient tensors
-            raise ValueError(f"expected micro-batches of one shape, got another shape: {key}")
-        if not self.forward_backward.static_shape and (
-            key not in self.seen_shapes or len(self.graphs) >= self.max_graphs
-        ):
-            self.seen_shapes.add(key)  # a single occurrence does not justify a capture
-            return False
-        try:
-            # a copy, because later micro-batches are copied into these tensors
-            self.graphs[key] = self._capture(batch.map(lambda part: part.to(self.forward_backward.device, copy=True)))
-        except RuntimeError as error:
-            if not self.graphs:
-                raise
-            self.max_graphs = len(self.graphs)
-            self.forward_backward.log(
-                f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)})."
-            )
-        return key in self.graphs
-
-    def _forward_backward(self, batch: Batch) -> LossSum:
-        if not self.accumulates:
-            for parameter in self.forward_backward.parameters:
-                parameter.grad = None
-        return self.forward_backward.backward(batch)
-
-    def _capture(self, batch: Batch) -> CapturedGraph:
-        """Capture one micro-batch. The warmup runs must leave no gradients or batch-norm statistics."""
-        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # graphs never run concurrently
-        with self._restore_state(always=True):
-            graph, result = capture(lambda: self._forward_backward(batch), self.forward_backward.device, pool=pool)
-        return CapturedGraph(graph, batch, result)
-
-    @contextmanager
-    def _restore_state(self, always: bool) -> Iterator[None]:
-        """Restore accumulated gradients, buffers (batch-norm statistics) and the seed: after an error, or always."""
-        seed, failed = torch.initial_seed(), True
-        gathered = [(part, part.clone()) for part in self.forward_backward.module.buffers()]
-        before = (
-            [(p.grad, p.grad.clone()) for p in self.forward_backward.parameters if p.grad is not None]
-            if self.accumulates
-            else []
-        )
-        try:
-            yield
-            failed = False
-        finally:
-            if failed or always:
-                self.forward_backward.zero_grad()
-                for part, copy in (*gathered, *before):
-                    part.copy_(copy)
-                torch.manual_seed(seed)
-
-
-ShapeKey = tuple[tuple[int, ...], ...]
-"""Shapes of a batch, and maximum lengths of packed documents."""
-
-
 def _shape_key(batch: Batch) -> ShapeKey:
     longest = tuple(part.max_length for part in (batch.offsets, batch.decoder_offsets) if part is not None)
     return (*((*tensor.shape,) for tensor in batch.tensors()), longest)
-
-
-MAX_GRAPHS = 64
-"""Maximum number of captured shapes: each has its own batch, all share a memory pool, and a capture takes a second."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +175,75 @@ class CapturedGraph:
             here.copy_(there, non_blocking=True)
         self.graph.replay()
         return self.result
+
+
+class GraphedForwardBackward:
+    """Micro-batches as CUDA graphs, one per shape. A replay reads new random seeds, so dropout differs between replays."""
+
+    def __init__(self, eager: ForwardBackward) -> None:
+        self.eager = eager
+        self.accumulates = eager.settings.grad_accum > 1 or not eager.static_shape
+        """True if a graph adds to gradients; a graph of a whole step overwrites gradients, which saves one pass over
+        memory"""
+        self.graphs: dict[ShapeKey, CapturedGraph] = {}
+        self.seen_shapes: set[ShapeKey] = set()
+        self.max_graphs = MAX_GRAPHS
+
+    def __call__(self, batch: Batch, last: bool) -> LossSum:
+        key = _shape_key(batch)
+        if key not in self.graphs and not self._ensure_captured(key, batch):
+            with nullcontext() if self.eager.mode_verified else self._restore_state(always=False):
+                return self.eager.backward(batch.to(self.eager.device))
+        return self.graphs[key](batch)
+
+    def _ensure_captured(self, key: ShapeKey, batch: Batch) -> bool:
+        """True if this shape has a graph. After the first graph, a failed capture limits the number of graphs."""
+        if self.eager.static_shape and self.graphs:  # a second graph would write to other gradient tensors
+            raise ValueError(f"expected micro-batches of one shape, got another shape: {key}")
+        if not self.eager.static_shape and (key not in self.seen_shapes or len(self.graphs) >= self.max_graphs):
+            self.seen_shapes.add(key)  # a single occurrence does not justify a capture
+            return False
+        try:
+            # a copy, because later micro-batches are copied into these tensors
+            self.graphs[key] = self._capture(batch.map(lambda part: part.to(self.eager.device, copy=True)))
+        except RuntimeError as error:
+            if not self.graphs:
+                raise
+            self.max_graphs = len(self.graphs)
+            self.eager.log(f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)}).")
+        return key in self.graphs
+
+    def _capture(self, batch: Batch) -> CapturedGraph:
+        """Capture one micro-batch. The warmup runs must leave no gradients or batch-norm statistics."""
+
+        def forward_backward() -> LossSum:
+            if not self.accumulates:
+                for parameter in self.eager.parameters:
+                    parameter.grad = None
+            return self.eager.backward(batch)
+
+        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # graphs never run concurrently
+        with self._restore_state(always=True):
+            graph, result = capture(forward_backward, self.eager.device, pool=pool)
+        return CapturedGraph(graph, batch, result)
+
+    @contextmanager
+    def _restore_state(self, always: bool) -> Iterator[None]:
+        """Restore accumulated gradients, buffers (batch-norm statistics) and the seed: after an error, or always."""
+        seed, failed = torch.initial_seed(), True
+        kept = list(self.eager.module.buffers())
+        if self.accumulates:
+            kept += [p.grad for p in self.eager.parameters if p.grad is not None]
+        copies = [tensor.clone() for tensor in kept]
+        try:
+            yield
+            failed = False
+        finally:
+            if failed or always:
+                self.eager.zero_grad()
+                for tensor, copy in zip(kept, copies, strict=True):
+                    tensor.copy_(copy)
+                torch.manual_seed(seed)
 
 
 class CompileTuner:
@@ -270,19 +262,19 @@ class CompileTuner:
         self.steps_timed, self.timer_start, self.compile_tried, self.compile_start = 0, 0.0, False, 0.0
         self.num_shapes = 0
         self.base_mode: ExecutionMode = "graph" if forward_backward.can_capture else "plain"
-        asked: dict[str, ExecutionMode] = {"off": "plain", "graph": self.base_mode, "on": "compiled"}
-        cuda = forward_backward.device.type == "cuda"
-        self.tuning = settings.compile == "auto" and cuda and not previous_mode and forward_backward.can_compile
-        way = asked.get(settings.compile, self.base_mode)
-        if way == "compiled" and not forward_backward.can_compile:
+        modes: dict[str, ExecutionMode] = {"off": "plain", "on": "compiled"}
+        mode = modes.get(settings.compile, self.base_mode)
+        if mode == "compiled" and not forward_backward.can_compile:
             why = "for this model" if forward_backward.static_shape else "for this model if inputs have varying shapes"
             log(f"note: train.compile=on has no effect: torch.compile is not faster {why}.")
-            way = self.base_mode
-        if previous_mode in MODE_NAMES and settings.compile == "auto" and cuda:  # mode before the run was interrupted
-            way = previous_mode  # type: ignore[assignment]
-        if way == "compiled":
+            mode = self.base_mode
+        is_auto = settings.compile == "auto" and forward_backward.device.type == "cuda"
+        self.tuning = is_auto and not previous_mode and forward_backward.can_compile
+        if is_auto and previous_mode in MODE_NAMES:  # mode before the run was interrupted
+            mode = previous_mode  # type: ignore[assignment]
+        if mode == "compiled":
             log("Compiling: the first step takes about a minute.")
-        forward_backward.set_mode(way)
+        forward_backward.set_mode(mode)
 
     def step(self, steps_left: int, disturbed: bool = False) -> None:
         """Count an optimizer step. Timing restarts after an evaluation (`disturbed`) or a new shape."""
@@ -291,9 +283,7 @@ class CompileTuner:
         if self.compile_tried and self._compile_timed_out():
             self.tuning = False
             self.forward_backward.set_mode(self.base_mode)
-            self.log(
-                f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.forward_backward.mode]}."
-            )
+            self.log(f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.base_mode]}.")
             return
         if disturbed or self.forward_backward.num_shapes != self.num_shapes:
             self.steps_timed, self.num_shapes = 0, self.forward_backward.num_shapes
@@ -307,24 +297,23 @@ class CompileTuner:
             self._record_time((time.perf_counter() - self.timer_start) / TIMED_STEPS, steps_left)
 
     def _compile_timed_out(self) -> bool:
-        spent, usual = (
-            time.perf_counter() - self.compile_start,
-            (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values()),
-        )
-        return bool(self.forward_backward.process_group.all_reduce_max(int(spent > MAX_COMPILE_SECONDS + 2 * usual)))
+        limit = MAX_COMPILE_SECONDS + 2 * (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values())
+        spent = time.perf_counter() - self.compile_start
+        return bool(self.forward_backward.process_group.all_reduce_max(int(spent > limit)))
 
-    def _record_time(self, pace: float, left: int) -> None:
-        way, self.steps_timed = self.forward_backward.mode, 0
-        self.seconds_per_step[way] = pace
-        worth = self.forward_backward.process_group.all_reduce_max(int(left * pace > MIN_SECONDS_TO_COMPILE))
-        if not self.compile_tried and worth:
+    def _record_time(self, seconds: float, steps_left: int) -> None:
+        mode, self.steps_timed = self.forward_backward.mode, 0
+        self.seconds_per_step[mode] = seconds
+        all_reduce_max = self.forward_backward.process_group.all_reduce_max
+        is_worthwhile = all_reduce_max(int(steps_left * seconds > MIN_SECONDS_TO_COMPILE))
+        if not self.compile_tried and is_worthwhile:
             self.compile_tried, self.compile_start = True, time.perf_counter()
-            self.log(f"{1000 * pace:.1f} ms per step; trying torch.compile, which takes about a minute.")
+            self.log(f"{1000 * seconds:.1f} ms per step; trying torch.compile, which takes about a minute.")
             self.forward_backward.set_mode("compiled")
             return
         self.tuning = False
         best = min(self.seconds_per_step, key=lambda name: self.seconds_per_step[name])
-        if self.forward_backward.process_group.all_reduce_max(int(best != way)):
+        if all_reduce_max(int(best != mode)):
             self.forward_backward.set_mode(self.base_mode)
         if len(self.seconds_per_step) > 1:
             listed = ", ".join(f"{name} {1000 * seconds:.1f} ms" for name, seconds in self.seconds_per_step.items())

@@ -38,17 +38,14 @@ class NonFiniteGuard:
         self.first_micro_batch = torch.full((), -1, dtype=torch.long, device=device)
 
     def record(self, value: Tensor, micro_batch: int) -> None:
-        fresh = (self.first_micro_batch < 0) & ~torch.isfinite(value)
-        self.first_micro_batch = torch.where(
-            fresh, torch.full_like(self.first_micro_batch, micro_batch), self.first_micro_batch
-        )
+        is_first = (self.first_micro_batch < 0) & ~torch.isfinite(value)
+        self.first_micro_batch = torch.where(is_first, micro_batch, self.first_micro_batch)
 
     def check(self, accumulate: int, process_group: ProcessGroup) -> None:
-        grain = process_group.min_nonnegative(
-            int(self.first_micro_batch)
-        )  # after the reduction, other processes have NaN as well
-        if grain >= 0:
-            step, part = divmod(grain, accumulate)
+        # minimum over all processes: after the reduction, other processes have NaN as well
+        micro_batch = process_group.min_nonnegative(int(self.first_micro_batch))
+        if micro_batch >= 0:
+            step, part = divmod(micro_batch, accumulate)
             raise RunError(
                 f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of {accumulate}. "
                 "Training stopped; no checkpoint was written after this step. Try a lower train.lr, a larger "
@@ -86,20 +83,20 @@ def train_loop(
             model.train()
         sums: Tensor | None = None
         for part in parts:
-            grain = (number - 1) * settings.grad_accum + part
+            index = (number - 1) * settings.grad_accum + part
             batch = next(micro_batches)
-            torch.manual_seed(micro_batch_seed(settings.seed, grain))
+            torch.manual_seed(micro_batch_seed(settings.seed, index))
             loss, count = forward_backward(batch, last=part == parts[-1])
             both = torch.stack([loss, count.to(loss.dtype)])
             sums = both if sums is None else sums + both
             if guard is not None:
-                guard.record(loss, grain)
+                guard.record(loss, index)
         assert sums is not None
         total, count = world.all_reduce_sum(sums).unbind()
         count = torch.where(count > 0, count, 1.0)  # no division by 0 in a step without labels
         norm = _scale_gradients(parameters, count, settings.grad_clip, world.size)
         if guard is not None:
-            guard.record(norm, grain)
+            guard.record(norm, index)
         rate = lr_at(number, settings)
         set_lr(optimizer, rate)
         optimizer.step()

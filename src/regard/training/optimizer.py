@@ -20,12 +20,11 @@ from regard.training.settings import TrainSettings
 def lr_at(step: int, settings: TrainSettings) -> float:
     """Learning rate at step 1, 2, …; inverse_sqrt is equation 3 of Vaswani et al. with the maximum `train.lr`."""
     warm = max(settings.num_warmup_steps, 1)
-    rising = min(step / warm, 1.0)
     if settings.lr_schedule == "inverse_sqrt":
         return settings.lr * min(step / warm, (warm / step) ** 0.5)
     left = 1.0 - min(max(step - warm, 0) / max(settings.steps - warm, 1), 1.0)
-    falling = {"linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left), "constant": 1.0}[settings.lr_schedule]
-    return settings.lr * rising * falling
+    decay = {"linear": left, "cosine": 0.5 - 0.5 * math.cos(math.pi * left), "constant": 1.0}[settings.lr_schedule]
+    return settings.lr * min(step / warm, 1.0) * decay
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
@@ -42,8 +41,8 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> int:
 def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[str]:
     """Names of parameters that match the pattern, compared without the prefix "body.", as in `regard info`."""
     names = [name.removeprefix("body.") for name in named]
-    found = fnmatch.filter(names, pattern)
-    if not found:
+    matches = fnmatch.filter(names, pattern)
+    if not matches:
         near = difflib.get_close_matches(pattern, [*names, *(f"{name.partition('.')[0]}.*" for name in names)], 1, 0.6)
         groups = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
         raise SettingError(
@@ -51,7 +50,7 @@ def _match_parameters(named: Iterable[str], pattern: str, setting: str) -> list[
             + (f"Did you mean '{near[0]}'? " if near else "")
             + f"Parameter names start with {groups}; 'regard info PRESET --all' lists all layers."
         )
-    return [name for name in named if name.removeprefix("body.") in found]
+    return [name for name in named if name.removeprefix("body.") in matches]
 
 
 def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
@@ -65,26 +64,23 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ada
     for pattern, rate in settings.lr_overrides.items():
         for name in _match_parameters(named, pattern, "train.lr_overrides"):
             rates.setdefault(name, rate)
+    without_decay: set[str] = set()
+    scales: dict[str, float] = {}
+    for place, module in model.named_modules():
+        prefix = f"{place}." if place else ""
+        without_decay |= {prefix + name for name in getattr(module, "no_weight_decay", ())}
+        scales |= {prefix + name: scale for name, scale in getattr(module, "lr_scales", {}).items()}
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    left = {name for name, _ in _declared_parameters(model, "no_weight_decay")}
-    shares = {name: module.lr_scales[own] for name, (module, own) in _declared_parameters(model, "lr_scales")}
     for name, parameter in named.items():
-        decays = parameter.ndim >= 2 and name not in left
-        rate = rates.get(name, settings.lr * shares.get(name, 1.0))
+        decays = parameter.ndim >= 2 and name not in without_decay
+        rate = rates.get(name, settings.lr * scales.get(name, 1.0))
         groups.setdefault((decays, rate), []).append(parameter)
     beta1, beta2 = settings.betas
-    made = [
+    options = [
         {"params": parameters, "weight_decay": settings.weight_decay if decays else 0.0, "share": rate / settings.lr}
         for (decays, rate), parameters in groups.items()
     ]
-    return torch.optim.AdamW(made, lr=settings.lr, betas=(beta1, beta2), eps=settings.eps, fused=True)
-
-
-def _declared_parameters(model: nn.Module, kind: str) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Parameters listed in the attribute `kind` of modules: full name, module, and name in the module."""
-    for place, module in model.named_modules():
-        for name in getattr(module, kind, ()):
-            yield f"{place}.{name}".removeprefix("."), (module, name)
+    return torch.optim.AdamW(options, lr=settings.lr, betas=(beta1, beta2), eps=settings.eps, fused=True)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -102,13 +98,13 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    found: dict[str, dict[str, Tensor]] = {}
+    states: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, part = key.rpartition("/")
-        found.setdefault(name, {})[part] = value
+        states.setdefault(name, {})[part] = value
     for name, parameter in model.named_parameters():
-        if name in found:
-            optimizer.state[parameter] = {k: v.to(parameter.device).clone() for k, v in found[name].items()}
+        if name in states:
+            optimizer.state[parameter] = {k: v.to(parameter.device).clone() for k, v in states[name].items()}
 
 
 class WeightEMA:
@@ -146,9 +142,9 @@ def swap_weights(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iter
 
 def _float_state(model: nn.Module) -> dict[str, Tensor]:
     """Weights and floating-point buffers (batch-norm statistics)."""
-    held = model.state_dict()
-    gathered = {name: part for name, part in model.named_buffers() if name in held and part.is_floating_point()}
-    return {**{name: p.detach() for name, p in model.named_parameters()}, **gathered}
+    saved = model.state_dict()
+    buffers = {name: part for name, part in model.named_buffers() if name in saved and part.is_floating_point()}
+    return {**{name: p.detach() for name, p in model.named_parameters()}, **buffers}
 
 
 def _copy_weights(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:

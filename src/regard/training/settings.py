@@ -73,25 +73,18 @@ class TrainSettings:
         return self.warmup_steps * self.steps if self.warmup_steps < 1 else self.warmup_steps
 
     def __post_init__(self) -> None:
-        positive = {
-            "steps": self.steps,
-            "batch_tokens": self.batch_tokens,
-            "grad_accum": self.grad_accum,
-            "eval_every": self.eval_every,
-        }
-        positive |= {"log_every": self.log_every, "keep_checkpoints": self.keep_checkpoints}
-        for name, value in positive.items():
-            if value < 1:
-                raise SettingError(f"train.{name} must be at least 1, got {value}.")
+        for name in ("steps", "batch_tokens", "grad_accum", "eval_every", "log_every", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"train.{name} must be at least 1, got {getattr(self, name)}.")
         if self.batch_size < 1 and self.batch_size != -1:
             raise SettingError(f"train.batch_size must be at least 1, or -1 for the default, got {self.batch_size}.")
         if self.seed < 0:
             raise SettingError(f"train.seed must be at least 0, got {self.seed}.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise SettingError(f"train.betas must be two numbers in [0, 1), got {self.betas}.")
-        for name, part in {"label_smoothing": self.label_smoothing, "ema_decay": self.ema_decay}.items():
-            if not 0 <= part < 1:
-                raise SettingError(f"train.{name} must be in [0, 1), got {part}.")
+        for name in ("label_smoothing", "ema_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"train.{name} must be in [0, 1), got {getattr(self, name)}.")
         if self.lr <= 0 or self.warmup_steps < 0 or self.grad_clip < 0 or self.weight_decay < 0:
             raise SettingError(
                 "train.lr must be above 0; train.warmup_steps, train.grad_clip and train.weight_decay at least 0."
