@@ -125,7 +125,7 @@ def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report all CUDA capabilities as available, to test kernel selection without a GPU."""
     from regard import capabilities
 
-    for name in capabilities.CUDA_CAPABILITIES:
+    for name in capabilities.CUDA_TRIALS:
         monkeypatch.setitem(capabilities._results, name, True)
 
 

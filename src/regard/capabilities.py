@@ -85,15 +85,19 @@ def autocast_lstm(layer: Any, x: Tensor, *state: Any) -> tuple[Tensor, Any]:
 
 
 def varlen_attention(
-    q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], max_lengths: tuple[int, int],
-    window: tuple[int, int], scale: float,
-) -> Tensor:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: tuple[Tensor, Tensor],
+    max_lengths: tuple[int, int],
+    window: tuple[int, int],
+    scale: float,
+) -> Tensor:
     """Attention of packed documents, (T, H, d), without dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
     out: Any = varlen_attn(q, k, v, *starts, *max_lengths, window_size=window, scale=scale)
-    result: Tensor = out
-    return result
+    return out  # type: ignore[no-any-return]
 
 
 def flash_forward(*args: Any, **kwargs: Any) -> Any:
@@ -197,29 +201,43 @@ def read_meminfo() -> dict[str, int]:
         return {line.split(":")[0]: 1024 * int(line.split()[1]) for line in file}
 
 
-# -- trials: each raises an error if its capability does not work
+# -- trials: each returns False or raises an error if its capability does not work
 
 
-def _try_packed_linear(dtype: str) -> None:
+def _try_packed_linear(dtype: str) -> bool:
     import torch
 
     kind = getattr(torch, dtype)
     with torch.inference_mode():
         weight, x = torch.eye(16, dtype=kind), torch.ones(2, 16, dtype=kind)
         out = packed_linear(x, pack_linear_weight(weight, 2), torch.zeros(16, dtype=kind), "relu", "")
-    _expect(torch.equal(out, x))
+    return torch.equal(out, x)
 
 
-def _try_autocast_lstm() -> None:
+def _try_autocast_lstm() -> bool:
     import torch
 
     # a trial may run during training and must not change the random state of the run
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        autocast_lstm(torch.nn.LSTM(8, 8, batch_first=True), torch.zeros(1, 2, 8))
+        out, _ = autocast_lstm(torch.nn.LSTM(8, 8, batch_first=True), torch.zeros(1, 2, 8))
+    return out.shape == (1, 2, 8)
 
 
-def _try_cpu_matmul(dtype: str) -> None:
-    _expect(cpu_supports_matmul(dtype))
+def _try_varlen() -> bool:
+    rows, starts = _packed_example()
+    out = varlen_attention(rows, rows, rows, (starts, starts), (16, 16), (-1, -1), 1.0)
+    return bool((out == 1).all())
+
+
+def _try_flash() -> bool:
+    import torch
+
+    rows, starts = _packed_example()
+    sizes = (starts, starts, 16, 16, 0.0, False)
+    out, log_sum_exp, *_ = flash_forward(rows, rows, rows, *sizes, False, scale=1.0)
+    random_state, unused = torch.zeros(2, dtype=torch.uint64, device="cuda"), torch.empty(0, device="cuda")
+    flash_backward(rows, rows, rows, rows, out, log_sum_exp, *sizes, random_state, unused, scale=1.0)
+    return bool((out == 1).all())
 
 
 def _packed_example() -> tuple[Tensor, Tensor]:
@@ -229,45 +247,22 @@ def _packed_example() -> tuple[Tensor, Tensor]:
     return rows, torch.tensor([0, 16], dtype=torch.int32, device="cuda")
 
 
-def _try_varlen() -> None:
-    import torch
-
-    rows, starts = _packed_example()
-    with torch.no_grad():
-        out = varlen_attention(rows, rows, rows, (starts, starts), (16, 16), (-1, -1), 1.0)
-    _expect(bool((out == 1).all()))
-
-
-def _try_flash() -> None:
-    import torch
-
-    rows, starts = _packed_example()
-    sizes = (starts, starts, 16, 16, 0.0, False)
-    with torch.no_grad():
-        found = flash_forward(rows, rows, rows, *sizes, False, scale=1.0)
-        chance = torch.zeros(2, dtype=torch.uint64, device="cuda")
-        unused = torch.empty(0, device="cuda")
-        flash_backward(rows, rows, rows, rows, found[0], found[1], *sizes, chance, unused, scale=1.0)
-    _expect(bool((found[0] == 1).all()))
-
-
-def _try_linear_gelu() -> None:
+def _try_linear_gelu() -> bool:
     import torch
 
     x = torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda")
-    with torch.no_grad():
-        _expect(not bool(linear_gelu(x, x, x[0]).any()))
+    return not bool(linear_gelu(x, x, x[0]).any())
 
 
-def _try_triton() -> None:
+def _try_triton() -> bool:
     import torch
 
     target = torch.zeros(1, device="cuda")
     triton_copy(torch.ones(1, device="cuda"), target)
-    _expect(bool(target == 1))
+    return bool(target == 1)
 
 
-def _try_cuda_graphs() -> None:
+def _try_cuda_graphs() -> bool:
     import torch
 
     total = torch.zeros(1, device="cuda")
@@ -278,76 +273,52 @@ def _try_cuda_graphs() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     replay = capture_graph(lambda: total.add_(1))
     replay()
-    _expect(bool(total == 1))
+    return bool(total == 1)
 
 
-def _try_cudnn_attention() -> None:
+def _try_cudnn_attention() -> bool:
     import torch
 
     x = torch.ones(1, 1, 128, 64, dtype=torch.bfloat16, device="cuda")
-    with torch.no_grad():
-        _expect(bool((cudnn_attention(x, x, x) == 1).all()))
+    return bool((cudnn_attention(x, x, x) == 1).all())
 
 
-def _try_fork() -> None:
-    fork_context()
-
-
-def _try_lock() -> None:
+def _try_lock() -> bool:
     with tempfile.TemporaryFile() as file:
         lock_file(file.fileno(), shared=False)
+    return True
 
 
-def _try_parent() -> None:
+def _has_c_function(name: str) -> bool:
     import ctypes
 
-    _expect(hasattr(ctypes.CDLL(None), "prctl"))
+    return hasattr(ctypes.CDLL(None), name)
 
 
-def _try_malloc() -> None:
-    import ctypes
-
-    _expect(hasattr(ctypes.CDLL(None), "mallopt"))
-
-
-def _try_memory() -> None:
-    _expect(read_meminfo()["MemAvailable"] > 0)
-
-
-def _expect(holds: bool) -> None:
-    if not holds:
-        raise RuntimeError("the trial gave a wrong result")
-
-
-TRIALS: dict[str, Callable[[], None]] = {
-    "packed_linear_float32": lambda: _try_packed_linear("float32"),
-    "packed_linear_bfloat16": lambda: _try_packed_linear("bfloat16"),
-    "cpu_bfloat16": lambda: _try_cpu_matmul("bfloat16"),
-    "cpu_float16": lambda: _try_cpu_matmul("float16"),
-    "autocast_lstm": _try_autocast_lstm,
+CUDA_TRIALS: dict[str, Callable[[], bool]] = {
     "triton": _try_triton,
     "cuda_graphs": _try_cuda_graphs,
     "cudnn_attention": _try_cudnn_attention,
     "varlen_attention": _try_varlen,
     "flash_attention": _try_flash,
     "linear_gelu": _try_linear_gelu,
-    "fork": _try_fork,
-    "file_locks": _try_lock,
-    "end_with_parent": _try_parent,
-    "malloc_thresholds": _try_malloc,
-    "memory_table": _try_memory,
 }
-"""Trial of each capability: raises an error if the capability does not work."""
+"""Trials of a CUDA device, run without gradients."""
 
-CUDA_CAPABILITIES = (
-    "triton",
-    "cuda_graphs",
-    "cudnn_attention",
-    "varlen_attention",
-    "flash_attention",
-    "linear_gelu",
-)
-"""Capabilities of a CUDA device, not available without CUDA."""
+TRIALS: dict[str, Callable[[], bool]] = {
+    "packed_linear_float32": lambda: _try_packed_linear("float32"),
+    "packed_linear_bfloat16": lambda: _try_packed_linear("bfloat16"),
+    "cpu_bfloat16": lambda: cpu_supports_matmul("bfloat16"),
+    "cpu_float16": lambda: cpu_supports_matmul("float16"),
+    "autocast_lstm": _try_autocast_lstm,
+    "fork": lambda: fork_context() is not None,
+    "file_locks": _try_lock,
+    "end_with_parent": lambda: _has_c_function("prctl"),
+    "malloc_thresholds": lambda: _has_c_function("mallopt"),
+    "memory_table": lambda: read_meminfo()["MemAvailable"] > 0,
+    **CUDA_TRIALS,
+}
+"""Trial of each capability."""
 
 _results: dict[str, bool] = {}
 
@@ -361,18 +332,16 @@ def is_available(name: str) -> bool:
 
 
 def _run_trial(name: str) -> bool:
-    if name in CUDA_CAPABILITIES:
+    trial = TRIALS[name]
+    try:
+        if name not in CUDA_TRIALS:
+            return trial()
         import torch
 
-        if not torch.cuda.is_available():
-            return False
-    try:
-        TRIALS[name]()
-    except KeyError:
-        raise
+        with torch.no_grad():
+            return torch.cuda.is_available() and trial()
     except Exception:  # operators raise many classes: RuntimeError, ImportError, OSError, …
         return False
-    return True
 
 
 def is_fast_on(dtype: torch.dtype, device: torch.device) -> bool:

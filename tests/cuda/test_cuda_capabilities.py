@@ -46,7 +46,7 @@ def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return results(data, tmp_path_factory.mktemp("all") / "run")
 
 
-@pytest.mark.parametrize("name", capabilities.CUDA_CAPABILITIES)
+@pytest.mark.parametrize("name", capabilities.CUDA_TRIALS)
 def test_a_capability_works_and_can_be_done_without(
     name: str, data: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

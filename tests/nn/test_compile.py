@@ -64,7 +64,7 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
         return graph.forward
 
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
-    for name in capabilities.CUDA_CAPABILITIES:
+    for name in capabilities.CUDA_TRIALS:
         monkeypatch.setitem(capabilities._results, name, name == "cudnn_attention")
 
     def full(call: dispatch.AttentionCall) -> Tensor:
