@@ -35,23 +35,17 @@ from regard.tasks.metrics.segmentation_depth import format_fractions
 
 LogFn = Callable[[str], None]
 Item = TypeVar("Item")
-ResultRows = Sequence[Mapping[str, str]]
-"""Test samples with predictions and references."""
+ResultRows = Sequence[Mapping[str, str]]  # Test samples with predictions and references.
 
 
 class Demo(ABC):
-    name: ClassVar[str]
-    """argument of `regard demo`"""
+    name: ClassVar[str]  # argument of `regard demo`
     task: ClassVar[str]
-    metric: ClassVar[str] = "exact_match"
-    """test score that `demo` returns"""
-    out: ClassVar[str]
-    """default run folder"""
+    metric: ClassVar[str] = "exact_match"  # test score that `demo` returns
+    out: ClassVar[str]  # default run folder
     settings: ClassVar[tuple[str, ...]]
-    input_key: ClassVar[str]
-    """key of the input in a test sample"""
-    titles: ClassVar[Mapping[str, str]]
-    """titles of the stages: corpus, train, score, predict, explain"""
+    input_key: ClassVar[str]  # key of the input in a test sample
+    titles: ClassVar[Mapping[str, str]]  # titles of the stages: corpus, train, score, predict, explain
 
     @abstractmethod
     def write_data(self, folder: Path) -> dict[str, str]:
@@ -237,12 +231,9 @@ The results of the demo are in {run}. To translate more sentences:
 """
 
 
-IMAGE_SIZE = 48
-"""image height and width in pixels"""
-MAX_OBJECTS = 2
-"""maximum number of objects in a scene"""
-ATTENTION_SAMPLES = 100
-"""scenes in the measurement of attention"""
+IMAGE_SIZE = 48  # image height and width in pixels
+MAX_OBJECTS = 2  # maximum number of objects in a scene
+ATTENTION_SAMPLES = 100  # scenes in the measurement of attention
 
 
 class CaptionDemo(Demo):
@@ -319,8 +310,7 @@ def measure_attention(model: Model, captions: Path) -> Iterator[WordAttention]:
         yield from word_attentions(explanation.attention.maps(), row["words"], boxes, (IMAGE_SIZE, IMAGE_SIZE))
 
 
-ROOM_COUNTS = {"train": 160, "valid": 16, "test": 32}
-"""number of rooms per split"""
+ROOM_COUNTS = {"train": 160, "valid": 16, "test": 32}  # number of rooms per split
 
 
 class PointCloudDemo(Demo):

@@ -32,8 +32,7 @@ ImageArray = NDArray[np.uint8]
 FloatArray = NDArray[np.float64]
 InsideTest = Callable[[FloatArray, FloatArray], NDArray[np.bool_]]
 
-SAMPLES_PER_AXIS: Final = 4
-"""Sample points per pixel and axis for the coverage of a shape."""
+SAMPLES_PER_AXIS: Final = 4  # Sample points per pixel and axis for the coverage of a shape.
 
 
 class Box(NamedTuple):
@@ -65,8 +64,7 @@ COLORS: Final[dict[str, tuple[int, int, int]]] = {
 
 BACKGROUND_COLORS: Final = ((250, 250, 248), (232, 236, 240), (245, 238, 224), (226, 238, 232), (240, 230, 240))
 TEXTURES: Final = ("plain", "grain", "stripes", "checks")
-TEXTURE_AMPLITUDE: Final = 7.0
-"""Maximum change of the background by a texture, in pixel values."""
+TEXTURE_AMPLITUDE: Final = 7.0  # Maximum change of the background by a texture, in pixel values.
 
 
 def _polygon(corners: Sequence[tuple[float, float]]) -> InsideTest:
@@ -137,21 +135,14 @@ WordKind = Literal["size", "color", "shape", "relation", ""]
 Item = TypeVar("Item")
 
 SEED: Final = 2015
-IMAGE_SIZE: Final = 64
-"""image height and width in pixels"""
-GRID_SIZE: Final = 3
-"""grid cells per side"""
-MAX_OBJECTS: Final = 5
-"""maximum number of objects in a scene"""
+IMAGE_SIZE: Final = 64  # image height and width in pixels
+GRID_SIZE: Final = 3  # grid cells per side
+MAX_OBJECTS: Final = 5  # maximum number of objects in a scene
 
-SIZES: Final = {"small": 0.2, "middle": 0.3, "large": 0.4}
-"""Radius in cells."""
-NAMED_SIZES: Final = ("small", "large")
-"""Sizes with a size word."""
-JITTER: Final = 0.06
-"""Maximum offset of an object from the center of the cell, in cells."""
-SHADE_RANGE: Final = 0.12
-"""Maximum fraction by which a color is blended with white or black."""
+SIZES: Final = {"small": 0.2, "middle": 0.3, "large": 0.4}  # Radius in cells.
+NAMED_SIZES: Final = ("small", "large")  # Sizes with a size word.
+JITTER: Final = 0.06  # Maximum offset of an object from the center of the cell, in cells.
+SHADE_RANGE: Final = 0.12  # Maximum fraction by which a color is blended with white or black.
 
 RELATIONS: Final = ("above", "below", "left of", "right of")
 
@@ -203,8 +194,7 @@ class SceneWord(NamedTuple):
 
 
 class ShapeScene(NamedTuple):
-    objects: tuple[SceneObject, ...]
-    """in the order of the caption"""
+    objects: tuple[SceneObject, ...]  # in the order of the caption
     appearances: tuple[Appearance, ...]
     background: Background
 
@@ -280,7 +270,9 @@ def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT
         things = _draw_objects(rng, count + 1)
         # splits allowed for a scene, smallest first; none if the scene has both an unseen pair and an unseen relation
         pairs, relations = (not unseen.isdisjoint(combinations(things)) for unseen in (UNSEEN_PAIRS, UNSEEN_RELATIONS))
-        allowed = ("test-pairs",) if pairs else ("test-relations",) if relations else ("test", "valid", "train")
+        allowed: tuple[str, ...] = (
+            ("test-pairs",) if pairs else ("test-relations",) if relations else ("test", "valid", "train")
+        )
         allowed = () if pairs and relations else allowed
         name = next((name for name in allowed if name in missing and missing[name][count]), None)
         if name is None or frozenset(things) in taken:

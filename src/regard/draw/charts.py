@@ -40,8 +40,7 @@ PANEL_GAP: Final = 0.85  # inches between panels, for ticks and titles
 LAYERS_SIZE: Final = (7.2, 3.6)
 LENGTHS_HEIGHT: Final = 4.6
 DASH_PATTERN: Final = (0, (4, 3))
-MAX_OUTLIERS: Final = 2000
-"""maximum number of outliers drawn; more would cover the density"""
+MAX_OUTLIERS: Final = 2000  # maximum number of outliers drawn; more would cover the density
 _NON_METRIC_KEYS: Final = frozenset({"kind", "step", "loss", "seconds", "elapsed", "averaged_checkpoints"})
 
 
@@ -304,20 +303,16 @@ def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
 
 ROW_HEIGHT: Final = 0.36
 PLOT_WIDTH: Final = 4.8
-COLUMN_WIDTH: Final = 1.65
-"""inches for the numbers of one split"""
+COLUMN_WIDTH: Final = 1.65  # inches for the numbers of one split
 COUNT_WIDTH: Final = 1.5
 SCORE_MARKERS: Final[tuple[dict[str, Any], ...]] = (
     {"marker": "o", "markersize": 5.2, "markerfacecolor": "white", "markeredgecolor": INK},
     {"marker": "D", "markersize": 4.6, "markerfacecolor": WARM, "markeredgecolor": INK},
 )
 """precision and recall"""
-MAX_COUNTS: Final = 30
-"""maximum number of classes per chart of frequencies, most frequent first"""
-MAX_LABELS: Final = 40
-"""maximum number of labels with scores, most frequent first"""
-MAX_CLASSES: Final = 24
-"""maximum number of classes for a readable confusion matrix"""
+MAX_COUNTS: Final = 30  # maximum number of classes per chart of frequencies, most frequent first
+MAX_LABELS: Final = 40  # maximum number of labels with scores, most frequent first
+MAX_CLASSES: Final = 24  # maximum number of classes for a readable confusion matrix
 
 
 def bar_axes(
@@ -378,12 +373,10 @@ def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
 
 class LabelScore(NamedTuple):
     name: str
-    f1: float
-    """from 0 to 1, as precision and recall"""
+    f1: float  # from 0 to 1, as precision and recall
     precision: float
     recall: float
-    support: int
-    """number of occurrences in the reference"""
+    support: int  # number of occurrences in the reference
 
 
 def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str, path: Path) -> Path:

@@ -41,8 +41,7 @@ def colormap(stops: Sequence[str]) -> Colormap:
 ImageArray = npt.NDArray[np.uint8]
 MapArray = npt.NDArray[Any]
 
-UNKNOWN_COLOR: Final = (228, 232, 238)
-"""Color of pixels without a value."""
+UNKNOWN_COLOR: Final = (228, 232, 238)  # Color of pixels without a value.
 HEAT_COLORS: Final = ("#2d1160", "#721f81", "#b6377a", "#f1605d", "#feae77", "#fcfdbf")
 """From low to high, increasingly bright: matplotlib's magma without black, which is common in dark images."""
 DEPTH_COLORS: Final = ("#fcffa4", "#fbb61a", "#ed6925", "#bc3754", "#781c6d", "#320a5e", "#08051d")

@@ -268,11 +268,9 @@ def _draw_swatch(
 class ColorScale(NamedTuple):
     """Color bar with labels for start, middle and end, or with a note to the right."""
 
-    colors: ImageArray
-    """one row of pixels"""
+    colors: ImageArray  # one row of pixels
     names: tuple[str, str, str] = ("", "", "")
-    has_unknown: bool = False
-    """True to add the color of unknown values"""
+    has_unknown: bool = False  # True to add the color of unknown values
     note: str = ""
 
     def height(self, width: float) -> float:

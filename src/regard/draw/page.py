@@ -208,12 +208,9 @@ class OverlayMap(NamedTuple):
     """One heatmap, or the heatmaps of all heads of a layer."""
 
     name: str
-    weights: np.ndarray
-    """(h, w) or (heads, h, w)"""
-    extent: tuple[float, float] = (1.0, 1.0)
-    """height and width of the grid relative to the image"""
-    weights_per_query: np.ndarray | None = None
-    """(queries, heads, h, w) attention of each stored query"""
+    weights: np.ndarray  # (h, w) or (heads, h, w)
+    extent: tuple[float, float] = (1.0, 1.0)  # height and width of the grid relative to the image
+    weights_per_query: np.ndarray | None = None  # (queries, heads, h, w) attention of each stored query
 
 
 def write_image_page(

@@ -53,8 +53,7 @@ class PanelStyle(NamedTuple):
     gap: float = 0.14
     min_side: float = 1.1
     max_side: float = 3.4
-    head: float = 0.26
-    """height above a row with titles"""
+    head: float = 0.26  # height above a row with titles
     font: Any = {"size": 8.5, "color": MUTED}  # noqa: RUF012
 
 
@@ -142,8 +141,7 @@ def save_image(image: ImageArray, path: Path) -> Path:
 
 # -- generated images
 
-BLANK_COLOR: Final = np.array(UNKNOWN_COLOR, dtype=np.uint8)
-"""Color of pixels not yet generated."""
+BLANK_COLOR: Final = np.array(UNKNOWN_COLOR, dtype=np.uint8)  # Color of pixels not yet generated.
 
 
 def blank_below(image: ImageArray, visible_rows: int) -> ImageArray:
@@ -202,8 +200,7 @@ class DenseSample(NamedTuple):
     """An image with one predicted value per pixel: a class index, a depth, or a relative inverse depth."""
 
     image: ImageArray
-    prediction: MapArray
-    """(H, W)"""
+    prediction: MapArray  # (H, W)
     target: MapArray | None = None
     """(H, W) label; depths that are not finite are unknown, and absolute depths not above 0"""
     name: str = ""
@@ -341,8 +338,7 @@ def _draw_dense(
 
 class AttentionOverlay(NamedTuple):
     image: ImageArray
-    weights: MapArray
-    """(h, w) on a grid of any size"""
+    weights: MapArray  # (h, w) on a grid of any size
     name: str = ""
     extent: tuple[float, float] = (1.0, 1.0)
     """height and width of the grid relative to the image; a grid may extend below and to the right of the image"""
@@ -404,8 +400,7 @@ def draw_heatmap_overlays(
     return draw_panels(rows, in_rows(names, columns), path, title, subtitle, legend, mark=mark)
 
 
-POSITION_IMAGE_SIZE: Final = 800
-"""Approximate width of the position similarity image in pixels."""
+POSITION_IMAGE_SIZE: Final = 800  # Approximate width of the position similarity image in pixels.
 
 
 def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> ImageArray:
@@ -439,11 +434,9 @@ def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
 
 MIN_UNIFORM_MULTIPLE: Final = 4
 """Full brightness means this multiple of the uniform weight or more, so that uniform attention looks uniform."""
-MIN_BRIGHTNESS: Final = 0.38
-"""Brightness of regions without attention."""
+MIN_BRIGHTNESS: Final = 0.38  # Brightness of regions without attention.
 LIGHT_COLOR: Final = (255, 178, 92)
-MAX_TINT: Final = 0.45
-"""Strength of the light color on a black image; weaker on brighter images."""
+MAX_TINT: Final = 0.45  # Strength of the light color on a black image; weaker on brighter images.
 
 
 class CaptionWord(NamedTuple):
@@ -467,8 +460,7 @@ class CaptionAttention:
     image: ImageArray
     words: tuple[CaptionWord, ...]
     layers: tuple[CaptionLayer, ...]
-    method: str = "attention"
-    """name of the weights"""
+    method: str = "attention"  # name of the weights
 
     def __post_init__(self) -> None:
         if not self.words or not self.layers:

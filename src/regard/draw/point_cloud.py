@@ -21,20 +21,16 @@ from regard.types import IGNORE
 FloatArray = npt.NDArray[np.floating]
 IntArray = npt.NDArray[np.integer]
 
-MAX_PAGE_POINTS: Final = 200_000
-"""Maximum number of points on a page; larger point clouds are subsampled randomly."""
-MAX_STILL_POINTS: Final = 60_000
-"""Maximum number of points in a figure."""
-STILL_SIZE: Final = 560
-"""Width and height of a rendered image in pixels."""
+MAX_PAGE_POINTS: Final = 200_000  # Maximum number of points on a page; larger point clouds are subsampled randomly.
+MAX_STILL_POINTS: Final = 60_000  # Maximum number of points in a figure.
+STILL_SIZE: Final = 560  # Width and height of a rendered image in pixels.
 QUANTIZATION_STEPS: Final = 2**16 - 1
 HEIGHT_COLORS: Final = ("#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
 """From low to high: matplotlib's viridis without the darkest colors."""
 CONFIDENCE_COLORS: Final = ("#c8501e", "#e3a85a", "#9db4c4", "#2b6fae")
 ERROR_COLORS: Final = ("#a9b4c2", "#d3302b")
 """Correct, wrong."""
-NO_CLASS: Final = 2**16 - 1
-"""Class index of points without a label in page data."""
+NO_CLASS: Final = 2**16 - 1  # Class index of points without a label in page data.
 AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
 """Axes in cyclic order with the up axis last; cyclic, because other orders would reflect the point cloud."""
 
@@ -43,17 +39,12 @@ AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
 class PredictedCloud:
     """A point cloud with predicted classes."""
 
-    coordinates: FloatArray
-    """(N, 3)"""
-    predictions: IntArray
-    """(N,) class indices"""
+    coordinates: FloatArray  # (N, 3)
+    predictions: IntArray  # (N,) class indices
     labels: tuple[str, ...]
-    confidence: FloatArray | None = None
-    """(N,) probability of the predicted class"""
-    targets: IntArray | None = None
-    """(N,) labels, `IGNORE` if unknown"""
-    colors: npt.NDArray[np.uint8] | None = None
-    """(N, 3)"""
+    confidence: FloatArray | None = None  # (N,) probability of the predicted class
+    targets: IntArray | None = None  # (N,) labels, `IGNORE` if unknown
+    colors: npt.NDArray[np.uint8] | None = None  # (N, 3)
     name: str = ""
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -267,15 +258,11 @@ def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", s
     return draw_panels(rows, names, path, title, subtitle, ClassLegend(clouds[0].labels, shares, of))
 
 
-WEIGHT_COLORS: Final = HEAT_COLORS[1:5]
-"""From low to high weight, without colors too pale for a white background."""
-MIN_COLOR: Final = 0.25
-"""Position in the color scale of the smallest weight."""
-BACKGROUND_GRAY: Final = 245
-"""Gray toward which points without attention are faded."""
+WEIGHT_COLORS: Final = HEAT_COLORS[1:5]  # From low to high weight, without colors too pale for a white background.
+MIN_COLOR: Final = 0.25  # Position in the color scale of the smallest weight.
+BACKGROUND_GRAY: Final = 245  # Gray toward which points without attention are faded.
 POINT_GRAY: Final = 130.0
-QUERY_COLOR: Final = (0, 150, 255)
-"""Color of the query point."""
+QUERY_COLOR: Final = (0, 150, 255)  # Color of the query point.
 CLICK_HINT: Final = "Click a point to show its attention. Coarser levels use the nearest available point."
 QUERY_ONLY_HINT: Final = "This point cloud is large, so attention is stored only for the query point."
 
@@ -286,12 +273,9 @@ class NeighborAttention(NamedTuple):
     name: str
     short_name: str
     level: int
-    keys: IntArray
-    """(Q, K) point indices within the level; -1: no key"""
-    weights: FloatArray
-    """(Q, K), rows sum to 1"""
-    queries: IntArray | None = None
-    """(Q,) query points within the level; None: all points in order"""
+    keys: IntArray  # (Q, K) point indices within the level; -1: no key
+    weights: FloatArray  # (Q, K), rows sum to 1
+    queries: IntArray | None = None  # (Q,) query points within the level; None: all points in order
 
 
 @dataclass(frozen=True)
@@ -299,15 +283,11 @@ class CloudAttention:
     """Input points with levels, attention and query point."""
 
     coordinates: FloatArray
-    levels: tuple[IntArray, ...]
-    """indices of the input points of each level"""
+    levels: tuple[IntArray, ...]  # indices of the input points of each level
     layers: tuple[NeighborAttention, ...]
-    query_point: int
-    """index of the query point"""
-    file_index: IntArray | None = None
-    """index of each point in the file"""
-    predictions: IntArray | None = None
-    """(N,) class of each point, for segmentation"""
+    query_point: int  # index of the query point
+    file_index: IntArray | None = None  # index of each point in the file
+    predictions: IntArray | None = None  # (N,) class of each point, for segmentation
     labels: tuple[str, ...] = ()
     up: str = "z"
     origin: tuple[float, ...] = (0.0, 0.0, 0.0)

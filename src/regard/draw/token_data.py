@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from regard.errors import RegardError
 
-MIN_UNIFORM_MULTIPLE = 4
-"""The color scale ends at this multiple of the uniform attention weight or higher."""
+MIN_UNIFORM_MULTIPLE = 4  # The color scale ends at this multiple of the uniform attention weight or higher.
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,8 @@ class AttentionMap:
     """True for a square root color scale, so that attention spread over thousands of tokens is visible"""
     row_kind: Literal["tokens", "layers"] = "tokens"
     """meaning of the rows; if rows are layers, the first dimension of `weights` is 1"""
-    is_gradient: bool = False
-    """True if the weights are gradient norms, for models without attention"""
-    description: str = "Rows: queries. Columns: keys."
-    """subtitle of the map"""
+    is_gradient: bool = False  # True if the weights are gradient norms, for models without attention
+    description: str = "Rows: queries. Columns: keys."  # subtitle of the map
 
     def __post_init__(self) -> None:
         shape = self.weights.shape
@@ -95,12 +92,9 @@ class TokenLikelihood:
     """Likelihood of one token given all previous tokens."""
 
     piece: str
-    log_prob: float
-    """natural logarithm of the probability"""
-    rank: int
-    """1 for the most likely token"""
-    top_k: tuple[tuple[str, float], ...]
-    """most likely tokens with probabilities, best first"""
+    log_prob: float  # natural logarithm of the probability
+    rank: int  # 1 for the most likely token
+    top_k: tuple[tuple[str, float], ...]  # most likely tokens with probabilities, best first
 
     @property
     def probability(self) -> float:
@@ -118,11 +112,9 @@ class TextLikelihood:
 
     tokens: tuple[TokenLikelihood, ...]
     vocab_size: int
-    num_bytes: int
-    """bytes of the text without the prompt"""
+    num_bytes: int  # bytes of the text without the prompt
     prompt_length: int = 0
-    first_row: int = 0
-    """map row of the first token; negative if the map starts at a later token"""
+    first_row: int = 0  # map row of the first token; negative if the map starts at a later token
 
     def __post_init__(self) -> None:
         if not self.tokens[self.prompt_length :]:
@@ -164,36 +156,27 @@ ROLLOUT: Final = "attention rollout"
 
 PROBABILITIES_TITLE: Final = "Class probabilities"
 
-CHUNK_TOKENS: Final = 24
-"""Size of the chunks in which long texts are shown or omitted."""
-PROFILE_BINS: Final = 160
-"""Maximum number of bars in the profile of a long text."""
+CHUNK_TOKENS: Final = 24  # Size of the chunks in which long texts are shown or omitted.
+PROFILE_BINS: Final = 160  # Maximum number of bars in the profile of a long text.
 
 
 @dataclass(frozen=True)
 class TokenAttribution:
     """Tokens of a text with attributions as fractions of 1; all 0 if no token contributes."""
 
-    title: str
-    """name of the explained output"""
-    method: str
-    """`GRADIENT` or `ROLLOUT`"""
+    title: str  # name of the explained output
+    method: str  # `GRADIENT` or `ROLLOUT`
     pieces: tuple[str, ...]
     fractions: NDArray[np.float64]
     special: tuple[bool, ...]
     """special tokens: included in the total, but not colored, because large values would hide differences between words"""
-    words: tuple[int, ...]
-    """word index of each token"""
-    second_start: int = 0
-    """position of the second text; 0: there is no second text"""
-    output_positions: tuple[int, ...] = ()
-    """tokens whose hidden states are the input of the head"""
-    map_index: int = 0
-    """index of the attention map with the same tokens"""
+    words: tuple[int, ...]  # word index of each token
+    second_start: int = 0  # position of the second text; 0: there is no second text
+    output_positions: tuple[int, ...] = ()  # tokens whose hidden states are the input of the head
+    map_index: int = 0  # index of the attention map with the same tokens
     truncations: tuple[tuple[int, int], ...] = ()
     """positions after a truncation, each with the number of tokens removed before the position"""
-    target_kind: str = ""
-    """kind of the explained output, for example `class`"""
+    target_kind: str = ""  # kind of the explained output, for example `class`
 
     def __post_init__(self) -> None:
         many = {len(self.pieces), len(self.fractions), len(self.special), len(self.words)}

@@ -37,10 +37,8 @@ TEXT_GAP: Final = 0.12  # inches between two texts of one row
 MAX_LINES: Final = 32
 MAX_STEPS_LINES: Final = 24
 MAX_TOKEN_WIDTH: Final = 40
-MAX_ANSWERS: Final = 6
-"""Maximum number of candidates, most likely first."""
-MAX_STRIPS: Final = 6
-"""Maximum number of texts per figure."""
+MAX_ANSWERS: Final = 6  # Maximum number of candidates, most likely first.
+MAX_STRIPS: Final = 6  # Maximum number of texts per figure.
 MAX_TOKENS: Final = 480
 """Maximum number of tokens per text; longer texts show the passages with the largest attribution."""
 
@@ -96,14 +94,10 @@ class TokenBox(NamedTuple):
     text: str
     left: float
     middle: float
-    fraction: float | None = None
-    """position in the color scale; None: hatched, for special tokens"""
-    below: str = ""
-    """small text below the box"""
-    is_output: bool = False
-    """True to underline the box"""
-    starts_text: bool = False
-    """True for a vertical bar before the box"""
+    fraction: float | None = None  # position in the color scale; None: hatched, for special tokens
+    below: str = ""  # small text below the box
+    is_output: bool = False  # True to underline the box
+    starts_text: bool = False  # True for a vertical bar before the box
 
 
 class ColorRange(NamedTuple):
@@ -125,10 +119,8 @@ class TokenStrip:
     text_height: float
     scale: ColorRange
     is_short: bool
-    omissions: Sequence[TokenBox] = ()
-    """notes between tokens, in place of tokens that are not shown"""
-    profile: TokenAttribution | None = None
-    """attribution of a long text, drawn as bars above the tokens"""
+    omissions: Sequence[TokenBox] = ()  # notes between tokens, in place of tokens that are not shown
+    profile: TokenAttribution | None = None  # attribution of a long text, drawn as bars above the tokens
 
     @property
     def heading_height(self) -> float:

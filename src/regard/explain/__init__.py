@@ -26,8 +26,7 @@ class Explanation:
     facts: dict[str, str] = field(default_factory=dict)
     likelihood: TextLikelihood | None = None
     decision: DecisionAttribution | None = None
-    act_steps: tuple[ActSteps, ...] = ()
-    """computation steps per token, for models with adaptive computation time (ACT)"""
+    act_steps: tuple[ActSteps, ...] = ()  # computation steps per token, for models with adaptive computation time (ACT)
 
     @property
     def values(self) -> dict[str, Any]:

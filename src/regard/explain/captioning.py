@@ -29,17 +29,13 @@ from regard.tasks.image_task import load_image
 from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecords, Batch
 
-TOP_K = 5
-"""Alternatives listed per word."""
+TOP_K = 5  # Alternatives listed per word.
 OCCLUSION_GRID = 8
 """Rows and columns of occluded regions, for models without attention; a region is two cells high and wide."""
-OCCLUSION_BATCH = 16
-"""Occluded images per forward pass."""
-CROP_NOTE_THRESHOLD = 0.99
-"""The center crop is reported if less than this fraction of the image is kept."""
+OCCLUSION_BATCH = 16  # Occluded images per forward pass.
+CROP_NOTE_THRESHOLD = 0.99  # The center crop is reported if less than this fraction of the image is kept.
 
-WordRanges = list[range]
-"""Token indices of each word."""
+WordRanges = list[range]  # Token indices of each word.
 
 
 @dataclass(frozen=True)
@@ -225,14 +221,10 @@ MIN_RELATIVE_COVERAGE = 0.5
 class WordAttention:
     """Attention map of one generated word that names objects."""
 
-    kind: str
-    """kind of word: color, shape, …"""
-    weights: NDArray[np.floating]
-    """(rows, columns)"""
-    boxes: Sequence[Box]
-    """boxes of the named objects"""
-    image_size: Shape
-    """height and width of the image in pixels"""
+    kind: str  # kind of word: color, shape, …
+    weights: NDArray[np.floating]  # (rows, columns)
+    boxes: Sequence[Box]  # boxes of the named objects
+    image_size: Shape  # height and width of the image in pixels
 
 
 @dataclass(frozen=True)

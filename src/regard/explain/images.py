@@ -71,8 +71,7 @@ METHODS = {
 GridArray = NDArray[np.float64]
 Shape = tuple[int, int]
 
-MAX_STORED_WEIGHTS = 6_000_000
-"""Limit of attention weights stored for single queries: enough for all patches of ViT-B."""
+MAX_STORED_WEIGHTS = 6_000_000  # Limit of attention weights stored for single queries: enough for all patches of ViT-B.
 
 GRADIENT_MEMORY_FACTOR = 8
 """Memory with gradients divided by memory of the weights alone, at most; ImageGPT needs a factor of six."""
@@ -84,12 +83,9 @@ class TokenGrid:
 
     grid: Shape
     length: int
-    prefix_tokens: int = 0
-    """tokens at the start of the sequence without a position in the image"""
-    shift: int = 0
-    """1 if the output at a token predicts the next token (image generators), else 0"""
-    keys_per_query: int | None = None
-    """keys per query, if attention is limited to windows"""
+    prefix_tokens: int = 0  # tokens at the start of the sequence without a position in the image
+    shift: int = 0  # 1 if the output at a token predicts the next token (image generators), else 0
+    keys_per_query: int | None = None  # keys per query, if attention is limited to windows
     extent: tuple[float, float] = (1.0, 1.0)
     """height and width of the grid relative to the image; padding is below and to the right of the image"""
 
@@ -143,10 +139,8 @@ class GridAttention:
     query_tokens: tuple[int, ...]
     stored_queries: tuple[int, ...] = ()
     layers: list[AttentionLayer] = field(default_factory=list)
-    query_maps: list[GridArray] = field(default_factory=list)
-    """(heads, h, w) per layer"""
-    stored_maps: list[NDArray[np.float32]] = field(default_factory=list)
-    """(stored queries, heads, h, w) per layer"""
+    query_maps: list[GridArray] = field(default_factory=list)  # (heads, h, w) per layer
+    stored_maps: list[NDArray[np.float32]] = field(default_factory=list)  # (stored queries, heads, h, w) per layer
 
     def add(self, records: Sequence[AttentionRecord]) -> None:
         grid, length = self.token_grid, self.token_grid.length
@@ -243,20 +237,13 @@ def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
 class ImageExplanation(Explanation):
     """Explanation of one image. Maps may have any grid size; heatmaps show fractions of the total attention."""
 
-    image: Any = None
-    """(H, W, 3) bytes after preprocessing"""
-    query_name: str = ""
-    """class token, average over all positions, or row and column of a pixel"""
-    query_pixel: tuple[int, int] | None = None
-    """row and column of the query pixel, if given"""
-    method_maps: dict[str, GridArray] = field(default_factory=dict)
-    """rollout and attribution (h, w), each summing to 1"""
-    image_attention: ImageAttention | None = None
-    """attention by layer; None for models without attention"""
-    query_grid: tuple[int, int] = (0, 0)
-    """rows and columns of the stored queries"""
-    position_similarity: Any = None
-    """cosine similarity (n, n) of learned position embeddings, if any"""
+    image: Any = None  # (H, W, 3) bytes after preprocessing
+    query_name: str = ""  # class token, average over all positions, or row and column of a pixel
+    query_pixel: tuple[int, int] | None = None  # row and column of the query pixel, if given
+    method_maps: dict[str, GridArray] = field(default_factory=dict)  # rollout and attribution (h, w), each summing to 1
+    image_attention: ImageAttention | None = None  # attention by layer; None for models without attention
+    query_grid: tuple[int, int] = (0, 0)  # rows and columns of the stored queries
+    position_similarity: Any = None  # cosine similarity (n, n) of learned position embeddings, if any
 
     @property
     def stages(self) -> tuple[GridAttention, ...]:
@@ -295,7 +282,7 @@ class ImageExplanation(Explanation):
         from regard.draw.page import OverlayMap, write_image_page
 
         first = self.extents[0] if self.extents else (1.0, 1.0)
-        stored = [layer for stage in self.stages for layer in stage.stored_maps]
+        stored: list[Any] = [layer for stage in self.stages for layer in stage.stored_maps]
         layers = zip(
             self.layer_names, self.attention, self.extents, stored or [None] * len(self.attention), strict=True
         )
@@ -352,8 +339,7 @@ class ImageExplanation(Explanation):
             raise RegardError(f"Head must be between 1 and {heads}, got {head}.")
 
 
-Pixel = tuple[int, int]
-"""Row and column."""
+Pixel = tuple[int, int]  # Row and column.
 
 MEMORY_NOTE = "not computed: needs too much memory"
 

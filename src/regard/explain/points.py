@@ -27,8 +27,7 @@ MAX_STORED_QUERIES = 4096
 FAR_FRACTION = 0.1
 """A warning is printed if the nearest point is farther from the given coordinates than this fraction of the extent."""
 
-PointQuery = int | tuple[float, ...]
-"""Index of a point in the file, or coordinates, which select the nearest point."""
+PointQuery = int | tuple[float, ...]  # Index of a point in the file, or coordinates, which select the nearest point.
 
 PAGE_NOTE = (
     "Attention over the k nearest neighbors, averaged over channels. The ring marks the query point. "

@@ -26,20 +26,16 @@ from regard.nn.recording import named_attentions, record_attention
 from regard.tasks.protocol import ModelProtocol
 from regard.types import AttentionRecord, Batch
 
-CHUNK_ROWS = 4096
-"""Queries per chunk, to limit the memory of products over long sequences."""
+CHUNK_ROWS = 4096  # Queries per chunk, to limit the memory of products over long sequences.
 
 
 @dataclass(frozen=True)
 class AttentionEdges:
     """Attention weights with indices: query `queries[r]` attends to key `keys[r, c]` with `weights[r, c]`. None: r and c."""
 
-    weights: Tensor
-    """(R, C), averaged over heads"""
-    keys: Tensor | None = None
-    """(R, C)"""
-    queries: Tensor | None = None
-    """(R,)"""
+    weights: Tensor  # (R, C), averaged over heads
+    keys: Tensor | None = None  # (R, C)
+    queries: Tensor | None = None  # (R,)
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Yields (query indices, attention weights, key indices) for at most `CHUNK_ROWS` query rows at a time."""
@@ -95,8 +91,7 @@ def relevance(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
     return whole - row
 
 
-MAX_NAMED_TOKENS = 8
-"""Blocks up to this size are labeled with the tokens, larger blocks with the positions."""
+MAX_NAMED_TOKENS = 8  # Blocks up to this size are labeled with the tokens, larger blocks with the positions.
 
 
 @dataclass(frozen=True)
@@ -276,8 +271,7 @@ class RowAttention:
     length: int
     blocks: TokenBlocks
     query_positions: tuple[int, ...]
-    layers: list[AttentionLayer] = field(default_factory=list)
-    """edges averaged over heads"""
+    layers: list[AttentionLayer] = field(default_factory=list)  # edges averaged over heads
     block_maps: list[NDArray[np.float32]] = field(default_factory=list)
     """(H, N, N) per layer: attention between blocks, averaged over the queries of a block"""
     query_maps: list[NDArray[np.float32]] = field(default_factory=list)
@@ -362,12 +356,10 @@ class OutputScore:
 
     name: str
     row: int
-    positions: tuple[int, ...]
-    """tokens whose last hidden states are the input of the head"""
+    positions: tuple[int, ...]  # tokens whose last hidden states are the input of the head
     score_fn: Callable[[Tensor], Tensor] | None
     """computes the score from the logits of the task; None: no score, only attention rollout"""
-    kind: str = ""
-    """kind of the explained output for titles, for example `class`"""
+    kind: str = ""  # kind of the explained output for titles, for example `class`
 
 
 def logit_margin(logits: Tensor, index: int) -> Tensor:

@@ -58,8 +58,7 @@ MAX_WEIGHTS = 3_000_000
 """Attention weights per text on a page. If one map row per token would need more, tokens are grouped into blocks."""
 MIN_TOKEN_ROWS, MAX_TOKEN_ROWS = 96, 512
 """Texts up to the minimum always have one map row per token, texts above the maximum never."""
-MAX_BLOCKS = 128
-"""Blocks per text if tokens are grouped."""
+MAX_BLOCKS = 128  # Blocks per text if tokens are grouped.
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,8 @@ class TokenRow:
     """One input sequence of the model."""
 
     ids: tuple[int, ...]
-    second_start: int = 0
-    """position of the second text; 0: there is no second text"""
-    name: str = ""
-    """name for titles if there are several rows"""
+    second_start: int = 0  # position of the second text; 0: there is no second text
+    name: str = ""  # name for titles if there are several rows
     truncations: tuple[tuple[int, int], ...] = ()
     """positions after a truncation, each with the number of tokens removed before the position"""
 
@@ -81,14 +78,12 @@ class Decision:
 
     title: str
     prediction: str
-    probabilities: tuple[tuple[str, float], ...]
-    """candidate predictions with probabilities"""
+    probabilities: tuple[tuple[str, float], ...]  # candidate predictions with probabilities
     rows: tuple[TokenRow, ...]
     batch: Batch
     scores: tuple[OutputScore, ...]
     facts: dict[str, str] = field(default_factory=dict)
-    probabilities_title: str = PROBABILITIES_TITLE
-    """title of the probability chart"""
+    probabilities_title: str = PROBABILITIES_TITLE  # title of the probability chart
 
 
 def explain_decision(model: ModelProtocol, decision: Decision) -> Explanation:
@@ -198,8 +193,7 @@ def _output_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> 
 
 # -- explainers of the tasks
 
-MAX_TARGETS = 6
-"""Limit of explained labels, entities or mask tokens per text."""
+MAX_TARGETS = 6  # Limit of explained labels, entities or mask tokens per text.
 
 
 def explain_classify(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:

@@ -155,11 +155,9 @@ def _act_steps(
     )
 
 
-MAX_MAP_TOKENS = 96
-"""Limit of tokens per map, so that labels stay readable."""
+MAX_MAP_TOKENS = 96  # Limit of tokens per map, so that labels stay readable.
 
-TOP_K = 5
-"""Alternatives listed per token."""
+TOP_K = 5  # Alternatives listed per token.
 
 
 def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
