@@ -36,7 +36,7 @@ from regard.draw.figure import (
     wrap_text,
     write_atomic,
 )
-from regard.draw.text import label
+from regard.draw.text import check_choice, label
 from regard.errors import RegardError
 from regard.types import IGNORE
 
@@ -476,12 +476,9 @@ class CaptionAttention:
 
     def maps(self, layer: int | None = None, head: int | None = None) -> npt.NDArray[np.floating]:
         """Maps (words, rows, columns) of one layer and head, counted from 1; None: the average."""
-        if layer is not None and not 1 <= layer <= len(self.layers):
-            raise RegardError(f"Layer must be between 1 and {len(self.layers)}, got {layer}.")
+        check_choice("Layer", layer, len(self.layers))
         chosen = self.layers if layer is None else (self.layers[layer - 1],)
-        most = min(len(one.weights) for one in chosen)
-        if head is not None and not 1 <= head <= most:
-            raise RegardError(f"Head must be between 1 and {most}, got {head}.")
+        check_choice("Head", head, min(len(one.weights) for one in chosen))
         return np.mean([one.weights.mean(0) if head is None else one.weights[head - 1] for one in chosen], axis=0)
 
 

@@ -7,8 +7,16 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from regard.errors import RegardError
+
 _VISIBLE_SYMBOLS: Final = {"\n": "↵", "\r": "␍", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"}
 _JOINERS: Final = "\u200c\u200d"  # required for Persian, Hindi and emoji
+
+
+def check_choice(what: str, number: int | None, count: int) -> None:
+    """Raise an error if the layer or head `number`, counted from 1, does not exist; None: no choice."""
+    if number is not None and not 1 <= number <= count:
+        raise RegardError(f"{what} must be between 1 and {count}, got {number}.")
 
 
 def _visible_char(character: str) -> str:
@@ -51,20 +59,19 @@ def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] 
     if not names:
         return ""
     cells = [[_escape(name) for name in names], *([_format_cell(row.get(name)) for name in names] for row in rows)]
-    right = [_is_numeric([row.get(name) for row in rows]) for name in names]
     widths = [max(3, *(display_width(line[at]) for line in cells)) for at in range(len(names))]
-
-    def row_of(line: Sequence[str]) -> str:
-        padded = (_pad(text, width, flush) for text, width, flush in zip(line, widths, right, strict=True))
-        return f"| {' | '.join(padded)} |"
-
-    rule = [("-" * (width - 1) + ":") if flush else "-" * width for width, flush in zip(widths, right, strict=True)]
-    return "\n".join([row_of(cells[0]), row_of(rule), *map(row_of, cells[1:])])
-
-
-def _is_numeric(values: Sequence[object]) -> bool:
-    present = [value for value in values if value is not None]
-    return bool(present) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in present)
+    numeric = []
+    for name in names:
+        values = [row[name] for row in rows if row.get(name) is not None]
+        numeric.append(bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values))
+    lines = []
+    for line in cells:
+        blanks = [" " * (width - display_width(text)) for text, width in zip(line, widths, strict=True)]
+        padded = zip(line, blanks, numeric, strict=True)
+        lines.append(f"| {' | '.join(blank + text if right else text + blank for text, blank, right in padded)} |")
+    rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
+    lines.insert(1, f"| {' | '.join(rule)} |")
+    return "\n".join(lines)
 
 
 def _format_cell(value: object) -> str:
@@ -79,8 +86,3 @@ def _escape(text: str) -> str:
     # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
     one_line = " ".join(text.split("\n")).replace("\r", "")
     return re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", one_line)
-
-
-def _pad(text: str, width: int, flush_right: bool) -> str:
-    blank = " " * (width - display_width(text))
-    return blank + text if flush_right else text + blank

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.draw.text import check_choice
 from regard.errors import RegardError
 
 MIN_UNIFORM_MULTIPLE = 4  # The color scale ends at this multiple of the uniform attention weight or higher.
@@ -73,8 +74,7 @@ class AttentionMap:
     def view(self, layer: int | None, head: int | None) -> NDArray[np.float64]:
         """Matrix (queries, keys) of one layer and head, counted from 1 as in all figures; None: the average."""
         for what, number, many in (("Layer", layer, self.layers), ("Head", head, self.heads)):
-            if number is not None and not 1 <= number <= many:
-                raise RegardError(f"{what} of attention map '{self.name}' must be between 1 and {many}, got {number}.")
+            check_choice(f"{what} of attention map '{self.name}'", number, many)
         layers, heads = (slice(None) if at is None else slice(at - 1, at) for at in (layer, head))
         mean: NDArray[np.float64] = self.weights[layers, heads].mean(axis=(0, 1), dtype=np.float64)
         return mean

@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.draw.panels import CaptionAttention, CaptionLayer, CaptionWord
+from regard.draw.page import write_caption_page
+from regard.draw.panels import CaptionAttention, CaptionLayer, CaptionWord, draw_caption_attention
 from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.explain.images import Pixel, Shape, image_batch, source_name
@@ -38,16 +39,11 @@ CROP_NOTE_THRESHOLD = 0.99  # The center crop is reported if less than this frac
 WordRanges = list[range]  # Token indices of each word.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CaptionExplanation(Explanation):
     """Explanation of the caption of one image."""
 
-    caption_attention: CaptionAttention | None = None
-
-    @property
-    def attention(self) -> CaptionAttention:
-        assert self.caption_attention is not None
-        return self.caption_attention
+    attention: CaptionAttention
 
     @property
     def values(self) -> dict[str, Any]:
@@ -64,13 +60,9 @@ class CaptionExplanation(Explanation):
         return super().save(path, layer, head)
 
     def _write_page(self, path: Path) -> Path:
-        from regard.draw.page import write_caption_page
-
         return write_caption_page(self.attention, path, self.heading, self.title, self.facts)
 
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
-        from regard.draw.panels import draw_caption_attention
-
         about = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
         return draw_caption_attention(self.attention, path, f"{self.heading}: {self.title}", about, layer, head)
 
@@ -118,7 +110,7 @@ def explain_caption(
         facts["occlusion sensitivity"] = OCCLUSION_NOTE
     attention = CaptionAttention(image, words, layers, method)
     title = f"{source_name(source)} → {text.decode([ids])[0]}"
-    return CaptionExplanation(title, (), facts, caption_attention=attention)
+    return CaptionExplanation(title, (), facts, attention=attention)
 
 
 def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:

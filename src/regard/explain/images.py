@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.draw.page import OverlayMap, write_image_page
+from regard.draw.panels import AttentionOverlay, draw_heatmap_overlays, draw_position_similarity
+from regard.draw.text import check_choice
 from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.explain.rollout import (
@@ -279,8 +282,6 @@ class ImageExplanation(Explanation):
         return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
 
     def _write_page(self, path: Path) -> Path:
-        from regard.draw.page import OverlayMap, write_image_page
-
         first = self.extents[0] if self.extents else (1.0, 1.0)
         stored: list[Any] = [layer for stage in self.stages for layer in stage.stored_maps]
         layers = zip(
@@ -303,18 +304,21 @@ class ImageExplanation(Explanation):
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
         """Draw the methods and the selected attention maps: averages over heads, one head of each layer, or all heads of a
         layer."""
-        from regard.draw.panels import AttentionOverlay, draw_heatmap_overlays, draw_position_similarity
-
-        self._check_layer_head(layer, head)
+        if self.attention:
+            check_choice("Layer", layer, len(self.attention))
+            heads = len(self.attention[layer - 1]) if layer is not None else max(map(len, self.attention))
+            check_choice("Head", head, heads)
+        elif layer is not None or head is not None:
+            raise RegardError("This model has no attention, so layers and heads cannot be selected.")
         first = self.extents[0] if self.extents else (1.0, 1.0)
         maps = [(METHODS[name][1], grid, first) for name, grid in self.method_maps.items()]
         named = zip(self.layer_names, self.attention, self.extents, strict=True)
-        for number, (name, heads, extent) in enumerate(named, 1):
+        for number, (name, weights, extent) in enumerate(named, 1):
             if layer is head is None:
-                maps.append((name, heads.mean(0), extent))
+                maps.append((name, weights.mean(0), extent))
             elif layer in (None, number):
-                chosen = range(1, len(heads) + 1) if head is None else [head] * (head <= len(heads))
-                maps += [(f"{name}, head {n}", heads[n - 1], extent) for n in chosen]
+                chosen = range(1, len(weights) + 1) if head is None else [head] * (head <= len(weights))
+                maps += [(f"{name}, head {n}", weights[n - 1], extent) for n in chosen]
         panels = [AttentionOverlay(self.image, grid, name, extent) for name, grid, extent in maps]
         for place in self.extra_paths(path):
             draw_position_similarity(self.position_similarity, place)
@@ -325,18 +329,6 @@ class ImageExplanation(Explanation):
         about += [METHODS[name][3] for name in self.method_maps]
         mark = relative_position(self.query_pixel, self.image)
         return draw_heatmap_overlays(panels, path, self.title, "; ".join(about), unit=None, mark=mark)
-
-    def _check_layer_head(self, layer: int | None, head: int | None) -> None:
-        if not self.attention:
-            if layer is not None or head is not None:
-                raise RegardError("This model has no attention, so layers and heads cannot be selected.")
-            return
-        many = len(self.attention)
-        if layer is not None and not 1 <= layer <= many:
-            raise RegardError(f"Layer must be between 1 and {many}, got {layer}.")
-        heads = len(self.attention[layer - 1]) if layer is not None else max(map(len, self.attention))
-        if head is not None and not 1 <= head <= heads:
-            raise RegardError(f"Head must be between 1 and {heads}, got {head}.")
 
 
 Pixel = tuple[int, int]  # Row and column.

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from regard.data.points.cloud import PointCloud
-from regard.draw.point_cloud import CloudAttention, NeighborAttention
+from regard.draw.point_cloud import CloudAttention, NeighborAttention, draw_neighbors, write_neighbors_page
+from regard.draw.text import check_choice
 from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.nn.recording import record_attention
@@ -35,17 +36,16 @@ PAGE_NOTE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CloudExplanation(Explanation):
     """Explanation of one point cloud."""
 
-    attention: CloudAttention | None = None
+    attention: CloudAttention
 
     @property
     def values(self) -> dict[str, Any]:
         """Values for JSON: attention weights of the query point in each layer, by the index of the key point in the file."""
         attention = self.attention
-        assert attention is not None
         origins = np.arange(len(attention.coordinates)) if attention.file_index is None else attention.file_index
         layers = []
         for layer in attention.layers:
@@ -58,21 +58,14 @@ class CloudExplanation(Explanation):
         return {"title": self.title, "facts": self.facts, "query_point": query_point, "layers": layers}
 
     def _write_page(self, path: Path) -> Path:
-        from regard.draw.point_cloud import write_neighbors_page
-
-        assert self.attention is not None
         return write_neighbors_page(self.attention, path, self.title, PAGE_NOTE, self.facts)
 
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
-        from regard.draw.point_cloud import draw_neighbors
-
-        assert self.attention is not None
         if head is not None:
             raise RegardError(
                 "Attention between points is averaged over channels, so heads cannot be selected. Remove --head."
             )
-        if layer is not None and not 1 <= layer <= len(self.attention.layers):
-            raise RegardError(f"Layer must be between 1 and {len(self.attention.layers)}, got {layer}.")
+        check_choice("Layer", layer, len(self.attention.layers))
         about = [f"{name}: {value}" for name, value in self.facts.items()]
         about.append("attention over the k nearest neighbors, averaged over channels")
         return draw_neighbors(self.attention, path, f"Attention of a point: {self.title}", "; ".join(about), layer)
