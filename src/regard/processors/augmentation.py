@@ -91,7 +91,7 @@ def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDA
     left, top = rng.random(count) * (1 - width), rng.random(count) * (1 - height)
     mirrored = (rng.random(count) < 0.5) & augment.flip
     rng.random(count)  # unused: a seed keeps its other numbers
-    colours = 1 + augment.color_jitter * (2 * rng.random((3, count)) - 1)
+    color_factors = 1 + augment.color_jitter * (2 * rng.random((3, count)) - 1)
     weight, partner = np.ones(count), rng.permutation(count)
     if augment.mixup:
         weight = rng.beta(augment.mixup, augment.mixup, count)
@@ -101,7 +101,7 @@ def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDA
     share = (chance < 0.5) * (MIN_ERASE_AREA + (augment.erase - MIN_ERASE_AREA) * drawn) * (augment.erase > 0)
     apart = np.exp(math.log(MAX_ERASE_RATIO) * (2 * apart - 1))
     covered = across, along, np.sqrt(share * apart), np.sqrt(share / apart), gray
-    rows = np.stack([left, top, width, height, mirrored, *colours, weight, partner, *moved, *covered], axis=1)
+    rows = np.stack([left, top, width, height, mirrored, *color_factors, weight, partner, *moved, *covered], axis=1)
     return rows.astype(np.float32)
 
 
@@ -119,20 +119,24 @@ def augment_images(
     new = (size, size) if isinstance(size, int) else size
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         augment_params = augment_params.float()
-        found = _crop_resize(x.float(), augment_params, new) / 255
+        x = _crop_resize(x.float(), augment_params, new) / 255
         if augment is None or augment.color_jitter:
-            found = _jitter_color(found, augment_params)
+            # brightness, then contrast around the mean gray value, then saturation around the gray value of each pixel
+            brightness, contrast, saturation = (augment_params[:, at].view(-1, 1, 1, 1) for at in (5, 6, 7))
+            x = x * brightness
+            x = x + (contrast - 1) * (x - _grayscale(x).mean((2, 3), keepdim=True))
+            x = (x + (saturation - 1) * (x - _grayscale(x))).clamp(0, 1)
         if augment is None or augment.erase:
             across, along, wide, high, gray = augment_params[:, 12:17].T
             columns, rows = (
                 ((torch.arange(side, device=x.device) + 0.5) / side - middle[:, None]).abs() < extent[:, None] / 2
                 for side, middle, extent in ((new[1], across, wide), (new[0], along, high))
             )
-            found = torch.where((rows[:, :, None] & columns[:, None, :])[:, None], gray.view(-1, 1, 1, 1), found)
+            x = torch.where((rows[:, :, None] & columns[:, None, :])[:, None], gray.view(-1, 1, 1, 1), x)
         if augment is None or augment.mixup:
             weight, partner = mixup_weights(augment_params)
-            found = torch.lerp(found[partner], found, weight.view(-1, 1, 1, 1))
-        return found
+            x = torch.lerp(x[partner], x, weight.view(-1, 1, 1, 1))
+        return x
 
 
 def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -168,11 +172,11 @@ def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, 
     return (down - below).clamp(0.5, height - 0.5), (across - right).clamp(0.5, width - 0.5)
 
 
-def _resample_weights(centres: Tensor, share: Tensor, old: int, new: int) -> Tensor:
+def _resample_weights(centers: Tensor, share: Tensor, old: int, new: int) -> Tensor:
     """(B, new, old) weights of the old pixels in each new pixel."""
     reach = (share * (old / new)).clamp(min=1).view(-1, 1, 1)
-    middles = torch.arange(old, device=centres.device, dtype=torch.float32) + 0.5
-    weights = (1 - (middles - centres[:, :, None]).abs() / reach).clamp(min=0)
+    middles = torch.arange(old, device=centers.device, dtype=torch.float32) + 0.5
+    weights = (1 - (middles - centers[:, :, None]).abs() / reach).clamp(min=0)
     return weights / weights.sum(2, keepdim=True)
 
 
@@ -184,15 +188,6 @@ def _crop_resize(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
     narrow = torch.bmm(x.reshape(batch, channels * height, width), columns.mT).view(batch, channels, height, new[1])
     # per channel: a single product for all channels would copy the row matrices three times
     return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)
-
-
-def _jitter_color(x: Tensor, changes: Tensor) -> Tensor:
-    """Scale brightness, then contrast around the mean gray value, then saturation around the gray value of each pixel."""
-    brightness, contrast, saturation = (changes[:, place].view(-1, 1, 1, 1) for place in (5, 6, 7))
-    x = x * brightness
-    x = x + (contrast - 1) * (x - _grayscale(x).mean((2, 3), keepdim=True))
-    x = x + (saturation - 1) * (x - _grayscale(x))
-    return x.clamp(0, 1)
 
 
 def _grayscale(x: Tensor) -> Tensor:

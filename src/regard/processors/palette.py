@@ -221,24 +221,28 @@ def kmeans(points: Colors, weights: npt.NDArray[np.float64], count: int, rng: np
     points, an iteration uses a random batch, and a center is the mean of all points assigned so far (Sculley 2010)."""
     if len(points) <= count:
         return points
-    centres = _kmeans_init(points, weights, count, rng)
+    centers = _kmeans_init(points, weights, count, rng)
     whole, chances = len(points) <= KMEANS_BATCH, weights / weights.sum()
     seen, before = np.zeros(count), None
     for _ in range(3 * KMEANS_ITERATIONS if whole else KMEANS_ITERATIONS):
         rows = np.arange(len(points)) if whole else rng.choice(len(points), KMEANS_BATCH, p=chances)
         own = weights if whole else np.ones(KMEANS_BATCH)
-        nearest, far = _assign_clusters(points[rows], centres)
+        # ties are irrelevant here, so a faster matrix product is used
+        step, sizes = max(MAX_DISTANCES // len(centers), 1), (centers**2).sum(1)
+        used, starts = points[rows], range(0, len(rows), step)
+        nearest = np.concatenate([(sizes - 2 * used[at : at + step] @ centers.T).argmin(1) for at in starts])
+        far = ((used - centers[nearest]) ** 2).sum(1)
         if whole and before is not None and np.array_equal(nearest, before):
             break
         before, seen = nearest, np.zeros(count) if whole else seen
         mass = np.bincount(nearest, own, count)
         seen = seen + mass
-        sums = np.stack([np.bincount(nearest, own * points[rows, c], count) for c in range(3)], 1)
+        sums = np.stack([np.bincount(nearest, own * used[:, c], count) for c in range(3)], 1)
         here = mass > 0
-        centres[here] += (sums[here] - mass[here, None] * centres[here]) / seen[here, None]
+        centers[here] += (sums[here] - mass[here, None] * centers[here]) / seen[here, None]
         if whole and not here.all():  # one empty cluster per iteration moves to the point with the largest error
-            centres[np.argmin(here)] = points[np.argmax(far * own)]
-    return np.unique(centres, axis=0)
+            centers[np.argmin(here)] = points[np.argmax(far * own)]
+    return np.unique(centers, axis=0)
 
 
 def _kmeans_init(points: Colors, weights: npt.NDArray[np.float64], count: int, random: np.random.Generator) -> Colors:
@@ -254,11 +258,3 @@ def _kmeans_init(points: Colors, weights: npt.NDArray[np.float64], count: int, r
         chances = far * weights
         chosen.append(int(random.choice(len(points), p=chances / chances.sum())))
     return points[chosen].copy()
-
-
-def _assign_clusters(points: Colors, centres: Colors) -> tuple[Ids, npt.NDArray[np.float64]]:
-    """Nearest center of each point, and the squared distance. Ties are irrelevant here, so a faster matrix product is used."""
-    step, sizes = max(MAX_DISTANCES // len(centres), 1), (centres**2).sum(1)
-    starts = range(0, len(points), step)
-    nearest = np.concatenate([(sizes - 2 * points[at : at + step] @ centres.T).argmin(1) for at in starts])
-    return nearest, ((points - centres[nearest]) ** 2).sum(1)

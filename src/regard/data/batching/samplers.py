@@ -124,8 +124,8 @@ class LengthBucketed(BatchSampler):
         random = self._rng(number)
         # The noise is proportional to the length; the 1 shuffles samples of equal length even without noise.
         jittered = self.total_lengths + (1 + self.noise * self.total_lengths) * random.random(len(self.total_lengths))
-        grains = self._split_by_budget(self._balance_sides(_stable_argsort(jittered)))
-        return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
+        micro_batches = self._split_by_budget(self._balance_sides(_stable_argsort(jittered)))
+        return _shuffle(micro_batches, random)
 
     def padded_size(self, micro_batch: Indices) -> int:
         return len(micro_batch) * int(self.side_lengths[micro_batch].max(0).sum())
@@ -141,9 +141,9 @@ class LengthBucketed(BatchSampler):
         bands join smoothly. This removes over half of the padding of sentence pairs, given hundreds of micro-batches.
         """
         total = self.total_lengths[order]
-        grains = int(total.sum()) / self.budget
-        bands = int(3 * grains**0.5)
-        if self.side_lengths.shape[1] == 1 or 2 * bands > grains:
+        num_batches = int(total.sum()) / self.budget
+        bands = int(3 * num_batches**0.5)
+        if self.side_lengths.shape[1] == 1 or 2 * bands > num_batches:
             return order
         filled = np.cumsum(total)
         band = filled * bands // (filled[-1] + 1)
@@ -156,15 +156,15 @@ class LengthBucketed(BatchSampler):
         # Upper bound of rows: the count that fits if all samples are as long as the first.
         most = (self.budget // np.maximum(self.total_lengths[order], 1)).tolist()
         count = np.arange(1, min(self.budget, len(order)) + 1)
-        grains = []
+        micro_batches = []
         start = 0
         while start < len(order):
             peaks = np.maximum.accumulate(sides[start : start + most[start]], axis=0).sum(1)
             padded = np.maximum(peaks, 1) * count[: len(peaks)]
             end = start + int(np.searchsorted(padded, self.budget, side="right"))
-            grains.append(order[start:end])
+            micro_batches.append(order[start:end])
             start = end
-        return grains
+        return micro_batches
 
 
 class PackedSampler(BatchSampler):
@@ -198,16 +198,16 @@ class PackedSampler(BatchSampler):
         sums = np.concatenate(
             [np.zeros((1, self.side_lengths.shape[1]), dtype=np.int64), np.cumsum(self.side_lengths[order], axis=0)]
         )
-        grains, start = [], 0
+        micro_batches, start = [], 0
         while start < len(order):
             ends = [
                 np.searchsorted(sums[:, i], sums[start, i] + room, side="right") - 1
                 for i, room in enumerate(self.shape.row_lengths)
             ]
             end = min(*map(int, ends), start + self.max_documents)
-            grains.append(order[start:end])
+            micro_batches.append(order[start:end])
             start = end
-        return grains
+        return micro_batches
 
     def padded_size(self, micro_batch: Indices) -> int:
         return sum(self.shape.row_lengths)
@@ -252,11 +252,11 @@ class FixedShape(BatchSampler):
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._rng(number)
-        grains: list[Indices] = []
+        micro_batches: list[Indices] = []
         for block, members in zip(self.bucket_shapes, self.bucket_members, strict=True):
             mixed = members[_stable_argsort(random.random(len(members)))]
-            grains += np.split(mixed, range(block.num_documents, len(mixed), block.num_documents))
-        return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
+            micro_batches += np.split(mixed, range(block.num_documents, len(mixed), block.num_documents))
+        return _shuffle(micro_batches, random)
 
     def shape_of(self, micro_batch: Indices) -> PaddedShape:
         return self.bucket_shapes[self.bucket_index[micro_batch[0]]]
@@ -319,14 +319,18 @@ class SortedUniform(Uniform):
         size = self.batch_size * self.SORT_WINDOW
         parts = [whole[start : start + size] for start in range(0, len(whole), size)]
         ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
-        grains = np.split(ordered, len(ordered) // self.batch_size)
+        micro_batches = np.split(ordered, len(ordered) // self.batch_size)
         random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
-        return [grains[place] for place in _stable_argsort(random.random(len(grains)))]
+        return _shuffle(micro_batches, random)
 
     def padding_fraction(self) -> float:
-        grains = [self.lengths[grain[:, 0]] for grain in self.epoch(0)]
-        padded = sum(len(grain) * int(grain.max()) for grain in grains)
-        return 1 - sum(int(grain.sum()) for grain in grains) / padded if padded else 0.0
+        lengths = [self.lengths[micro_batch[:, 0]] for micro_batch in self.epoch(0)]
+        padded = sum(len(rows) * int(rows.max()) for rows in lengths)
+        return 1 - sum(int(rows.sum()) for rows in lengths) / padded if padded else 0.0
+
+
+def _shuffle(micro_batches: list[Indices], random: np.random.Generator) -> list[Indices]:
+    return [micro_batches[place] for place in _stable_argsort(random.random(len(micro_batches)))]
 
 
 def _stable_argsort(keys: npt.NDArray[np.float64]) -> Indices:

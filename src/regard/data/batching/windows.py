@@ -195,27 +195,27 @@ def count_documents(segments: Segments) -> int:
 
 def single_segments(segments: Segments, max_length: int, rng: np.random.Generator) -> SegmentPairs:
     """Windows of all segments, without second texts."""
-    stretches, _ = cut_windows(segments[:, :2], max_length, rng)
-    none = np.zeros((len(stretches), 3), dtype=np.int64)
-    return np.concatenate([stretches, none], axis=1)
+    windows, _ = cut_windows(segments[:, :2], max_length, rng)
+    none = np.zeros((len(windows), 3), dtype=np.int64)
+    return np.concatenate([windows, none], axis=1)
 
 
 def segment_pairs(segments: Segments, max_length: int, rng: np.random.Generator) -> SegmentPairs:
     """Pairs of a text and the next text (label 0) or a random text (label 1), each with probability 0.5.
 
     With a single document, all pairs have the next text and the label `IGNORE`."""
-    stretches, begins = cut_windows(segments[:, :2], max_length, rng)
-    long = stretches[:, 1] - stretches[:, 0] > 1
-    stretches, own = stretches[long], segments[np.searchsorted(segments[:, 0], begins[long])]
-    middle = stretches[:, 0] + rng.integers(1, np.maximum(stretches[:, 1] - stretches[:, 0], 2))
-    rows = np.stack([stretches[:, 0], middle, middle, stretches[:, 1], np.zeros_like(middle)], axis=1)
+    windows, begins = cut_windows(segments[:, :2], max_length, rng)
+    long = windows[:, 1] - windows[:, 0] > 1
+    windows, own = windows[long], segments[np.searchsorted(segments[:, 0], begins[long])]
+    middle = windows[:, 0] + rng.integers(1, np.maximum(windows[:, 1] - windows[:, 0], 2))
+    rows = np.stack([windows[:, 0], middle, middle, windows[:, 1], np.zeros_like(middle)], axis=1)
     if count_documents(segments) < 2:
         rows[:, 4] = IGNORE
         return rows
     other = rng.random(len(rows)) < 0.5
     rows[other, 4] = 1
-    last = stretches[:, 1] == own[:, 1]
-    rows[other, 2:4] = sample_negatives(segments, own[other, 2], (stretches[:, 1] - middle)[other], last[other], rng)
+    last = windows[:, 1] == own[:, 1]
+    rows[other, 2:4] = sample_negatives(segments, own[other, 2], (windows[:, 1] - middle)[other], last[other], rng)
     return rows
 
 

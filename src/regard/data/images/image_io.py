@@ -98,7 +98,7 @@ def image_to_array(image: Image.Image) -> NDArray[np.uint8]:
 
 def inspect_image(
     source: str | bytes, location: Location | None = None, full: bool = True
-) -> tuple[NDArray[np.uint8], ImageInfo]:  # fmt: skip
+) -> tuple[NDArray[np.uint8], ImageInfo]:
     """RGB array, (H, W, 3), and properties of the file; `full=False` skips the slow checks (animated, transparent)."""
     with _open_image(source, location, 0, full) as (image, facts):
         return _to_rgb(image), facts
@@ -294,9 +294,9 @@ def _to_smallest_uint(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.ui
 
 
 def _colors_to_classes(
-    pixels: NDArray[np.uint8], colours: Mapping[Color, int] | None
+    pixels: NDArray[np.uint8], colors: Mapping[Color, int] | None
 ) -> NDArray[np.uint8] | NDArray[np.uint16]:
-    if not colours:
+    if not colors:
         if (pixels == pixels[:, :, :1]).all():
             return np.ascontiguousarray(pixels[:, :, 0])
         raise FileFormatError(
@@ -304,7 +304,7 @@ def _colors_to_classes(
             'Add classes.json to the mask folder: {"classes": ["road", …], "colors": [[128, 64, 128], …]}.',
         )
     codes = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
-    known = sorted((r << 16 | g << 8 | b, value) for (r, g, b), value in colours.items())
+    known = sorted((r << 16 | g << 8 | b, value) for (r, g, b), value in colors.items())
     keys, values = (np.array(side, dtype=np.uint32) for side in zip(*known, strict=True))
     at = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
     strange = keys[at] != codes

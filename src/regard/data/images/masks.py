@@ -124,15 +124,15 @@ def read_classes(path: str | Path) -> ClassMap:
     return found
 
 
-def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color], void: Sequence[int]) -> ClassMap:
+def _build_class_map(named: Sequence[tuple[int, str]], colors: Sequence[Color], void: Sequence[int]) -> ClassMap:
     """`ClassMap` of (mask value, name) pairs; names in `VOID_NAMES` are void."""
     ignored = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
     kept = [(value, name) for value, name in named if value not in ignored]
     if any(not 0 <= value <= 65535 for value, _ in named):
         raise DataError("class ids must be between 0 and 65,535.")
-    if colours and len(colours) != len(named):
-        raise DataError(f"expected one color per class, got {len(colours)} colors for {len(named)} classes.")
-    painted = tuple((colour, value) for colour, (value, _) in zip(colours, named, strict=bool(colours)))
+    if colors and len(colors) != len(named):
+        raise DataError(f"expected one color per class, got {len(colors)} colors for {len(named)} classes.")
+    painted = tuple((color, value) for color, (value, _) in zip(colors, named, strict=bool(colors)))
     if len(dict(painted)) < len(painted):
         raise DataError("two classes have the same color.")
     return ClassMap(tuple(name for _, name in kept), tuple(value for value, _ in kept), tuple(sorted(ignored)), painted)
@@ -140,16 +140,16 @@ def _build_class_map(named: Sequence[tuple[int, str]], colours: Sequence[Color],
 
 def _read_text(path: Path) -> ClassMap:
     texts = [text.strip() for _, text in read_lines(path) if text.strip() and not text.lstrip().startswith("#")]
-    names, colours = texts, list[Color]()
+    names, colors = texts, list[Color]()
     for form, name_at, first in ((_COLOR_FIRST, 4, 1), (_COLOR_LAST, 1, 2)):
-        found = [form.fullmatch(text) for text in names]
-        if names and all(found) and not colours:
-            colours = [_parse_color([int(match[first + n]) for n in range(3)]) for match in found if match]
-            names = [match[name_at].rstrip(" ,:") for match in found if match]
+        matches = [form.fullmatch(text) for text in names]
+        if names and all(matches) and not colors:
+            colors = [_parse_color([int(match[first + n]) for n in range(3)]) for match in matches if match]
+            names = [match[name_at].rstrip(" ,:") for match in matches if match]
     numbers = [_NUMBERED_NAME.fullmatch(name) for name in names]
     if names and all(numbers):
-        return _build_class_map([(int(match[1]), match[2]) for match in numbers if match], colours, ())
-    return _build_class_map(list(enumerate(names)), colours, ())
+        return _build_class_map([(int(match[1]), match[2]) for match in numbers if match], colors, ())
+    return _build_class_map(list(enumerate(names)), colors, ())
 
 
 def _parse_color(value: Sequence[int]) -> Color:

@@ -100,10 +100,9 @@ class StoreWriter:
             file.flush()
             os.fsync(file.fileno())
             files[name] = {"size": os.fstat(file.fileno()).st_size, "checksum": self._checksums[name].hexdigest()}
-        return {
-            "version": VERSION, "rows": self.num_rows, "kinds": {side: kind.str for side, kind in self.dtypes.items()},
-            "files": files, "facts": dict(metadata),
-        }  # fmt: skip
+        kinds = {side: kind.str for side, kind in self.dtypes.items()}
+        manifest = {"version": VERSION, "rows": self.num_rows, "kinds": kinds}
+        return {**manifest, "files": files, "facts": dict(metadata)}
 
 
 def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner: object = None) -> TokenStore:

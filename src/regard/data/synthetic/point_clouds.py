@@ -96,7 +96,7 @@ def solid_mesh(split: str, index: int) -> Mesh:
 
 def solid_cloud(
     split: str, index: int, points: int = 1024, noise: float = 0.01, holes: int = 1, rotation_mode: RotationMode = "any"
-) -> PointCloud:  # fmt: skip
+) -> PointCloud:
     """Point cloud of a solid with normals; `noise` is relative to the radius, and each hole removes some points."""
     scan = scan_mesh(
         solid_mesh(split, index),

@@ -128,9 +128,14 @@ def _wall(chance: UniformFn, length: float, high: float) -> Mesh:
     if not opens:
         return part(-half, half, 0, high)
     left, right = max(middle - width / 2, -half), min(middle + width / 2, half)
-    return merge_meshes([
-        part(-half, left, 0, high), part(right, half, 0, high), part(left, right, top, high), part(left, right, 0, low),
-    ])  # fmt: skip
+    return merge_meshes(
+        [
+            part(-half, left, 0, high),
+            part(right, half, 0, high),
+            part(left, right, top, high),
+            part(left, right, 0, low),
+        ]
+    )
 
 
 def _place_table(chance: UniformFn, wide: float, deep: float, taken: list[Footprint]) -> TableSpec | None:
@@ -299,7 +304,7 @@ def sample_room(split: str, index: int) -> Room:
 
 def room_cloud(
     split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, rotation_mode: RotationMode = "up"
-) -> PointCloud:  # fmt: skip
+) -> PointCloud:
     """Labeled point cloud of a room with colors and normals; `noise` is in meters, and each hole removes some points."""
     room = sample_room(split, index)
     labels = np.array([CLASSES.index(item.kind) for item in room.objects])

@@ -162,10 +162,7 @@ class TextTokenizer:
     @classmethod
     def from_characters(cls, texts: Iterable[str]) -> TextTokenizer:
         """One token per character of the texts, sorted by code point, and the end-of-text token."""
-        found: set[str] = set()
-        for text in texts:
-            found.update(text)
-        backend = build_word_level(found, words=False)
+        backend = build_word_level(set(chain.from_iterable(texts)), words=False)
         backend.add_special_tokens([END_OF_TEXT])
         return cls(backend)
 
@@ -173,12 +170,12 @@ class TextTokenizer:
     def from_words(cls, texts: Iterable[str], words: bool = True) -> TextTokenizer:
         """SPECIAL_TOKENS and one token per whitespace-separated word, or one token per character if `words` is false or no
         text contains whitespace."""
-        letters, found = set[str](), set[str]()
+        letters, distinct_words = set[str](), set[str]()
         for text in texts:
             letters.update(text)
-            found.update(text.split())
+            distinct_words.update(text.split())
         words = words and any(letter.isspace() for letter in letters)
-        return cls(build_word_level(found if words else letters, words)).with_special_tokens(SPECIAL_TOKENS)
+        return cls(build_word_level(distinct_words if words else letters, words)).with_special_tokens(SPECIAL_TOKENS)
 
     @classmethod
     def train_wordpiece(cls, texts: Iterable[str], vocabulary: int, lowercase: bool = True) -> TextTokenizer:
@@ -195,16 +192,14 @@ class TextTokenizer:
         RoFormer's jieba segmentation of Chinese words is not supported: the tokenizer is loaded as BERT's, with a note."""
         path = Path(path)
         file = path / "tokenizer.json" if path.is_dir() else path
-        found = None if file.name == "tokenizer.json" and file.exists() else find_files(path)
-        if not found and not file.exists():
-            raise DataError(
-                "tokenizer not found.", file,
-                advice="Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt.",
-            )  # fmt: skip
+        files = None if file.name == "tokenizer.json" and file.exists() else find_files(path)
+        if not files and not file.exists():
+            advice = "Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt."
+            raise DataError("tokenizer not found.", file, advice=advice)
         # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
-        settings = read_tokenizer_settings(file.parent) if found or file.name == "tokenizer.json" else {}
-        if found:
-            backend = read_tokenizer(found, end=END_OF_TEXT)
+        settings = read_tokenizer_settings(file.parent) if files or file.name == "tokenizer.json" else {}
+        if files:
+            backend = read_tokenizer(files, end=END_OF_TEXT)
         else:
             try:
                 backend = Tokenizer.from_file(str(file))
@@ -274,14 +269,12 @@ class TextTokenizer:
     @cached_property
     def template(self) -> TokenTemplate:
         """Special tokens around a text or a pair: as in tokenizer.json, otherwise BERT's for WordPiece, else RoBERTa's."""
-        if (found := template_of(self.backend)) is not None:
-            return found
+        if (template := template_of(self.backend)) is not None:
+            return template
         start, end = (() if (number := self.special_id(role)) is None else (number,) for role in ("start", "end"))
-        return (
-            TokenTemplate(start, end, end, 1)
-            if self.token_format is TokenFormat.WORDPIECE
-            else TokenTemplate(start, end + end, end, 0)
-        )
+        if self.token_format is TokenFormat.WORDPIECE:
+            return TokenTemplate(start, end, end, 1)
+        return TokenTemplate(start, end + end, end, 0)
 
     def fingerprint(self) -> str:
         """Hash of the tokenizer without post-processor: equal hashes mean equal token ids for any text."""
@@ -336,11 +329,11 @@ class TextTokenizer:
             unit = re.compile(r"\S+" if self.token_format is TokenFormat.WORDPIECE else r"[\s\S]")
             spans = ([match.span() for match in unit.finditer(text)] for text in texts)
             return list(zip(self.encode(texts), spans, strict=True))
-        found = []
+        rows = []
         for text, item in zip(texts, self._encode_batches(texts, self._plain_backend.encode_batch), strict=True):
             is_whitespace = None if self._whitespace_tokens is None else self._whitespace_tokens[item.ids]
-            found.append((item.ids, trim_spans(text, item.offsets, is_whitespace)))
-        return found
+            rows.append((item.ids, trim_spans(text, item.offsets, is_whitespace)))
+        return rows
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> list[tuple[list[int], list[int]]]:
         """Token ids of split words, and the word index of each token; a word without tokens becomes the unknown token.
@@ -459,9 +452,12 @@ class TextTokenizer:
 def _train_bpe(backend: Tokenizer, texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> None:
     """Train with all 256 bytes in the vocabulary."""
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=list(special), show_progress=False, min_frequency=2,
+        vocab_size=vocabulary,
+        special_tokens=list(special),
+        show_progress=False,
+        min_frequency=2,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     try:
         backend.train_from_iterator(texts, trainer)
     except UnicodeEncodeError as error:
