@@ -76,18 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONG = (
-    "golden",
-    "benchmarks",
-    "compile",
-    "shapes",
-    "systems",
-    "training",
-    "faults",
-    "triton",
-    "start",
-    "cli",
+    "golden", "benchmarks", "compile", "shapes", "systems", "training", "faults", "triton", "start", "cli",
     "image_tasks",
-)
+)  # fmt: skip
 """The slowest test files, which run first to balance the workers."""
 
 
@@ -148,13 +139,9 @@ TINY = (
 """Settings of a model with a training step of a few milliseconds."""
 
 TWELVE = (
-    "train.steps=12",
-    "train.eval_every=4",
-    "train.log_every=2",
-    "data.valid_fraction=0.1",
-    "data.eval_samples=2",
+    "train.steps=12", "train.eval_every=4", "train.log_every=2", "data.valid_fraction=0.1", "data.eval_samples=2",
     "decode.max_extra_tokens=5",
-)
+)  # fmt: skip
 """Settings of a short run with three validations and checkpoints."""
 
 Pairs = list[tuple[str, str]]

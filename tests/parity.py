@@ -254,14 +254,9 @@ ALIKE = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "i
 TOKENS = {"cls_token_id": 2, "sep_token_id": 3, "mask_token_id": 4, "attn_implementation": "eager"}
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "sep_token_id": 2, "eos_token_id": 2, "mask_token_id": 4}
 GPT = {
-    "n_embd": 12,
-    "n_layer": 3,
-    "n_head": 3,
-    "vocab_size": 37,
-    "n_positions": 19,
-    "bos_token_id": 36,
+    "n_embd": 12, "n_layer": 3, "n_head": 3, "vocab_size": 37, "n_positions": 19, "bos_token_id": 36,
     "eos_token_id": 36,
-}
+}  # fmt: skip
 BIT = {
     "model_type": "bit", "layer_type": "bottleneck", "global_padding": "same", "embedding_dynamic_padding": True,
     "depths": [1, 2, 1], "embedding_size": 8, "hidden_sizes": [32, 64, 128], "num_groups": 4, "num_channels": 2,

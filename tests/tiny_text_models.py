@@ -27,13 +27,9 @@ SMALL = (
     "model.attention_dropout=0", "model.embedding_dropout=0", "data.vocab_size=290", "train.precision=float32",
 )  # fmt: skip
 QUICK = (
-    "train.lr=1e-2",
-    "train.batch_tokens=128",
-    "train.eval_every=20",
-    "train.log_every=10",
-    "data.valid_fraction=0.2",
+    "train.lr=1e-2", "train.batch_tokens=128", "train.eval_every=20", "train.log_every=10", "data.valid_fraction=0.2",
     "train.precision=float32",
-)
+)  # fmt: skip
 """Settings of a tiny model for fast tests."""
 
 

@@ -105,19 +105,14 @@ WAYS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.4},
     {"do_sample": True, "seed": 3},
     {
-        "do_sample": True,
-        "num_return_sequences": 3,
-        "top_k": 9,
-        "top_p": 0.9,
-        "min_p": 0.02,
-        "temperature": 1.5,
+        "do_sample": True, "num_return_sequences": 3, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "temperature": 1.5,
         "repetition_penalty": 1.3,
     },
     {"num_beams": 3, "num_return_sequences": 3},
     {"num_beams": 2, "num_return_sequences": 2, "repetition_penalty": 0.6, "early_stopping": "never"},
     {"forced_eos": True},
     {"num_beams": 3, "num_return_sequences": 2, "early_stopping": "always", "forced_eos": True},
-]
+]  # fmt: skip
 STREAMS = [
     {},
     {"forced_eos": True},

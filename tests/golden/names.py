@@ -30,21 +30,13 @@ ENCODER: dict[str, Any] = {**SEQ, "attention_dropout": 0.1, "head_dropout": 0.1}
 GPT: dict[str, Any] = {**SEQ, "attention_dropout": 0.1, "embedding_dropout": 0.1}
 REPEATED: dict[str, Any] = {"width": 12, "num_steps": 3, "act_max_steps": 4, "heads": 3, "ffn_dim": 20, "dropout": 0.2}
 VIT: dict[str, Any] = {
-    "image_size": 16,
-    "patch_size": 4,
-    "width": 12,
-    "depth": 4,
-    "heads": 3,
-    "ffn_dim": 20,
-    "dropout": 0.2,
-}
+    "image_size": 16, "patch_size": 4, "width": 12, "depth": 4, "heads": 3, "ffn_dim": 20, "dropout": 0.2,
+}  # fmt: skip
 RESNET: dict[str, Any] = {"stem_channels": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1]}
 CAPTION: dict[str, Any] = {
-    "image_size": 32,
-    "max_length": 24,
-    "encoder": "resnet-tiny",
+    "image_size": 32, "max_length": 24, "encoder": "resnet-tiny",
     "encoder_config": {**RESNET, "stem_stride": 2},
-}
+}  # fmt: skip
 EYES: dict[str, Any] = {"patch_size": 8, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20}
 
 TINY: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,122 +49,49 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
     "s07": ("roformer-mini", {**ENCODER, "embedding_dim": 8}),
     "s08": ("longformer-mini", {**ENCODER, "attention_window": [4, 8]}),
     "s09": ("vit-tiny", {**VIT, "attention_dropout": 0.1, "head_dropout": 0.1}),
-    "s10": (
-        "hybrid-tiny",
-        {
-            "image_size": 16,
-            "backbone_depths": [1, 1],
-            "stem_channels": 8,
-            "norm_groups": 4,
-            "width": 12,
-            "depth": 2,
-            "heads": 3,
-            "ffn_dim": 20,
-            "dropout": 0.2,
-            "attention_dropout": 0.1,
-        },
-    ),
+    "s10": ("hybrid-tiny", {
+        "image_size": 16, "backbone_depths": [1, 1], "stem_channels": 8, "norm_groups": 4, "width": 12, "depth": 2,
+        "heads": 3, "ffn_dim": 20, "dropout": 0.2, "attention_dropout": 0.1,
+    }),
     "s11": ("resnet-18", {**RESNET, "image_size": 32, "head_dropout": 0.2}),
-    "s12": (
-        "bit-50",
-        {
-            "image_size": 16,
-            "stem_channels": 8,
-            "widths": [32, 32, 32, 32],
-            "depths": [1, 1, 1, 1],
-            "norm_groups": 4,
-            "head_dropout": 0.2,
-        },
-    ),
-    "s13": (
-        "swin-mini",
-        {
-            "image_size": 16,
-            "patch_size": 2,
-            "width": 8,
-            "depths": [2, 2, 1, 1],
-            "heads": [2, 1, 4, 8],
-            "window_size": 3,
-            "dropout": 0.2,
-            "attention_dropout": 0.1,
-            "drop_path": 0.2,
-        },
-    ),
-    "s14": (
-        "imagegpt-mini",
-        {
-            "image_size": 5,
-            "num_colors": 11,
-            "width": 12,
-            "depth": 2,
-            "heads": 3,
-            "ffn_dim": 20,
-            "dropout": 0.2,
-            "attention_dropout": 0.1,
-            "embedding_dropout": 0.1,
-        },
-    ),
+    "s12": ("bit-50", {
+        "image_size": 16, "stem_channels": 8, "widths": [32, 32, 32, 32], "depths": [1, 1, 1, 1], "norm_groups": 4,
+        "head_dropout": 0.2,
+    }),
+    "s13": ("swin-mini", {
+        "image_size": 16, "patch_size": 2, "width": 8, "depths": [2, 2, 1, 1], "heads": [2, 1, 4, 8], "window_size": 3,
+        "dropout": 0.2, "attention_dropout": 0.1, "drop_path": 0.2,
+    }),
+    "s14": ("imagegpt-mini", {
+        "image_size": 5, "num_colors": 11, "width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "dropout": 0.2,
+        "attention_dropout": 0.1, "embedding_dropout": 0.1,
+    }),
     "s15": ("dpt-small", {**VIT, "out_layers": [0, 1, 2, 3], "neck_dims": [8, 8, 8, 8], "fusion_dim": 8}),
-    "s16": (
-        "rnn-tiny",
-        {"width": 10, "embedding_dim": 7, "depth": 2, "dropout": 0.2, "tie_embeddings": "source_target"},
-    ),
-    "s17": (
-        "rnnsearch-tiny",
-        {
-            "width": 10,
-            "encoder_width": 6,
-            "embedding_dim": 7,
-            "attention_dim": 8,
-            "maxout_dim": 9,
-            "dropout": 0.2,
-            "tie_embeddings": "source_target",
-        },
-    ),
-    "s18": (
-        "convs2s-tiny",
-        {
-            "encoder_stages": ["10x3x2", "14x1"],
-            "decoder_stages": ["8x3", "11x2"],
-            "embedding_dim": 12,
-            "output_dim": 9,
-            "dropout": 0.2,
-            "tie_embeddings": "source_target",
-        },
-    ),
+    "s16": ("rnn-tiny", {
+        "width": 10, "embedding_dim": 7, "depth": 2, "dropout": 0.2, "tie_embeddings": "source_target",
+    }),
+    "s17": ("rnnsearch-tiny", {
+        "width": 10, "encoder_width": 6, "embedding_dim": 7, "attention_dim": 8, "maxout_dim": 9, "dropout": 0.2,
+        "tie_embeddings": "source_target",
+    }),
+    "s18": ("convs2s-tiny", {
+        "encoder_stages": ["10x3x2", "14x1"], "decoder_stages": ["8x3", "11x2"], "embedding_dim": 12, "output_dim": 9,
+        "dropout": 0.2, "tie_embeddings": "source_target",
+    }),
     "s19": ("universal-tiny-halting", {**REPEATED, "attention_dropout": 0.1, "ffn_dropout": 0.1}),
     "s20": ("universal-encoder-mini-halting", {**REPEATED, "max_length": 48, "head_dropout": 0.1}),
     "s21": ("caption-fixed-tiny", {**CAPTION, "width": 10, "embedding_dim": 7}),
     "s22": ("caption-attend-tiny", {**CAPTION, "width": 10, "embedding_dim": 7, "attention_dim": 9}),
-    "s23": (
-        "caption-transformer-tiny",
-        {
-            **CAPTION,
-            "width": 16,
-            "depth": 2,
-            "decoder_depth": 2,
-            "heads": 4,
-            "ffn_dim": 20,
-            "attention_dropout": 0.1,
-        },
-    ),
-    "s24": (
-        "caption-vit-tiny",
-        {
-            **CAPTION,
-            "encoder": "vit-tiny",
-            "encoder_config": EYES,
-            "width": 15,
-            "depth": 2,
-            "heads": 3,
-            "ffn_dim": 20,
-        },
-    ),
-    "s25": (
-        "point-tiny",
-        {"widths": [8, 16], "depths": [1, 1], "downsample": [1, 4], "num_neighbors": [4, 4], "share_planes": 4},
-    ),
-}
+    "s23": ("caption-transformer-tiny", {
+        **CAPTION, "width": 16, "depth": 2, "decoder_depth": 2, "heads": 4, "ffn_dim": 20, "attention_dropout": 0.1,
+    }),
+    "s24": ("caption-vit-tiny", {
+        **CAPTION, "encoder": "vit-tiny", "encoder_config": EYES, "width": 15, "depth": 2, "heads": 3, "ffn_dim": 20,
+    }),
+    "s25": ("point-tiny", {
+        "widths": [8, 16], "depths": [1, 1], "downsample": [1, 4], "num_neighbors": [4, 4], "share_planes": 4,
+    }),
+}  # fmt: skip
 """Preset and configuration overrides of each tiny model."""
 
 TASKS_OF: dict[str, tuple[str, ...]] = {
@@ -201,18 +120,10 @@ MODEL = "model."
 """Prefix of configuration fields among the settings of a run."""
 
 TRAINING: dict[str, Any] = {
-    "train.epochs": 0,
-    "train.steps": 4,
-    "train.eval_every": 4,
-    "train.log_every": 1,
-    "train.grad_accum": 2,
-    "train.warmup_steps": 2,
-    "train.batch_tokens": 256,
-    "train.precision": "float32",
-    "data.valid_fraction": 0.2,
-    "data.eval_samples": 2,
-    "decode.num_beams": 1,
-}
+    "train.epochs": 0, "train.steps": 4, "train.eval_every": 4, "train.log_every": 1, "train.grad_accum": 2,
+    "train.warmup_steps": 2, "train.batch_tokens": 256, "train.precision": "float32", "data.valid_fraction": 0.2,
+    "data.eval_samples": 2, "decode.num_beams": 1,
+}  # fmt: skip
 """Settings of every training run of the record."""
 STEP_SIZE: dict[str, dict[str, Any]] = {
     "float64": {"train.lr": 1e-3},
@@ -236,66 +147,33 @@ CASE_SETTINGS: dict[str, dict[str, Any]] = {"s15.t12": {"data.metric_depth": "fa
 
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "r01": ("s01.t01", {"train.packing": "on", "train.lr_schedule": "cosine", "train.weight_decay": 0.1}),
-    "r02": (
-        "s01.t01",
-        {
-            "train.ema_decay": 0,
-            "train.lr_schedule": "linear",
-            "train.label_smoothing": 0,
-            "train.average_checkpoints": 2,
-            "train.eval_every": 2,
-        },
-    ),
-    "r03": (
-        "s06.t05",
-        {
-            "train.freeze": "*position*",
-            "train.lr_overrides": {"head.*": 0.01},
-            "train.grad_clip": 0.1,
-            "train.lr_schedule": "constant",
-        },
-    ),
-    "r04": (
-        "s04.t05",
-        {"train.lm_loss_weight": 0.5, "train.betas": [0.8, 0.9], "train.eps": 1e-6, "data.tokenizer_type": "char"},
-    ),
+    "r02": ("s01.t01", {
+        "train.ema_decay": 0, "train.lr_schedule": "linear", "train.label_smoothing": 0, "train.average_checkpoints": 2,
+        "train.eval_every": 2,
+    }),
+    "r03": ("s06.t05", {
+        "train.freeze": "*position*", "train.lr_overrides": {"head.*": 0.01}, "train.grad_clip": 0.1,
+        "train.lr_schedule": "constant",
+    }),
+    "r04": ("s04.t05", {
+        "train.lm_loss_weight": 0.5, "train.betas": [0.8, 0.9], "train.eps": 1e-6, "data.tokenizer_type": "char",
+    }),
     "r05": ("s06.t04", {"data.whole_word_mask": "true", "data.mask_prob": 0.3, "train.packing": "on", "train.seed": 5}),
-    "r06": (
-        "s09.t10",
-        {
-            "data.crop_scale": 0.5,
-            "data.flip": "true",
-            "data.color_jitter": 0.3,
-            "data.random_erasing": 0.2,
-            "data.mixup": 0.4,
-            "data.shift": 0.1,
-        },
-    ),
+    "r06": ("s09.t10", {
+        "data.crop_scale": 0.5, "data.flip": "true", "data.color_jitter": 0.3, "data.random_erasing": 0.2,
+        "data.mixup": 0.4, "data.shift": 0.1,
+    }),
     "r07": ("s15.t11", {"data.crop_scale": 0.5, "data.flip": "true", "data.color_jitter": 0.3}),
-    "r08": (
-        "s25.t15",
-        {
-            "data.rotate": "any",
-            "data.scale": [0.8, 1.2],
-            "data.jitter": 0.01,
-            "data.point_dropout": 0.2,
-            "data.tilt": 5.0,
-            "data.stretch": 0.1,
-            "data.shift": 0.1,
-            "data.flip": "true",
-        },
-    ),
-    "r09": (
-        "s19.t01",
-        {
-            "model.act": "false",
-            "model.max_position_offset": 5,
-            "model.norm_position": "pre",
-            "model.step_embedding": "learned",
-        },
-    ),
+    "r08": ("s25.t15", {
+        "data.rotate": "any", "data.scale": [0.8, 1.2], "data.jitter": 0.01, "data.point_dropout": 0.2,
+        "data.tilt": 5.0, "data.stretch": 0.1, "data.shift": 0.1, "data.flip": "true",
+    }),
+    "r09": ("s19.t01", {
+        "model.act": "false", "model.max_position_offset": 5, "model.norm_position": "pre",
+        "model.step_embedding": "learned",
+    }),
     "r10": ("s03.t03", {"train.packing": "on", "model.relative_position": "shaw"}),
-}
+}  # fmt: skip
 """Cases trained with other settings."""
 
 STOPPED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -325,18 +203,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v18": ("s17.t01", {"attention_score": "general", "maxout_dim": 7, "tie_embeddings": "all"}),
     "v19": ("s18.t01", {"encoder_stages": ["7x4", "7x2x2"], "decoder_stages": ["7x3"]}),
     "v20": ("s19.t01", {"act_mixing": "accumulated", "norm_position": "pre", "act_epsilon": 0.1}),
-    "v21": (
-        "s19.t01",
-        {"act": False, "norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves"},
-    ),
+    "v21": ("s19.t01", {
+        "act": False, "norm_position": "pre", "step_embedding": "learned", "position_embedding": "halves",
+    }),
     "v22": ("s20.t04", {"act_mixing": "accumulated", "norm_position": "pre"}),
-    "v23": (
-        "s20.t04",
-        {"act": False, "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1},
-    ),
+    "v23": ("s20.t04", {
+        "act": False, "step_embedding": "learned", "position_embedding": "halves", "type_vocab_size": 1,
+    }),
     "v24": ("s23.t14", {"norm_position": "post", "position_embedding": "learned"}),
     "v25": ("s14.t13", {"image_size": 4}),
-}
+}  # fmt: skip
 """Architectures with other configuration fields, recorded as logits and gradients."""
 
 # -- input files of a run
@@ -353,15 +229,8 @@ LOG = {
     "file": "log.jsonl", "kind": "kind", "train": "train", "valid": "valid", "loss": "loss", "norm": "grad_norm", "rate": "lr",
 }  # fmt: skip
 UNCOMPARED = (
-    "kind",
-    "step",
-    "elapsed",
-    "samples",
-    "signature",
-    "averaged_checkpoints",
-    "confusion_matrix",
-    "per_class",
-)
+    "kind", "step", "elapsed", "samples", "signature", "averaged_checkpoints", "confusion_matrix", "per_class",
+)  # fmt: skip
 """Keys of log lines and final scores that are not metrics."""
 CACHE = "REGARD_CACHE"
 SCORES = ("regard.json", "scores")
@@ -416,12 +285,9 @@ DECODING: dict[str, dict[str, Any]] = {
     "sampled": {"do_sample": True, "temperature": 0.9, "top_k": 8, "seed": 3},
 }
 LENGTH: dict[str, dict[str, Any]] = {
-    "t01": {"max_extra_tokens": 3},
-    "t02": {"max_extra_tokens": 3},
-    "t03": {"max_new_tokens": 6},
-    "t13": {},
+    "t01": {"max_extra_tokens": 3}, "t02": {"max_extra_tokens": 3}, "t03": {"max_new_tokens": 6}, "t13": {},
     "t14": {"max_new_tokens": 6},
-}
+}  # fmt: skip
 """Length limits of the generating tasks."""
 
 PRESETS: tuple[str, ...] = (

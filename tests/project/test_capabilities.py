@@ -20,23 +20,14 @@ from regard.data.images.image_io import free_memory
 from regard.nn.recurrent.rnn import run_layer
 
 OPERATORS = {
-    "packed_linear_float32": ("packed_linear",),
-    "packed_linear_bfloat16": ("pack_linear_weight",),
-    "cpu_bfloat16": ("cpu_supports_matmul",),
-    "cpu_float16": ("cpu_supports_matmul",),
-    "autocast_lstm": ("autocast_lstm",),
-    "triton": ("triton_copy",),
-    "cuda_graphs": ("capture_graph",),
-    "cudnn_attention": ("cudnn_attention",),
-    "varlen_attention": ("varlen_attention",),
-    "flash_attention": ("flash_forward", "flash_backward"),
-    "linear_gelu": ("linear_gelu",),
-    "fork": ("fork_context",),
-    "file_locks": ("lock_file",),
-    "end_with_parent": ("end_with_parent",),
-    "malloc_thresholds": ("set_malloc_thresholds",),
-    "memory_table": ("read_meminfo",),
-}
+    "packed_linear_float32": ("packed_linear",), "packed_linear_bfloat16": ("pack_linear_weight",),
+    "cpu_bfloat16": ("cpu_supports_matmul",), "cpu_float16": ("cpu_supports_matmul",),
+    "autocast_lstm": ("autocast_lstm",), "triton": ("triton_copy",), "cuda_graphs": ("capture_graph",),
+    "cudnn_attention": ("cudnn_attention",), "varlen_attention": ("varlen_attention",),
+    "flash_attention": ("flash_forward", "flash_backward"), "linear_gelu": ("linear_gelu",), "fork": ("fork_context",),
+    "file_locks": ("lock_file",), "end_with_parent": ("end_with_parent",),
+    "malloc_thresholds": ("set_malloc_thresholds",), "memory_table": ("read_meminfo",),
+}  # fmt: skip
 """Functions of capabilities.py by capability."""
 
 ON_CPU = [name for name in OPERATORS if name not in capabilities.CUDA_TRIALS]

@@ -127,16 +127,13 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Names:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "max_length", "KVCache", "load()", "regard.load", "torch.nn.Linear", "train.lr", "lr", "lm", "bert-base", "--data",
-        "config.json", ".jsonl", "guide.md", "docs/guide.md", "docs/*.md", "[CLS]", "-100", "B", "FOLDER", "resnet18",
-        "x = 1", "(B, L, D)", "f(query, key, value, mask)", "regard train lm", "make test", "--data FILE", "not mask",
-        "import regard", "a -> b", "[CLS] text [SEP]", ".conllu", ".venv", "some_package", "huggingface_hub",
-        "docs/NAME.md", "tokens_per_s", "part_mask", "transformers.GenerationConfig",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [
+    "max_length", "KVCache", "load()", "regard.load", "torch.nn.Linear", "train.lr", "lr", "lm", "bert-base", "--data",
+    "config.json", ".jsonl", "guide.md", "docs/guide.md", "docs/*.md", "[CLS]", "-100", "B", "FOLDER", "resnet18",
+    "x = 1", "(B, L, D)", "f(query, key, value, mask)", "regard train lm", "make test", "--data FILE", "not mask",
+    "import regard", "a -> b", "[CLS] text [SEP]", ".conllu", ".venv", "some_package", "huggingface_hub",
+    "docs/NAME.md", "tokens_per_s", "part_mask", "transformers.GenerationConfig",
+])  # fmt: skip
 def test_code_in_backticks(names: Names, content: str) -> None:
     assert is_code(names, content)
 

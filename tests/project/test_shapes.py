@@ -12,13 +12,10 @@ import pytest
 TESTS = Path(__file__).parents[1]
 
 HARNESS = {
-    "systems/test_systems.py": "public_calls",
-    "systems/test_vision_systems.py": "batch",
-    "systems/test_captioners.py": "neighbors_and_padding",
-    "decode/test_search.py": "narrow_beam or best_come_first",
-    "systems/test_point_transformer.py": "level",
-    "systems/test_relative_position_setting.py": "fixed_shapes",
-}
+    "systems/test_systems.py": "public_calls", "systems/test_vision_systems.py": "batch",
+    "systems/test_captioners.py": "neighbors_and_padding", "decode/test_search.py": "narrow_beam or best_come_first",
+    "systems/test_point_transformer.py": "level", "systems/test_relative_position_setting.py": "fixed_shapes",
+}  # fmt: skip
 """Files and names of tests that run with shape checks around every call of nn, systems and decode."""
 
 

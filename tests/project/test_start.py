@@ -83,17 +83,8 @@ CHECKED = (
 """Modules that check the names on a command line."""
 
 NEVER = (
-    "torch",
-    "numpy",
-    "rich",
-    "yaml",
-    "tokenizers",
-    "safetensors",
-    "PIL",
-    "matplotlib",
-    "jaxtyping",
-    "huggingface_hub",
-)
+    "torch", "numpy", "rich", "yaml", "tokenizers", "safetensors", "PIL", "matplotlib", "jaxtyping", "huggingface_hub",
+)  # fmt: skip
 
 ANSWERS: dict[str, tuple[tuple[str, ...], str]] = {
     "--help": (LISTS, "Usage:"),
@@ -163,36 +154,23 @@ RUN = (
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
     *within("regard.systems.common", "checkpoint configs recipes seq2seq system"),
     *within("regard.tasks", "act base file_task processors protocol seq2seq special_tokens text_heads translate"),
-    *within("regard.processors", "padding"),
-    *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
-    *within("regard.data.batching", "samplers"),
-    *within("regard.data", "file_discovery reader sources"),
-    *within("regard.data.store", "token_store"),
-    *within("regard.data.text", "files formats samples tables"),
+    *within("regard.processors", "padding"), *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
+    *within("regard.data.batching", "samplers"), *within("regard.data", "file_discovery reader sources"),
+    *within("regard.data.store", "token_store"), *within("regard.data.text", "files formats samples tables"),
     *within("regard.runs", "predict predict_inputs terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
 IN_NN = (
-    "points.body",
-    "points.vector_attention",
-    "recording",
-    "recurrent.rnn",
-    "vision.convnet",
-    "vision.dense",
-    "vision.encoder",
-    "vision.patches",
-    "vision.swin",
-)
+    "points.body", "points.vector_attention", "recording", "recurrent.rnn", "vision.convnet", "vision.dense",
+    "vision.encoder", "vision.patches", "vision.swin",
+)  # fmt: skip
 """Modules of regard.nn that a translation does not use, among others."""
 
 EVALUATE = (
-    *RUN, "regard.training.*", "regard.tasks.multilabel",
-    *within("regard.data.batching", "split"),
-    *within("regard.data.check", "engine findings pairs report text_quality"),
-    *within("regard.data", "samples"),
-    *within("regard.data.store", "cache"),
-    *within("regard.draw", "charts colors figure text"),
+    *RUN, "regard.training.*", "regard.tasks.multilabel", *within("regard.data.batching", "split"),
+    *within("regard.data.check", "engine findings pairs report text_quality"), *within("regard.data", "samples"),
+    *within("regard.data.store", "cache"), *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan spec"),
 )  # fmt: skip
 TRAIN = (
@@ -200,9 +178,7 @@ TRAIN = (
     *within("regard.runs", "card progress train trainer"),
 )  # fmt: skip
 EXPLAIN = (
-    *TRAIN, "regard.runs.explain",
-    *within("regard.explain", "text_generation"),
-    *within("regard.draw", "token_data"),
+    *TRAIN, "regard.runs.explain", *within("regard.explain", "text_generation"), *within("regard.draw", "token_data"),
 )  # fmt: skip
 """Each also contains the modules of the commands before it in the same process."""
 

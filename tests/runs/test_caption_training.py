@@ -21,18 +21,10 @@ from tiny_caption_models import EYES, SIZES
 NAMES = list(SIZES)
 COLOURS = ("red", "green", "blue", "white")
 SMALL = (
-    "train.steps=6",
-    "train.eval_every=3",
-    "train.log_every=1",
-    "train.batch_size=8",
-    "train.warmup_steps=2",
-    "train.precision=float32",
-    "data.vocab_size=300",
-    "data.eval_samples=4",
-    "data.valid_fraction=0.2",
-    "model.image_size=32",
-    "decode.max_new_tokens=6",
-)
+    "train.steps=6", "train.eval_every=3", "train.log_every=1", "train.batch_size=8", "train.warmup_steps=2",
+    "train.precision=float32", "data.vocab_size=300", "data.eval_samples=4", "data.valid_fraction=0.2",
+    "model.image_size=32", "decode.max_new_tokens=6",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

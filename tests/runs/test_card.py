@@ -59,19 +59,14 @@ def questioned() -> Model:
 
 
 MADE: dict[str, Any] = {
-    "lm": lambda: speaker("lm"),
-    "choose": lambda: speaker("choose"),
+    "lm": lambda: speaker("lm"), "choose": lambda: speaker("choose"),
     "mlm": lambda: encoder("mlm", [STORY], vocab_size=300),
     "classify": lambda: encoder("classify", [STORY], ("no", "yes"), vocab_size=300),
     "tag": lambda: encoder("tag", [STORY], ("O", "B-x"), vocab_size=300),
-    "qa": lambda: encoder("qa", [STORY], vocab_size=300),
-    "embed": lambda: encoder("embed", [STORY], vocab_size=300),
-    "algorithmic": questioned,
-    "recognise": lambda: fresh("vit", "classify"),
-    "segment": lambda: fresh("dpt", "segment"),
-    "depth": lambda: fresh("dpt", "depth"),
-    "draw": lambda: fresh("imagegpt", "draw"),
-    "discern": lambda: gatherer("classify"),
+    "qa": lambda: encoder("qa", [STORY], vocab_size=300), "embed": lambda: encoder("embed", [STORY], vocab_size=300),
+    "algorithmic": questioned, "recognise": lambda: fresh("vit", "classify"),
+    "segment": lambda: fresh("dpt", "segment"), "depth": lambda: fresh("dpt", "depth"),
+    "draw": lambda: fresh("imagegpt", "draw"), "discern": lambda: gatherer("classify"),
     "partition": lambda: gatherer("segment"),
     **{name: lambda name=name: captioner(name) for name in SYSTEMS if name.startswith("caption-")},
 }  # fmt: skip

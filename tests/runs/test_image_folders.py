@@ -244,14 +244,9 @@ def test_tables_of_images_are_predicted_row_by_row(
 
 
 SIZES = (
-    "model.image_size=8",
-    "model.width=8",
-    "model.depth=1",
-    "model.heads=1",
-    "model.ffn_dim=8",
-    "train.epochs=0",
+    "model.image_size=8", "model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.epochs=0",
     "train.batch_size=4",
-)
+)  # fmt: skip
 
 
 def test_a_broken_image_is_skipped_in_training_by_name(

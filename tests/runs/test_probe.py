@@ -43,22 +43,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "hybrid-tiny": {"image_size": 32, "stem_channels": 4, "norm_groups": 2, "backbone_depths": (1, 1), **SIZES},
     "resnet-tiny": {"image_size": 16, "stem_channels": 4, "widths": (4, 6, 8, 10), "depths": (1, 1, 1, 1)},
     "bit-50": {
-        "image_size": 32,
-        "stem_channels": 8,
-        "widths": (8, 16, 24, 32),
-        "depths": (1, 1, 1, 1),
-        "norm_groups": 2,
+        "image_size": 32, "stem_channels": 8, "widths": (8, 16, 24, 32), "depths": (1, 1, 1, 1), "norm_groups": 2,
     },
     "swin-mini": {"image_size": 32, "width": 8, "depths": (1, 1, 1, 1), "heads": (1, 1, 2, 2)},
     "dpt-small": {
-        "image_size": 16,
-        "patch_size": 8,
-        "out_layers": (0, 1, 2, 3),
-        "neck_dims": (4, 4, 4, 4),
-        **SIZES,
-        "depth": 4,
+        "image_size": 16, "patch_size": 8, "out_layers": (0, 1, 2, 3), "neck_dims": (4, 4, 4, 4), **SIZES, "depth": 4,
     },
-}
+}  # fmt: skip
 STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
 
 

@@ -17,14 +17,8 @@ transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 
 SIZES: dict[str, Any] = {
-    "width": 12,
-    "depth": 4,
-    "heads": 3,
-    "ffn_dim": 20,
-    "vocab_size": 23,
-    "max_length": 16,
-    "eos_id": 22,
-}
+    "width": 12, "depth": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "max_length": 16, "eos_id": 22,
+}  # fmt: skip
 X = torch.randint(23, (4, 11), generator=torch.Generator().manual_seed(2))
 
 

@@ -44,13 +44,9 @@ def test_teacher_forcing_and_its_loss_equal_marian(tmp_path: Path) -> None:
 
 
 TORCHS = {
-    "attend.inner.qkv.": "self_attn.in_proj_",
-    "attend.inner.out.": "self_attn.out_proj.",
-    "attend.norm.": "norm1.",
-    "cross.inner.out.": "multihead_attn.out_proj.",
-    "feed.inner.up.": "linear1.",
-    "feed.inner.down.": "linear2.",
-}
+    "attend.inner.qkv.": "self_attn.in_proj_", "attend.inner.out.": "self_attn.out_proj.", "attend.norm.": "norm1.",
+    "cross.inner.out.": "multihead_attn.out_proj.", "feed.inner.up.": "linear1.", "feed.inner.down.": "linear2.",
+}  # fmt: skip
 
 
 def torchs(names: Any, pre: bool) -> dict[str, list[str]]:
