@@ -306,16 +306,15 @@ class AlgorithmicSurvey(PairSurvey):
         settings: DataSettings | None = None,
         progress: ProgressCallback = no_progress,
     ) -> Report:
-        from regard.data.synthetic.algorithmic import generate_questions, parse_recipe
+        from regard.data.synthetic.algorithmic import QUESTIONS, generate_questions, parse_recipe
 
         entries, valid_entries = (
             [str(paths)] if isinstance(paths, str | os.PathLike) else [str(path) for path in paths]
             for paths in (data, valid)
         )
-        recipes = [parse_recipe(entry) for entry in entries]
-        if not all(recipes):
+        if not all(map(parse_recipe, entries)):
             return super().check(data, valid, columns, settings, progress)
-        valid_entries = valid_entries or [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
+        valid_entries = valid_entries or QUESTIONS.validation_entries(entries)
         splits: list[list[AlgorithmicQuestion]] = []
         for split in (entries, valid_entries):
             splits.append([])

@@ -17,6 +17,7 @@ from regard.data.check.report import Finding
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
 from regard.data.points.labeled import (
+    CLOUDS,
     CloudSample,
     classes_from_cloud,
     count_labels,
@@ -24,7 +25,6 @@ from regard.data.points.labeled import (
     read_clouds,
     read_labeled_clouds,
 )
-from regard.data.synthetic.point_clouds import parse_cloud_recipe
 
 MIN_POINTS = 64
 MAX_POINTS = 5_000_000
@@ -69,10 +69,7 @@ class CloudSurvey(FileSurvey):
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
         """Entries of both splits; generated datasets define a validation split."""
         train_entries, valid_entries = super().find_entries(data, valid, columns)
-        recipes = [parse_cloud_recipe(entry) for entry in train_entries]
-        if not valid_entries and train_entries and all(recipes):
-            valid_entries = [str(recipe.for_split("valid")) for recipe in recipes if recipe is not None]
-        return train_entries, valid_entries
+        return train_entries, valid_entries or CLOUDS.validation_entries(train_entries)
 
     def _inspect(self, sample: CloudSample) -> CloudStats:
         cloud = sample.read()

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,6 @@ class _ImageCaptions:
     captions: list[str]
 
 
-def iterate_captions(data: Sequence[str], columns: Mapping[str, str] | None = None) -> CaptionIterator:
-    """Yield the captioned images of all files in input order."""
-    return iterate_all(data, lambda entry: read_captions(entry, columns), "captions", ADVICE)
-
-
 def read_captions(
     entry: str,
     columns: Mapping[str, str] | None = None,
@@ -106,6 +102,9 @@ def read_captions(
     path, splits = find_caption_file(entry)
     rows = _read_rows(path, columns, on_error, required)
     return drop_trailing_blanks(_group_by_image(path, rows, splits, on_error, required))
+
+
+iterate_captions = partial(iterate_all, read_captions, "captions", ADVICE)
 
 
 def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:

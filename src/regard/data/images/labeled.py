@@ -14,7 +14,7 @@ without an image extension become `SkippedRow`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -84,15 +84,12 @@ def _read_entry(
     return read_table(IMAGE, entry, target, columns, on_error, make_sample)
 
 
-def _iterate_entries(target: str, data: Sequence[str], columns: Mapping[str, str] | None = None) -> ImageIterator:
-    """Yield images of all folders and tables, in input order."""
-    return iterate_all(data, lambda entry: _read_entry(target, entry, columns), "images", ADVICE[target])
-
-
-read_images, iterate_images = partial(_read_entry, "label"), partial(_iterate_entries, "label")
-read_segmented, iterate_segmented = partial(_read_entry, "mask"), partial(_iterate_entries, "mask")
-read_depth_images, iterate_depth_images = partial(_read_entry, "depth"), partial(_iterate_entries, "depth")
-read_unlabeled, iterate_unlabeled = partial(_read_entry, ""), partial(_iterate_entries, "")
+read_images, read_unlabeled = partial(_read_entry, "label"), partial(_read_entry, "")
+read_segmented, read_depth_images = partial(_read_entry, "mask"), partial(_read_entry, "depth")
+iterate_images = partial(iterate_all, read_images, "images", ADVICE["label"])
+iterate_unlabeled = partial(iterate_all, read_unlabeled, "images", ADVICE[""])
+iterate_segmented = partial(iterate_all, read_segmented, "images", ADVICE["mask"])
+iterate_depth_images = partial(iterate_all, read_depth_images, "images", ADVICE["depth"])
 
 
 def paired_folders(entry: str, target: str) -> tuple[str, str] | None:

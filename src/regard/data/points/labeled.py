@@ -180,14 +180,10 @@ def _read_entry(
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
 
-def _iterate_entries(task: str, data: Sequence[str], columns: OptionalColumns = None) -> CloudIterator:
-    """Yield the point clouds of all folders, tables and names, in input order."""
-    return iterate_all(data, lambda entry: _read_entry(task, entry, columns), "clouds", ADVICE[task])
-
-
-read_clouds, iterate_clouds = partial(_read_entry, "classify"), partial(_iterate_entries, "classify")
-read_labeled_clouds, iterate_labeled_clouds = partial(_read_entry, "segment"), partial(_iterate_entries, "segment")
+read_clouds, read_labeled_clouds = partial(_read_entry, "classify"), partial(_read_entry, "segment")
 read_unlabeled_clouds = partial(_read_entry, "")
+iterate_clouds = partial(iterate_all, read_clouds, "clouds", ADVICE["classify"])
+iterate_labeled_clouds = partial(iterate_all, read_labeled_clouds, "clouds", ADVICE["segment"])
 
 
 # -- classes of labeled points; labels below 0 are unknown and ignored

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,12 +94,6 @@ class LocatedAnswer(NamedTuple):
     relocated: bool
 
 
-def iterate_qa(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[QASample | SkippedRow]:
-    """Yield the questions of all files and patterns in input order."""
-    advice = "Each row needs a question and a context."
-    return iterate_all(data, lambda entry: read_qa(entry, columns), "questions", advice)
-
-
 def read_qa(
     entry: str,
     columns: Mapping[str, str] | None = None,
@@ -129,6 +124,9 @@ def read_qa(
         on_error("answer_not_in_context" if isinstance(error, AnswerNotFound) else kind, error)
 
     return make_samples(rows, make_sample, report)
+
+
+iterate_qa = partial(iterate_all, read_qa, "questions", "Each row needs a question and a context.")
 
 
 def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:

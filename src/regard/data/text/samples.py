@@ -105,20 +105,14 @@ class ChoiceSample:
 # -- text pairs
 
 
-def iterate_pairs(data: Sequence[str], columns: Columns = None) -> Iterator[Pair | SkippedRow]:
-    """Yield the pairs of all files, parallel files 'SRC:TGT' and patterns in input order, and `SkippedRow` for rows with an
-    empty side.
-
-    Texts are unchanged, without normalization; only surrounding whitespace is removed.
-    `columns` names the two columns by header or key; in a table without a header, by position from 0.
-    """
-    return iterate_all(data, lambda entry: read_pairs(entry, columns), "pairs", "Each row needs two texts.")
-
-
 def read_pairs(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
 ) -> Iterator[Pair | SkippedRow]:
-    """Yield the pairs of one file or of two parallel files. Invalid rows are skipped if `on_error` does not raise."""
+    """Yield the pairs of one file or of two parallel files 'SRC:TGT', and `SkippedRow` for rows with an empty side.
+
+    Texts are unchanged, without normalization; only surrounding whitespace is removed. `columns` names the two columns by
+    header or key; in a table without a header, by position from 0. Invalid rows are skipped if `on_error` does not raise.
+    """
     sides = split_parallel(entry)
     if sides is None:
         rows = iterate_rows(entry, SIDES, columns, on_error)
@@ -132,6 +126,9 @@ def read_pairs(
         return find_missing(entry, line, texts) or Pair(texts["source"], texts["target"], entry, line)
 
     return make_samples(rows, make_pair, on_error)
+
+
+iterate_pairs = partial(iterate_all, read_pairs, "pairs", "Each row needs two texts.")
 
 
 def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
@@ -168,16 +165,14 @@ def read_sources(
         yield line, row["source"].strip() or None
 
 
-def iterate_positive_pairs(data: Sequence[str], columns: Columns = None) -> Iterator[Pair | SkippedRow]:
-    """Yield the pairs of all files, and rows skipped because one text is empty."""
-    return iterate_all(data, lambda entry: read_positive_pairs(entry, columns), "pairs", "Each row needs two texts.")
-
-
 def read_positive_pairs(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
 ) -> Iterator[Pair | SkippedRow]:
     """Yield the pairs of one file or of two parallel files."""
     return read_pairs(entry, columns or _find_pair_columns(entry), on_error)
+
+
+iterate_positive_pairs = partial(iterate_all, read_positive_pairs, "pairs", "Each row needs two texts.")
 
 
 def _find_pair_columns(entry: str) -> dict[str, str] | None:
@@ -207,7 +202,7 @@ def iterate_labeled(data: Sequence[str], columns: Columns = None) -> Iterator[La
     files are mixed."""
     first: LabeledText | None = None
     advice = "Each row needs a text and a label."
-    for item in iterate_all(data, lambda entry: read_labeled(entry, columns), "texts", advice):
+    for item in iterate_all(read_labeled, "texts", advice, data, columns):
         if isinstance(item, LabeledText):
             first = first or item
             if (item.label_set is None) != (first.label_set is None):
@@ -298,11 +293,6 @@ def _make_labeled(path: str, line: int, row: Mapping[str, Any], inputs_only: boo
 # -- multiple-choice questions
 
 
-def iterate_questions(data: Sequence[str], columns: Columns = None) -> Iterator[ChoiceSample | SkippedRow]:
-    advice = "Each row needs a context, choices and the label of the correct choice."
-    return iterate_all(data, lambda entry: read_questions(entry, columns), "questions", advice)
-
-
 def read_questions(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
 ) -> Iterator[ChoiceSample | SkippedRow]:
@@ -322,6 +312,14 @@ def read_questions(
     by_text = (chosen or {}).get("label") == "answer"
     rows = iterate_rows(entry, needed, chosen, on_error, optional=tuple(names), numeric=("label",))
     return make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
+
+
+iterate_questions = partial(
+    iterate_all,
+    read_questions,
+    "questions",
+    "Each row needs a context, choices and the label of the correct choice.",
+)
 
 
 def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str, str] | None]:

@@ -457,7 +457,11 @@ def read_records(
 
 
 def iterate_all(
-    data: Sequence[str], read: Callable[[str], Iterator[T | SkippedRow]], unit: str, advice: str
+    read: Callable[[str, Mapping[str, str] | None], Iterator[T | SkippedRow]],
+    unit: str,
+    advice: str,
+    data: Sequence[str],
+    columns: Mapping[str, str] | None = None,
 ) -> Iterator[T | SkippedRow]:
     """Yield the samples of all files and patterns in input order; raise `DataError` if there is no sample."""
     entries = expand_patterns(data)
@@ -466,7 +470,7 @@ def iterate_all(
     count = skipped = 0
     first_reason = ""
     for entry in entries:
-        for item in read(entry):
+        for item in read(entry, columns):
             if isinstance(item, SkippedRow):
                 skipped += 1
                 first_reason = first_reason or item.reason

@@ -26,7 +26,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -111,14 +111,6 @@ class TaggedSentence:
         object.__setattr__(self, "tags", tuple(self.tags))
 
 
-def iterate_tagged(
-    data: Sequence[str], columns: Mapping[str, str] | None = None
-) -> Iterator[TaggedSentence | SkippedRow]:
-    """Yield the sentences of all files and patterns in input order."""
-    advice = "Each sentence needs words, and one tag per word."
-    return iterate_all(data, lambda entry: read_tagged(entry, columns), "sentences", advice)
-
-
 def read_tagged(
     entry: str,
     columns: Mapping[str, str] | None = None,
@@ -154,6 +146,9 @@ def read_tagged(
             "(one sentence per line), .parquet; text files also with .gz.",
         )
     return _read_table(entry, path, columns, on_error, inputs_only)
+
+
+iterate_tagged = partial(iterate_all, read_tagged, "sentences", "Each sentence needs words, and one tag per word.")
 
 
 def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
