@@ -1,6 +1,6 @@
 """Longformer attention with each kernel of regard and with `transformers`: time and memory by sequence length.
 
-    python benchmarks/longformer_attention.py [blocked flash transformers] [--lengths 4096 16384 65536] [--dtype bfloat16]
+    python benchmarks/longformer_attention.py [chunked flash transformers] [--lengths 4096 16384 65536] [--dtype bfloat16]
 
 One sequence, 12 heads x 64, window 512, the first token global, no dropout; projections included, forward and backward.
 One JSON line per case: median time in ms, tokens per second, and peak GiB beyond weights and input. Each case runs in its own
@@ -27,8 +27,7 @@ from torch import Tensor
 
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import GlobalTokens, SlidingWindow
-from regard.nn.kernels import local_dispatch
-from regard.nn.kernels.local_pattern import LocalPattern
+from regard.nn.kernels.local_attention import LOCAL_KERNELS, LocalCall, LocalPattern
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,8 @@ class Asked(LongformerAttention):
 
     def local_attention(self, x: Tensor, pattern: LocalPattern, record: Any, position: Any = None) -> Tensor:
         q, k, v = self.project(x)
-        return local_dispatch.local_attention(q, k, v, pattern, self.scale, kernel=self.way)
+        kernel = next(kernel for kernel in LOCAL_KERNELS if kernel.name == self.way)
+        return kernel.run(LocalCall(q, k, v, pattern, self.scale))
 
 
 def ours(way: str, length: int) -> tuple[torch.nn.Module, Callable[[Any, Tensor], Tensor]]:
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=10 if cuda else 3)
     parser.add_argument("--alone", action="store_true", help="Measure in this process.")
     given = parser.parse_args(argv)
-    own = ["blocked", *(["flash"] if cuda else [])]
+    own = ["chunked", *(["flash"] if cuda else [])]
     given.ways = given.ways or [*own, *(["transformers"] if harness.installed("transformers") else [])]
     for dtype in given.dtype:
         for length in given.lengths:

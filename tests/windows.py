@@ -15,8 +15,9 @@ from regard.nn.attention.masks import (
     Padding,
     SlidingWindow,
 )
-from regard.nn.kernels import dispatch, local_dispatch
-from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
+from regard.nn.kernels import dispatch, local_attention
+from regard.nn.kernels.dispatch import AttentionCall
+from regard.nn.kernels.local_attention import LocalCall, LocalPattern, parse_pattern
 from regard.types import Offsets
 
 H, L = 3, 37
@@ -90,12 +91,14 @@ def leaves(rows: int, width: int = 4, length: int = L) -> list[Tensor]:
 
 def attend_local_global(q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> Tensor:
     """Local attention with the rows of the global tokens replaced, all from the same queries and keys: (B, H, L, e)."""
-    mixed, found = local_dispatch.local_attention(q, k, v, band, scale), band.global_positions()
+    mixed, found = local_attention.local_attention(LocalCall(q, k, v, band, scale)), band.global_positions()
     if found is None:
         return mixed
     index = found[0][:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
-    rows = local_dispatch.global_attention(q.gather(2, index), k, v, band, scale)
-    joined = local_dispatch.scatter_global_rows(mixed.transpose(1, 2).flatten(2), rows.transpose(1, 2).flatten(2), band)
+    rows = dispatch.attend(AttentionCall(q.gather(2, index), k, v, scale, band.token_mask, found[0]))
+    joined = local_attention.scatter_global_rows(
+        mixed.transpose(1, 2).flatten(2), rows.transpose(1, 2).flatten(2), band
+    )
     return joined.view(*joined.shape[:2], q.shape[1], -1).transpose(1, 2)
 
 

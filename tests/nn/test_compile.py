@@ -24,7 +24,7 @@ from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
-from regard.nn.kernels import dispatch, local_dispatch, local_flash
+from regard.nn.kernels import dispatch, local_attention, local_flash
 from regard.nn.kernels.table import Kernel
 from regard.nn.recording import record_attention
 from regard.systems import convs2s, gpt3, hybrid, swin, vit
@@ -114,7 +114,9 @@ def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: p
 
     monkeypatch.setattr(local_flash, "flash_forward", forward)
     monkeypatch.setattr(local_flash, "flash_backward", backward)
-    monkeypatch.setattr(local_dispatch, "choose_local_kernel", lambda *_: "flash")
+    monkeypatch.setattr(
+        local_attention, "LOCAL_KERNELS", [Kernel("", lambda call: True, local_attention._flash, "", "")]
+    )
     module, x = noisy(LongformerAttention(24, 3)), noise(2, 40, 24).requires_grad_()
     marks = torch.arange(40).expand(2, -1) == torch.tensor([[0], [7]])
     found = []

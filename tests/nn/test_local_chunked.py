@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from oracle import grads, near, noise
-from regard.nn.attention import local_recording
 from regard.nn.attention.masks import (
     Causal,
     GlobalTokens,
@@ -22,9 +21,9 @@ from regard.nn.attention.masks import (
     SlidingWindow,
     materialize,
 )
-from regard.nn.kernels import dispatch, local_chunked, local_dispatch
-from regard.nn.kernels.local_chunked import ChunkSpec, iter_chunks
-from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
+from regard.nn.kernels import dispatch, local_attention
+from regard.nn.kernels.local_attention import ChunkSpec, LocalCall, LocalPattern, iter_chunks, parse_pattern
+from regard.nn.kernels.table import choose
 from regard.types import Offsets
 from windows import (
     CASES,
@@ -46,8 +45,8 @@ from windows import (
 
 @pytest.fixture(params=[ChunkSpec(5, 60), ChunkSpec(16, 2**20), ChunkSpec(128, 2**20)], ids=["small", "middle", "one"])
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: request.param)
-    monkeypatch.setattr(local_recording, "CHUNK_SPEC", request.param)
+    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: request.param)
+    monkeypatch.setattr(local_attention, "RECORDING_CHUNK_SPEC", request.param)
 
 
 @pytest.mark.usefixtures("cut")
@@ -65,7 +64,9 @@ def test_global_tokens_are_in_every_softmax_once(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
     same_with_gradients(
-        local_dispatch.local_attention(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0], [q, k, v]
+        local_attention.local_attention(LocalCall(q, k, v, band, 0.7)),
+        written_out(q, k, v, Columns(band))[0],
+        [q, k, v],
     )
 
 
@@ -104,7 +105,7 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
 
 def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """16-bit sums stop growing when the summands become relatively small."""
-    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(4, 2**20))
+    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: ChunkSpec(4, 2**20))
     length, values = 2048, noise(1, 1, 2048, 8).bfloat16()
     band = LocalPattern(SlidingWindow(1, 1), GlobalTokens(torch.arange(length)[None] == 0))
     found = []
@@ -112,7 +113,7 @@ def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.M
         v = values.to(kind).requires_grad_()
         q = torch.zeros_like(v)
         found.append(
-            torch.autograd.grad(local_chunked.chunked_attention(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double()
+            torch.autograd.grad(local_attention.chunked_attention(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double()
         )
     near(found[1], found[0], 0.01)
 
@@ -122,7 +123,7 @@ def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", ["window", "heads apart", "marked, lengths"])
 def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(6, 60))
+    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: ChunkSpec(6, 60))
     rows, rule = CASES[name]
     given = [x[:, :, :14].detach().requires_grad_() for x in leaves(rows, width=2)]
     marks = band_of(rule).global_tokens
@@ -131,11 +132,11 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return local_chunked.chunked_attention(q, k, v, band_of(rule), 0.7, 0.4)
+        return local_attention.chunked_attention(q, k, v, band_of(rule), 0.7, 0.4)
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
     torch.manual_seed(5)
-    assert not torch.equal(attend(*given), local_chunked.chunked_attention(*given, band_of(rule), 0.7, 0.4)), (
+    assert not torch.equal(attend(*given), local_attention.chunked_attention(*given, band_of(rule), 0.7, 0.4)), (
         "another seed gives another dropout mask"
     )
 
@@ -148,7 +149,7 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
-    mixed, weights, keys = local_recording.local_attention_with_weights(q, k, v, band, 0.7)
+    mixed, weights, keys = local_attention.local_attention_with_weights(q, k, v, band, 0.7)
     right, exact = written_out(q, k, v, Columns(band))
     hidden = torch.zeros(rows, L, dtype=torch.bool) if band.global_tokens is None else band.global_tokens.tokens
     real = band.valid_tokens(L)
@@ -190,7 +191,7 @@ def test_window_masks_are_recognized_by_their_form() -> None:
     )
     assert band_of(Memoized(Causal() & window)).window.right == 0
     with pytest.raises(ValueError, match="heads"):
-        local_dispatch.local_attention(*leaves(1), LocalPattern(SlidingWindow(1, 1, (1, 2))), 1.0)
+        local_attention.local_attention(LocalCall(*leaves(1), LocalPattern(SlidingWindow(1, 1, (1, 2))), 1.0))
 
 
 def test_a_window_covers_rows_no_longer_than_each_of_its_sides() -> None:
@@ -238,12 +239,12 @@ HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
         ("flash", 2, BRAIN, 64, "cuda", "marked, lengths"),
         ("flash", 1, HALF, 64, "cuda", "marked, packed"),
         ("flash", 2, BRAIN, 64, "cuda", "window"),
-        ("blocked", 2, BRAIN, 64, "cpu", "marked, lengths"),
-        ("blocked", 2, SINGLE, 64, "cuda", "marked, lengths"),
-        ("blocked", 2, BRAIN, 63, "cuda", "marked, lengths"),
-        ("blocked", 2, BRAIN, 64, "cuda", "marked, holes"),
-        ("blocked", 2, BRAIN, 64, "cuda", "heads apart"),
-        ("blocked", 2, BRAIN, 64, "cuda", "packed"),
+        ("chunked", 2, BRAIN, 64, "cpu", "marked, lengths"),
+        ("chunked", 2, SINGLE, 64, "cuda", "marked, lengths"),
+        ("chunked", 2, BRAIN, 63, "cuda", "marked, lengths"),
+        ("chunked", 2, BRAIN, 64, "cuda", "marked, holes"),
+        ("chunked", 2, BRAIN, 64, "cuda", "heads apart"),
+        ("chunked", 2, BRAIN, 64, "cuda", "packed"),
     ],
 )
 @pytest.mark.usefixtures("cuda_capabilities")
@@ -251,7 +252,8 @@ def test_the_way_follows_from_form_device_and_dtype(
     way: str, rows: int, dtype: torch.dtype, width: int, device: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
-    assert local_dispatch.choose_local_kernel(stand_in(rows, dtype, width, device), band_of(CASES[name][1])) == way
+    q = stand_in(rows, dtype, width, device)
+    assert choose(local_attention.LOCAL_KERNELS, LocalCall(q, q, q, band_of(CASES[name][1]), 1.0)).name == way
 
 
 # -- cost
@@ -260,10 +262,8 @@ def test_the_way_follows_from_form_device_and_dtype(
 LONG = """
 import resource
 import torch
-from regard.nn.attention.local_recording import local_attention_with_weights
 from regard.nn.attention.masks import GlobalTokens, Padding, SlidingWindow
-from regard.nn.kernels.local_dispatch import local_attention
-from regard.nn.kernels.local_pattern import parse_pattern
+from regard.nn.kernels.local_attention import chunked_attention, local_attention_with_weights, parse_pattern
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -273,9 +273,9 @@ marks = torch.zeros(1, L, dtype=torch.bool)
 marks[0, 0] = True
 band = parse_pattern((SlidingWindow(32, 32) | GlobalTokens(marks)) & Padding(torch.tensor([L - 5])))
 q, k, v = (torch.randn(1, 2, L, 16, requires_grad=True) for _ in range(3))
-local_attention(*(x[:, :, :256] for x in (q, k, v)), parse_pattern(SlidingWindow(32, 32)), 0.3, 0.1).sum().backward()
+chunked_attention(*(x[:, :, :256] for x in (q, k, v)), parse_pattern(SlidingWindow(32, 32)), 0.3, 0.1).sum().backward()
 before = peak()
-local_attention(q, k, v, band, 0.3, 0.1).sum().backward()
+chunked_attention(q, k, v, band, 0.3, 0.1).sum().backward()
 local_attention_with_weights(q, k, v, band, 0.3)[0].sum().backward()
 print(peak() - before)
 """

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from oracle import near, noise
 from regard.nn.attention.masks import AttentionMask, GlobalTokens, Padding, SlidingWindow
-from regard.nn.kernels import local_dispatch, local_flash
-from regard.nn.kernels.local_pattern import LocalPattern
+from regard.nn.kernels import local_flash
+from regard.nn.kernels.local_attention import LocalPattern, chunked_attention
 from regard.types import Offsets
 from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
 
@@ -64,7 +64,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_flash, "flash_backward", flash_backward)
 
 
-LYING = [name for name, (rows, rule) in CASES.items() if local_flash.supports(band_of(rule), rows)]
+LYING = [name for name, (rows, rule) in CASES.items() if band_of(rule).is_contiguous(rows)]
 
 
 def test_the_flash_kernel_gets_supported_arguments_only() -> None:
@@ -76,7 +76,7 @@ def test_the_flash_kernel_gets_supported_arguments_only() -> None:
     for name in others:
         rows, rule = CASES[name]
         with pytest.raises(ValueError, match="documents"):
-            local_dispatch.local_attention(*leaves(rows), band_of(rule), 1.0, kernel="flash")
+            local_flash.flash_local_attention(*leaves(rows), band_of(rule), 1.0)
 
 
 @pytest.mark.usefixtures("emulated")
@@ -86,7 +86,7 @@ def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
     band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
     q, k, v = x.permute(2, 0, 3, 1, 4)  # views of one matrix, as after a joint projection
     ours, right = (
-        local_dispatch.local_attention(q, k, v, band, 0.7, kernel="flash"),
+        local_flash.flash_local_attention(q, k, v, band, 0.7),
         written_out(q, k, v, Columns(band))[0],
     )
     real = band.valid_tokens(L)
@@ -103,12 +103,12 @@ def test_flash_with_dropout_has_the_gradient_of_kept_weights() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
         real = torch.arange(14) < torch.tensor([[9], [14]])
-        return local_dispatch.local_attention(q, k, v, band_of(rule), 0.7, 0.4, kernel="flash") * real[:, None, :, None]
+        return local_flash.flash_local_attention(q, k, v, band_of(rule), 0.7, 0.4) * real[:, None, :, None]
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
 
 
-@pytest.mark.parametrize("way", ["blocked", "flash"])
+@pytest.mark.parametrize("way", [chunked_attention, local_flash.flash_local_attention])
 @pytest.mark.usefixtures("emulated")
 def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
     length, share = 256, 0.25
@@ -117,7 +117,7 @@ def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
     values = torch.eye(length, dtype=torch.float64).expand(1, 2, -1, -1)
     band = band_of(SlidingWindow(15, 16) | GlobalTokens(torch.arange(length)[None] < 8))
     right = written_out(q, k, values, Columns(band))[0]
-    found = local_dispatch.local_attention(q, k, values, band, 1.0, share, way)
+    found = way(q, k, values, band, 1.0, share)
     kept = found[right > 0] / right[right > 0]
     assert set(kept.round(decimals=9).unique().tolist()) == {0.0, round(1 / (1 - share), 9)}
     assert abs(float((kept == 0).double().mean()) - share) < 0.02
@@ -128,8 +128,8 @@ def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
 BESIDE = """
 import torch
 from regard.nn.kernels import local_globals_triton as beside
-from regard.nn.kernels import local_globals as columns
-from regard.nn.kernels.local_pattern import LocalPattern
+from regard.nn.kernels import local_flash as columns
+from regard.nn.kernels.local_attention import LocalPattern, chunked_attention
 from regard.nn.attention.masks import GlobalTokens, SlidingWindow
 
 torch.manual_seed(0)
@@ -173,7 +173,7 @@ def test_the_kernel_for_global_tokens_equals_the_plain_form() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("way", ["flash", "blocked"])
+@pytest.mark.parametrize("way", [local_flash.flash_local_attention, chunked_attention])
 @pytest.mark.parametrize("name", ["window", "back only", "lengths", "marked", "marked, lengths", "marked, packed"])
 def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
     rows, rule = CASES[name]
@@ -182,10 +182,7 @@ def test_on_a_gpu_every_way_is_the_rule(name: str, way: Any) -> None:
     for kind, device in ((torch.float64, "cpu"), (torch.bfloat16, "cuda")):
         own = x.to(device, kind).requires_grad_()
         q, k, v = own.permute(2, 0, 3, 1, 4)
-        if device == "cpu":
-            out = written_out(q, k, v, Columns(band), 0.1)[0]
-        else:
-            out = local_dispatch.local_attention(q, k, v, on_gpu(rule), 0.1, kernel=way)
+        out = written_out(q, k, v, Columns(band), 0.1)[0] if device == "cpu" else way(q, k, v, on_gpu(rule), 0.1)
         real = band.valid_tokens(L)
         out = out if real is None else out * real[:, None, :, None].to(device)
         told = noise(*out.shape, seed=77).to(device, kind)

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from oracle import grads, near, noise, noisy
-from regard.nn.attention import local_recording
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import DynamicCache
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, PackedDocuments, Padding, SlidingWindow
 from regard.nn.attention.relative_positions import BoundPosition, PositionIds, Rotary, Shaw, T5Bias
-from regard.nn.kernels import dispatch, local_chunked
+from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.local_chunked import ChunkSpec
+from regard.nn.kernels.local_attention import ChunkSpec
 from regard.nn.recording import record_attention
 from regard.types import Offsets
 from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
@@ -49,8 +48,8 @@ def written_out(
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the chunk size, so that short rows are chunked."""
-    monkeypatch.setattr(local_chunked, "default_chunk_spec", lambda q: ChunkSpec(5, 60))
-    monkeypatch.setattr(local_recording, "CHUNK_SPEC", ChunkSpec(5, 60))
+    monkeypatch.setattr(local_attention, "default_chunk_spec", lambda q: ChunkSpec(5, 60))
+    monkeypatch.setattr(local_attention, "RECORDING_CHUNK_SPEC", ChunkSpec(5, 60))
 
 
 @pytest.mark.usefixtures("small")
@@ -158,7 +157,7 @@ def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest
     short = Offsets(OFFSETS.starts, 15)
     rule = (SlidingWindow(14, 14) | GlobalTokens(marked([0]))) & PackedDocuments(short, short)
     right = written_out(module, x, rule)
-    monkeypatch.setattr("regard.nn.kernels.local_dispatch.local_attention", None)
+    monkeypatch.setattr("regard.nn.kernels.local_attention.local_attention", None)
     near(module(x, mask=rule), right)
     with pytest.raises(TypeError):
         module(x, mask=(SlidingWindow(13, 14) | GlobalTokens(marked([0]))) & PackedDocuments(short, short))
@@ -297,7 +296,7 @@ def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]]
 
 def test_without_recording_attention_weights_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = LongformerAttention(WIDTH, H), torch.randn(1, 30, WIDTH)
-    monkeypatch.setattr("regard.nn.attention.longformer.local_attention_with_weights", None)
+    monkeypatch.setattr("regard.nn.kernels.local_attention.local_attention_with_weights", None)
     module(x, mask=SlidingWindow(2, 2))
     with pytest.raises(TypeError):
         module(x, mask=SlidingWindow(2, 2), record=lambda weights, *_: weights)

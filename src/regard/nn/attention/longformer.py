@@ -17,12 +17,12 @@ from torch.nn import functional as F
 
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import KVCache
-from regard.nn.attention.local_recording import local_attention_with_weights
 from regard.nn.attention.masks import AttentionMask, materialize
 from regard.nn.attention.relative_positions import BoundPosition, PositionIds
-from regard.nn.kernels import dispatch, local_dispatch
+from regard.nn.kernels import local_attention as local
+from regard.nn.kernels.dispatch import AttentionCall, attend
 from regard.nn.kernels.linear import Linear
-from regard.nn.kernels.local_pattern import LocalPattern, parse_pattern
+from regard.nn.kernels.local_attention import LocalCall, LocalPattern, parse_pattern
 from regard.nn.kernels.table import has_hooks, is_built_of
 from regard.nn.recording import Record, recorded
 
@@ -59,9 +59,7 @@ class LongformerAttention(Attention):
         mixed = self.local_attention(x, band, record, position).transpose(1, 2).flatten(2)
         real = band.valid_tokens(x.shape[1])
         if band.global_positions() is not None:
-            mixed = local_dispatch.scatter_global_rows(
-                mixed, self.global_attention(x, band, record, position), band, real
-            )
+            mixed = local.scatter_global_rows(mixed, self.global_attention(x, band, record, position), band, real)
         elif real is not None:
             mixed = mixed.masked_fill(~real[:, :, None], 0.0)
         return self.out(mixed)
@@ -79,10 +77,8 @@ class LongformerAttention(Attention):
             q, k, v = position.rotate(q, k, v)
         if pattern.covers(pattern.max_span(x.shape[1])):
             return self.attend(q, k, v, pattern.token_mask, record=record)
-        scale, dropout = self.scale, self.dropout if self.training else 0.0
-        if record is None:
-            return local_dispatch.local_attention(q, k, v, pattern, scale, dropout)
-        return local_attention_with_weights(q, k, v, pattern, scale, dropout, record)[0]
+        dropout = self.dropout if self.training else 0.0
+        return local.local_attention(LocalCall(q, k, v, pattern, self.scale, dropout, record))
 
     def global_attention(
         self,
@@ -105,12 +101,9 @@ class LongformerAttention(Attention):
             if position is not None:
                 _, k, v = position.rotate(k, k, v)
                 q = _rotate_queries(q, places, L, position)
-            if record is None:
-                mixed = local_dispatch.global_attention(q, k, v, pattern, scale, dropout)
-            else:
-                may = dispatch.bool_mask(q, k, pattern.token_mask, places)
-                keep = functools.partial(record, queries=torch.where(there, places, -1))
-                mixed, _ = dispatch.eager_attention(q, k, v, may, scale, dropout, record=keep)
+            if record is not None:
+                record = functools.partial(record, queries=torch.where(there, places, -1))
+            mixed = attend(AttentionCall(q, k, v, scale, pattern.token_mask, places, dropout, record=record))
         return mixed.transpose(1, 2).flatten(2)
 
     def _prefers_folded_kv(self, marked: int) -> bool:

@@ -1,4 +1,4 @@
-"""Triton version of local_globals.py: merges the global tokens into the flash output in one kernel over the queries.
+"""Triton version of `merge_global_` and `add_global_gradients_` (local_flash.py): one kernel over the queries.
 
 Queries, output and gradient are read once, and weights are not stored. Imported only if Triton is available.
 """
@@ -16,11 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.nn.kernels import local_globals
-from regard.nn.kernels.local_globals import GlobalKeys
+from regard.nn.kernels import local_flash
+from regard.nn.kernels.local_flash import GlobalKeys
 
 HEAD_WIDTHS = (16, 32, 64, 128)
-"""Supported head widths; others use local_globals.py."""
+"""Supported head widths; others use local_flash.py."""
 BLOCK, MARKS, SPAN = 64, 16, 512
 """Queries per tile, global tokens per tile, and queries per program in the backward pass."""
 
@@ -131,7 +131,7 @@ def merge_global_(
     dropout_mask: Tensor | None,
 ) -> None:
     if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
-        return local_globals.merge_global_(q, k, v, global_keys, out, lse, scale, dropout_mask)
+        return local_flash.merge_global_(q, k, v, global_keys, out, lse, scale, dropout_mask)
     B, L, H, width = q.shape
     sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": dropout_mask is not None, "num_warps": 4}
     with _device_context(q):
@@ -158,9 +158,7 @@ def add_global_gradients_(
 ) -> None:  # fmt: skip
     """`grad_out` and `gradients` must be contiguous."""
     if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
-        return local_globals.add_global_gradients_(
-            grad_out, q, k, v, global_keys, saved, scale, dropout_mask, gradients
-        )
+        return local_flash.add_global_gradients_(grad_out, q, k, v, global_keys, saved, scale, dropout_mask, gradients)
     (B, L, H, width), G, spans = q.shape, global_keys.positions.shape[1], triton.cdiv(q.shape[1], SPAN)
     sizes: Any = {"width": width, "span": SPAN, "block": BLOCK, "tile": MARKS, "num_warps": 4}
     far_k, far_v = global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous()

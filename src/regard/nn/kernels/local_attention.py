@@ -1,0 +1,548 @@
+"""Sliding-window attention with global tokens (Longformer): time and memory are linear in the length.
+
+    SlidingWindow(256, 256)                                                       neighbors only
+    (SlidingWindow(256, 256) | GlobalTokens(tokens)) & Padding(lengths)           Longformer with padding
+    (SlidingWindow(256, 256) | GlobalTokens(tokens)) & PackedDocuments(at, at)    Longformer with packed documents
+
+`parse_pattern` recognizes such masks, and `local_attention` selects a kernel; tests compare all kernels with the mask:
+
+| kernel | device | attention dropout | padding | documents | dilation > 1 |
+|---|---|---|---|---|---|
+| recorded | any device, any dtype | yes | lengths or mask | yes | yes |
+| flash | CUDA, 16 bits | yes | lengths | packed | no |
+| chunked | any device, any dtype | yes | lengths or mask | yes | yes |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from regard import capabilities
+from regard.nn.attention.masks import (
+    AttentionMask,
+    Causal,
+    GlobalTokens,
+    Or,
+    PackedDocuments,
+    Padding,
+    SlidingWindow,
+    and_masks,
+    conjuncts,
+    valid_mask,
+)
+from regard.nn.kernels import dispatch
+from regard.nn.kernels.table import Kernel, choose
+from regard.types import Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPattern:
+    """`(window | global_tokens) & token_mask`, where `token_mask` consists of padding and packed documents."""
+
+    window: SlidingWindow
+    global_tokens: GlobalTokens | None = None
+    token_mask: AttentionMask | None = None
+
+    def global_positions(self) -> tuple[Tensor, Tensor] | None:
+        """(B, G) positions of the global tokens and a bool mask of the entries in use; None: no global tokens."""
+        found = None if self.global_tokens is None else self.global_tokens.positions()
+        return None if found is None or found[0].shape[1] == 0 else found
+
+    def covers(self, length: int) -> bool:
+        """Whether the window covers a whole row of this length, so that a local kernel saves nothing."""
+        return self.window.dilation == 1 and min(self.window.left, self.window.right) >= length - 1
+
+    def max_span(self, length: int) -> int:
+        """Maximum number of tokens of a row that attend to each other: the row, or its longest document."""
+        packed = [part.queries.max_length for part in conjuncts(self.token_mask) if isinstance(part, PackedDocuments)]
+        return min([length, *packed])
+
+    def head_groups(self, heads: int) -> Iterator[tuple[slice, SlidingWindow]]:
+        """Ranges of heads with the same dilation, and their window."""
+        wide = self.window.dilation
+        widths = (wide,) * heads if isinstance(wide, int) else wide
+        if len(widths) != heads:
+            raise ValueError(f"The window has dilations for {len(widths)} heads, but the attention has {heads}.")
+        for width, run in groupby(range(heads), key=widths.__getitem__):
+            lane = list(run)
+            yield slice(lane[0], lane[-1] + 1), replace(self.window, dilation=width)
+
+    def valid_tokens(self, length: int) -> Tensor | None:
+        """(B, length) False at padding; None: no padding."""
+        every = [valid_mask(part.valid, length) for part in conjuncts(self.token_mask) if isinstance(part, Padding)]
+        for other in every[1:]:
+            every[0] = every[0] & other
+        return every[0] if every else None
+
+    def segments(self) -> Tensor | Offsets | None:
+        """Contiguous segments of tokens: lengths (B,) of rows, or offsets of packed documents; None: any other mask.
+
+        None also if there is no `token_mask`, because rows without a mask have no lengths."""
+        found = conjuncts(self.token_mask)
+        if len(found) != 1:
+            return None
+        only = found[0]
+        if isinstance(only, PackedDocuments):
+            return only.queries
+        return only.valid if isinstance(only, Padding) and only.valid.ndim == 1 else None
+
+    def is_contiguous(self, rows: int) -> bool:
+        """Whether the mask consists of a window with dilation 1 and contiguous segments, as the flash kernel requires."""
+        segments = self.segments()
+        return self.window.dilation == 1 and (
+            self.token_mask is None if segments is None else rows == 1 or not isinstance(segments, Offsets)
+        )
+
+
+def parse_pattern(mask: AttentionMask | None) -> LocalPattern | None:
+    """The mask as a LocalPattern; None if the mask has another form."""
+    windows: list[tuple[SlidingWindow, GlobalTokens | None]] = []
+    causal, rest = False, None
+    for part in conjuncts(mask):
+        if isinstance(part, SlidingWindow):
+            windows.append((part, None))
+        elif isinstance(part, Or) and isinstance(part.left, SlidingWindow) and isinstance(part.right, GlobalTokens):
+            windows.append((part.left, part.right))
+        elif isinstance(part, Or) and isinstance(part.right, SlidingWindow) and isinstance(part.left, GlobalTokens):
+            windows.append((part.right, part.left))
+        elif isinstance(part, Causal):
+            causal = True
+        elif isinstance(part, Padding) or (isinstance(part, PackedDocuments) and part.queries is part.keys):
+            rest = and_masks(rest, part)
+        else:
+            return None
+    if len(windows) != 1 or (causal and windows[0][1] is not None):
+        return None
+    window, global_tokens = windows[0]
+    return LocalPattern(replace(window, right=0) if causal else window, global_tokens, rest)
+
+
+class LocalCall(NamedTuple):
+    """Arguments of sliding-window attention: q, k (B, H, L, d) and v (B, H, L, e)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pattern: LocalPattern
+    scale: float
+    dropout: float = 0.0
+    record: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Receives the weights (B, H, L, G + W) and their key positions, and returns the weights to use."""
+
+
+def local_attention(call: LocalCall) -> Tensor:
+    """Attention output (B, H, L, e) over the window and the global tokens of every query, global queries included. Rows
+    of padding are undefined."""
+    result: Tensor = choose(LOCAL_KERNELS, call).run(call)
+    return result
+
+
+def _accepts_flash(call: LocalCall) -> bool:
+    q = call.q
+    half = q.is_cuda and q.dtype in (torch.float16, torch.bfloat16)
+    return half and call.pattern.is_contiguous(q.shape[0]) and dispatch.supports_flash(q)
+
+
+def _flash(call: LocalCall) -> Tensor:
+    from regard.nn.kernels.local_flash import flash_local_attention
+
+    return flash_local_attention(*call[:6])
+
+
+LOCAL_KERNELS = (
+    Kernel("recorded", lambda call: call.record is not None, lambda call: local_attention_with_weights(*call)[0],
+           formula="eager_attention", gain="memory linear in the length; not for speed"),
+    Kernel("flash", _accepts_flash, _flash, formula="eager_attention",
+           gain="337 % of Longformer with 16,384 tokens; its Triton kernel for global tokens 19.5 %"),
+    Kernel("chunked", lambda call: True, lambda call: chunked_attention(*call[:6]), formula="eager_attention",
+           gain="time linear in the length"),
+)  # fmt: skip
+
+
+def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, valid: Tensor | None = None) -> Tensor:
+    """x (B, L, D) with `global_rows` (B, G, D) at the global tokens, and 0 where `valid` is False."""
+    found = pattern.global_positions()
+    assert found is not None and pattern.global_tokens is not None
+    (places, there), (B, L, D), hidden = found, x.shape, pattern.global_tokens.tokens
+    if valid is not None:
+        there, hidden = there & valid.gather(1, places), hidden | ~valid
+    flat = (torch.arange(0, B * L, L, device=x.device)[:, None] + places).flatten()
+    global_rows = torch.where(there[:, :, None], global_rows, 0.0).to(x.dtype)  # unused entries add 0
+    rest = x.masked_fill(hidden[:, :, None], 0.0).view(B * L, D)
+    return rest.index_add_(0, flat, global_rows.flatten(0, 1)).view(B, L, D)
+
+
+# -- chunks of queries with the keys of their windows
+
+
+class ChunkSpec(NamedTuple):
+    """Queries per chunk, and approximate maximum number of weights per chunk."""
+
+    chunk_size: int
+    max_weights: int
+
+
+MAX_CACHED_MASKS = 16
+"""Maximum number of masks cached for chunks of the same form."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Slices of rows, heads, queries, and keys within the windows of the queries."""
+
+    rows: slice
+    heads: slice
+    queries: slice
+    keys: slice
+    window: SlidingWindow
+
+
+def iter_chunks(pattern: LocalPattern, q: Tensor, spec: ChunkSpec) -> Iterator[Chunk]:
+    """Chunks that cover every query once. With dilation r, the tokens of a row form r independent sequences."""
+    (rows, heads, length, _), (block, room) = q.shape, spec
+    for lane, window in pattern.head_groups(heads):
+        assert isinstance(window.dilation, int)
+        widest = block + window.left + window.right
+        together = max(1, room // ((lane.stop - lane.start) * block * min(widest, length)))
+        for top in range(0, rows, together):
+            for first in range(min(window.dilation, length)):
+                line = range(first, length, window.dilation)
+                for begin in range(0, len(line), block):
+                    queries = line[begin : begin + block]
+                    keys = line[max(0, begin - window.left) : begin + len(queries) + window.right]
+                    yield Chunk(slice(top, top + together), lane, _slice(queries), _slice(keys), window)
+
+
+def _slice(line: range) -> slice:
+    return slice(line.start, line[-1] + 1, line.step)
+
+
+class _ChunkContext:
+    """Tensors and cached masks shared by all chunks."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> None:
+        self.q, self.k, self.v, self.pattern, self.scale = q, k, v, band, scale
+        self.positions = torch.arange(q.shape[2], device=q.device)
+        self.row_index = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
+        self.head_index = self.row_index[:1]  # windows of a head group have one dilation and ignore the head
+        self.mask_cache: dict[tuple[int, ...], Tensor] = {}
+        found = band.global_positions()
+        self.num_global = 0 if found is None else found[0].shape[1]
+        if found is None and q.dtype == torch.bfloat16:
+            # products take two thirds of the time with contiguous keys per head, which torch.cat creates if there are
+            # global keys
+            self.k, self.v = k.contiguous(), v.contiguous()
+        if found is not None:
+            self.global_positions, self.global_valid = (x[:, None, None] for x in found)
+            self.global_index = self.global_positions[:, :, 0, :, None]  # (B, 1, G, 1)
+            self.global_k, self.global_v = self.gather_global(k), self.gather_global(v)
+
+    def gather_global(self, x: Tensor) -> Tensor:
+        """(B, H, G, d) rows of x at the global tokens."""
+        return x.gather(2, self.global_index.expand(-1, x.shape[1], -1, x.shape[3]))
+
+    def scatter_add_global_(self, x: Tensor, gradient: Tensor) -> None:
+        """Add the gradients of the global tokens to x at their positions."""
+        x.scatter_add_(2, self.global_index.expand_as(gradient), gradient.to(x.dtype))
+
+    def additive_mask(self, piece: Chunk) -> tuple[Tensor, Tensor | None]:
+        """(R or 1, 1, C, K) mask to add to the scores, 0 or the lowest number; and queries without any key (None: none)."""
+        q, k = self.positions[piece.queries].view(1, 1, -1, 1), self.positions[piece.keys].view(1, 1, 1, -1)
+        rest = (
+            None
+            if self.pattern.token_mask is None
+            else self.pattern.token_mask(self.row_index[piece.rows], self.head_index, q, k)
+        )
+        if rest is not None and _all_true(rest):
+            rest = None  # no padding and no other document in this chunk
+        far, sizes = self.global_mask(piece, q) if self.num_global else None, (q.shape[2], k.shape[3])
+        usual = rest is None and (far is None or _all_true(far == self.global_valid[piece.rows]))
+        steps = (piece.queries.start - piece.keys.start) // piece.keys.step
+        form = (piece.rows.start if self.num_global else -1, steps, *sizes)  # for any dilation: counted in steps
+        if usual and form in self.mask_cache:
+            return self.mask_cache[form], None
+        may = piece.window(self.row_index[:1], self.head_index, q, k)
+        if rest is not None:
+            may = may & rest
+        if far is not None:
+            may = torch.cat([x.expand(max(len(far), len(may)), -1, q.shape[2], -1) for x in (far, may)], -1)
+        added = torch.zeros(may.shape, dtype=self.q.dtype, device=may.device)
+        added.masked_fill_(~may, torch.finfo(self.q.dtype).min)
+        if usual:
+            if len(self.mask_cache) >= MAX_CACHED_MASKS:
+                self.mask_cache.clear()
+            self.mask_cache[form] = added
+        return added, None if rest is None else ~may.any(-1, keepdim=True)
+
+    def global_mask(self, piece: Chunk, q: Tensor) -> Tensor:
+        """(R, 1, C, G) global tokens outside the window of a query: no key occurs twice in the softmax."""
+        row, places = self.row_index[piece.rows], self.global_positions[piece.rows]
+        may = self.global_valid[piece.rows] & ~piece.window(row, self.head_index, q, places)
+        return (
+            may if self.pattern.token_mask is None else may & self.pattern.token_mask(row, self.head_index, q, places)
+        )
+
+    def chunk_qkv(self, piece: Chunk) -> tuple[Tensor, Tensor, Tensor]:
+        """Scaled queries, and keys and values of a chunk, global tokens first: each (R · H, …, d)."""
+        some = piece.rows, piece.heads
+        q, k, v = self.q[*some, piece.queries], self.k[*some, piece.keys], self.v[*some, piece.keys]
+        if self.num_global:
+            k, v = torch.cat((self.global_k[some], k), 2), torch.cat((self.global_v[some], v), 2)
+        return (q * self.scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+
+    def weights(self, piece: Chunk, q: Tensor, k: Tensor) -> Tensor:
+        """softmax(q kᵀ) of a chunk, (R · H, C, K); q is already scaled."""
+        added, empty = self.additive_mask(piece)
+        heads = piece.heads.stop - piece.heads.start
+        if added.shape[0] > 1:
+            added = added.expand(-1, heads, -1, -1).flatten(0, 1)
+        weights = torch.baddbmm(added.view(-1, *added.shape[-2:]), q, k.transpose(1, 2)).softmax(-1)
+        if empty is not None:
+            weights.view(-1, heads, *weights.shape[1:]).masked_fill_(empty, 0.0)
+        return weights
+
+
+def _all_true(may: Tensor) -> bool:
+    """Whether all are True, on CPUs; False on other devices, to avoid a synchronization."""
+    return may.device.type == "cpu" and bool(may.all())
+
+
+def _dropout_mask(weights: Tensor, dropout: float, seed: int) -> Tensor:
+    """Factors of dropout for the weights of a chunk, reproducible by seed."""
+    chance = torch.Generator(weights.device).manual_seed(seed)
+    return torch.empty_like(weights).bernoulli_(1.0 - dropout, generator=chance).div_(1.0 - dropout)
+
+
+def empty_transposed(x: Tensor) -> Tensor:
+    """Uninitialized (B, H, L, d) with the memory layout (B, L, H, d), as linear layers read and write."""
+    B, H, L, d = x.shape
+    return x.new_empty(B, L, H, d).transpose(1, 2)
+
+
+def default_chunk_spec(q: Tensor) -> ChunkSpec:
+    """On CPUs, the fastest for windows of 33 to 513 keys; on GPUs, few launches within some hundred MiB."""
+    if q.device.type != "cpu":
+        return ChunkSpec(512, 2**26)
+    return ChunkSpec(128 if q.dtype == torch.bfloat16 else 64, 2**20)
+
+
+class _ChunkedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float, dropout: float, cut: ChunkSpec
+    ) -> Tensor:
+        seed = int(torch.randint(2**62, ())) if dropout else 0
+        ctx.save_for_backward(q, k, v)
+        ctx.told = band, scale, dropout, cut, seed
+        whole, out = _ChunkContext(q, k, v, band, scale), empty_transposed(v)
+        for number, piece in enumerate(iter_chunks(band, q, cut)):
+            queries, keys, values = whole.chunk_qkv(piece)
+            weights = whole.weights(piece, queries, keys)
+            if dropout:
+                weights *= _dropout_mask(weights, dropout, seed + number)
+            part = out[piece.rows, piece.heads, piece.queries]
+            part.copy_((weights @ values).view(part.shape))
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        q, k, v = ctx.saved_tensors
+        band, scale, dropout, cut, seed = ctx.told
+        whole, dq = _ChunkContext(q, k, v, band, scale), empty_transposed(q)
+        sums = [empty_transposed(x).zero_() for x in (k, v)]
+        wide = torch.promote_types(q.dtype, torch.float32)  # global tokens sum many small gradients
+        far = [torch.zeros_like(x, dtype=wide) for x in (whole.global_k, whole.global_v)] if whole.num_global else []
+        for number, piece in enumerate(iter_chunks(band, q, cut)):
+            queries, keys, values = whole.chunk_qkv(piece)
+            told = gradient[piece.rows, piece.heads, piece.queries].flatten(0, 1)
+            weights = whole.weights(piece, queries, keys)
+            d_weights, used = told @ values.transpose(1, 2), weights
+            if dropout:
+                kept = _dropout_mask(weights, dropout, seed + number)
+                d_weights, used = d_weights.mul_(kept), weights * kept
+            d_values = used.transpose(1, 2) @ told
+            d_scores = capabilities.softmax_backward(d_weights, weights)
+            part = dq[piece.rows, piece.heads, piece.queries]
+            part.copy_((d_scores @ keys).view(part.shape)).mul_(scale)
+            for n, found in enumerate((d_scores.transpose(1, 2) @ queries, d_values)):
+                found = found.view(part.shape[0], part.shape[1], *found.shape[1:])
+                sums[n][piece.rows, piece.heads, piece.keys] += found[:, :, whole.num_global :]
+                if far:
+                    far[n][piece.rows, piece.heads] += found[:, :, : whole.num_global]
+        for x, found in zip(sums, far, strict=False):
+            whole.scatter_add_global_(x, found)
+        return dq, *sums, None, None, None, None
+
+
+def chunked_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: LocalPattern,
+    scale: float,
+    dropout: float = 0.0,
+    spec: ChunkSpec | None = None,
+) -> Tensor:
+    """`local_attention` chunk by chunk. Weights are not stored: the backward pass recomputes the weights of each chunk, so
+    memory holds queries, keys, values and one chunk."""
+    return _ChunkedAttention.apply(q, k, v, pattern, scale, dropout, spec or default_chunk_spec(q))  # type: ignore[no-untyped-call]
+
+
+# -- attention that also returns its weights
+#
+# Row l of a band (B, H, L, W) has one column for each key from l - left to l + right, in steps of the dilation. Columns
+# outside the sequence are 0. Weights stay in the autograd graph, for gradient-based attribution.
+
+RECORDING_CHUNK_SPEC = ChunkSpec(256, 2**22)
+
+
+def _window_keys(piece: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(C, W) the key index within the chunk for each window column of each query, and whether the key exists."""
+    step = piece.keys.step
+    first = (piece.queries.start - piece.keys.start) // step - piece.window.left
+    queries, keys = (len(range(x.start, x.stop, step)) for x in (piece.queries, piece.keys))
+    wide = torch.arange(piece.window.left + piece.window.right + 1, device=device)
+    at = torch.arange(first, first + queries, device=device)[:, None] + wide
+    return at.clamp(0, keys - 1), (at >= 0) & (at < keys)
+
+
+def _iter_windows(band: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
+    """Index of the queries, index of the keys, and window columns of each chunk."""
+    for piece in iter_chunks(band, x, RECORDING_CHUNK_SPEC):
+        here, there = ((piece.rows, piece.heads, side) for side in (piece.queries, piece.keys))
+        yield here, there, *_window_keys(piece, x.device)
+
+
+def _to_dense(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
+    """Scatter (…, C, W) of a band to (…, C, K), each window column to the column of its key."""
+    room = part.new_zeros(*part.shape[:-1], keys)
+    return room.scatter_add_(-1, columns.expand_as(part), torch.where(inside, part, 0.0))
+
+
+def _band_scores(q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
+    """q · k for every column of every window, (B, H, L, W)."""
+    scores = q.new_empty(*q.shape[:3], band.window.left + band.window.right + 1)
+    for here, there, columns, inside in _iter_windows(band, q):
+        square = q[here] @ k[there].transpose(-2, -1)
+        scores[here] = torch.where(inside, square.gather(-1, columns.expand(*square.shape[:3], -1)), 0.0)
+    return scores
+
+
+def _band_matmul(weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
+    """Σ weight · value over the columns of every window."""
+    mixed = empty_transposed(v)
+    for here, there, columns, inside in _iter_windows(band, v):
+        values = v[there]
+        mixed[here] = _to_dense(weights[here], columns, inside, values.shape[-2]) @ values
+    return mixed
+
+
+def _band_matmul_transposed(weights: Tensor, x: Tensor, band: LocalPattern) -> Tensor:
+    """The transpose of `_band_matmul`: for each key, Σ weight · x over the queries whose windows contain the key."""
+    total = empty_transposed(x).zero_()
+    for here, there, columns, inside in _iter_windows(band, x):
+        square = _to_dense(weights[here], columns, inside, total[there].shape[-2])
+        total[there] += square.transpose(-2, -1) @ x[here]
+    return total
+
+
+class _BandScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
+        ctx.save_for_backward(q, k)
+        ctx.band = band
+        return _band_scores(q, k, band)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
+        q, k = ctx.saved_tensors
+        return _band_matmul(told, k, ctx.band), _band_matmul_transposed(told, q, ctx.band), None
+
+
+class _BandMatmul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
+        ctx.save_for_backward(weights, v)
+        ctx.band = band
+        return _band_matmul(weights, v, band)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
+        weights, v = ctx.saved_tensors
+        return _band_scores(told, v, ctx.band), _band_matmul_transposed(weights, told, ctx.band), None
+
+
+def _key_index(band: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
+    """(1, H or 1, L, W) key position of each window column; positions outside the sequence are included."""
+    at, keys = torch.arange(length, device=device)[:, None], []
+    wide = torch.arange(-band.window.left, band.window.right + 1, device=device)
+    for lane, window in band.head_groups(heads):
+        assert isinstance(window.dilation, int)
+        keys.append((at + wide * window.dilation).expand(lane.stop - lane.start, -1, -1))
+    return (torch.cat(keys) if len(keys) > 1 else keys[0][:1])[None]
+
+
+def _visible_keys(
+    band: LocalPattern, rows: int, heads: int, length: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Key positions of all columns (global tokens first, -1: no key), and a bool mask of the keys to attend to."""
+    keys, found, real = _key_index(band, heads, length, device), band.global_positions(), band.valid_tokens(length)
+    b, h = (
+        torch.arange(rows, device=device).view(-1, 1, 1, 1),
+        torch.arange(keys.shape[1], device=device).view(1, -1, 1, 1),
+    )
+    q = torch.arange(length, device=device).view(1, 1, -1, 1)
+
+    def together(k: Tensor) -> Tensor | bool:
+        return True if band.token_mask is None else band.token_mask(b, h, q, k)
+
+    inside = (keys >= 0) & (keys < length)
+    may, keys = inside & together(keys.clamp(0, length - 1)), torch.where(inside, keys, -1)
+    if found is not None:
+        places, there = (x[:, None, None] for x in found)
+        besides = there & ~band.window(b, h, q, places) & together(places)
+        sizes = rows, keys.shape[1], length
+        may = torch.cat([x.expand(*sizes, -1) for x in (besides, may)], -1)
+        keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(there, places, -1), keys)], -1)
+        assert band.global_tokens is not None
+        may = may & ~band.global_tokens.tokens[:, None, :, None]  # global queries are computed by a separate attention
+    if real is not None:
+        may = may & real[:, None, :, None]
+    return keys.int(), may
+
+
+def local_attention_with_weights(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern: LocalPattern,
+    scale: float,
+    dropout: float = 0.0,
+    record: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention output (B, H, L, e) over the window and the global tokens, weights (B, H, L, G + W), and key positions
+    (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
+    found, (_, heads, length, _) = pattern.global_positions(), q.shape
+    scores = _BandScores.apply(q * scale, k, pattern)  # type: ignore[no-untyped-call]
+    keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)
+    marked = 0 if found is None else found[0].shape[1]
+    if found is not None:
+        index = found[0][:, None, :, None].expand(-1, heads, -1, -1)
+        far_k, far_v = (x.gather(2, index.expand(-1, -1, -1, x.shape[3])) for x in (k, v))
+        scores = torch.cat(((q * scale) @ far_k.transpose(2, 3), scores), -1)
+    weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0).to(v.dtype)
+    if record is not None:
+        weights = record(weights, keys)
+    used = F.dropout(weights, dropout, training=dropout > 0.0)
+    mixed = _BandMatmul.apply(used[..., marked:], v, pattern)  # type: ignore[no-untyped-call]
+    return mixed if found is None else mixed + used[..., :marked] @ far_v, weights, keys
