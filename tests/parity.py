@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from transformers.models.modernbert import modeling_modernbert
 
 import regard
 from regard.nn.attention.positions import SinusoidalPosition
@@ -52,6 +53,25 @@ def randomized(peer: Any, scale: float = 0.6) -> Any:
             if name.endswith("embed_positions.weight"):  # rounded to float32 in transformers
                 table.copy_(SinusoidalPosition(table.shape[1], "halves")(torch.arange(len(table))))
     return peer
+
+
+def _double_angles(module: Any, x: Tensor, positions: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of ModernBERT in float64; transformers computes them in float32."""
+    width = module.config.hidden_size // module.config.num_attention_heads
+    base = module.config.rope_parameters[layer_type]["rope_theta"]
+    angles = positions[..., None].double() * base ** (-torch.arange(0, width, 2).double() / width)
+    return torch.cat([angles, angles], -1).cos().to(x.dtype), torch.cat([angles, angles], -1).sin().to(x.dtype)
+
+
+def _double_rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+    """Rotated queries and keys in their own precision; transformers rotates in float32."""
+    turn = modeling_modernbert.rotate_half
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + turn(q) * sin, k * cos + turn(k) * sin
+
+
+modeling_modernbert.ModernBertRotaryEmbedding.forward = _double_angles
+modeling_modernbert.apply_rotary_pos_emb = _double_rotary
 
 
 def make_peer(config: str, model: str, scale: float = 0.6, **sizes: Any) -> Any:
@@ -200,7 +220,7 @@ def text_outputs(case: Case, model: regard.Model, peer: Any) -> tuple[list[Tenso
             marked = torch.zeros_like(marked)
             marked[:, 0] = True
         more, own = {"global_attention_mask": marked.long()}, {"global_tokens": marked}
-    elif "Bert" in case.family or case.family == "RoFormer":
+    elif case.family in ("Bert", "RoFormer") or case.changes.get("type_vocab_size"):
         more, own = {"token_type_ids": types}, {"token_types": types}
     if case.task == "choose":
         x, mask = (part[None].repeat(2, 1, 1) for part in (x, mask))
@@ -265,7 +285,17 @@ BIT = {
 HYBRID_DPT: dict[str, Any] = {
     "is_hybrid": True, "backbone_config": BIT, "backbone_featmap_shape": [1, 128, 4, 4], "neck_hidden_sizes": [32, 64, 7, 6],
 }  # fmt: skip
+DEBERTA: dict[str, Any] = {
+    "relative_attention": True, "position_buckets": 6, "max_relative_positions": 12, "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+}  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
+    "ModernBert": {
+        **ALIKE, **TOKENS, "num_hidden_layers": 4, "vocab_size": 37, "max_position_embeddings": 24, "local_attention": 8,
+        "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3, "attn_implementation": "sdpa",
+    },
+    # 3 channels per head and 3 terms: the square root of 9, which transformers rounds to float32, is exact
+    "DebertaV2": {**ALIKE, **TOKENS, **DEBERTA, "num_attention_heads": 4, "vocab_size": 37, "max_position_embeddings": 24},
     "Bert": {**ALIKE, **TOKENS, "vocab_size": 37, "max_position_embeddings": 19, "type_vocab_size": 2},
     "RoFormer": {**ALIKE, **TOKENS, "vocab_size": 37, "max_position_embeddings": 20, "type_vocab_size": 2, "embedding_size": 8},
     "Longformer": {
@@ -302,7 +332,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 INPUTS: dict[str, Any] = {
-    **dict.fromkeys(("Bert", "RoFormer", "Longformer", "OpenAIGPT", "GPT2"), text_outputs),
+    **dict.fromkeys(("Bert", "ModernBert", "DebertaV2", "RoFormer", "Longformer", "OpenAIGPT", "GPT2"), text_outputs),
     **dict.fromkeys(("ViT", "ResNet", "Bit", "Swin", "DPT"), pixel_outputs),
     "Marian": pair_outputs, "ImageGPT": color_outputs,
 }  # fmt: skip
