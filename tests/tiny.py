@@ -21,11 +21,13 @@ from regard.systems import (
     SYSTEMS,
     bert,
     convs2s,
+    deberta,
     decoder,
     gpt1,
     gpt2,
     gpt3,
     longformer,
+    modernbert,
     rnn,
     rnnsearch,
     roformer,
@@ -138,6 +140,23 @@ TINY: dict[str, Tiny] = {
     "bert": Tiny(
         bert.Config(**ENCODER, max_length=16, pooler=False), WORDS,
         {"relu": {"activation": "relu", "type_vocab_size": 1}}, **TAGS,
+    ),
+    "modernbert": Tiny(
+        modernbert.Config(
+            **{**ENCODER, "depth": 4}, max_length=16, local_attention=4, dropout=0.1, attention_dropout=0.1
+        ),
+        WORDS,
+        {"mean of all tokens": {"classifier_pooling": "mean", "global_every": 2}},
+        **ASKED,
+    ),
+    "deberta": Tiny(
+        deberta.Config(**ENCODER, max_length=16, position_buckets=6),
+        WORDS,
+        {
+            "convolution, segments": {"conv_kernel_size": 3, "type_vocab_size": 2, "position_embedding": "learned"},
+            "own projections": {"share_att_key": False, "position_buckets": 0, "norm_rel_ebd": False},
+        },
+        **ASKED,
     ),
     "roformer": Tiny(
         roformer.Config(**ENCODER, embedding_dim=12, max_length=16), WORDS,

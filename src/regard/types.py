@@ -214,6 +214,8 @@ class Traits:
     """next-sentence prediction is trained together with masked language modeling"""
     head_activation: str | None = None
     """activation of the dense layer in the head for classes; None: the head is one linear layer"""
+    head_norm_eps: float | None = None
+    """heads of all tasks have a dense layer without bias, and a norm without bias with this epsilon"""
     embedding_dim: int | None = None
     """size of the token embeddings, if different from the hidden size"""
     packs: bool = True

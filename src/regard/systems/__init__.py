@@ -18,6 +18,8 @@ SYSTEMS: LazyTable[System] = LazyTable({
     "bert": "regard.systems.bert:SYSTEM",
     "roformer": "regard.systems.roformer:SYSTEM",
     "longformer": "regard.systems.longformer:SYSTEM",
+    "deberta": "regard.systems.deberta:SYSTEM",
+    "modernbert": "regard.systems.modernbert:SYSTEM",
     "vit": "regard.systems.vit:SYSTEM",
     "hybrid": "regard.systems.hybrid:SYSTEM",
     "resnet": "regard.systems.resnet:SYSTEM",

@@ -80,10 +80,7 @@ NAMES = NameTable(
         *bert.MLM_ENTRIES,
         layer("head.follows", "cls.seq_relationship"),
     ),
-    tied={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    tied=bert.tied_output("bert"),
     drop=("bert.embeddings.position_ids",),
     heads=("classifier.*", "qa_outputs.*", "cls.*", "bert.pooler.*"),
     optional=("pooler.*",),

@@ -80,10 +80,7 @@ NAMES = NameTable(
         *bert.HEAD_ENTRIES,
         *bert.MLM_ENTRIES,
     ),
-    tied={
-        "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    tied=bert.tied_output("roformer"),
     drop=(POSITION_TABLE,),
     heads=("classifier.*", "qa_outputs.*", "cls.*", "sequence_summary.*", "roformer.pooler.*"),
     prefix="roformer.",

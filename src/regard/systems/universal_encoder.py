@@ -18,7 +18,7 @@ from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
 from regard.nn.blocks.universal import UniversalStack, make_universal_stack
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import EncoderConfig
+from regard.systems.common.configs import EncoderConfig, TokenTypes
 from regard.systems.common.seq2seq import position_ids
 from regard.systems.common.system import System, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
@@ -26,7 +26,7 @@ from regard.types import Batch, Body, BodyOutput, Traits
 
 
 @dataclass(frozen=True)
-class Config(UniversalConfig, EncoderConfig):
+class Config(UniversalConfig, TokenTypes, EncoderConfig):
     attention_dropout: float = 0.0
 
     @property

@@ -18,6 +18,7 @@ from regard.data.text.tables import SkippedRow, sample_inputs
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
+from regard.nn.blocks.heads import text_head
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.act import with_act_steps
 from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum
@@ -25,7 +26,7 @@ from regard.tasks.classify import class_report
 from regard.tasks.metrics.per_class import ClassMetrics
 from regard.tasks.protocol import ModelProtocol
 from regard.tasks.special_tokens import SpecialTokens
-from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, build_head, first_samples
+from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, first_samples
 from regard.types import IGNORE, Prediction
 
 
@@ -59,7 +60,7 @@ class Choose(SequenceHeadTask):
         return str(sample.label)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
-        return build_head("choice", config, 1)
+        return text_head("choice", config, 1)
 
     def encode(
         self,

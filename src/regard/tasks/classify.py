@@ -19,6 +19,7 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.draw.text import markdown_table
 from regard.errors import DataError, RegardError
+from regard.nn.blocks.heads import text_head
 from regard.nn.blocks.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.act import with_act_steps
@@ -37,7 +38,7 @@ from regard.tasks.multilabel import (
 )
 from regard.tasks.protocol import ModelProtocol
 from regard.tasks.special_tokens import SpecialTokens
-from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, build_head, first_samples
+from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, first_samples
 from regard.types import Batch, Prediction
 
 MAX_PRINTED_LABELS = 5
@@ -101,7 +102,7 @@ class Classify(SequenceHeadTask):
         return {"problem_type": PUBLISHED_PROBLEM_TYPE} if MULTILABEL in head_options.split() else {}
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return build_head("classes", config, len(labels)) if labels else None
+        return text_head("classes", config, len(labels)) if labels else None
 
     def encode(
         self,

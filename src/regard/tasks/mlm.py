@@ -32,8 +32,7 @@ from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.draw.text import markdown_table
 from regard.errors import SettingError
-from regard.nn.blocks.heads import MLMHead
-from regard.nn.blocks.heads import PretrainingHead as HiddenHead
+from regard.nn.blocks.heads import PretrainingHead, mlm_head
 from regard.nn.blocks.losses import cross_entropy
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -138,9 +137,7 @@ class MaskedLM(Task):
         return self.adapt_config(replace(config, vocab_size=processor.size, **special_token_ids(processor)))
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
-        width = config.traits.embedding_dim or config.width
-        words = MLMHead(config.width, width, config.vocab_size, config.activation, config.norm_eps)
-        return HiddenHead(words, config.width, config.traits.nsp)
+        return PretrainingHead(mlm_head(config), config.width, config.traits.nsp)
 
     def batch_context(
         self,
@@ -358,7 +355,7 @@ def _nsp_fields(lengths: Sequence[int], rows: np.ndarray, config: Any) -> tuple[
         return None, None
     second = 1 + config.traits.separators + rows[:, 1] - rows[:, 0]
     types = [(np.arange(length) >= at).astype(np.int64) for length, at in zip(lengths, second, strict=True)]
-    return types if config.type_vocab_size > 1 else None, torch.from_numpy(rows[:, 4].copy())
+    return types if config.traits.token_types > 1 else None, torch.from_numpy(rows[:, 4].copy())
 
 
 def _flat_positions(places: Sequence[np.ndarray], starts: np.ndarray) -> Tensor:

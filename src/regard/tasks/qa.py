@@ -20,7 +20,7 @@ from regard.data.text.qa import COLUMNS, QASample, iterate_qa, read_qa_inputs
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
-from regard.nn.blocks.heads import ClassifierHead
+from regard.nn.blocks.heads import text_head
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.act import add_act_cost, with_act_steps
 from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
@@ -88,7 +88,7 @@ class QuestionAnswering(TokenHeadTask):
         return (data.stride,)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
-        return ClassifierHead("ends", config.width, 2, 0.0)
+        return text_head("ends", config, 2, pooled=False, dropout=0.0)
 
     def encode(
         self,

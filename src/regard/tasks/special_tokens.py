@@ -96,7 +96,7 @@ def with_template(text: TextTokenizer, config: Any) -> TextTokenizer:
         return text
     end = (config.eos_id,)
     return text.with_template(
-        TokenTemplate((config.bos_id,), end * config.traits.separators, end, min(config.type_vocab_size - 1, 1))
+        TokenTemplate((config.bos_id,), end * config.traits.separators, end, min(config.traits.token_types - 1, 1))
     )
 
 

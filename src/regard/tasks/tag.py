@@ -31,7 +31,7 @@ from regard.data.text.tagged import (
 from regard.data.text.tagged import scheme_tags as all_tags
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
-from regard.nn.blocks.heads import ClassifierHead
+from regard.nn.blocks.heads import text_head
 from regard.nn.blocks.losses import cross_entropy
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -98,7 +98,7 @@ class Tag(TokenHeadTask):
         return (data.tag_scheme, data.stride)
 
     def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return ClassifierHead("tags", config.width, len(labels), config.head_dropout) if labels else None
+        return text_head("tags", config, len(labels), pooled=False) if labels else None
 
     def encode(
         self,

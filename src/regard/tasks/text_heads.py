@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed, PackedSampler
 from regard.data.settings import DataSettings
 from regard.errors import DataError, RegardError, SettingError
-from regard.nn.blocks.heads import ClassifierHead
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.tasks.act import add_act_cost
@@ -109,13 +108,6 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
     logits = body.to_logits(output.sequence).to(wide)
     losses = F.cross_entropy(logits.flatten(0, 1), x.roll(-1, 1).flatten(), reduction="none")
     return (losses * weights.flatten()).sum()
-
-
-def build_head(name: str, config: Any, outputs: int) -> ClassifierHead:
-    """Linear head on the pooled state. Decoders: without bias, as in GPT-1. Encoders without a pooler: one more layer."""
-    if not config.traits.is_encoder:
-        return ClassifierHead(name, config.width, outputs, config.dropout, bias=False)
-    return ClassifierHead(name, config.width, outputs, config.head_dropout, activation=config.traits.head_activation)
 
 
 def missing_bias_names(head: nn.Module) -> list[str]:

@@ -185,6 +185,8 @@ class PublishedLayout:
     """field -> published value -> value in regard, if they differ"""
     copied_fields: dict[str, str] = field(default_factory=dict)
     """key without effect in regard -> field to write"""
+    before_read: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
+    """converts a config.json of another version into the keys of this layout"""
     after_read: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     """completes the fields after reading, if the file omits some"""
 
@@ -233,6 +235,7 @@ class PublishedLayout:
                 raise WeightsError(f"config.json: {key}={config[key]!r} is not supported. Supported: {value!r}.")
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        config = self.before_read(dict(config))
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}
         strange = [
             key for key in config if key not in known and not matches((*self.ignored_keys, *COMMON_IGNORED_KEYS), key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -101,7 +102,8 @@ class Pooler(nn.Module):
 
 
 class EncoderOnly(Body):
-    """`windows`: tokens on each side that each block attends to, in addition to `Batch.global_tokens`; None or empty: all
+    """`pool`: pooled state of a row, the state of the first token or the mean of all tokens. `windows`: tokens on each side
+    that each block attends to, in addition to `Batch.global_tokens`; None or empty: all
     tokens. `dilations`: dilation per block and head; empty: 1."""
 
     def __init__(
@@ -111,8 +113,10 @@ class EncoderOnly(Body):
         pooler: Pooler | None = None,
         windows: Sequence[int | None] = (),
         dilations: Sequence[Sequence[int]] = (),
+        pool: Literal["first", "mean"] = "first",
     ) -> None:
         super().__init__()
+        self.pool = pool
         self.embedding, self.encoder = embedding, encoder
         if pooler is not None:
             self.pooler = pooler
@@ -133,8 +137,10 @@ class EncoderOnly(Body):
         sequence, tapped = self.encoder(
             self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=standing
         )
-        first = first_token_states(sequence, batch.offsets)
-        return BodyOutput(sequence, self.pooler(first) if self.has_pooler else first, tapped)
+        pooled = (
+            first_token_states(sequence, batch.offsets) if self.pool == "first" else mean_token_states(sequence, batch)
+        )
+        return BodyOutput(sequence, self.pooler(pooled) if self.has_pooler else pooled, tapped)
 
     def _position_ids(self, batch: Batch) -> PositionIds | None:
         """Positions of the tokens for relative positions; None: their columns."""
@@ -168,6 +174,20 @@ def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None
         return sequence[:, 0]
     # empty documents have no first token: their result, the state of another token, is not used
     return sequence[0].index_select(0, offsets.starts[:-1].clamp(max=sequence.shape[1] - 1))
+
+
+def mean_token_states(sequence: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "N D"]:
+    """Mean states of the tokens of each row, or of each document of a packed row."""
+    if batch.offsets is None and batch.mask is None:
+        return sequence.mean(1)
+    if batch.offsets is None:
+        assert batch.mask is not None
+        real = valid_mask(batch.mask, sequence.shape[1])
+        return (sequence * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+    starts = batch.offsets.starts
+    owner = batch.offsets.document_ids(torch.arange(sequence.shape[1], device=sequence.device))
+    sums = sequence.new_zeros(len(starts), sequence.shape[2]).index_add(0, owner, sequence[0])
+    return sums[: len(starts) - 1] / starts.diff()[:, None].clamp(min=1)
 
 
 def init_encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:

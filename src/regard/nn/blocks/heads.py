@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -16,14 +18,23 @@ class ClassifierHead(nn.Module):
     """Dropout, an optional dense layer, and a linear layer registered as `name`; weights are drawn from N(0, std)."""
 
     def __init__(
-        self, name: str, width: int, outputs: int, dropout: float, bias: bool = True, activation: str | None = None,
+        self,
+        name: str,
+        width: int,
+        outputs: int,
+        dropout: float,
+        bias: bool = True,
+        activation: str | None = None,
         std: float = 0.02,
-    ) -> None:  # fmt: skip
-        """`activation`: activation of an additional dense layer; None: no such layer."""
+        norm_eps: float | None = None,
+    ) -> None:
+        """`activation`: activation of an additional dense layer; None: no such layer. `norm_eps`: the dense layer has no
+        bias, and a norm follows (ModernBERT)."""
         super().__init__()
         self.dropout, self.name, self.activation = nn.Dropout(dropout), name, activation
         if activation is not None:
-            self.dense = Linear(width, width)
+            self.dense = Linear(width, width, bias=norm_eps is None)
+        self.norm = None if norm_eps is None else LayerNorm(width, norm_eps, bias=False)
         self.add_module(name, Linear(width, outputs, bias))
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -32,9 +43,10 @@ class ClassifierHead(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows C"]:
-        x = self.dropout(x)
+        x = self.dropout(x) if self.norm is None else x
         if self.activation is not None:
-            x = self.dropout(ACTIVATIONS[self.activation](self.dense(x)))
+            x = ACTIVATIONS[self.activation](self.dense(x))
+            x = self.dropout(x if self.norm is None else self.norm(x))
         return self.get_submodule(self.name)(x)
 
 
@@ -43,15 +55,23 @@ class MLMHead(nn.Module):
     separate bias."""
 
     def __init__(
-        self, width: int, embedding_width: int, vocab_size: int, activation: str = "gelu", eps: float = 1e-12
+        self,
+        width: int,
+        embedding_width: int,
+        vocab_size: int,
+        activation: str = "gelu",
+        eps: float = 1e-12,
+        bias: bool = True,
     ) -> None:
-        """`embedding_width`: width of the token embeddings, which are also the output matrix."""
+        """`embedding_width`: width of the token embeddings, which are also the output matrix. `bias`: of the dense layer and
+        of the norm."""
         super().__init__()
-        self.dense, self.norm = Linear(width, embedding_width), LayerNorm(embedding_width, eps)
+        self.dense, self.norm = Linear(width, embedding_width, bias), LayerNorm(embedding_width, eps, bias=bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activation = ACTIVATIONS[activation]
         nn.init.normal_(self.dense.weight, std=0.02)
-        nn.init.zeros_(self.dense.bias)
+        if bias:
+            nn.init.zeros_(self.dense.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"], tokens: TokenEmbedding) -> Float[Tensor, "*rows V"]:
         return linear(self.norm(self.activation(self.dense(x))), tokens.table.weight, self.bias)
@@ -62,6 +82,27 @@ class MLMHead(nn.Module):
         """Sum of the loss and number of labels, without storing the logits."""
         x = self.norm(self.activation(self.dense(x)))
         return linear_cross_entropy(x, tokens.table.weight, self.bias, labels, smoothing)
+
+
+def text_head(
+    name: str, config: Any, outputs: int, pooled: bool = True, dropout: float | None = None
+) -> ClassifierHead:
+    """Head of a text model on pooled states, or on the states of all tokens. Decoders: without bias, as in GPT-1.
+    `dropout`: None: `config.head_dropout`."""
+    traits = config.traits
+    if not traits.is_encoder:
+        return ClassifierHead(name, config.width, outputs, config.dropout, bias=False)
+    activation = traits.head_activation if pooled or traits.head_norm_eps is not None else None
+    dropout = config.head_dropout if dropout is None else dropout
+    return ClassifierHead(name, config.width, outputs, dropout, activation=activation, norm_eps=traits.head_norm_eps)
+
+
+def mlm_head(config: Any) -> MLMHead:
+    """Masked-language-modeling head of an encoder."""
+    traits, width = config.traits, config.traits.embedding_dim or config.width
+    if traits.head_norm_eps is None:
+        return MLMHead(config.width, width, config.vocab_size, config.activation, config.norm_eps)
+    return MLMHead(config.width, width, config.vocab_size, traits.head_activation, traits.head_norm_eps, bias=False)
 
 
 class PretrainingHead(nn.Module):

@@ -25,8 +25,9 @@ def head_architectures(name: str) -> dict[str, str]:
     return {**{task: f"{name}For{head}" for task, head in heads.items()}, "embed": f"{name}Model"}
 
 
-def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[NameEntry, ...]:
-    """Entries of embeddings and blocks; `global_projections`: global tokens have separate matrices (Longformer)."""
+def encoder_entries(prefix: str, global_projections: bool = False, suffix: str = "") -> tuple[NameEntry, ...]:
+    """Entries of embeddings and blocks; `global_projections`: global tokens have separate matrices (Longformer); `suffix`:
+    end of the names of queries, keys and values."""
     ours, theirs = "encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}"
 
     def look(matrix: str, kind: str, *parts: str) -> NameEntry:
@@ -40,7 +41,7 @@ def encoder_entries(prefix: str, global_projections: bool = False) -> tuple[Name
         entry("embedding.tokens.table.weight", f"{prefix}.embeddings.word_embeddings.weight"),
         entry("embedding.types.weight", f"{prefix}.embeddings.token_type_embeddings.weight"),
         layer("embedding.norm", f"{prefix}.embeddings.LayerNorm"),
-        look("qkv", "", "query", "key", "value"),
+        look("qkv", suffix, "query", "key", "value"),
         *(reaching if global_projections else ()),
         layer(f"{ours}.attend.inner.out", f"{theirs}.attention.output.dense"),
         layer(f"{ours}.attend.norm", f"{theirs}.attention.output.LayerNorm"),
@@ -101,3 +102,11 @@ MLM_ENTRIES = (
     entry("head.words.bias", "cls.predictions.bias"),
 )
 """Entries of the masked-token head of BERT and RoFormer."""
+
+
+def tied_output(prefix: str) -> dict[str, str]:
+    """Copies of the output layer of the masked-token head in some files, and the tensors that they are tied to."""
+    return {
+        "cls.predictions.decoder.weight": f"{prefix}.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }

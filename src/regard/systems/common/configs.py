@@ -65,13 +65,14 @@ FIELD_HELP: dict[str, str] = {
 
 SIZE_FIELDS = (
     "width", "depth", "decoder_depth", "num_steps", "heads", "ffn_dim", "encoder_width", "embedding_dim", "output_dim",
-    "maxout_dim", "vocab_size", "max_length", "type_vocab_size", "image_size", "patch_size", "in_channels", "num_colors",
+    "maxout_dim", "vocab_size", "max_length", "image_size", "patch_size", "in_channels", "num_colors",
     "stem_kernel", "stem_stride", "window_size",
 )  # fmt: skip
 """Fields of at least 1."""
 
 NON_NEGATIVE_FIELDS = (
-    "max_position_offset", "local_window", "feature_dim", "init_range", "act_max_steps", "ponder_cost",
+    "max_position_offset", "local_window", "feature_dim", "init_range", "act_max_steps", "ponder_cost", "position_buckets",
+    "max_relative_positions", "type_vocab_size", "conv_kernel_size",
 )  # fmt: skip
 
 FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dropout", "head_dropout", "drop_path")
@@ -192,7 +193,6 @@ class EncoderConfig(ModelConfig):
 
     vocab_size: int = 30_522
     max_length: int = 512
-    type_vocab_size: int = 2
     dropout: float = 0.1
     attention_dropout: float = 0.1
     head_dropout: float = 0.1
@@ -210,12 +210,24 @@ class EncoderConfig(ModelConfig):
             bos_id=self.bos_id,
             eos_id=self.eos_id,
             mask_id=self.mask_id,
-            token_types=self.type_vocab_size,
         )
 
 
 @dataclass(frozen=True)
-class BertConfig(EncoderConfig, Sizes):
+class TokenTypes(ModelConfig):
+    """Embeddings of the segments of a text pair."""
+
+    type_vocab_size: int = 2
+
+    extra_size_fields = ("type_vocab_size",)
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, token_types=self.type_vocab_size)
+
+
+@dataclass(frozen=True)
+class BertConfig(TokenTypes, EncoderConfig, Sizes):
     """Fields of encoders with the blocks of BERT."""
 
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"

@@ -1,0 +1,237 @@
+"""DeBERTa: Decoding-enhanced BERT with Disentangled Attention (He et al. 2020), in the form of DeBERTa-v2 and -v3.
+
+Differences from BERT: scores also compare the content of a token with the distance to another token, in both
+directions; vectors of distances are shared by all layers and projected like queries and keys. There are no absolute
+positions in the input. The xlarge models of v2 add a convolution to the first layer. DeBERTa-v3 (He et al. 2021) is
+pretrained by the detection of replaced tokens, which is not implemented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import SettingError, WeightsError
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.masks import AttentionMask, Padding, valid_mask
+from regard.nn.attention.positions import LearnedPosition
+from regard.nn.attention.relative_positions import DisentangledPosition, DisentangledTerm
+from regard.nn.blocks.block import ACTIVATIONS, FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
+from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
+from regard.nn.blocks.norm import LayerNorm
+from regard.systems.common import bert, recipes
+from regard.systems.common.configs import LARGE, BertConfig, sizes
+from regard.systems.common.system import System, presets
+from regard.types import Traits
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
+
+
+@dataclass(frozen=True)
+class Config(BertConfig):
+    vocab_size: int = 128_100
+    position_embedding: Literal["learned", "none"] = "none"
+    type_vocab_size: int = 0
+    pos_att_type: tuple[DisentangledTerm, ...] = ("p2c", "c2p")
+    """Terms of the scores besides content–content: content-to-position (c2p), position-to-content (p2c)."""
+    position_buckets: int = 256
+    """Distances on each side with a vector; the larger half are logarithmic buckets. 0: one vector per distance."""
+    max_relative_positions: int = 0
+    """Distances beyond this one have the last vector. 0: max_length."""
+    share_att_key: bool = True
+    """Project the vectors of distances with the matrices of queries and keys, not with separate ones."""
+    norm_rel_ebd: bool = True
+    """LayerNorm on the vectors of distances."""
+    conv_kernel_size: int = 0
+    """Kernel of the convolution beside the first layer. 0: none."""
+    conv_act: Literal["tanh", "gelu"] = "tanh"
+    """Activation of the convolution."""
+    legacy: bool = True
+    """Names of the masked-language-modeling head in Hugging Face format: those of BERT."""
+    norm_eps: float = 1e-7
+    bos_id: int = 1
+    eos_id: int = 2
+    mask_id: int = 128_000
+
+    extra_size_fields = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.pos_att_type or not set(self.pos_att_type) <= {"c2p", "p2c"}:
+            raise SettingError(f"model.pos_att_type must be c2p, p2c or both, got {self.pos_att_type}.")
+        if self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0):
+            raise SettingError(f"model.conv_kernel_size must be 0 or odd, got {self.conv_kernel_size}.")
+
+    @property
+    def traits(self) -> Traits:
+        """The convolution would mix the documents of a packed row."""
+        packs = not self.conv_kernel_size
+        token_types = max(self.type_vocab_size, 1)
+        return replace(
+            super().traits, head_activation="gelu", token_types=token_types, packs=packs, packs_efficiently=False
+        )
+
+
+MINI = {**bert.MINI, "max_length": 256, "position_buckets": 32}
+XLARGE = sizes(1536, 24, 24) | {"conv_kernel_size": 3, "conv_act": "gelu"}
+PRESETS = presets(
+    Config(),
+    ("deberta-mini", 5_298_752, recipes.small_bert(lr=1e-3), MINI),
+    ("deberta-v3-small", 142_024_548, recipes.bert(128_100), {"depth": 6}),
+    ("deberta-v3-base", 184_551_780, recipes.bert(128_100), {}),
+    ("deberta-v3-large", 435_191_908, recipes.bert(128_100), LARGE),
+    ("deberta-v2-xlarge", 887_085_156, recipes.bert(128_100), XLARGE),
+)
+
+
+class ConvolutionBlock(TransformerBlock):
+    """First block of DeBERTa-v2 xlarge: a convolution of the input is added to the output of the block."""
+
+    def __init__(self, attend: Residual, feed: Residual, config: Config) -> None:
+        super().__init__(attend, feed)
+        kernel = config.conv_kernel_size
+        self.conv = nn.Conv1d(config.width, config.width, kernel, padding=kernel // 2)
+        self.norm, self.dropout = LayerNorm(config.width, config.norm_eps), nn.Dropout(config.dropout)
+        self.activation = ACTIVATIONS[config.conv_act]
+
+    def forward(  # type: ignore[override]
+        self, x: Float[Tensor, "B L D"], context: None = None, *, mask: AttentionMask | None = None, **more: Any
+    ) -> Float[Tensor, "B L D"]:
+        real = valid_mask(mask.valid, x.shape[1])[..., None] if isinstance(mask, Padding) else None
+        found = self.conv((x if real is None else x * real).mT).mT
+        beside = self.activation(self.dropout(found))
+        return self.norm(super().forward(x, mask=mask, **more), beside)
+
+
+def build(config: Config) -> EncoderOnly:
+    width, head_width = config.width, config.width // config.heads
+    position = DisentangledPosition(
+        width,
+        config.depth,
+        config.position_buckets,
+        config.max_relative_positions or config.max_length,
+        config.pos_att_type,
+        own_projections=not config.share_att_key,
+        norm=LayerNorm(width, config.norm_eps) if config.norm_rel_ebd else None,
+        dropout=config.dropout,
+    )
+
+    def block(number: int) -> TransformerBlock:
+        scale = position.scale(head_width)
+        attention = Attention(width, config.heads, dropout=config.attention_dropout, scale=scale)
+        attend, feed = (
+            Residual(inner, width, "post", config.dropout, config.norm_eps)
+            for inner in (attention, FeedForward(width, config.ffn_dim, config.activation))
+        )
+        has_convolution = config.conv_kernel_size and number == 0
+        return ConvolutionBlock(attend, feed, config) if has_convolution else TransformerBlock(attend, feed)
+
+    body = EncoderOnly(
+        EncoderEmbedding(
+            tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
+            position=LearnedPosition(config.max_length, width) if config.position_embedding == "learned" else None,
+            types=nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None,
+            norm=LayerNorm(width, config.norm_eps),
+            dropout=config.dropout,
+        ),
+        encoder=Stack([block(number) for number in range(config.depth)], position=position),
+    )
+    return init_encoder_weights(body)
+
+
+SELF = "deberta.encoder.layer.{n}.attention.self"
+NAMES = NameTable(
+    entries=(
+        *bert.encoder_entries("deberta", suffix="_proj"),
+        entry("embedding.position.table.weight", "deberta.embeddings.position_embeddings.weight"),
+        entry("encoder.position.table.weight", "deberta.encoder.rel_embeddings.weight"),
+        layer("encoder.position.norm", "deberta.encoder.LayerNorm"),
+        layer("encoder.position.projections.{n}.c2p", f"{SELF}.pos_key_proj"),
+        layer("encoder.position.projections.{n}.p2c", f"{SELF}.pos_query_proj"),
+        layer("encoder.blocks.0.conv", "deberta.encoder.conv.conv"),
+        layer("encoder.blocks.0.norm", "deberta.encoder.conv.LayerNorm"),
+        layer("head.dense", "pooler.dense"),
+        layer("head.classes", "classifier"),
+        layer("head.choice", "classifier"),
+        *bert.HEAD_ENTRIES,
+        *bert.MLM_ENTRIES,
+    ),
+    tied=bert.tied_output("deberta"),
+    drop=("deberta.embeddings.position_ids",),
+    heads=("pooler.*", "classifier.*", "qa_outputs.*", "cls.*", "lm_predictions.*", "mask_predictions.*"),
+    prefix="deberta.",
+)
+HEAD, LM_HEAD = "cls.predictions.", "lm_predictions.lm_head."
+"""Beginnings of names of the masked-language-modeling head: in transformers (`legacy`), and in files of the authors."""
+
+
+def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    """Rename the head of the authors, unless there is a head of transformers."""
+    if f"{LM_HEAD}bias" not in tensors or f"{HEAD}bias" in tensors:
+        return config, NAMES.complete(tensors)
+    renamed = {name.replace(LM_HEAD, f"{HEAD}transform."): tensor for name, tensor in tensors.items()}
+    renamed[f"{HEAD}bias"] = renamed.pop(f"{HEAD}transform.bias")
+    return replace(config, legacy=False), NAMES.complete(renamed)
+
+
+def to_published(config: Config, tensors: Tensors) -> Tensors:
+    """Restore the names of the authors' head."""
+    if config.legacy:
+        return tensors
+    return {name.replace(f"{HEAD}transform.", LM_HEAD).replace(HEAD, LM_HEAD): x for name, x in tensors.items()}
+
+
+def _before_read(config: dict[str, Any]) -> dict[str, Any]:
+    terms = config.get("pos_att_type")
+    terms = terms.lower().split("|") if isinstance(terms, str) else terms
+    if not config.pop("relative_attention", False) or not terms:
+        raise WeightsError("config.json: DeBERTa without relative_attention and pos_att_type is not supported.")
+    return {**config, "pos_att_type": tuple(terms)}
+
+
+def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
+    return bert.fill_fields({**fields, **{name: max(fields[name], 0) for name in UNLIMITED}})
+
+
+def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, **{name: fields[name] or -1 for name in UNLIMITED}}
+
+
+UNLIMITED = ("position_buckets", "max_relative_positions")
+"""Fields with 0 for -1 in config.json."""
+NAMED_ALIKE = (
+    "pos_att_type", "position_buckets", "max_relative_positions", "share_att_key", "norm_rel_ebd", "conv_kernel_size",
+    "conv_act", "legacy",
+)  # fmt: skip
+KEYS: dict[str, tuple[str, ...]] = {"position_embedding": ("position_biased_input",), "head_dropout": ("cls_dropout",)}
+PUBLISHED = PublishedLayout(
+    model_type="deberta-v2",
+    architecture="DebertaV2Model",
+    keys={**bert.KEYS, **{name: (name,) for name in NAMED_ALIKE}, **KEYS},
+    config=Config,
+    defaults={
+        "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
+        "position_biased_input": True, "position_buckets": -1,
+        "share_att_key": False, "norm_rel_ebd": "none", "cls_dropout": None,
+    },
+    fixed={"pooler_hidden_act": "gelu", "conv_groups": 1, "tie_word_embeddings": True},
+    ignored_keys=("initializer_range", "eos_token_id", "pooler_dropout", "pooler_hidden_size", "z_steps"),
+    value_maps={
+        "activation": bert.ACTIVATIONS,
+        "position_embedding": {True: "learned", False: "none"},
+        "norm_rel_ebd": {"layer_norm": True, "none": False},
+    },
+    extra_keys={"relative_attention": True},
+    before_read=_before_read,
+    after_read=_after_read,
+    before_write=_before_write,
+    head_architectures=bert.head_architectures("DebertaV2") | {"choose": "DebertaV2ForMultipleChoice"},
+    names=NAMES,
+    adapt_checkpoint=from_published,
+    to_published=to_published,
+)  # fmt: skip
+
+SYSTEM = System(
+    "deberta", "DeBERTa-v2 and -v3 (2021), disentangled attention", Config, PRESETS, build, recipes.BERT, PUBLISHED
+)

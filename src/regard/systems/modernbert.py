@@ -1,0 +1,215 @@
+"""Smarter, Better, Faster, Longer (Warner et al. 2024): ModernBERT, an encoder for 8192 tokens.
+
+Differences from BERT: rotary positions; every third layer attends to all tokens, the others to 64 tokens on each side,
+with another rotary base; gated feed-forward layers (GeGLU); pre-norm, without a norm before the first attention and with
+a final norm; no biases; no segments and no next-sentence prediction."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from regard.errors import SettingError, WeightsError
+from regard.nn.attention.attention import Attention
+from regard.nn.attention.relative_positions import Rotary
+from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
+from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
+from regard.nn.blocks.norm import LayerNorm
+from regard.systems.common import bert, recipes
+from regard.systems.common.configs import EncoderConfig, Sizes, sizes
+from regard.systems.common.system import System, presets
+from regard.types import Traits
+from regard.weights.tables import NameTable, PublishedLayout, entry, layer
+
+
+@dataclass(frozen=True)
+class Config(EncoderConfig, Sizes):
+    depth: int = 22
+    ffn_dim: int = 1152
+    vocab_size: int = 50_368
+    max_length: int = 8192
+    local_attention: int = 128
+    """Window of the local layers in tokens, both sides together."""
+    global_every: int = 3
+    """Every n-th layer, from the first, attends to all tokens."""
+    global_rope_base: float = 160_000.0
+    """Rotary base of the global layers."""
+    local_rope_base: float = 10_000.0
+    """Rotary base of the local layers."""
+    classifier_pooling: Literal["first", "mean"] = "first"
+    """State for classification: of the first token, or the mean of all tokens."""
+    classifier_activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    """Activation in the heads."""
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    head_dropout: float = 0.0
+    norm_eps: float = 1e-5
+    pad_id: int = 50_283
+    bos_id: int = 50_281
+    eos_id: int = 50_282
+    mask_id: int = 50_284
+
+    extra_size_fields = ("global_every",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bert.check_rotary_width(self)
+        if self.local_attention < 2 or self.local_attention % 2:
+            raise SettingError(f"model.local_attention must be an even number of tokens, got {self.local_attention}.")
+
+    @property
+    def traits(self) -> Traits:
+        return replace(super().traits, head_activation=self.classifier_activation, head_norm_eps=self.norm_eps)
+
+    def is_global(self, number: int) -> bool:
+        """True if the layer attends to all tokens."""
+        return number % self.global_every == 0
+
+
+MINI = sizes(256, 6, 4, 384) | {
+    "vocab_size": 8000,
+    "max_length": 512,
+    "pad_id": 0,
+    "bos_id": 2,
+    "eos_id": 3,
+    "mask_id": 4,
+}
+PAPER_RECIPE = recipes.modernbert()
+PRESETS = presets(
+    Config(),
+    ("modernbert-mini", 5_467_456, recipes.small_bert(lr=1e-3), MINI),
+    ("modernbert-base", 149_655_232, PAPER_RECIPE, {}),
+    ("modernbert-large", 395_881_664, PAPER_RECIPE, sizes(1024, 28, 16, 2624)),
+)
+
+
+def build(config: Config) -> EncoderOnly:
+    width, head_width = config.width, config.width // config.heads
+    norm = functools.partial(LayerNorm, bias=False)
+
+    def block(number: int) -> TransformerBlock:
+        attention = Attention(width, config.heads, bias=False, dropout=config.attention_dropout)
+        feed = GatedFeedForward(width, config.ffn_dim, config.activation, config.dropout, bias=False)
+        placement: Literal["pre"] | None = "pre" if number else None
+        return TransformerBlock(
+            attend=Residual(attention, width, placement, config.attention_dropout, config.norm_eps, norm),
+            feed=Residual(feed, width, "pre", 0.0, config.norm_eps, norm),
+        )
+
+    layers = [config.is_global(number) for number in range(config.depth)]
+    rotary = Rotary(head_width, "halves", config.global_rope_base), Rotary(head_width, "halves", config.local_rope_base)
+    body = EncoderOnly(
+        EncoderEmbedding(
+            tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
+            position=None,
+            types=None,
+            norm=norm(width, config.norm_eps),
+            dropout=config.dropout,
+        ),
+        encoder=Stack(
+            [block(number) for number in range(config.depth)],
+            norm=norm(width, config.norm_eps),
+            position=[rotary[0] if full else rotary[1] for full in layers],
+        ),
+        windows=[None if full else config.local_attention // 2 for full in layers],
+        pool=config.classifier_pooling,
+    )
+    return init_encoder_weights(body)
+
+
+OURS, THEIRS = "encoder.blocks.{n}", "model.layers.{n}"
+NAMES = NameTable(
+    entries=(
+        entry("embedding.tokens.table.weight", "model.embeddings.tok_embeddings.weight"),
+        entry("embedding.norm.weight", "model.embeddings.norm.weight"),
+        entry(f"{OURS}.attend.norm.weight", f"{THEIRS}.attn_norm.weight"),
+        entry(f"{OURS}.attend.inner.qkv.weight", f"{THEIRS}.attn.Wqkv.weight"),
+        entry(f"{OURS}.attend.inner.out.weight", f"{THEIRS}.attn.Wo.weight"),
+        entry(f"{OURS}.feed.norm.weight", f"{THEIRS}.mlp_norm.weight"),
+        entry(f"{OURS}.feed.inner.up.weight", f"{THEIRS}.mlp.Wi.weight"),
+        entry(f"{OURS}.feed.inner.down.weight", f"{THEIRS}.mlp.Wo.weight"),
+        entry("encoder.norm.weight", "model.final_norm.weight"),
+        *(
+            entry(f"head.{ours}{part}.weight", f"head.{part}.weight")
+            for ours in ("", "words.")
+            for part in ("dense", "norm")
+        ),
+        *(layer(f"head.{ours}", "classifier") for ours in ("classes", "choice", "tags", "ends")),
+        entry("head.words.bias", "decoder.bias"),
+    ),
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    heads=("head.*", "classifier.*", "decoder.*"),
+    prefix="model.",
+)
+
+
+def _layer_types(depth: int, every: int) -> list[str]:
+    return ["sliding_attention" if number % every else "full_attention" for number in range(depth)]
+
+
+def _before_read(config: dict[str, Any]) -> dict[str, Any]:
+    """Config of transformers 4, with a period of global layers and two rotary bases, from the lists of transformers 5."""
+    types, rope = config.pop("layer_types", None), config.pop("rope_parameters", None) or {}
+    if types is not None:
+        every = next((number for number in range(1, len(types)) if types[number] == "full_attention"), len(types))
+        if types != _layer_types(len(types), every):
+            raise WeightsError(f"config.json: layer_types={types} is not supported: global layers must be periodic.")
+        config["global_attn_every_n_layers"] = every
+    for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+        found = {"rope_type": "default", **(rope.get(kind) or {})}
+        if "rope_theta" in found:
+            config[key] = found.pop("rope_theta")
+        if found != {"rope_type": "default"}:
+            raise WeightsError(f"config.json: rope_parameters.{kind}={found} is not supported.")
+    return config
+
+
+def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
+    bases = {"full_attention": fields["global_rope_base"], "sliding_attention": fields["local_rope_base"]}
+    rope = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
+    return {**fields, "layer_types": _layer_types(fields["depth"], fields["global_every"]), "rope_parameters": rope}
+
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "activation": ("hidden_activation",), "norm_eps": ("norm_eps",), "dropout": ("embedding_dropout", "mlp_dropout"),
+    "attention_dropout": ("attention_dropout",), "local_attention": ("local_attention",),
+    "global_every": ("global_attn_every_n_layers",), "global_rope_base": ("global_rope_theta",),
+    "local_rope_base": ("local_rope_theta",),
+    "classifier_pooling": ("classifier_pooling",),
+    "classifier_activation": ("classifier_activation",),
+}  # fmt: skip
+PUBLISHED = PublishedLayout(
+    model_type="modernbert",
+    architecture="ModernBertModel",
+    keys={**{name: keys for name, keys in bert.KEYS.items() if name != "type_vocab_size"}, **KEYS},
+    config=Config,
+    fixed={
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+        **dict.fromkeys(("decoder_bias", "tie_word_embeddings"), True),
+    },
+    ignored_keys=(
+        "initializer_*",
+        "eos_token_id",
+        "deterministic_flash_attn",
+        "sparse_pred*",
+        "re*",
+        "position_embedding_type",
+    ),
+    value_maps={
+        "activation": bert.ACTIVATIONS,
+        "classifier_activation": bert.ACTIVATIONS,
+        "classifier_pooling": {"cls": "first", "mean": "mean"},
+    },
+    copied_fields={name: name for name in ("layer_types", "rope_parameters")}
+    | {"bos_token_id": "bos_id", "eos_token_id": "eos_id"},
+    before_read=_before_read,
+    after_read=bert.fill_fields,
+    before_write=_before_write,
+    head_architectures=bert.head_architectures("ModernBert") | {"choose": "ModernBertForMultipleChoice"},
+    names=NAMES,
+)
+
+DESCRIPTION = "ModernBERT (2024), encoder with local and global attention"
+SYSTEM = System("modernbert", DESCRIPTION, Config, PRESETS, build, recipes.at_full_length(8192), PUBLISHED)
