@@ -147,7 +147,7 @@ TINY: dict[str, Tiny] = {
         ),
         WORDS,
         {"mean of all tokens": {"classifier_pooling": "mean", "global_every": 2}},
-        **ASKED,
+        **TAGS,
     ),
     "deberta": Tiny(
         deberta.Config(**ENCODER, max_length=16, position_buckets=6),
@@ -156,7 +156,7 @@ TINY: dict[str, Tiny] = {
             "convolution, segments": {"conv_kernel_size": 3, "type_vocab_size": 2, "position_embedding": "learned"},
             "own projections": {"share_att_key": False, "position_buckets": 0, "norm_rel_ebd": False},
         },
-        **ASKED,
+        **TAGS,
     ),
     "roformer": Tiny(
         roformer.Config(**ENCODER, embedding_dim=12, max_length=16), WORDS,
