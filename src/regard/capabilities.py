@@ -97,7 +97,7 @@ def varlen_attention(
     from torch.nn.attention.varlen import varlen_attn
 
     out: Any = varlen_attn(q, k, v, *starts, *max_lengths, window_size=window, scale=scale)
-    return out  # type: ignore[no-any-return]
+    return out
 
 
 def flash_forward(*args: Any, **kwargs: Any) -> Any:

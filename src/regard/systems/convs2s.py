@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
@@ -31,7 +31,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import Seq2SeqConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import System, presets
-from regard.types import Batch, Body, BodyOutput, StateSizes
+from regard.types import Batch, BodyOutput, StateSizes
 
 STD = 0.1
 """Standard deviation of all embeddings at initialization."""
@@ -92,7 +92,7 @@ PRESETS = presets(
 )
 
 
-class ConvS2S(Body):
+class ConvS2S(TokenPredictor):
     def __init__(
         self,
         tables: SharedEmbeddings,
@@ -143,8 +143,10 @@ class ConvS2S(Body):
         sequence, _ = self.decoder(g, real, DecoderContext(context, g))
         return BodyOutput(self.dropout(sequence), hidden_states=tapped, cross_states=context.keys)
 
-    def to_logits(self, x: Float[Tensor, "*rows O"]) -> Float[Tensor, "*rows V"]:
-        return self.tables.to_logits(x)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        output: Any = self.tables.output
+        return (self.tables.target.weight, None) if output is None else (output.normalized_weight(), output.bias)
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         places = 2 * batch.inputs.shape[1] * self.tables.target.embedding_dim

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
@@ -23,7 +23,6 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.decoder import DecoderOnly
-from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap
@@ -120,13 +119,9 @@ class ImageGPT(DecoderOnly):
         states = super().forward(batch, taps)
         return replace(states, pooled=_mean_pool(states.sequence, batch))
 
-    def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        return self.colours(x)
-
-    def cross_entropy(
-        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
-    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        return linear_cross_entropy(x, self.colours.weight, None, labels, smoothing)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.colours.weight, None
 
 
 def _mean_pool(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:

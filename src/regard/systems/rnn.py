@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
-from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
 from regard.nn.recurrent.rnn import (
     CellName,
     CompactTargets,
@@ -29,7 +29,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import System, presets
-from regard.types import Batch, Body, BodyOutput, StateSizes
+from regard.types import Batch, BodyOutput, StateSizes
 
 EMBEDDING_STD = 0.3
 """Standard deviation of embeddings, if matrices are scaled by fan-in."""
@@ -71,7 +71,7 @@ PRESETS = presets(
 )
 
 
-class RNNEncoderDecoder(Body):
+class RNNEncoderDecoder(TokenPredictor):
     compiles = False
     """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 
@@ -109,8 +109,9 @@ class RNNEncoderDecoder(Body):
         closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
         return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
-    def to_logits(self, x: Float[Tensor, "*rows W"]) -> Float[Tensor, "*rows V"]:
-        return self.tables.to_logits(x)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.tables.output_weights
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + self.context_width)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
-from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
@@ -24,7 +24,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import RecurrentConfig
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import System, presets
-from regard.types import Batch, Body, BodyOutput, StateSizes
+from regard.types import Batch, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class AttentionDecoder(nn.Module):
         return torch.maximum(one, other)
 
 
-class RNNSearch(Body):
+class RNNSearch(TokenPredictor):
     compiles = False
     """torch.compile would unroll the loop over tokens, again for each length"""
 
@@ -141,8 +141,9 @@ class RNNSearch(Body):
         closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
         return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
 
-    def to_logits(self, x: Float[Tensor, "*rows l"]) -> Float[Tensor, "*rows V"]:
-        return self.tables.to_logits(x)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.tables.output_weights
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size(batch.inputs.shape[1]))

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from regard.decode.search import Hypothesis
-from regard.nn.blocks.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.protocol import ModelProtocol
 from regard.types import Batch, BodyOutput, Prediction
@@ -19,7 +18,7 @@ def seq2seq_loss(
 ) -> tuple[Tensor, Tensor]:
     """(sum, count) of the cross-entropy over target tokens, in training plus the sum `aux_losses["penalty"]`."""
     assert labels is not None
-    total, count = cross_entropy(model.body.to_logits(states.sequence), labels, smoothing)
+    total, count = model.body.cross_entropy(states.sequence, labels, smoothing)
     if model.training and "penalty" in states.aux_losses:
         total = total + states.aux_losses["penalty"]
     return total, count

@@ -16,10 +16,11 @@ from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, che
 from regard.nn.attention.relative_positions import PositionIds
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, TransformerBlock, transformer_block
 from regard.nn.blocks.decoding_state import DecoderState, StaticShape, layer_masks
-from regard.types import Batch, Body, BodyOutput, StateSizes
+from regard.nn.blocks.embeddings import TokenPredictor
+from regard.types import Batch, BodyOutput, StateSizes
 
 
-class IncrementalDecoder(Body):
+class IncrementalDecoder(TokenPredictor):
     """Subclasses register the submodules, which determines the order of the parameters."""
 
     tokens: TokenEmbedding
@@ -47,8 +48,9 @@ class IncrementalDecoder(Body):
     ) -> Float[Tensor, "B L D"]:
         return self.dropout(self.embed_with_positions(ids, positions, position_embeddings))
 
-    def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        return self.tokens.to_logits(x)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.tokens.table.weight, self.tokens.bias if self.tokens.has_bias else None
 
     def context_length(self, batch: Batch) -> int:
         """Number of cross-attention keys; 0 without cross-attention."""
@@ -146,12 +148,6 @@ class DecoderOnly(IncrementalDecoder):
         x, standing = self.embed(batch.inputs, where), PositionIds(where, where)
         sequence, tapped = self.decoder(x, mask=layer_masks(rule, self.window_sizes), taps=taps, position_ids=standing)
         return BodyOutput(sequence, hidden_states=tapped)
-
-    def cross_entropy(
-        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
-    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """Sum of the loss and number of labels, without storing the logits."""
-        return self.tokens.cross_entropy(x, labels, smoothing)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Process all but the last token of each prompt; rows may have different lengths. `max_positions`:

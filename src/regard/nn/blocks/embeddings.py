@@ -8,14 +8,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
+from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.kernels.linear import Linear, linear
+from regard.types import Body
 
 EmbeddingSharing = Literal["none", "source_target", "all"]
 
 
 class SharedEmbeddings(nn.Module):
     """Embeddings of source and target, and the output matrix. `sharing`: `none`, `source_target` (one table for source and
-    target), `all` (that table is also the output matrix). Compute logits with `to_logits`, which selects the right matrix."""
+    target), `all` (that table is also the output matrix). `output_weights` selects the output matrix."""
 
     def __init__(
         self,
@@ -48,8 +50,28 @@ class SharedEmbeddings(nn.Module):
         """Size of the target vocabulary."""
         return self.target.num_embeddings
 
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Output matrix (V, D), and bias (V,)."""
+        return (self.target.weight, None) if self.output is None else (self.output.weight, self.output.bias)
+
+
+class TokenPredictor(Body):
+    """Body with an output matrix over the target vocabulary. The loss does not store the logits of a batch."""
+
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        """Output matrix (V, D), and bias (V,)."""
+        raise NotImplementedError
+
     def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        return linear(x, self.target.weight) if self.output is None else self.output(x)
+        return linear(x, *self.output_weights)
+
+    def cross_entropy(
+        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
+    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+        """Sum of the loss of `to_logits(x)`, and number of labels."""
+        return linear_cross_entropy(x, *self.output_weights, labels, smoothing)
 
 
 def check_embeddings(config: Any, output: str) -> None:

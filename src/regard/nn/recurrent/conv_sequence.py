@@ -32,9 +32,11 @@ class WeightNormLinear(nn.Module):
         self.gain = nn.Parameter(self.weight.detach().norm(dim=1))
         self.bias = nn.Parameter(torch.zeros(out))
 
+    def normalized_weight(self) -> Float[Tensor, "C D"]:
+        return self.weight * (self.gain / torch.linalg.vector_norm(self.weight, dim=1))[:, None]
+
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows C"]:
-        lengths = torch.linalg.vector_norm(self.weight, dim=1)
-        return F.linear(x, self.weight * (self.gain / lengths)[:, None], self.bias)
+        return F.linear(x, self.normalized_weight(), self.bias)
 
 
 def weight_norm_linear(width: int, out: int, dropout: float = 0.0) -> WeightNormLinear:

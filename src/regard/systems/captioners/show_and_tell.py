@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.nn.blocks.embeddings import TokenPredictor
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell, run_layer
 from regard.nn.vision.encoder import VisionEncoder
@@ -19,7 +20,7 @@ from regard.systems.captioners.encoder import ENCODER, CaptionConfig
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import Batch, Body, BodyOutput, StateSizes
+from regard.types import Batch, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ PRESETS = {
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
 
 
-class ShowTell(CaptionMixin, Body):
+class ShowTell(CaptionMixin, TokenPredictor):
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
         self.eyes = encoder
@@ -68,8 +69,9 @@ class ShowTell(CaptionMixin, Body):
         states, _ = run_layer(self.lstm, self.dropout(x))
         return BodyOutput(self.dropout(states[:, 1:]))
 
-    def to_logits(self, x: Float[Tensor, "*rows n"]) -> Float[Tensor, "*rows V"]:
-        return self.words(x)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.words.weight, self.words.bias
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.words.weight.shape[0], per_beam=2 * self.lstm.num_layers * self.lstm.hidden_size)

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
+from regard.nn.blocks.embeddings import TokenPredictor
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
@@ -24,7 +25,7 @@ from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
-from regard.types import IGNORE, Batch, Body, BodyOutput, StateSizes
+from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ PRESETS = {
 }
 
 
-class ShowAttendTell(CaptionMixin, Body):
+class ShowAttendTell(CaptionMixin, TokenPredictor):
     """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
@@ -130,8 +131,9 @@ class ShowAttendTell(CaptionMixin, Body):
             side = {"penalty": self.penalty * doubly_stochastic_penalty(torch.stack(looks, 1), _caption_mask(batch))}
         return BodyOutput(sequence, cross_states=context.values, aux_losses=side)
 
-    def to_logits(self, x: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows V"]:
-        return self.words(x)
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.words.weight, self.words.bias
 
     # -- word by word
 
