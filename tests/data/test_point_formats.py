@@ -34,10 +34,10 @@ CUBE = """OFF
 """
 
 
-def refused(content: bytes | str, ending: str, said: str, tmp_path: Path, **how: Any) -> None:
+def refused(content: bytes | str, ending: str, problem: str, tmp_path: Path, **how: Any) -> None:
     path = tmp_path / f"bad{ending}"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=said) as error:
+    with pytest.raises(DataError, match=problem) as error:
         read_cloud(str(path), **how)
     assert error.value.path == str(path)
 
@@ -68,7 +68,7 @@ def on_cube(places: np.ndarray) -> np.ndarray:
         CUBE.replace("\n", "\r\n"),
         CUBE.replace("4 0 3 2 1", "4 0 3 2 1 255 0 0"),  # a face with a color
     ],
-    ids=["plain", "one line", "one line apart", "comments", "windows", "coloured face"],
+    ids=["plain", "one line", "one line apart", "comments", "windows", "colored face"],
 )
 def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> None:
     cloud = at(text, ".off", tmp_path, num_points=6000)
@@ -85,26 +85,6 @@ def test_an_off_file_may_have_colors_and_normals(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cloud.normals, np.tile([0, 0, 1], (2000, 1)))
     lone = at("\n".join(["CNOFF", "3 0 0", *rows]), ".off", tmp_path)
     assert len(lone) == 3 and not lone.from_mesh and lone.colors[2].tolist() == [0, 0, 255]
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        (CUBE.replace("1 1 0\n", "1 one 0\n"), "line 5: 'one' is not a number"),
-        (CUBE.replace("1 1 0\n", "1 1\n"), "line 5: expected 3 numbers per vertex, got 2"),
-        (CUBE.replace("4 4 5 6 7", "4 4 5 6 8"), "face 2 refers to vertex 8, but the file has 8 vertices"),
-        (CUBE.replace("4 4 5 6 7", "4 4 5 6"), "line 12: invalid face '4 4 5 6'"),
-        (CUBE.replace("8 6 0", "8000000000000 6 0"), "line 2: .* 8,000,000,000,000 vertices and 6 faces, but only 14 lines"),
-        (CUBE.replace("8 6 0", "eight"), "line 2: expected the numbers of vertices and faces, got 'eight'"),
-        (CUBE.replace("OFF", "4OFF"), "line 1: not an OFF file: the first line is '4OFF'"),
-        ("OFF BINARY\n\0\0\0\1", "NUL bytes"),
-        ("v 1 2 3\n", "not an OFF file"),
-        ("", "is empty"),
-        ("# nothing\n", "is empty"),
-    ],
-)  # fmt: skip
-def test_a_wrong_off_file_is_refused_by_its_line(text: str, said: str, tmp_path: Path) -> None:
-    refused(text, ".off", said, tmp_path)
 
 
 FACET = (
@@ -148,22 +128,6 @@ def test_vertices_of_an_obj_may_have_colors_or_a_weight(tmp_path: Path) -> None:
     np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     weighted = at("v 0 0 0 1.0\nv 1 0 0 1.0\nv 0 1 0 1.0\n", ".obj", tmp_path)
     assert len(weighted) == 3 and weighted.colors is None
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        (OBJ.replace("v 1 1 0\n", "v 1 x 0\n"), "line 6: 'x' is not a number"),
-        (OBJ.replace("v 1 1 0\n", "v 1 1\n"), "line 6: expected 3 numbers per vertex, got 2"),
-        (OBJ.replace("f 4 1 5 8", "f 4 1 5 9"), "refers to vertex 8, but the file has 8 vertices"),
-        (OBJ.replace("f 4 1 5 8", "f 4 1 5 0"), "line 22: a face refers to vertex 0, but the lines above define 8"),
-        (OBJ.replace("f 4 1 5 8", "f 4 1 5 -9"), "line 22: a face refers to vertex -9"),
-        (OBJ.replace("f 4 1 5 8", "f 4 1 a/b 8"), "line 22: invalid face corner 'a/b'"),
-        ("# nothing\n", "no vertices"),
-    ],
-)
-def test_a_wrong_obj_file_is_refused_by_its_line(text: str, said: str, tmp_path: Path) -> None:
-    refused(text, ".obj", said, tmp_path)
 
 
 def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
@@ -224,23 +188,6 @@ def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
     assert outwards.min() > 0.98
 
 
-@pytest.mark.parametrize(
-    "content, ending, said",
-    [
-        (b"x" * 80 + struct.pack("<I", 4_000_000_000) + b"\0" * 200, ".stl", "4,000,000,000 triangles, but only 200 bytes"),
-        (b"x" * 40, ".stl", "0 triangles, but only 0 bytes follow"),
-        (b"x" * 80 + b"\0" * 4, ".stl", "no triangles"),
-        (b"solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 2 3\n", ".stl", "line 5: the file ends inside a triangle"),
-        (b"solid a\nfacet normal 0 0 1\nvertex 1 2 3\nendfacet\n", ".stl", "line 4: expected 3 corners .* got 1"),
-        (FACET.replace("1 0 0", "1 o 0").encode(), ".stl", "line 4: 'o' is not a number"),
-        (FACET.replace("1 0 0", "").encode(), ".stl", "line 4: expected 3 numbers per corner, got 0"),
-        (b"solid a\nfacetted\n", ".stl", "no triangles"),
-    ],
-)  # fmt: skip
-def test_a_wrong_stl_file_is_refused(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
-    refused(content, ending, said, tmp_path)
-
-
 def test_an_invalid_glb_file_is_refused_and_trimesh_prints_nothing(tmp_path: Path, capfd: Any) -> None:
     trimesh = pytest.importorskip("trimesh")
     good = trimesh.creation.box().export(file_type="glb")
@@ -291,7 +238,7 @@ RED = np.arange(9) * 31
 UP = (np.sin(np.arange(9)), np.cos(np.arange(9)), np.zeros(9))
 MEASURED = np.linspace(-1300.5, -7.25, 9)
 LABEL = np.arange(9) % 4
-COLOURS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
+COLORS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -300,16 +247,16 @@ COLOURS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
         ((X, Y, Z, LABEL), "l"),
         ((X, Y, Z, MEASURED), ""),
         ((X, Y, Z, MEASURED, LABEL), "l"),
-        ((X, Y, Z, *COLOURS), "c"),
+        ((X, Y, Z, *COLORS), "c"),
         ((X, Y, Z, *SHARES), "c"),
         ((X, Y, Z, *UP), "n"),
-        ((X, Y, Z, *COLOURS, LABEL), "cl"),
+        ((X, Y, Z, *COLORS, LABEL), "cl"),
         ((X, Y, Z, *UP, LABEL), "nl"),
-        ((X, Y, Z, MEASURED, *COLOURS), "c"),
-        ((X, Y, Z, MEASURED, *COLOURS, LABEL), "cl"),
-        ((X, Y, Z, *COLOURS, *UP), "cn"),
-        ((X, Y, Z, *UP, *COLOURS), "cn"),
-        ((X, Y, Z, *UP, *COLOURS, LABEL), "cnl"),
+        ((X, Y, Z, MEASURED, *COLORS), "c"),
+        ((X, Y, Z, MEASURED, *COLORS, LABEL), "cl"),
+        ((X, Y, Z, *COLORS, *UP), "cn"),
+        ((X, Y, Z, *UP, *COLORS), "cn"),
+        ((X, Y, Z, *UP, *COLORS, LABEL), "cnl"),
     ],
 )
 def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
@@ -318,13 +265,11 @@ def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp
     np.save(tmp_path / "good.npy", array)
     for cloud in (at(text, ".txt", tmp_path), read_cloud(str(tmp_path / "good.npy"))):
         np.testing.assert_allclose(cloud.coordinates, np.stack([X, Y, Z], axis=1), rtol=1e-6)
-        assert (cloud.colors is not None, cloud.normals is not None, cloud.labels is not None) == tuple(
-            letter in has for letter in "cnl"
-        )
+        parts = {"c": cloud.colors, "n": cloud.normals, "l": cloud.labels}
+        assert "".join(letter for letter, part in parts.items() if part is not None) == has
         if "c" in has:
-            np.testing.assert_allclose(
-                cloud.colors[:, 0], RED * (255 / 248 if columns[3] is SHARES[0] else 1), atol=0.51
-            )
+            scale = 255 / 248 if columns[3] is SHARES[0] else 1
+            np.testing.assert_allclose(cloud.colors[:, 0], RED * scale, atol=0.51)
         if "n" in has:
             np.testing.assert_allclose(cloud.normals, np.stack(UP, axis=1), atol=1e-6)
         if "l" in has:
@@ -332,13 +277,13 @@ def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp
 
 
 def test_scanners_write_intensity_before_colors(tmp_path: Path) -> None:
-    text = "9\n" + lines(X, Y, Z, RED, *COLOURS)
+    text = "9\n" + lines(X, Y, Z, RED, *COLORS)
     np.testing.assert_array_equal(at(text, ".pts", tmp_path).colors[:, 0], RED)
     assert at(text, ".txt", tmp_path).labels is not None  # else the last of seven columns is a label
 
 
 def test_a_header_or_the_user_names_the_columns(tmp_path: Path) -> None:
-    text = lines(LABEL, *UP, Z, Y, X, *COLOURS)
+    text = lines(LABEL, *UP, Z, Y, X, *COLORS)
     named = at(f"class nx ny nz z y x r g b\n{text}", ".txt", tmp_path)
     said = {"x": "6", "y": "5", "z": "4", "label": "0", "red": "7", "green": "8", "blue": "9"}
     told = at(text, ".txt", tmp_path, columns=said)
@@ -351,36 +296,6 @@ def test_a_header_or_the_user_names_the_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(only.labels, LABEL)
 
 
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ("", "is empty"),
-        ("\n \n", "is empty"),
-        ("# nothing\n", "no numbers"),
-        ("1 2 3\n\n# here\n1 2\n", "line 4: expected 3 numbers as in the first row, got 2"),
-        ("1 2 3\n1 2 3 4\n", "line 2: expected 3 numbers .* got 4"),
-        ("1 2 3\n4 five 6\n", "line 2: 'five' is not a number"),
-        ("1 2 3\n4 1_0 6\n", "line 2: '1_0' is not a number"),
-        ("1 2\n3 4\n", "expected at least 3 columns .* got 2"),
-        ("1,5;2,5;3,5\n", "line 1: semicolons and commas .* decimal separator"),
-        ("a b c\n1 2 3\n", "line 1: expected a row of numbers or a header, got 'a b c'"),
-        ("x y q\n1 2 3\n", "the header has no column z"),
-        ("x y z r\n1 2 3\n", "line 2: the numbers of columns differ: 4 in the header, 3 in the first row"),
-        ("1 2 3 4 5 6.5\n7 8 9 1 2 3\n", "6 columns per point, .* do not match normals or colors"),
-        (" ".join("1" * 12), "12 columns per point, but only x, y and z are identified"),
-        ("x y z label\n1 2 3 0.5\n", "labels must be integers, got 0.5 for point 1"),
-        ("nan nan nan\ninf 1 2\n", "all 2 points have NaN or infinite coordinates"),
-        ("C 1 2 3\n", "line 1: 'C' is not a number"),
-        ("<html>", "not a point cloud: the file is an HTML page"),
-        (b"\xff\xfe1\0 \0002\0", "got UTF-16"),
-        (b"\x1f\x8b\x08\0", "gzip-compressed"),
-        (b"LASF\1\2", "a LAS or LAZ file .convert the file to PLY"),
-    ],
-)  # fmt: skip
-def test_invalid_lines_are_refused_by_line_number(text: Any, said: str, tmp_path: Path) -> None:
-    refused(text, ".xyz", said, tmp_path)
-
-
 def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     said = r"unknown column 7 for label\. Column indices run from 0 to 2"
     refused("1 2 3\n", ".xyz", said, tmp_path, columns={"label": "7"})
@@ -388,11 +303,8 @@ def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_points_at_nan_are_dropped_with_their_attributes(tmp_path: Path) -> None:
-    cloud = at(
-        "x y z r g b label\n1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5",
-        ".txt",
-        tmp_path,
-    )
+    rows = "1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5"
+    cloud = at(f"x y z r g b label\n{rows}", ".txt", tmp_path)
     np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
     assert cloud.num_dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colors[:, 0].tolist() == [9, 6]
 
@@ -414,10 +326,8 @@ def test_arrays_of_any_kind_of_number_are_points(tmp_path: Path) -> None:
 
 
 def test_named_fields_are_read_as_properties(tmp_path: Path) -> None:
-    table = np.zeros(
-        5,
-        dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), ("r", "u2"), ("g", "u2"), ("b", "u2")],
-    )
+    colors = [(name, "u2") for name in "rgb"]
+    table = np.zeros(5, dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), *colors])
     table["x"], table["Classification"], table["r"] = np.arange(5), 3, 65535
     np.save(tmp_path / "a.npy", table)
     cloud = read_cloud(str(tmp_path / "a.npy"))
@@ -433,14 +343,14 @@ def packed(path: Path, **arrays: Any) -> str:
 @pytest.mark.parametrize("name", ["points", "xyz", "pos", "Points", "coord"])
 def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    places, colours = random.normal(size=(7, 3)), random.random((7, 4))
+    places, colors = random.normal(size=(7, 3)), random.random((7, 4))
     labels = np.arange(7)[:, None]
     path = packed(
-        tmp_path / "a.npz", **{name: places}, colors=colours, normals=places, labels=labels, classes=["a", "b"]
+        tmp_path / "a.npz", **{name: places}, colors=colors, normals=places, labels=labels, classes=["a", "b"]
     )
     cloud = read_cloud(path)
     np.testing.assert_allclose(cloud.coordinates, places, rtol=1e-6)
-    np.testing.assert_allclose(cloud.colors, colours[:, :3] * 255, atol=0.5)  # type: ignore[arg-type]
+    np.testing.assert_allclose(cloud.colors, colors[:, :3] * 255, atol=0.5)  # type: ignore[arg-type]
     assert cloud.labels is not None and cloud.labels.tolist() == list(range(7)) and cloud.classes == ("a", "b")
     assert cloud.normals is not None and np.allclose(np.linalg.norm(cloud.normals, axis=1), 1)
 
@@ -469,61 +379,113 @@ GOOD = npy(np.zeros((4, 3)))
 HUGE = GOOD.replace(b"(4, 3), }" + b" " * 12, b"(1000000000000, 3), }")
 
 
-@pytest.mark.parametrize(
-    "content, ending, said",
-    [
-        (GOOD[:-1], ".npy", r"declares \(4, 3\) of float64, but only 95 bytes follow"),
-        (HUGE, ".npy", r"declares \(1000000000000, 3\) of float64, but only 96 bytes follow"),
-        (GOOD[:50], ".npy", "damaged array"),
-        (GOOD.replace(b"'<f8'", b"'?!'  "), ".npy", "damaged array"),
-        (npy(np.array([[1, 2, None]], dtype=object)), ".npy", "Python objects are not supported .*unpickle"),
-        (npy(np.zeros(4)), ".npy", r"one row per point, got shape \(4,\), dtype float64.* \(N, 3\)"),
-        (npy(np.zeros((3, 500))), ".npy", r"\(3, 500\) appears to be transposed"),
-        (npy(np.zeros((4, 2))), ".npy", "at least 3 columns .* got 2"),
-        (npy(np.zeros((0, 3))), ".npy", "no points"),
-        (npy(np.zeros((4, 3), complex)), ".npy", "dtype complex128"),
-        (npy(np.zeros(4, [("x", "f4"), ("y", "f4")])), ".npy", "no field is named z"),
-        (b"hello", ".npy", "not a .npy file: the first bytes"),
-        (zipped(points=GOOD, labels=npy(np.zeros(5))), ".npz", "4 points, 5 labels"),
-        (zipped(points=GOOD, colors=npy(np.zeros((4, 2)))), ".npz", r"expected colors of shape \(4, 3\), got \(4, 2\)"),
-        (zipped(points=GOOD, labels=npy(np.array([None] * 4))), ".npz", "'labels': arrays of Python objects"),
-        (zipped(points=HUGE), ".npz", r"array 'points': .*(exceed|declares)"),
-        (zipped(a=GOOD, b=GOOD), ".npz", "no array is named points, xyz or pos. Available arrays: a, b"),
-        (zipped(points=GOOD, labels=npy(np.zeros((4, 2)))), ".npz", r"one label per point, got labels of shape \(4, 2\)"),
-        (zipped(points=GOOD)[:-30], ".npz", "not a .npz file, or damaged"),
-        (zipped(points=GOOD)[:60], ".npz", "not a .npz file, or damaged"),
-        (zipped(), ".npz", "not a .npz file|archive contains no arrays"),
-        (zipped(points=GOOD), ".npy", "content is .npz, but the extension is .npy. Change the extension to .npz"),
-        (GOOD, ".ply", "content is .npy, but the extension is .ply"),
-    ],
-    ids=lambda given: "bytes" if isinstance(given, bytes) else None,  # archives contain the time, and test ids must not
-)  # fmt: skip
-def test_damaged_arrays_are_refused_and_never_unpickled(content: bytes, ending: str, said: str, tmp_path: Path) -> None:
-    refused(content, ending, said, tmp_path)
-
-
 # -- all formats
+
+REFUSED: dict[str, list[tuple[Any, ...]]] = {
+    ".off": [
+        (CUBE.replace("1 1 0\n", "1 one 0\n"), "line 5: 'one' is not a number"),
+        (CUBE.replace("1 1 0\n", "1 1\n"), "line 5: expected 3 numbers per vertex, got 2"),
+        (CUBE.replace("4 4 5 6 7", "4 4 5 6 8"), "face 2 refers to vertex 8, but the file has 8 vertices"),
+        (CUBE.replace("4 4 5 6 7", "4 4 5 6"), "line 12: invalid face '4 4 5 6'"),
+        (CUBE.replace("8 6 0", "8000000000000 6 0"), "line 2: .* 8,000,000,000,000 vertices and 6 faces, but only 14 lines"),
+        (CUBE.replace("8 6 0", "eight"), "line 2: expected the numbers of vertices and faces, got 'eight'"),
+        (CUBE.replace("OFF", "4OFF"), "line 1: not an OFF file: the first line is '4OFF'"),
+        ("OFF BINARY\n\0\0\0\1", "NUL bytes"),
+        ("v 1 2 3\n", "not an OFF file"),
+        ("", "is empty"),
+        ("# nothing\n", "is empty"),
+    ],
+    ".obj": [
+        (OBJ.replace("v 1 1 0\n", "v 1 x 0\n"), "line 6: 'x' is not a number"),
+        (OBJ.replace("v 1 1 0\n", "v 1 1\n"), "line 6: expected 3 numbers per vertex, got 2"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 5 9"), "refers to vertex 8, but the file has 8 vertices"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 5 0"), "line 22: a face refers to vertex 0, but the lines above define 8"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 5 -9"), "line 22: a face refers to vertex -9"),
+        (OBJ.replace("f 4 1 5 8", "f 4 1 a/b 8"), "line 22: invalid face corner 'a/b'"),
+        ("# nothing\n", "no vertices"),
+    ],
+    ".stl": [
+        (b"x" * 80 + struct.pack("<I", 4_000_000_000) + b"\0" * 200, "4,000,000,000 triangles, but only 200 bytes"),
+        (b"x" * 40, "0 triangles, but only 0 bytes follow"),
+        (b"x" * 80 + b"\0" * 4, "no triangles"),
+        (b"solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 2 3\n", "line 5: the file ends inside a triangle"),
+        (b"solid a\nfacet normal 0 0 1\nvertex 1 2 3\nendfacet\n", "line 4: expected 3 corners .* got 1"),
+        (FACET.replace("1 0 0", "1 o 0").encode(), "line 4: 'o' is not a number"),
+        (FACET.replace("1 0 0", "").encode(), "line 4: expected 3 numbers per corner, got 0"),
+        (b"solid a\nfacetted\n", "no triangles"),
+    ],
+    ".xyz": [
+        ("", "is empty"),
+        ("\n \n", "is empty"),
+        ("# nothing\n", "no numbers"),
+        ("1 2 3\n\n# here\n1 2\n", "line 4: expected 3 numbers as in the first row, got 2"),
+        ("1 2 3\n1 2 3 4\n", "line 2: expected 3 numbers .* got 4"),
+        ("1 2 3\n4 five 6\n", "line 2: 'five' is not a number"),
+        ("1 2 3\n4 1_0 6\n", "line 2: '1_0' is not a number"),
+        ("1 2\n3 4\n", "expected at least 3 columns .* got 2"),
+        ("1,5;2,5;3,5\n", "line 1: semicolons and commas .* decimal separator"),
+        ("a b c\n1 2 3\n", "line 1: expected a row of numbers or a header, got 'a b c'"),
+        ("x y q\n1 2 3\n", "the header has no column z"),
+        ("x y z r\n1 2 3\n", "line 2: the numbers of columns differ: 4 in the header, 3 in the first row"),
+        ("1 2 3 4 5 6.5\n7 8 9 1 2 3\n", "6 columns per point, .* do not match normals or colors"),
+        (" ".join("1" * 12), "12 columns per point, but only x, y and z are identified"),
+        ("x y z label\n1 2 3 0.5\n", "labels must be integers, got 0.5 for point 1"),
+        ("nan nan nan\ninf 1 2\n", "all 2 points have NaN or infinite coordinates"),
+        ("C 1 2 3\n", "line 1: 'C' is not a number"),
+        ("<html>", "not a point cloud: the file is an HTML page"),
+        (b"\xff\xfe1\0 \0002\0", "got UTF-16"),
+        (b"\x1f\x8b\x08\0", "gzip-compressed"),
+        (b"LASF\1\2", "a LAS or LAZ file .convert the file to PLY"),
+    ],
+    ".npy": [
+        (GOOD[:-1], r"declares \(4, 3\) of float64, but only 95 bytes follow"),
+        (HUGE, r"declares \(1000000000000, 3\) of float64, but only 96 bytes follow"),
+        (GOOD[:50], "damaged array"),
+        (GOOD.replace(b"'<f8'", b"'?!'  "), "damaged array"),
+        (npy(np.array([[1, 2, None]], dtype=object)), "Python objects are not supported .*unpickle"),
+        (npy(np.zeros(4)), r"one row per point, got shape \(4,\), dtype float64.* \(N, 3\)"),
+        (npy(np.zeros((3, 500))), r"\(3, 500\) appears to be transposed"),
+        (npy(np.zeros((4, 2))), "at least 3 columns .* got 2"),
+        (npy(np.zeros((0, 3))), "no points"),
+        (npy(np.zeros((4, 3), complex)), "dtype complex128"),
+        (npy(np.zeros(4, [("x", "f4"), ("y", "f4")])), "no field is named z"),
+        (b"hello", "not a .npy file: the first bytes"),
+        (zipped(points=GOOD), "content is .npz, but the extension is .npy. Change the extension to .npz"),
+    ],
+    ".npz": [
+        (zipped(points=GOOD, labels=npy(np.zeros(5))), "4 points, 5 labels"),
+        (zipped(points=GOOD, colors=npy(np.zeros((4, 2)))), r"expected colors of shape \(4, 3\), got \(4, 2\)"),
+        (zipped(points=GOOD, labels=npy(np.array([None] * 4))), "'labels': arrays of Python objects"),
+        (zipped(points=HUGE), r"array 'points': .*(exceed|declares)"),
+        (zipped(a=GOOD, b=GOOD), "no array is named points, xyz or pos. Available arrays: a, b"),
+        (zipped(points=GOOD, labels=npy(np.zeros((4, 2)))), r"one label per point, got labels of shape \(4, 2\)"),
+        (zipped(points=GOOD)[:-30], "not a .npz file, or damaged"),
+        (zipped(points=GOOD)[:60], "not a .npz file, or damaged"),
+        (zipped(), "not a .npz file|archive contains no arrays"),
+    ],
+    ".ply": [(GOOD, "content is .npy, but the extension is .ply")],
+    ".cld": [("1 2 3", r"unsupported file type '\.cld'. Supported: \.ply")],
+}  # fmt: skip
+"""Content of invalid files by extension, and the problem."""
+
+
+@pytest.mark.parametrize(
+    ("ending", "number"), [(ending, number) for ending, cases in REFUSED.items() for number in range(len(cases))]
+)
+def test_invalid_files_are_refused_with_their_line(ending: str, number: int, tmp_path: Path) -> None:
+    content, problem = REFUSED[ending][number]
+    refused(content, ending, problem, tmp_path)
 
 
 def test_missing_files_are_reported(tmp_path: Path) -> None:
-    for path, said in (
-        (tmp_path / "none.ply", "file"),
-        (tmp_path, "folder"),
-    ):
-        with pytest.raises(DataError, match=said):
+    for path, problem in ((tmp_path / "none.ply", "file"), (tmp_path, "folder")):
+        with pytest.raises(DataError, match=problem):
             read_cloud(str(path))
-    refused("1 2 3", ".cld", r"unsupported file type '\.cld'. Supported: \.ply", tmp_path)
 
 
 def test_formats_are_recognized_by_their_first_bytes() -> None:
-    for content, many in (
-        (GOOD, 4),
-        (zipped(points=GOOD), 4),
-        (CUBE.encode(), 4096),
-        (OBJ.encode()[9:], 4096),
-        (b"1 2 3", 1),
-    ):
-        assert len(read_cloud(content)) == many
+    contents = (GOOD, zipped(points=GOOD), CUBE.encode(), OBJ.encode()[9:], b"1 2 3")
+    assert [len(read_cloud(content)) for content in contents] == [4, 4, 4096, 4096, 1]
     with pytest.raises(DataError, match="line 7"):
         read_cloud(npy(np.zeros((0, 3))), location=("t.parquet", 7))
 
@@ -531,23 +493,12 @@ def test_formats_are_recognized_by_their_first_bytes() -> None:
 @pytest.mark.parametrize("ending", CLOUD_SUFFIXES)
 def test_no_garbage_makes_anything_but_an_error_that_names_the_file(ending: str, tmp_path: Path) -> None:
     random = np.random.default_rng(7)
-    heads = [
-        b"",
-        b"ply\n",
-        b"OFF\n3 1 0\n",
-        GOOD[:100],
-        zipped(points=GOOD)[:80],
-        b"glTF\2\0\0\0",
-        b"solid x\nfacet ",
-        b"v 1 2 3\nf ",
-    ]
+    heads = [b"", b"ply\n", b"OFF\n3 1 0\n", GOOD[:100], zipped(points=GOOD)[:80], b"glTF\2\0\0\0"]
+    heads += [b"solid x\nfacet ", b"v 1 2 3\nf "]
+    path = tmp_path / f"bad{ending}"
     for number in range(40):
-        content = (
-            heads[number % len(heads)]
-            + random.integers(0, 256, int(random.integers(0, 400))).astype(np.uint8).tobytes()
-        )
-        path = tmp_path / f"bad{ending}"
-        path.write_bytes(content)
+        garbage = random.integers(0, 256, int(random.integers(0, 400))).astype(np.uint8).tobytes()
+        path.write_bytes(heads[number % len(heads)] + garbage)
         try:
             read_cloud(str(path))
         except DataError as error:
