@@ -197,15 +197,7 @@ def test_impossible_augmentations_are_skipped_without_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"crop": 0.0},
-        {"crop": 1.2},
-        {"ratio": 0.5},
-        {"color_jitter": 1.0},
-        {"mixup": -1.0},
-        {"erase": 0.01},
-    ],
+    "wrong", [{"crop": 0.0}, {"crop": 1.2}, {"ratio": 0.5}, {"color_jitter": 1.0}, {"mixup": -1.0}, {"erase": 0.01}]
 )
 def test_settings_without_a_meaning_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(SettingError):

@@ -197,11 +197,7 @@ def test_a_part_that_nothing_plays_has_no_id() -> None:
         assert made.special_id("mask") is None
     assert TextTokenizer.train_sentence_bpe([STORY], 300).special_id("start") == 1 and TextTokenizer.train_sentence_bpe(
         [STORY], 300
-    ).special_tokens_map() == {
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-    }
+    ).special_tokens_map() == {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     assert TextTokenizer.from_characters([STORY]).special_id("pad") is None
     assert TextTokenizer.train_lm_bpe([STORY], 300).special_id("end") == 299
 

@@ -59,10 +59,7 @@ class Augment:
                 f"data.crop_scale (minimum fraction of the image area) must be above 0 and at most 1, got {self.crop}.",
             ),
             (self.ratio >= 1, f"The maximum aspect ratio of random crops must be at least 1, got {self.ratio}."),
-            (
-                0 <= self.color_jitter < 1,
-                f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}.",
-            ),
+            (0 <= self.color_jitter < 1, f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}."),
             (self.mixup >= 0, f"data.mixup must be at least 0, got {self.mixup}."),
             (0 <= self.shift < 1, f"data.shift must be at least 0 and below 1, got {self.shift}."),
             (

@@ -311,13 +311,7 @@ def room_cloud(
     density = np.array([POINT_DENSITY[item.kind] for item in room.objects])
     generator = partial(random_generator, SEED, split, index)
     scan = scan_mesh(
-        room.mesh,
-        density[room.face_object],
-        points,
-        noise,
-        (holes, HOLE_FRACTIONS),
-        rotation_mode,
-        generator,
+        room.mesh, density[room.face_object], points, noise, (holes, HOLE_FRACTIONS), rotation_mode, generator
     )
     owner = room.face_object[scan.face]
     random = generator(5)  # one color per object, with a random shade per point
