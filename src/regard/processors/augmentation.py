@@ -30,7 +30,6 @@ of the erased rectangle."""
 MIN_ERASE_AREA, MAX_ERASE_RATIO = 0.02, 3.3
 """Erased rectangles: minimum area as a fraction of the image, and maximum ratio of the longer to the shorter side."""
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)
-"""brightness of red, green and blue"""
 
 
 @dataclass(frozen=True)

@@ -359,13 +359,11 @@ class PointAugment:
     rotate: RotateMode = "none"
     """none; up: about the vertical axis; any: uniform over all 3D rotations"""
     scale: tuple[float, ...] = (1.0, 1.0)
-    """minimum and maximum scale factor"""
     shift: float = 0.0
     """maximum shift along each axis, in the unit of the coordinate frame"""
     jitter: float = 0.0
     """standard deviation of the noise per point, in the unit of the normalized coordinates"""
     point_dropout: float = 0.0
-    """maximum fraction of dropped points"""
     up: Literal["x", "y", "z"] = "z"
     tilt: float = 0.0
     """standard deviation of an additional rotation about a random axis, in degrees"""

@@ -308,7 +308,6 @@ class SortedUniform(Uniform):
 
     static_shape = False
     SORT_WINDOW = 16
-    """micro-batches per sorted window"""
 
     def __init__(self, lengths: npt.ArrayLike, batch_size: int, seed: int) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)

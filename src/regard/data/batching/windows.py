@@ -298,7 +298,6 @@ class MaskedRows(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class TokenMasker:
     mask_id: int
-    """id of the mask token"""
     maskable: npt.NDArray[np.bool_]
     """(V,) True for non-special ids: only non-special ids are selected or used as random tokens"""
     mask_prob: float

@@ -39,7 +39,6 @@ _EXIF_TRANSPOSE = {
 }  # fmt: skip
 """EXIF orientation, and the operation that makes the image upright."""
 _SWAPS_AXES = tuple(_EXIF_TRANSPOSE[number] for number in (5, 6, 7, 8))
-"""operations that swap height and width"""
 
 _OTHER_FORMATS = {
     b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "an HTML page",

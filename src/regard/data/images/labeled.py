@@ -42,7 +42,6 @@ TARGET_FOLDERS = {
 }
 """Usual names of the folders of targets."""
 TARGET_TASKS = {"mask": "segment", "depth": "depth"}
-"""Task of each target."""
 ADVICE = {
     "label": "Pass a folder with one subfolder per class, or a table with the columns image and label.",
     "mask": "Pass two folders as images:masks, or a table with the columns image and mask.",

@@ -45,7 +45,6 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names of columns and properties, in order of preference; case and the prefix `scalar_` are ignored."""
 COLUMN_NAMES = tuple(COLUMN_ALIASES)
-"""Possible meanings of a column."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class PointCloud:
     num_dropped: int = 0
     """number of dropped points with NaN or infinite coordinates"""
     from_mesh: bool = False
-    """the points were sampled from a mesh"""
 
     def __len__(self) -> int:
         return len(self.coordinates)

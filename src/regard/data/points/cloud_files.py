@@ -54,7 +54,6 @@ CLOUD_SUFFIXES = (".ply", ".off", ".obj", ".stl", ".glb", *TEXT_SUFFIXES, ".npy"
 
 NPY_MAGIC = b"\x93NUMPY"
 _MAGIC = {b"ply": ".ply", NPY_MAGIC: ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
-"""First bytes of formats with a signature."""
 _OTHER_FORMATS = {
     b"\x1f\x8b": "gzip-compressed (decompress the file first)",
     b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"\x89HDF": "an HDF5 file",
@@ -139,15 +138,12 @@ ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names of arrays in an .npz, in order of preference."""
 CLASS_NAME_ARRAYS = ("classes", "class_names", "names")
-"""Names of an array with the class names."""
 _ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, struct.error, LookupError,
 )  # fmt: skip
-"""Errors of `zipfile` for damaged archives."""
 _HEADER_ERRORS = (
     ValueError, TypeError, LookupError, SyntaxError, RecursionError, MemoryError, ArithmeticError, AttributeError,
 )  # fmt: skip
-"""Errors of parsing an invalid header."""
 
 
 def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:

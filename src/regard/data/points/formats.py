@@ -157,7 +157,6 @@ DTYPES = {
 BYTE_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": ""}
 FACE_PROPERTIES = ("vertex_indices", "vertex_index")
 MAX_HEADER_BYTES = 1 << 20
-"""maximum size of the header in bytes"""
 _HEADER_END = rb"^[ \t]*end_header[ \t]*(\r\n|\n|\r)"
 _HEADER_END_CR = rb"(?:\r|\n)end_header[ \t]*(\r\n|\n|\r|$)"
 _CLASS_COMMENT = re.compile(r"class\s+(\d+)\s+(\S.*)")
@@ -178,7 +177,6 @@ class PlyElement:
     lists: dict[str, tuple[str, str]] = field(default_factory=dict)
     """NumPy dtypes of the length and of the values of each list property"""
     property_order: list[str] = field(default_factory=list)
-    """names of all properties in file order"""
 
     def truncated_error(self, available: int, unit: str) -> FileFormatError:
         problem = f"the header declares {self.count:,} '{self.name}' elements, but only {available:,} {unit} remain."
@@ -197,7 +195,6 @@ class PlyHeader:
     elements: tuple[PlyElement, ...]
     classes: tuple[str, ...]
     num_bytes: int
-    """size of the header in bytes"""
     num_lines: int
 
 

@@ -96,7 +96,6 @@ class CloudSample(FileSample):
 CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
 """Names of table columns that are always point clouds; the other aliases may be files of any kind."""
 CLOUD_ONLY_SUFFIXES = tuple(ending for ending in CLOUD_SUFFIXES if ending not in (".txt", ".csv", ".npy"))
-"""Extensions of files that are always point clouds."""
 
 
 def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:

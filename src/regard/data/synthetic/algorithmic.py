@@ -147,7 +147,6 @@ class AlgorithmicRecipe(Recipe):
     """number of questions; 0: 20,000 for training, 1,000 for validation and test"""
     seed: int = 1
     part: str = "train"
-    """train, valid or test"""
     forwards: bool = False
     """numbers of an addition start with the highest digit, as usual; otherwise with the lowest digit"""
 
@@ -228,7 +227,6 @@ GENERATORS: dict[str, Callable[[Random, int, AlgorithmicRecipe], GeneratedSample
     "sorting": partial(_digits, lambda text: "".join(sorted(text))),
     **{f"facts-{number}": partial(_story, number) for number in (1, 2, 3)},
 }
-"""Generators of the datasets, by name."""
 
 
 def iterate_questions(data: Sequence[str], columns: Columns = None) -> Iterator[AlgorithmicQuestion | SkippedRow]:

@@ -118,7 +118,6 @@ def arc(radius: float, start_angle: float, end_angle: float, steps: int = 16) ->
 
 RotationMode = Literal["none", "up", "any"]
 MAX_HOLES = 5
-"""maximum number of holes"""
 
 FloatArray = NDArray[np.float64]
 FractionRange = tuple[float, float]

@@ -111,7 +111,6 @@ def solid_cloud(
 
 
 TASKS = {"solids-1": "classify", "rooms-1": "segment"}
-"""Task of each dataset."""
 DEFAULT_SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
 """number of point clouds in train, valid and test, if `samples` is 0"""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -125,7 +124,6 @@ class CloudRecipe(Recipe):
     """Settings of a generated dataset."""
 
     part: str = "train"
-    """train, valid or test"""
     samples: int = 0
     """number of point clouds; 0: the default of the split"""
     points: int = 0

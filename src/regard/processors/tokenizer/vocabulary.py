@@ -167,7 +167,6 @@ ROBERTA_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", ROBERTA_MASK)
 """Special in byte-level vocabularies even if undeclared: the merges of GPT-2 cannot produce these tokens."""
 
 SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""Keys of special tokens in `transformers`."""
 
 STRIP_ACCENTS = "strip_accents"
 BERT_NORMALIZER_KEYS = {
