@@ -92,13 +92,8 @@ def test_captions_are_optional_for_prediction(place: Path, model: str, cli: Cli)
     asked = {**coco(), "annotations": [{"image_id": 10, "bbox": [1, 2, 3, 4]}]}
     (place / "info.json").write_text(json.dumps(asked))
     assert named(place / "info.json") == list(SAID), "in the order of the images"
-    lines(
-        place / "x.jsonl",
-        {"image": "d.png"},
-        {"image": "a.png", "captions": []},
-        "\n",
-        {"image": "d.png", "caption": 3},
-    )
+    rows = ({"image": "d.png"}, {"image": "a.png", "captions": []}, "\n", {"image": "d.png", "caption": 3})
+    lines(place / "x.jsonl", *rows)
     assert named(place / "x.jsonl") == ["d.png", "a.png"]
     lines(place / "x.csv", "image,split\n", "d.png,val\n", "a.png,train\n")
     assert named(place / "x.csv") == ["d.png", "a.png"] and named(Path(f"{place}/x.csv#val")) == ["d.png"]
@@ -185,22 +180,12 @@ def test_images_of_one_name_from_two_folders_are_two(odd: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_captioner_resumes_exactly(odd: Path, tmp_path: Path, cli: Cli) -> None:
-    small = [
-        "model.encoder=resnet-tiny",
-        "model.image_size=32",
-        "model.width=24",
-        "model.embedding_dim=16",
-        "model.attention_dim=12",
-        "data.vocab_size=300",
-        "data.valid_fraction=0.3",
-        "data.eval_samples=2",
-        "data.flip=true",
-        "train.batch_size=4",
-        "train.eval_every=4",
-        "train.steps=8",
-        "train.precision=float32",
-    ]
-    more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": small, "device": "cpu"}
+    sizes = {"encoder": "resnet-tiny", "image_size": 32, "width": 24, "embedding_dim": 16, "attention_dim": 12}
+    data = {"vocab_size": 300, "valid_fraction": 0.3, "eval_samples": 2, "flip": True}
+    steps = {"batch_size": 4, "eval_every": 4, "steps": 8, "precision": "float32"}
+    groups = {"model": sizes, "data": data, "train": steps}
+    settings = {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
+    more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": settings, "device": "cpu"}
     regard.train("caption", str(odd), out=tmp_path / "whole", **more)
     with stopped_in(6):
         regard.train("caption", str(odd), out=tmp_path / "half", **more)

@@ -39,6 +39,10 @@ from regard.tasks.text_heads import label_ids
 from regard.training.loop import TrainStep
 
 CLASSIFY, SEGMENT = find_task("classify", "image"), find_task("segment")
+SIZES = (
+    "model.image_size=8", "model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.epochs=0",
+    "train.batch_size=4",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -52,8 +56,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_data_read_as_images_is_not_cached_as_texts(folder: Path, tmp_path: Path) -> None:
-    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.steps=1", "train.epochs=0"]
-    regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    regard.train("classify", str(folder), model="vit-tiny", out=tmp_path / "run", settings=[*SIZES, "train.steps=1"])
     with pytest.raises(RegardError, match="folder"):
         regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
 
@@ -98,18 +101,11 @@ def test_taps_that_do_not_fit_the_depth_are_offered() -> None:
 
 
 def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
-    gaze = ImageExplanation(
-        "x",
-        (),
-        image=np.zeros((4, 4, 3), np.uint8),
-        method_maps={"rollout": np.ones((2, 2)) / 4},
-        position_similarity=np.eye(4),
-    )
-    path = gaze.save(tmp_path / "why it.png")
-    assert [file.name for file in gaze.extra_paths(path)] == ["why it-positions.png"] and gaze.extra_paths(path)[
-        0
-    ].exists()
-    assert not gaze.extra_paths(Path("why.html"))
+    maps, image = {"rollout": np.ones((2, 2)) / 4}, np.zeros((4, 4, 3), np.uint8)
+    explanation = ImageExplanation("x", (), image=image, method_maps=maps, position_similarity=np.eye(4))
+    path = explanation.save(tmp_path / "why it.png")
+    (extra,) = explanation.extra_paths(path)
+    assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
 
 
 def test_the_output_folder_is_a_folder_and_for_images(tmp_path: Path) -> None:
@@ -149,15 +145,7 @@ def test_depth_maps_without_known_values_are_reported(folder: Path, tmp_path: Pa
     (tmp_path / "depth").mkdir()
     for file in (folder / "a").iterdir():
         Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "depth" / file.name)
-    sizes = [
-        "model.image_size=8",
-        "model.width=8",
-        "model.depth=1",
-        "model.heads=1",
-        "model.ffn_dim=8",
-        "train.steps=2",
-    ]
-    sizes += ["train.epochs=0", "data.valid_fraction=0.3"]
+    sizes = [*SIZES, "train.steps=2", "data.valid_fraction=0.3"]
     data = f"{folder}/a:{tmp_path}/depth"
     told = r"depth/\d+\.png: every depth is 0 .* all 5 training maps.* 'regard check depth'"
     with pytest.raises(DataError, match=told):
@@ -177,22 +165,14 @@ def test_depth_maps_without_known_values_are_reported(folder: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> None:
-    sizes = ["model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.steps=8", "train.epochs=0"]
-    regard.train("classify", data=str(folder), model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    regard.train("classify", str(folder), model="vit-tiny", out=tmp_path / "run", settings=[*SIZES, "train.steps=8"])
     assert [row["step"] for row in rows(tmp_path / "run", "train")] == list(range(1, 9))
     card = (tmp_path / "run" / "README.md").read_text("utf-8")
     assert "padding" not in card
     told = {name: f"| {name} " in card for name in ("data.crop_scale", "train.batch_size", "train.lr", "model.width")}
     assert all(told.values()), told
-    for name in (
-        "data.vocab_size",
-        "data.max_length",
-        "data.mask_prob",
-        "data.detokenize",
-        "train.batch_tokens",
-        "decode.num_beams",
-    ):
-        assert f"| {name} " not in card
+    unused = ("data.vocab_size", "data.max_length", "data.mask_prob", "data.detokenize", "train.batch_tokens")
+    assert not any(f"| {name} " in card for name in (*unused, "decode.num_beams"))
 
 
 def test_a_setting_has_an_effect_in_tasks_that_use_it() -> None:
@@ -200,16 +180,9 @@ def test_a_setting_has_an_effect_in_tasks_that_use_it() -> None:
     every = (*TEXT_TASKS.values(), *IMAGE_TASKS.values())
     for task in every:
         assert set(task.settings_used) <= known, f"{task.name} uses an unknown setting"
-        assert (
-            uses_setting(task, "train.lr")
-            and uses_setting(task, "data.valid_fraction")
-            and uses_setting(task, "model.width")
-        )
-        assert (
-            uses_setting(task, "train.batch_tokens")
-            == (task.modality == "text")
-            != uses_setting(task, "train.batch_size")
-        )
+        assert all(uses_setting(task, name) for name in ("train.lr", "data.valid_fraction", "model.width"))
+        reads_text = task.modality == "text"
+        assert uses_setting(task, "train.batch_tokens") == reads_text != uses_setting(task, "train.batch_size")
         assert uses_setting(task, "decode.num_beams") == task.generates
     assert [task.name for task in every if uses_setting(task, "data.depth_scale")] == ["depth"]
     assert [task.name for task in every if uses_setting(task, "data.mask_prob")] == ["mlm"]
@@ -241,12 +214,6 @@ def test_tables_of_images_are_predicted_row_by_row(
     assert [Path(str(row["input"])).name for row in said["list.parquet"]] == ["list-1", "list-2"]
     told = [row["score"] for row in said["list.csv"] if row["score"]]
     assert told == [row["score"] for row in said["list.parquet"]]
-
-
-SIZES = (
-    "model.image_size=8", "model.width=8", "model.depth=1", "model.heads=1", "model.ffn_dim=8", "train.epochs=0",
-    "train.batch_size=4",
-)  # fmt: skip
 
 
 def test_a_broken_image_is_skipped_in_training_by_name(
@@ -289,13 +256,8 @@ def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     whole = CLASSIFY.collate(encoded, rows, config)
     Path(samples[2].source).write_bytes(b"no picture")
     less = CLASSIFY.collate(encoded, rows, config)
-    assert torch.equal(less.inputs[[0, 1, 3]], whole.inputs[[0, 1, 3]]) and torch.equal(
-        less.augment_params, whole.augment_params
-    )
-    assert torch.equal(less.inputs[2], whole.inputs[3]) and less.labels.tolist() == [
-        *whole.labels[:2].tolist(),
-        *[int(whole.labels[3])] * 2,
-    ]
+    assert torch.equal(less.inputs, whole.inputs[[0, 1, 3, 3]]) and torch.equal(less.labels, whole.labels[[0, 1, 3, 3]])
+    assert torch.equal(less.augment_params, whole.augment_params)
 
 
 @pytest.mark.parametrize(

@@ -63,18 +63,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images of two classes, and an image generator trained on them for a moment."""
     place = tmp_path_factory.mktemp("a place")
     data = paint(place / "pictures", 60, side=12)
-    train(
-        "draw",
-        data,
-        place / "painter",
-        *SMALL,
-        "train.steps=30",
-        "train.batch_size=16",
-        "train.eval_every=30",
-        "train.warmup_steps=5",
-        "train.lr=1e-2",
-        model="imagegpt-mini",
-    )
+    steps = ("train.steps=30", "train.batch_size=16", "train.eval_every=30", "train.warmup_steps=5", "train.lr=1e-2")
+    train("draw", data, place / "painter", *SMALL, *steps, model="imagegpt-mini")
     return place
 
 
@@ -85,32 +75,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: Path, cli: Cli) -> None:
     from transformers import AutoImageProcessor, ImageGPTForImageClassification
 
-    done = cli(
-        "train",
-        "classify",
-        "--data",
-        place / "pictures",
-        "--model",
-        place / "painter",
-        "--out",
-        place / "told",
-        "--set",
-        "train.steps=60",
-        "train.batch_size=16",
-        "train.eval_every=60",
-        "train.lr=1e-2",
-        "data.valid_fraction=0.2",
-        "data.crop_scale=0.9",
-        "data.color_jitter=0.1",
-        "data.num_workers=0",
-        "train.precision=float32",
-    )
+    steps = ("train.steps=60", "train.batch_size=16", "train.eval_every=60", "train.lr=1e-2", "data.valid_fraction=0.2")
+    more = ("data.crop_scale=0.9", "data.color_jitter=0.1", "data.num_workers=0", "train.precision=float32")
+    words = ("train", "classify", "--data", place / "pictures", "--model", place / "painter", "--out", place / "told")
+    done = cli(*words, "--set", *steps, *more)
     assert done.code == 0 and "new head for 2 classes" in done.out and "Not used" in done.out, done
     assert "color palette" not in done.out and facts(place / "told")["scores"]["accuracy"] > 80
-    assert (
-        json.loads(cli("evaluate", place / "told", "--json").out)["accuracy"]
-        == evaluate(place / "told").scores["accuracy"]
-    )
+    scores = json.loads(cli("evaluate", place / "told", "--json").out)
+    assert scores["accuracy"] == evaluate(place / "told").scores["accuracy"]
     path = sorted((place / "pictures" / "right").iterdir())[0]
     said = json.loads(cli("predict", place / "told", path, "--json").out)
     model = ImageGPTForImageClassification.from_pretrained(place / "told")
@@ -124,9 +96,8 @@ def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: 
     with record_attention(ours := regard.load(place / "told")) as seen, torch.no_grad():
         ours.predict(str(path))
     first = seen.weights(seen.names()[0])[0].mean(1).view(2, 8, 8)
-    assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2 and np.allclose(
-        why.attention[0], first, atol=1e-6
-    )
+    assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2
+    assert np.allclose(why.attention[0], first, atol=1e-6)
     assert why.save(place / "why.png").stat().st_size > 500
     again = cli(
         "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",
@@ -137,16 +108,8 @@ def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: 
 
 @pytest.mark.slow
 def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path: Path) -> None:
-    short = (
-        *SMALL,
-        "model.image_size=12",
-        "model.num_colors=200",
-        "train.steps=6",
-        "train.batch_size=8",
-        "train.eval_every=3",
-        "data.crop_scale=0.5",
-        "data.flip=true",
-    )
+    steps = ("train.steps=6", "train.batch_size=8", "train.eval_every=3", "data.crop_scale=0.5", "data.flip=true")
+    short = (*SMALL, *steps, "model.image_size=12", "model.num_colors=200")
     said = train("classify", place / "pictures", tmp_path / "whole", *short, model="imagegpt-mini")
     colours = facts(tmp_path / "whole")["model"]["num_colors"]  # each image has two colors
     assert "color palette" in said and 48 < colours <= 96 and f"palette of {colours} colors" in said
@@ -158,10 +121,8 @@ def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path
     model = regard.load(tmp_path / "run")
     assert "colours.weight" not in model.weights() and model.processor.side == 12
     large = Palette(np.zeros((2, 3)), 140)
-    assert (
-        ImageBatchContext(large, Augment(crop=0.5)).train_pixels.size == (160, 160)
-        and ImageBatchContext(large, NO_AUGMENT).train_pixels is large
-    )
+    assert ImageBatchContext(large, Augment(crop=0.5)).train_pixels.size == (160, 160)
+    assert ImageBatchContext(large, NO_AUGMENT).train_pixels is large
 
 
 def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
@@ -248,14 +209,8 @@ def homes(parts: ImageSplits) -> list[set[str]]:
 
 
 def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
-    given: dict[str, Any] = {
-        "data": (str(place / "pictures"),),
-        "valid": (),
-        "test": (),
-        "run_metadata": {},
-        "max_images": 100,
-    } | more
-    return split_images(**given, columns={}, log=said.append)
+    given: dict[str, Any] = {"data": (str(place / "pictures"),), "valid": (), "test": (), "run_metadata": {}} | more
+    return split_images(**{"max_images": 100, **given}, columns={}, log=said.append)
 
 
 def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path, tmp_path: Path) -> None:
