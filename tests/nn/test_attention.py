@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -500,7 +501,7 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None
 
 @pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(9)])
 def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
-    attention, x, done, homes = noisy(Attention(6, 2)), noise(2, 7, 6), 0, set()
+    attention, x, done, homes = copy.deepcopy(noisy(Attention(6, 2))), noise(2, 7, 6), 0, set()
     with torch.no_grad():
         for size in (2, 1, 3, 1):
             where, part = torch.arange(done, done + size), x[:, done : done + size]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.kv_cache import KVCache, StaticCache
-from regard.nn.attention.layouts import FULL, Layout
+from regard.nn.attention.layouts import FULL, Full, Layout
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import BoundPosition
 from regard.nn.kernels import dispatch
@@ -147,7 +147,7 @@ class Attention(RecordedModule):
             raise ValueError("Relative positions are not supported in cross-attention.")
         if not self.is_cross and context is not None:
             raise ValueError("This module is self-attention; a context is not supported.")
-        if self.layout is not FULL and (cache is not None or at is not None):
+        if not isinstance(self.layout, Full) and (cache is not None or at is not None):
             raise ValueError(f"{type(self.layout).__name__} does not support a KV cache.")
 
 

@@ -204,3 +204,8 @@ class LayerCache:
 
     self_cache: KVCache = field(default_factory=DynamicCache)
     cross_cache: CrossCache = field(default_factory=CrossCache)
+
+    @classmethod
+    def allocate(cls, k: Tensor, v: Tensor, max_positions: int | None) -> LayerCache:
+        """Empty caches for keys and values like k and v: growing, or of fixed shape with `max_positions`."""
+        return cls(DynamicCache(k, v) if max_positions is None else StaticCache(max_positions).allocate(k, v))

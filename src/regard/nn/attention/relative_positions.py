@@ -27,6 +27,9 @@ from regard.nn.attention.positions import SinusoidLayout, table_dtype
 from regard.nn.kernels.linear import Linear
 
 T = TypeVar("T")
+Queries = Float[Tensor, "B H Q d"]
+Keys = Float[Tensor, "B H K d"]
+Bias = Float[Tensor, "B_or_1 H Q_or_1 K"]
 RelativeKind = Literal["none", "rotary", "rotary-halves", "t5", "shaw"]
 
 
@@ -82,23 +85,15 @@ class AttentionPosition(nn.Module):
         """The position in one forward pass of an attention module, which is the self-attention of block `layer`."""
         return BoundPosition(self, position_ids)
 
-    def rotate(
-        self,
-        q: Float[Tensor, "B H Q d"],
-        k: Float[Tensor, "B H Q d"],
-        v: Float[Tensor, "B H Q d"],
-        position_ids: PositionIds,
-    ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
+    def rotate(self, q: Queries, k: Queries, v: Queries, position_ids: PositionIds) -> tuple[Queries, Queries, Queries]:
         """Rotate queries, keys and values of the same tokens, before keys and values enter the cache."""
         return q, k, v
 
-    def bias(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
-    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
+    def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias | None:
         """Bias to add to the scores q · k · scale."""
         return None
 
-    def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
+    def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Queries:
         """Term to add to the attention output, if `adds_values`."""
         raise NotImplementedError
 
@@ -126,22 +121,13 @@ class Rotary(AttentionPosition):
         if head_width != self.head_width:
             raise ValueError(f"Rotary has head width {self.head_width}, but the attention has head width {head_width}.")
 
-    def rotate(
-        self,
-        q: Float[Tensor, "B H Q d"],
-        k: Float[Tensor, "B H Q d"],
-        v: Float[Tensor, "B H Q d"],
-        position_ids: PositionIds,
-    ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
+    def rotate(self, q: Queries, k: Queries, v: Queries, position_ids: PositionIds) -> tuple[Queries, Queries, Queries]:
         form = (q.shape[-2], self.head_width, self.base, q.dtype)
         waves = position_ids.memoize(
             (), form, lambda: self.cos_sin(position_ids.query_positions(q.shape[-2], q.device), q.dtype)
         )
-        return (
-            self.apply_rotary(q, waves),
-            self.apply_rotary(k, waves),
-            self.apply_rotary(v, waves) if self.rotates_values else v,
-        )
+        v = self.apply_rotary(v, waves) if self.rotates_values else v
+        return self.apply_rotary(q, waves), self.apply_rotary(k, waves), v
 
     def cos_sin(self, positions: Int[Tensor, "..."], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (Q, d/2) or (B, 1, Q, d/2), computed in float64."""
@@ -194,9 +180,7 @@ class T5Bias(AttentionPosition):
         found = torch.where(away < alone, away, shared)
         return found + self.buckets_per_side * (distance > 0) if self.bidirectional else found
 
-    def bias(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
-    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
+    def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias:
         def make() -> Tensor:
             apart = position_ids.distances(q.shape[-2], k.shape[-2], q.device)[:, 0]
             return self.table(self.bucket(apart)).movedim(-1, 1).to(q.dtype).contiguous()
@@ -241,13 +225,11 @@ class Shaw(AttentionPosition):
 
         return position_ids.memoize((Shaw,), (Q, K, self.max_distance), make).expand(B, H, Q, K)
 
-    def bias(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
-    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"]:
+    def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias:
         by_distance = (q * scale) @ self.keys.weight.to(q.dtype).T
         return by_distance.gather(-1, self.table_index((*q.shape[:-1], k.shape[-2]), q.device, position_ids))
 
-    def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Float[Tensor, "B H Q d"]:
+    def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Queries:
         """Sums weights by distance first, in float32 or wider because the end rows collect all clipped distances."""
         rows = self.table_index(weights.shape, weights.device, position_ids)
         kind = torch.promote_types(weights.dtype, torch.float32)
@@ -263,14 +245,10 @@ class BoundPosition:
     position: AttentionPosition
     position_ids: PositionIds
 
-    def rotate(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H Q d"], v: Float[Tensor, "B H Q d"]
-    ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"], Float[Tensor, "B H Q d"]]:
+    def rotate(self, q: Queries, k: Queries, v: Queries) -> tuple[Queries, Queries, Queries]:
         return self.position.rotate(q, k, v, self.position_ids)
 
-    def bias(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float
-    ) -> Float[Tensor, "B_or_1 H Q_or_1 K"] | None:
+    def bias(self, q: Queries, k: Keys, scale: float) -> Bias | None:
         return self.position.bias(q, k, scale, self.position_ids)
 
     def add_values(self, weights: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q d"]:
@@ -346,9 +324,7 @@ class BoundDisentangled(BoundPosition):
     attention: Any
     layer: int
 
-    def bias(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float
-    ) -> Float[Tensor, "B H Q K"] | None:
+    def bias(self, q: Queries, k: Keys, scale: float) -> Bias | None:
         position: Any = self.position
         (B, H, Q, _), K = q.shape, k.shape[-2]
 

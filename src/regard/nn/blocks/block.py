@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from regard import capabilities
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, LayerCache, StaticCache
+from regard.nn.attention.kv_cache import CrossCache, KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.blocks.losses import linear_cross_entropy
@@ -283,10 +283,7 @@ class Stack(nn.Module):
         """Empty caches for rows like x: growing, or of fixed shape with `max_positions`."""
         blocks: Any = self.blocks
         empty = [block.attend.inner.project(x[:, :0])[1:] for block in blocks]
-        return [
-            LayerCache(DynamicCache(k, v) if max_positions is None else StaticCache(max_positions).allocate(k, v))
-            for k, v in empty
-        ]
+        return [LayerCache.allocate(k, v, max_positions) for k, v in empty]
 
 
 def _self_attention(block: nn.Module) -> Attention:

@@ -3,8 +3,9 @@ Transformer and of Transformer captioning models)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +17,7 @@ from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, che
 from regard.nn.attention.relative_positions import PositionIds
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, TransformerBlock, transformer_block
 from regard.nn.blocks.decoding_state import DecoderState, StaticShape, layer_masks
-from regard.nn.blocks.embeddings import TokenPredictor
+from regard.nn.blocks.embeddings import TokenPredictor, init_normal_, to_autocast_dtype
 from regard.types import Batch, BodyOutput, StateSizes
 
 
@@ -27,26 +28,17 @@ class IncrementalDecoder(TokenPredictor):
     position: AbsolutePosition
     decoder: Stack
     dropout: nn.Dropout
+    half_states: ClassVar[bool] = False
+    """True: under autocast, states between the blocks have 16 bits, too: half of the bytes for norms and sums"""
 
-    def embed_with_positions(
-        self,
-        ids: Int[Tensor, "B L"],
-        positions: Int[Tensor, "..."],
-        position_embeddings: Float[Tensor, "room D"] | None = None,
+    def embed(
+        self, ids: Int[Tensor, "B L"], positions: Int[Tensor, "..."], position_embeddings: Tensor | None = None
     ) -> Float[Tensor, "B L D"]:
         """Token plus position embeddings. `position_embeddings`: embeddings of the positions 0, 1, … if precomputed."""
         x = self.tokens(ids)
-        return x + (
-            self.position(positions).to(x.dtype) if position_embeddings is None else position_embeddings[positions]
-        )
-
-    def embed(
-        self,
-        ids: Int[Tensor, "B L"],
-        positions: Int[Tensor, "..."],
-        position_embeddings: Float[Tensor, "room D"] | None = None,
-    ) -> Float[Tensor, "B L D"]:
-        return self.dropout(self.embed_with_positions(ids, positions, position_embeddings))
+        places = self.position(positions).to(x.dtype) if position_embeddings is None else position_embeddings[positions]
+        x = x + places
+        return self.dropout(to_autocast_dtype(x) if self.half_states else x)
 
     @property
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
@@ -111,6 +103,8 @@ class IncrementalDecoder(TokenPredictor):
 class DecoderOnly(IncrementalDecoder):
     """Decoder-only Transformer. `windows`: attention window per block; w: the token and the w - 1 before; 0 or empty: all."""
 
+    half_states = True
+
     def __init__(
         self,
         tokens: TokenEmbedding,
@@ -124,29 +118,17 @@ class DecoderOnly(IncrementalDecoder):
         self.dropout = nn.Dropout(dropout)
         self.window_sizes = tuple(windows) or (0,) * len(decoder.blocks)
 
-    def embed(
-        self,
-        ids: Int[Tensor, "B L"],
-        positions: Int[Tensor, "..."],
-        position_embeddings: Float[Tensor, "room D"] | None = None,
-    ) -> Float[Tensor, "B L D"]:
-        x = self.embed_with_positions(ids, positions, position_embeddings)
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            # 16-bit states between the blocks, too: half of the bytes for norms and sums
-            x = x.to(torch.get_autocast_dtype("cuda"))
-        return self.dropout(x)
-
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Hidden states of `batch.inputs`. Right padding needs no mask: no token attends to later positions."""
-        rule = and_masks(
+        mask = and_masks(
             Causal(),
             None if batch.offsets is None else PackedDocuments(batch.offsets, batch.offsets),
             None if batch.mask is None or batch.mask.ndim == 1 else Padding(batch.mask),
         )
-        assert rule is not None
-        where = self._position_ids(batch)
-        x, standing = self.embed(batch.inputs, where), PositionIds(where, where)
-        sequence, tapped = self.decoder(x, mask=layer_masks(rule, self.window_sizes), taps=taps, position_ids=standing)
+        assert mask is not None
+        positions = self._position_ids(batch)
+        x, ids = self.embed(batch.inputs, positions), PositionIds(positions, positions)
+        sequence, tapped = self.decoder(x, mask=layer_masks(mask, self.window_sizes), taps=taps, position_ids=ids)
         return BodyOutput(sequence, hidden_states=tapped)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
@@ -210,27 +192,35 @@ class CrossDecoder(IncrementalDecoder):
         self.dropout = nn.Dropout(dropout)
 
     def decode(
-        self, target: Int[Tensor, "B L"], context: Float[Tensor, "B K C"], *, mask: AttentionMask | None = None,
-        context_mask: AttentionMask | None = None, positions: Int[Tensor, "..."] | None = None,
-    ) -> Float[Tensor, "B L D"]:  # fmt: skip
+        self,
+        target: Int[Tensor, "B L"],
+        context: Float[Tensor, "B K C"],
+        *,
+        mask: AttentionMask | None = None,
+        context_mask: AttentionMask | None = None,
+        positions: Int[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "B L D"]:
         """Hidden states of a whole target. `positions`: positions of the tokens; None: 0, 1, …"""
         if positions is None:
             check_length(self.position.max_length, target.shape[1])
             positions = torch.arange(target.shape[1], device=target.device)
-        x, standing = self.embed(target, positions), PositionIds(positions, positions)
-        sequence, _ = self.decoder(x, context, mask=mask or Causal(), context_mask=context_mask, position_ids=standing)
+        x, ids = self.embed(target, positions), PositionIds(positions, positions)
+        sequence, _ = self.decoder(x, context, mask=mask or Causal(), context_mask=context_mask, position_ids=ids)
         return sequence
 
     def prefill(
-        self, context: Float[Tensor, "B K C"], context_mask: Bool[Tensor, "B 1 K"] | None, prompt: Int[Tensor, "B P"],
+        self,
+        context: Float[Tensor, "B K C"],
+        context_mask: Bool[Tensor, "B 1 K"] | None,
+        prompt: Int[Tensor, "B P"],
         max_positions: int | None = None,
-    ) -> DecoderState:  # fmt: skip
+    ) -> DecoderState:
         """Process all but the last token of the prompt. `max_positions`: `max_cache_len` of `empty_state`."""
         check_length(self.position.max_length, prompt.shape[1])
         state = self.empty_state(prompt, max_positions, context_mask)
         # keys and values of the source are computed here, once, before beams multiply the rows
-        for layer, regarded in zip(state.layers, self.decoder.cross_kv(context), strict=True):
-            layer.cross_cache = regarded
+        for layer, cross_cache in zip(state.layers, self.decoder.cross_kv(context), strict=True):
+            layer.cross_cache = cross_cache
         state.zero_empty_contexts()
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
@@ -239,13 +229,9 @@ class CrossDecoder(IncrementalDecoder):
 
 def gpt_blocks(config: Any, norm: NormPlacement) -> list[TransformerBlock]:
     """Blocks of the GPT models from a config."""
-    return [
-        transformer_block(
-            config.width, config.heads, config.ffn_dim, norm=norm, activation="gelu_tanh", dropout=config.dropout,
-            attention_dropout=config.attention_dropout, eps=config.norm_eps,
-        )
-        for _ in range(config.depth)
-    ]  # fmt: skip
+    block = functools.partial(transformer_block, config.width, config.heads, config.ffn_dim, norm=norm)
+    dropouts = {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
+    return [block(activation="gelu_tanh", eps=config.norm_eps, **dropouts) for _ in range(config.depth)]
 
 
 def init_gpt_weights(
@@ -253,11 +239,7 @@ def init_gpt_weights(
 ) -> DecoderOnly:
     """Initialize as GPT models: matrices N(0, std), biases 0. `scale_residual`: divide the std of residual projections by
     the square root of their number, so that the scale of the states does not grow with depth."""
-    for module in body.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-        if isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)
+    init_normal_(body, std)
     if isinstance(body.position, LearnedPosition):
         nn.init.normal_(body.position.table.weight, std=position_std)
     if scale_residual:

@@ -1,9 +1,10 @@
-"""Source, target and output embeddings with optional weight sharing."""
+"""Source, target and output embeddings with optional weight sharing; dtype and initialization of a body."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -72,6 +73,20 @@ class TokenPredictor(Body):
     ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
         """Sum of the loss of `to_logits(x)`, and number of labels."""
         return linear_cross_entropy(x, *self.output_weights, labels, smoothing)
+
+
+def to_autocast_dtype(x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    """x in the 16-bit dtype of autocast on CUDA, so that states between the blocks have 16 bits, too."""
+    return x.to(torch.get_autocast_dtype("cuda")) if x.is_cuda and torch.is_autocast_enabled("cuda") else x
+
+
+def init_normal_(body: nn.Module, std: float) -> None:
+    """Initialize matrices and embeddings by N(0, std), and biases by 0."""
+    for module in body.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 def check_embeddings(config: Any, output: str) -> None:

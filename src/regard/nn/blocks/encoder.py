@@ -23,6 +23,7 @@ from regard.nn.attention.masks import (
 from regard.nn.attention.positions import AbsolutePosition
 from regard.nn.attention.relative_positions import PositionIds
 from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.embeddings import init_normal_, to_autocast_dtype
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.types import Batch, Body, BodyOutput, Offsets
@@ -53,11 +54,9 @@ class EncoderEmbedding(nn.Module):
     @property
     def max_length(self) -> int | None:
         """Maximum number of tokens; None: unlimited."""
-        return (
-            None
-            if self.position is None or self.position.max_length is None
-            else self.position.max_length - self.position_offset
-        )
+        if self.position is None or self.position.max_length is None:
+            return None
+        return self.position.max_length - self.position_offset
 
     def forward(self, batch: Batch) -> Float[Tensor, "B L D"]:
         x = self.tokens(batch.inputs)
@@ -66,10 +65,7 @@ class EncoderEmbedding(nn.Module):
             x = x + self.types(types)
         if self.position is not None:
             x = x + self.position(self.position_ids(batch))
-        x = self.norm(x)
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))  # 16-bit states between the blocks, too
-        x = self.dropout(x)
+        x = self.dropout(to_autocast_dtype(self.norm(x)))
         return x if self.project is None else self.project(x)
 
     def position_ids(self, batch: Batch) -> Int[Tensor, "..."]:
@@ -192,9 +188,5 @@ def mean_token_states(sequence: Float[Tensor, "B L D"], batch: Batch) -> Float[T
 
 def init_encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:
     """Initialize as BERT: matrices N(0, std), biases 0."""
-    for module in body.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+    init_normal_(body, std)
     return body

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
+from regard.nn.attention.kv_cache import CrossCache, LayerCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import TransformerBlock, transformer_block
@@ -198,10 +198,7 @@ class UniversalStack(nn.Module):
         """Empty caches for rows like x: growing, or of fixed shape with `max_cache_len`."""
         attention: Any = self.block.attend.inner
         k, v = attention.project(x[:, :0])[1:]
-        return [
-            LayerCache(DynamicCache(k, v) if max_cache_len is None else StaticCache(max_cache_len).allocate(k, v))
-            for _ in range(self.depth)
-        ]
+        return [LayerCache.allocate(k, v, max_cache_len) for _ in range(self.depth)]
 
 
 def max_steps(config: Any) -> int:

@@ -20,6 +20,7 @@ from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
 from regard.nn.attention.relative_positions import AttentionPosition, PositionIds
 from regard.nn.blocks.block import Residual, Stack
+from regard.nn.blocks.embeddings import to_autocast_dtype
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
@@ -145,10 +146,7 @@ class SwinBody(Body):
         below, right = (-n % self.patches.patch for n in x.shape[2:])
         x = F.pad(x, (0, right, 0, below)) if below or right else x
         x, grid = self.patches(x.to(self.patches.weight.dtype))
-        x = self.first(x)
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))  # 16-bit states between the blocks, too
-        return self.dropout(x), grid
+        return self.dropout(to_autocast_dtype(self.first(x))), grid
 
 
 def init_swin_weights(body: SwinBody) -> SwinBody:
