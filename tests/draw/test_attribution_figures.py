@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from page_data import page_data
 from regard.draw.colors import COOL_DARK, COOL_LIGHT, INK
 from regard.draw.token_data import GRADIENT, ROLLOUT, AttentionMap, DecisionAttribution, TokenAttribution
 from regard.explain import Explanation
@@ -38,14 +41,36 @@ def test_a_long_text_shows_its_beginning_and_the_highest_attributions() -> None:
     assert one.top_words(1)[0][0] == "word2000"
 
 
-def test_pieces_of_a_word_count_together() -> None:
+def attributed(
+    pieces: Sequence[str], fractions: Sequence[float], words: Sequence[int] = (), **more: Any
+) -> TokenAttribution:
+    """Attribution of tokens; tokens in brackets are special."""
+    special = tuple("[" in piece for piece in pieces)
+    title, numbers = more.pop("title", "x"), tuple(words) or tuple(range(len(pieces)))
+    values = {"output_positions": (0,), **more}
+    return TokenAttribution(title, GRADIENT, tuple(pieces), np.array(fractions), special, numbers, **values)
+
+
+def with_attribution(explanation: Explanation, one: TokenAttribution, candidate: str = "") -> Explanation:
+    candidates = ((candidate, 1.0),) if candidate else ()
+    return replace(explanation, decision=DecisionAttribution("good", candidates, (one,)))
+
+
+def size_of(path: Path) -> tuple[float, float]:
+    """Width and height of an .svg figure in inches."""
+    found = {
+        name: float(size) / 72 for name, size in re.findall(r'(width|height)="([\d.]+)pt"', path.read_text("utf-8"))
+    }
+    return found["width"], found["height"]
+
+
+def test_pieces_of_a_word_count_together_and_special_tokens_have_no_color() -> None:
     pieces = ("[CLS]", "␣un", "believ", "able", "␣moon")
-    shares = np.array([0.1, 0.2, 0.3, 0.1, 0.3])
-    one = TokenAttribution(
-        "x", GRADIENT, pieces, shares, (True, False, False, False, False), (1, 2, 2, 2, 3), output_positions=(1,)
-    )
+    one = attributed(pieces, (0.1, 0.2, 0.3, 0.1, 0.3), (1, 2, 2, 2, 3), output_positions=(1,))
     assert one.top_words(2) == [("unbelievable", pytest.approx(0.6)), ("moon", pytest.approx(0.3))]
-    assert one.output_names == "‘unbelievable’" and "special tokens: 10 %" in one.note()
+    assert one.output_names == "‘unbelievable’" and "special tokens: 10 % (hatched)" in one.note()
+    assert one.word_fractions == pytest.approx([0, 0.6, 0.6, 0.6, 0.3])
+    assert one.top_words(1)[0][1] == pytest.approx(one.max_fraction)  # the listed value equals the drawn value
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +96,9 @@ def explained() -> Explanation:
 
 def test_the_figure_contains_predictions_texts_and_both_legends(explained: Explanation, tmp_path: Path) -> None:
     drawn = explained.save(tmp_path / "a.svg").read_text("utf-8")
-    assert explained.decision is not None
-    for name, chance in explained.decision.probabilities:
-        assert name in drawn and f"{100 * chance:.1f} %" in drawn
-    for words in (
-        "of total attribution",
-        "of total rollout weight",
-        "Attention from [CLS] by layer",
-        "All layers and heads",
-    ):
-        assert words in drawn
+    assert all(text in drawn for text in ("good", "61.2 %", "bad", "38.8 %"))
+    assert "of total attribution" in drawn and "of total rollout weight" in drawn
+    assert "Attention from [CLS] by layer" in drawn and "All layers and heads" in drawn
     assert drawn.count(">sleeping<") >= 2 + 3  # in each text and in the attention maps
     alone = explained.save(tmp_path / "b.svg", layer=1, head=2).read_text("utf-8")
     assert "layer 1 of 2, head 2 of 3" in alone and "of total attribution" not in alone
@@ -88,37 +106,24 @@ def test_the_figure_contains_predictions_texts_and_both_legends(explained: Expla
 
 
 def test_the_page_contains_attributions_and_escapes_tokens(tmp_path: Path, explained: Explanation) -> None:
-    text = explained.save(tmp_path / "a.html").read_text("utf-8")
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
-    assert explained.decision is not None
+    data = page_data(explained.save(tmp_path / "a.html"))
     for shown, one in zip(data["decided"]["counted"], explained.decision.attributions, strict=True):
         tokens = [token for token in shown["tokens"] if token is not None]
         assert shown["tokens"].index(None) == one.second_start and [token[0] for token in tokens] == list(one.pieces)
         np.testing.assert_allclose([token[1] for token in tokens], one.fractions, atol=1e-6)
     hostile = "</script><script>alert(1)"
-    bad = TokenAttribution(
-        hostile, GRADIENT, (hostile, "␣$x_{"), np.array([0.5, 0.5]), (False, False), (0, 1), output_positions=(0,)
-    )
-    broken = replace(explained, decision=DecisionAttribution(hostile, ((hostile, 1.0),), (bad,)))
+    broken = with_attribution(explained, attributed((hostile, "␣$x_{"), (0.5, 0.5), title=hostile), hostile)
     assert hostile not in broken.save(tmp_path / "b.html").read_text("utf-8")
     broken.save(tmp_path / "b.svg")
 
 
 @pytest.mark.slow
 def test_long_texts_are_drawn_within_a_sheet(explained: Explanation, tmp_path: Path) -> None:
-    broken = replace(
-        explained, decision=DecisionAttribution("good", (("good", 0.9), ("bad", 0.1)), (long_text(second=2004),))
-    )
-    drawn = broken.save(tmp_path / "a.svg").read_text("utf-8")
-    sizes = [float(size) / 72 for size in re.findall(r'(?:width|height)="([\d.]+)pt"', drawn)]
-    assert sizes and max(sizes) < 30  # inches
+    path = with_attribution(explained, long_text(second=2004), "good").save(tmp_path / "a.svg")
+    drawn = path.read_text("utf-8")
+    assert max(size_of(path)) < 30  # inches
     assert "word2005" in drawn and "tokens …" in drawn and "maximum: " in drawn
-    text = (
-        replace(explained, decision=DecisionAttribution("good", (), (long_text(9000),)))
-        .save(tmp_path / "a.html")
-        .read_text("utf-8")
-    )
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    data = page_data(with_attribution(explained, long_text(9000)).save(tmp_path / "a.html"))
     (shown,) = data["decided"]["counted"]
     assert len(shown["tokens"]) < 4200 and len(shown["profile"]) <= 160 and shown["all"] == 9000
 
@@ -145,56 +150,30 @@ def test_tokens_are_legible_on_every_color() -> None:
             assert (high + 0.05) / (low + 0.05) > 4.5, stop
 
 
-def test_special_tokens_have_no_color_and_a_word_has_one() -> None:
-    pieces = ("[CLS]", "␣un", "believ", "␣moon")
-    one = TokenAttribution(
-        "x", GRADIENT, pieces, np.array([0.83, 0.05, 0.08, 0.04]), (True, False, False, False), (1, 2, 2, 3)
-    )
-    assert one.word_fractions == pytest.approx([0, 0.13, 0.13, 0.04]) and one.max_fraction == pytest.approx(0.13)
-    assert one.top_words(1)[0][1] == pytest.approx(one.max_fraction)  # the listed value equals the drawn value
-    assert "special tokens: 83 % (hatched)" in one.note()
-
-
-@pytest.mark.parametrize(("shares", "said"), [((0.0, 1.0), "100 % of total"), ((0.96, 0.04), "4 % of total")])
+@pytest.mark.parametrize(("shares", "end"), [((0.0, 1.0), "100 % of total"), ((0.96, 0.04), "4 % of total")])
 def test_the_end_of_a_scale_is_a_plain_number(
-    explained: Explanation, tmp_path: Path, shares: tuple[float, float], said: str
+    explained: Explanation, tmp_path: Path, shares: tuple[float, float], end: str
 ) -> None:
-    one = TokenAttribution(
-        "x", GRADIENT, ("[CLS]", "␣moon"), np.array(shares), (True, False), (0, 1), output_positions=(0,)
-    )
     drawn = (
-        replace(explained, decision=DecisionAttribution("x", (), (one,))).save(tmp_path / "a.svg").read_text("utf-8")
+        with_attribution(explained, attributed(("[CLS]", "␣moon"), shares)).save(tmp_path / "a.svg").read_text("utf-8")
     )
-    assert said in drawn and "e+" not in " ".join(re.findall(r"<text[^>]*>([^<]*)<", drawn))
+    assert end in drawn and "e+" not in " ".join(re.findall(r"<text[^>]*>([^<]*)<", drawn))
     assert f"[CLS] {100 * shares[0]:.0f} %" in drawn  # the percentage is printed, because special tokens have no color
 
 
 def test_the_removed_part_of_a_text_is_between_its_halves(explained: Explanation, tmp_path: Path) -> None:
-    pieces = ("[CLS]", "␣the", "␣moon", "␣ing", "␣[SEP]")
-    special, shares = (True, False, False, False, True), np.full(5, 0.2)
-    one = TokenAttribution(
-        "x", GRADIENT, pieces, shares, special, (0, 1, 2, 3, 4), output_positions=(0,), truncations=((3, 1234),)
-    )
+    one = attributed(("[CLS]", "␣the", "␣moon", "␣ing", "␣[SEP]"), (0.2,) * 5, truncations=((3, 1234),))
     assert "1,234 tokens removed" in one.note()
-    cut = replace(explained, decision=DecisionAttribution("x", (), (one,)))
+    cut = with_attribution(explained, one)
     assert "… 1,234 removed …" in cut.save(tmp_path / "a.svg").read_text("utf-8")
-    page = cut.save(tmp_path / "a.html").read_text("utf-8")
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)[0])
-    assert data["decided"]["counted"][0]["tokens"][3] == 1234
+    assert page_data(cut.save(tmp_path / "a.html"))["decided"]["counted"][0]["tokens"][3] == 1234
 
 
 @pytest.mark.slow
 def test_short_texts_are_side_by_side(explained: Explanation, tmp_path: Path) -> None:
-    def size(one: Explanation) -> tuple[float, float]:
-        drawn = one.save(tmp_path / "a.svg").read_text("utf-8")
-        found = {name: float(size) / 72 for name, size in re.findall(r'(width|height)="([\d.]+)pt"', drawn)}
-        return found["width"], found["height"]
-
-    wide, high = size(explained)
-    assert explained.decision is not None
-    assert wide < 13.5
-    alone = [
-        replace(one, pieces=tuple(f"␣{'long' * 9}{n}" for n in range(10))) for one in explained.decision.attributions
-    ]
-    long = replace(explained, decision=replace(explained.decision, attributions=tuple(alone)))
-    assert size(long)[1] > high + 2  # one below the other
+    width, height = size_of(explained.save(tmp_path / "a.svg"))
+    assert explained.decision is not None and width < 13.5
+    pieces = tuple(f"␣{'long' * 9}{n}" for n in range(10))
+    long = tuple(replace(one, pieces=pieces) for one in explained.decision.attributions)
+    below = replace(explained, decision=replace(explained.decision, attributions=long))
+    assert size_of(below.save(tmp_path / "a.svg"))[1] > height + 2  # one below the other

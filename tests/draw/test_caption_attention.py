@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fixed_attention_captioner import Captioner, spotted
+from page_data import page_data
 from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
 from regard.draw.page import write_caption_page
 from regard.draw.panels import (
@@ -114,16 +115,13 @@ def test_a_caption_that_is_given_is_read(text: TextTokenizer) -> None:
 def test_a_truncated_caption_is_explained_as_far_as_it_goes(text: TextTokenizer) -> None:
     for given in (tables(text, (2,)), []):
         model = Captioner(SENTENCE, given, GRID, 24, text)
-        whole = model.explain(PICTURE)
+        whole = model.explain(PICTURE).attention.maps()
         # the maximum length: the last token is generated without an end token
-        model.config.max_length = len(model.said)
-        model.body.most = model.config.max_length
+        model.config.max_length = model.body.most = len(model.said)
         found = model.explain(PICTURE)
-        assert [said.word for said in found.attention.words] == SENTENCE.split()
-        assert (
-            np.allclose(found.attention.maps(), whole.attention.maps(), atol=1e-5)
-            and "truncated" in found.facts["end token probability"]
-        )
+        assert [word.word for word in found.attention.words] == SENTENCE.split()
+        assert np.allclose(found.attention.maps(), whole, atol=1e-5)
+        assert "truncated" in found.facts["end token probability"]
 
 
 def test_without_attention_a_word_is_attributed_to_occluded_patches(text: TextTokenizer) -> None:
@@ -131,18 +129,13 @@ def test_without_attention_a_word_is_attributed_to_occluded_patches(text: TextTo
     picture = np.zeros((64, 64, 3), dtype=np.uint8)
     picture[28:37, 28:37] = 255
     model = Captioner("a red star", [], GRID, 64, text)
-    found = model.explain(picture)
-    (layer,) = found.attention.layers
-    assert (
-        layer.weights.shape == (1, 3, OCCLUSION_GRID, OCCLUSION_GRID)
-        and found.attention.method == "occlusion sensitivity"
-    )
-    right = np.zeros((OCCLUSION_GRID, OCCLUSION_GRID))
-    right[3:5, 3:5] = 0.25  # the four patches whose occlusion window contains the pixel
-    assert np.allclose(layer.weights, right, atol=1e-6)
+    attention = model.explain(picture).attention
+    right = np.zeros((1, 3, OCCLUSION_GRID, OCCLUSION_GRID))
+    right[..., 3:5, 3:5] = 0.25  # the four patches whose occlusion window contains the pixel
+    assert attention.layers[0].weights.shape == right.shape and attention.method == "occlusion sensitivity"
+    assert len(attention.layers) == 1 and np.allclose(attention.layers[0].weights, right, atol=1e-6)
     # patches whose occlusion raises the probability have attribution 0
-    (layer,) = model.explain(255 - picture).attention.layers
-    assert not layer.weights.any()
+    assert not model.explain(255 - picture).attention.layers[0].weights.any()
 
 
 def test_modes_of_a_model_are_left_as_they_were(text: TextTokenizer) -> None:
@@ -158,16 +151,14 @@ def test_attention_to_named_objects_is_scored(scene: ShapeScene) -> None:
     text = TextTokenizer.train_sentence_bpe([caption(scene.objects)] * 3, 330)
     picture, boxes = render_scene(scene, 64)
     model = Captioner(caption(scene.objects), [spotted(scene, 64, (8, 8), 2)], (8, 8), 64, text)
-    told = [tuple(word) for word in caption_words(scene.objects)]
-    found = score_by_kind(word_attentions(model.explain(picture).attention.maps(), told, boxes, (64, 64)))
+    words = [tuple(word) for word in caption_words(scene.objects)]
+    found = score_by_kind(word_attentions(model.explain(picture).attention.maps(), words, boxes, (64, 64)))
     assert set(found) - {ALL_KINDS} <= {"color", "shape", "relation", "size"}
-    assert found[ALL_KINDS].num_words == sum(bool(kind) for _, kind, _ in told)
-    assert (
-        found[ALL_KINDS].inside_fraction > 3 * found[ALL_KINDS].uniform_fraction
-        and found[ALL_KINDS].hit_rate > 0.9 > found[ALL_KINDS].uniform_hit_rate
-    )
+    score = found[ALL_KINDS]
+    assert score.num_words == sum(bool(kind) for _, kind, _ in words)
+    assert score.inside_fraction > 3 * score.uniform_fraction and score.hit_rate > 0.9 > score.uniform_hit_rate
     with pytest.raises(ValueError, match="maps"):
-        word_attentions(np.ones((2, 8, 8)), told, boxes, (64, 64))
+        word_attentions(np.ones((2, 8, 8)), words, boxes, (64, 64))
 
 
 # -- brightness
@@ -180,72 +171,54 @@ def test_attended_patches_stay_bright() -> None:
     found = spotlight(picture, weights, brightness_max(weights)).astype(float)
     warm = picture + tint_strength(picture) * (np.array([255, 178, 92]) - picture.astype(float))
     assert np.abs(found[14:16, 24:26] - warm[0, 0]).max() <= 2.5
-    grey = picture[0, 0].mean()
-    assert np.abs(found[35, 3] - MIN_BRIGHTNESS * (0.6 * picture[0, 0] + 0.4 * grey)).max() <= 1
+    gray = picture[0, 0].mean()
+    assert np.abs(found[35, 3] - MIN_BRIGHTNESS * (0.6 * picture[0, 0] + 0.4 * gray)).max() <= 1
     assert found[14, 24].sum() > found[14, 17].sum() > found[35, 3].sum()  # brightness decreases with distance
-    assert (
-        tint_strength(np.zeros((2, 2, 3), dtype=np.uint8)) > 0.4
-        and tint_strength(np.full((2, 2, 3), 255, dtype=np.uint8)) == 0
-    )
+    black, white = (np.full((2, 2, 3), value, dtype=np.uint8) for value in (0, 255))
+    assert tint_strength(black) > 0.4 and tint_strength(white) == 0
 
 
 def test_uniform_attention_is_not_bright_and_the_legend_explains_it(tmp_path: Path) -> None:
     even = np.full((4, 4), 1 / 16)
-    assert (
-        brightness_max(even) == MIN_UNIFORM_MULTIPLE / 16
-        and brightness_max(np.eye(4) / 2) == 0.5
-        and brightness_max(np.ones((1, 1))) == 1
-    )
+    limits = [brightness_max(weights) for weights in (even, np.eye(4) / 2, np.ones((1, 1)))]
+    assert limits == [MIN_UNIFORM_MULTIPLE / 16, 0.5, 1]
     picture = np.full((8, 8, 3), 255, dtype=np.uint8)
     assert spotlight(picture, even, brightness_max(even)).max() < 255 * (MIN_BRIGHTNESS + (1 - MIN_BRIGHTNESS) / 3)
-    for weights, said in ((even, True), (np.eye(4) / 4, False)):
-        words = (CaptionWord("a", 0.5),) * 5
-        saying = CaptionAttention(
-            picture, words, (CaptionLayer("one", np.broadcast_to(weights, (1, len(words), 4, 4))),)
-        )
-        sheet = draw_caption_attention(saying, tmp_path / "sheet.svg").read_text()
-        assert ("nearly uniform" in sheet) is said and "scaled per image" in sheet
+    for weights, is_uniform in ((even, True), (np.eye(4) / 4, False)):
+        layer = CaptionLayer("one", np.broadcast_to(weights, (1, 5, 4, 4)))
+        attention = CaptionAttention(picture, (CaptionWord("a", 0.5),) * 5, (layer,))
+        sheet = draw_caption_attention(attention, tmp_path / "sheet.svg").read_text()
+        assert ("nearly uniform" in sheet) is is_uniform and "scaled per image" in sheet
 
 
 # -- sheets, pages and numbers
 
 
-@pytest.mark.parametrize("ending", [".png", ".svg"])
-def test_a_sheet_has_an_image_for_each_word(text: TextTokenizer, tmp_path: Path, ending: str) -> None:
+def test_a_sheet_has_an_image_for_each_word(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (2,)))
-    path = found.save(tmp_path / f"sheet{ending}", layer=2, head=1)
-    if ending == ".svg":
-        drawn_text = path.read_text()
-        assert drawn_text.count("<image") == 7 + 1 + 1  # the image itself and the legend
-        assert all(f">{word}<" in drawn_text for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 2" in drawn_text
-    else:
-        with Image.open(path) as shown:
-            assert shown.width > 1500 and np.asarray(shown.convert("L")).std() > 10
+    sheet = found.save(tmp_path / "sheet.svg", layer=2, head=1).read_text()
+    assert sheet.count("<image") == 7 + 1 + 1  # the image itself and the legend
+    assert all(f">{word}<" in sheet for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 2" in sheet
+    with Image.open(found.save(tmp_path / "sheet.png", layer=2, head=1)) as shown:
+        assert shown.width > 1500 and np.asarray(shown.convert("L")).std() > 10
 
 
 @pytest.mark.parametrize("many, size", [(1, (8, 8)), (7, (30, 90)), (20, (90, 30))])
 def test_sheets_of_few_and_of_many_words(tmp_path: Path, many: int, size: tuple[int, int]) -> None:
-    said = tuple(CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(many))
+    words = tuple(CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(many))
     weights = RANDOM.dirichlet(np.ones(6), (1, many)).reshape(1, many, 2, 3)
-    saying = CaptionAttention(np.zeros((*size, 3), dtype=np.uint8), said, (CaptionLayer("layer 1", weights),))
-    path = draw_caption_attention(saying, tmp_path / "sheet.png", "a very long title " * 30, "$1 and $2")
+    attention = CaptionAttention(np.zeros((*size, 3), dtype=np.uint8), words, (CaptionLayer("layer 1", weights),))
+    path = draw_caption_attention(attention, tmp_path / "sheet.png", "a very long title " * 30, "$1 and $2")
     with Image.open(path) as sheet:
         assert sheet.width <= 11.5 * 160
-    page = write_caption_page(saying, tmp_path / "page.html", "t", "n", {})
-    assert len(json.loads(data_of(page))["words"]) == many
+    assert len(page_data(write_caption_page(attention, tmp_path / "page.html", "t", "n", {}))["words"]) == many
 
 
-def data_of(page: Path) -> str:
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    return str(found)
-
-
-def test_a_page_holds_everything_in_itself(text: TextTokenizer, tmp_path: Path) -> None:
+def test_page_and_numbers_contain_the_weights(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
     path = found.save(tmp_path / "page.html")
-    whole = path.read_text()
+    data, whole = page_data(path), path.read_text()
     assert "://" not in whole and not re.search(r'(src|href)="', whole) and "<!--" not in whole
-    data = json.loads(data_of(path))
     assert data["picture"].startswith("data:image/png;base64,")
     assert data["grid"] == list(GRID) and [word["word"] for word in data["words"]] == SENTENCE.split()
     for layer, right in zip(data["layers"], found.attention.layers, strict=True):
@@ -253,39 +226,27 @@ def test_a_page_holds_everything_in_itself(text: TextTokenizer, tmp_path: Path) 
         most = np.array(layer["most"]).reshape(right.weights.shape[:2])[..., None, None]
         assert np.abs(shares / 255 * most - right.weights).max() <= most.max() / 500
         assert layer["heads"] == len(right.weights)
+    numbers = json.loads(found.save(tmp_path / "numbers.json").read_text())
+    assert [word["word"] for word in numbers["words"]] == SENTENCE.split() and numbers["grid"] == list(GRID)
+    assert np.allclose(numbers["weights"]["layer 1"], found.attention.layers[0].weights)
 
 
 def test_no_word_can_break_a_page(tmp_path: Path) -> None:
     wild = '</script><b onclick="x">&<!--data-->'
-    saying = CaptionAttention(
-        PICTURE, (CaptionWord(wild, 1.0, ((wild, 1.0),)),), (CaptionLayer("layer 1", np.ones((1, 1, 2, 2)) / 4),)
-    )
-    path = write_caption_page(saying, tmp_path / "page.html", wild, wild, {wild: wild})
-    assert json.loads(data_of(path))["words"][0]["word"] == wild
-    assert "<b onclick" not in path.read_text()
-
-
-def test_numbers_are_those_that_are_drawn(text: TextTokenizer, tmp_path: Path) -> None:
-    found = explained(text, tables(text, (2,)))
-    told = json.loads(found.save(tmp_path / "numbers.json").read_text())
-    assert [word["word"] for word in told["words"]] == SENTENCE.split() and told["grid"] == list(GRID)
-    assert np.allclose(told["weights"]["layer 1"], found.attention.layers[0].weights)
+    layer = CaptionLayer("layer 1", np.ones((1, 1, 2, 2)) / 4)
+    attention = CaptionAttention(PICTURE, (CaptionWord(wild, 1.0, ((wild, 1.0),)),), (layer,))
+    path = write_caption_page(attention, tmp_path / "page.html", wild, wild, {wild: wild})
+    assert page_data(path)["words"][0]["word"] == wild and "<b onclick" not in path.read_text()
 
 
 def test_layers_and_heads_that_are_not_there_are_refused(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
-    for layer, head, told in (
-        (3, None, "Layer"),
-        (1, 3, "Head"),
-        (None, 3, "Head"),
-    ):
-        with pytest.raises(RegardError, match=told):
+    for layer, head, message in ((3, None, "Layer"), (1, 3, "Head"), (None, 3, "Head")):
+        with pytest.raises(RegardError, match=message):
             found.save(tmp_path / "sheet.png", layer, head)
     with pytest.raises(RegardError, match="file type"):
         found.save(tmp_path / "sheet.gif")
     with pytest.raises(RegardError, match="word"):
         CaptionAttention(PICTURE, (), ())
     with pytest.raises(ValueError, match="words"):
-        CaptionAttention(
-            PICTURE, (CaptionWord("a", 1.0), CaptionWord("b", 1.0)), (CaptionLayer("layer 1", np.ones((1, 1, 2, 2))),)
-        )
+        CaptionAttention(PICTURE, (CaptionWord("a", 1.0),) * 2, (CaptionLayer("layer 1", np.ones((1, 1, 2, 2))),))

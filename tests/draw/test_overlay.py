@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,14 +31,8 @@ CLASSES = np.repeat(np.arange(4), 10)[None].repeat(30, 0)
 NAMES = ("sky", "road $5_a^2", "道路", "a very long name of a class that nobody would like to read")
 
 
-def colour(text: str) -> list[int]:
+def color(text: str) -> list[int]:
     return [int(text[at : at + 2], 16) for at in (1, 3, 5)]
-
-
-def size_of(path: Path) -> tuple[int, int]:
-    with Image.open(path) as picture:
-        picture.load()
-        return picture.size
 
 
 # -- colors
@@ -56,7 +49,7 @@ def test_class_colors_differ_and_stay_when_there_are_more() -> None:
 
 def test_ramps_begin_and_end_with_their_stops() -> None:
     found = apply_colormap(np.array([0.0, 1.0, 2.0, -1.0, np.nan]), DEPTH_COLORS)
-    assert found.tolist() == [colour(DEPTH_COLORS[at]) for at in (0, -1, -1, 0, 0)]
+    assert found.tolist() == [color(DEPTH_COLORS[at]) for at in (0, -1, -1, 0, 0)]
     between = apply_colormap(np.array([0.1]), ("#000000", "#0a1464", "#ffffff"))  # a fifth of the way to the first stop
     assert between.tolist() == [[2, 4, 20]]
 
@@ -75,25 +68,19 @@ def test_pixels_have_the_color_of_their_class_and_void_ones_their_own() -> None:
         assert {tuple(map(int, pixel)) for pixel in inner} == {class_colors(4)[name]}
     # the overlay is semi-transparent
     assert not np.array_equal(overlay_classes(PICTURE, classes, 4, ignore_index=11), found)
-
-
-def test_unnamed_classes_and_the_usual_void_stay_transparent() -> None:
-    classes = np.full((30, 40), IGNORE)
-    classes[3, 3] = 9
-    np.testing.assert_array_equal(overlay_classes(PICTURE, classes, 4), PICTURE)
+    unnamed = np.full((30, 40), IGNORE)
+    unnamed[3, 3] = 9
+    np.testing.assert_array_equal(overlay_classes(PICTURE, unnamed, 4), PICTURE)
+    with pytest.raises(RegardError, match="30"):
+        overlay_classes(PICTURE, np.zeros((30, 41), int), 4)
 
 
 def test_near_is_light_far_is_dark_and_unknown_is_gray() -> None:
+    near, far, unknown = color(DEPTH_COLORS[0]), color(DEPTH_COLORS[-1]), list(UNKNOWN_COLOR)
     found = depth_image(np.array([[1.0, 3.0, 0.0, np.nan, 9.0]]), near=1.0, far=3.0)
-    assert found[0].tolist() == [
-        colour(DEPTH_COLORS[0]),
-        colour(DEPTH_COLORS[-1]),
-        list(UNKNOWN_COLOR),
-        list(UNKNOWN_COLOR),
-        colour(DEPTH_COLORS[-1]),
-    ]
+    assert found[0].tolist() == [near, far, unknown, unknown, far]
     turned = depth_image(np.array([[1.0, 0.0, np.nan]]), near=1.0, far=0.0)  # inverse depth: 0 is the farthest
-    assert turned[0].tolist() == [colour(DEPTH_COLORS[0]), colour(DEPTH_COLORS[-1]), list(UNKNOWN_COLOR)]
+    assert turned[0].tolist() == [near, far, unknown]
     assert depth_image(np.ones((2, 2)), near=1.0, far=1.0).shape == (2, 2, 3)
 
 
@@ -105,25 +92,16 @@ def test_attended_patches_are_bright_where_they_are() -> None:
     lit = np.abs(found - dark).sum(-1) > 0
     assert lit[20:, 10:20].all() and not lit[:20].any() and not lit[:, :10].any() and not lit[:, 20:].any()
     half = overlay_heatmap(PICTURE, weights, max_weight=1.0, smooth=False).astype(int)
-    hottest = np.array(colour(HEAT_COLORS[-1]))
+    hottest = np.array(color(HEAT_COLORS[-1]))
     assert np.abs(found - hottest)[25, 15].sum() < np.abs(half - hottest)[25, 15].sum()
     smooth = overlay_heatmap(PICTURE, weights).astype(int)
     assert np.abs(smooth - dark).sum(-1)[20:, 10:20].mean() > 4 * np.abs(smooth - dark).sum(-1)[:10].mean()
 
 
-def test_a_prediction_of_another_size_is_refused() -> None:
-    with pytest.raises(RegardError, match="30"):
-        overlay_classes(PICTURE, np.zeros((30, 41), int), 4)
-
-
 def test_gray_arrays_are_accepted_as_images_too(tmp_path: Path) -> None:
-    grey = PICTURE[..., 0]
-    assert overlay_classes(grey, CLASSES, 4).shape == (30, 40, 3) and overlay_heatmap(grey, np.ones((2, 2))).shape == (
-        30,
-        40,
-        3,
-    )
-    assert draw_segmentations([DenseSample(grey, CLASSES)], NAMES, tmp_path / "a.png").exists()
+    gray = PICTURE[..., 0]
+    assert overlay_classes(gray, CLASSES, 4).shape == overlay_heatmap(gray, np.ones((2, 2))).shape == (30, 40, 3)
+    assert draw_segmentations([DenseSample(gray, CLASSES)], NAMES, tmp_path / "a.png").exists()
 
 
 def test_an_image_is_kept_pixel_by_pixel(tmp_path: Path) -> None:
@@ -147,46 +125,37 @@ def test_predictions_of_a_large_image_are_drawn_at_display_size(monkeypatch: pyt
 # -- sheets
 
 
-def drawn(path: Path) -> np.ndarray[Any, Any]:
-    with Image.open(path) as picture:
-        return np.asarray(picture.convert("RGB")).astype(int)
-
-
-def has(picture: np.ndarray[Any, Any], wanted: Any) -> bool:
-    return bool((np.abs(picture - np.array(wanted)).sum(-1) <= 3).sum() > 100)
-
-
 def test_a_sheet_has_the_colors_of_the_visible_classes_and_of_no_others(tmp_path: Path) -> None:
-    said = np.where(CLASSES == 3, 1, CLASSES)
-    sheet = drawn(
-        draw_segmentations([DenseSample(PICTURE, said)], NAMES, tmp_path / "a.png", "a picture", "87 % right")
-    )
-    colours = class_colors(4)
-    assert all(has(sheet, colours[name]) for name in (0, 1, 2)) and not has(sheet, colours[3])
+    visible = np.where(CLASSES == 3, 1, CLASSES)
+    path = draw_segmentations([DenseSample(PICTURE, visible)], NAMES, tmp_path / "a.png", "a picture", "87 % right")
+    with Image.open(path) as image:
+        sheet = np.asarray(image.convert("RGB")).astype(int)
+    counts = [(np.abs(sheet - np.array(wanted)).sum(-1) <= 3).sum() for wanted in class_colors(4)]
+    assert [count > 100 for count in counts] == [True, True, True, False]
 
 
 def test_the_reference_is_next_to_the_prediction(tmp_path: Path) -> None:
-    one = size_of(draw_segmentations([DenseSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.png"))
-    two = size_of(draw_segmentations([DenseSample(PICTURE, CLASSES, CLASSES)], NAMES, tmp_path / "b.png"))
-    three = size_of(draw_segmentations([DenseSample(PICTURE, CLASSES, CLASSES, "x")] * 3, NAMES, tmp_path / "c.png"))
+    sizes = []
+    for samples in (
+        [DenseSample(PICTURE, CLASSES)],
+        *([DenseSample(PICTURE, CLASSES, CLASSES, "x")] * n for n in (1, 3)),
+    ):
+        with Image.open(draw_segmentations(samples, NAMES, tmp_path / "a.png")) as image:
+            sizes.append(image.size)
+    one, two, three = sizes
     assert two[0] > one[0] and three[0] == two[0] and three[1] > 1.5 * two[1]
 
 
 def test_sheets_are_written_as_svg_too_and_nothing_else(tmp_path: Path) -> None:
-    path = draw_segmentations(
-        [DenseSample(PICTURE, CLASSES, name="first.jpg")], NAMES, tmp_path / "a.svg", title="a <title>"
-    )
-    text = path.read_text("utf-8")
-    assert all(word in text for word in ("road $5_a^2", "道路", "first.jpg", "prediction", "a &lt;title&gt;"))
-    assert "nobody would like to read" not in text and "…" in text
+    sample = DenseSample(PICTURE, CLASSES, name="first.jpg")
+    text = draw_segmentations([sample], NAMES, tmp_path / "a.svg", title="a <title>").read_text("utf-8")
+    assert all(word in text for word in ("road $5_a^2", "道路", "first.jpg", "prediction", "a &lt;title&gt;", "…"))
+    assert "nobody would like to read" not in text
     with pytest.raises(RegardError, match="file type"):
-        draw_segmentations([DenseSample(PICTURE, CLASSES)], NAMES, tmp_path / "a.gif")
+        draw_segmentations([sample], NAMES, tmp_path / "a.gif")
     with pytest.raises(RegardError, match="images"):
         draw_depths([], tmp_path / "a.png")
-
-
-def test_of_very_many_classes_those_that_cover_most_are_named(tmp_path: Path) -> None:
-    classes = np.arange(1200).reshape(30, 40) % 150
+    classes = np.arange(1200).reshape(30, 40) % 150  # of very many classes, those that cover most are named
     classes[:10] = 7
     names = [f"class number {n}" for n in range(150)]
     text = draw_segmentations([DenseSample(PICTURE, classes)], names, tmp_path / "a.svg").read_text("utf-8")
@@ -209,11 +178,13 @@ def test_depths_have_one_scale_with_its_unit_and_unknown_pixels_are_labeled(tmp_
 
 def test_heads_are_drawn_in_rows_with_their_names(tmp_path: Path) -> None:
     heads = [AttentionOverlay(PICTURE, RANDOM.random((3, 4)) / 10, f"head {n}") for n in range(6)]
-    text = draw_heatmap_overlays(heads, tmp_path / "a.svg", "What was looked at").read_text("utf-8")
+    text = draw_heatmap_overlays(heads, tmp_path / "a.svg", "Attention").read_text("utf-8")
     assert all(f"head {n}" in text for n in range(6)) and "% of total weight" in text
-    wide, high = size_of(draw_heatmap_overlays(heads, tmp_path / "a.png"))
-    assert size_of(draw_heatmap_overlays(heads[:4], tmp_path / "b.png"))[1] < high and wide > high
-    assert draw_heatmap_overlays([AttentionOverlay(PICTURE, np.zeros((2, 2)))], tmp_path / "c.png").exists()
+    sizes = []
+    for some in (heads, heads[:4], [AttentionOverlay(PICTURE, np.zeros((2, 2)))]):
+        with Image.open(draw_heatmap_overlays(some, tmp_path / "a.png")) as image:
+            sizes.append(image.size)
+    assert sizes[1][1] < sizes[0][1] < sizes[0][0]
 
 
 def test_a_map_with_its_own_scale_has_the_maximum_above_it(tmp_path: Path) -> None:

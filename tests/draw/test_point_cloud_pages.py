@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from page_data import page_data
 from regard.draw.figure import ColorScale
 from regard.draw.panels import draw_panels
 from regard.draw.point_cloud import (
@@ -42,12 +42,6 @@ def classed(many: int = 300, **more: Any) -> PredictedCloud:
     return PredictedCloud(places, RANDOM.integers(0, 3, many), LABELS, **more)
 
 
-def data_of(page: Path) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
-
-
 def numbers(text: str, kind: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype=kind)
 
@@ -55,26 +49,21 @@ def numbers(text: str, kind: str) -> np.ndarray:
 def test_a_page_contains_the_point_cloud_quantized_by_its_longest_side(tmp_path: Path) -> None:
     right = RANDOM.integers(0, 3, 300)
     right[::7] = IGNORE
-    cloud = classed(
-        confidence=RANDOM.random(300), targets=right, colors=RANDOM.integers(0, 256, (300, 3), dtype=np.uint8),
-        origin=(1e6, 0.0, -5.0),
-    )  # fmt: skip
-    data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it", "", {"a": "b"}, [0.5, None, 1.0]))
+    colors, confidence = RANDOM.integers(0, 256, (300, 3), dtype=np.uint8), RANDOM.random(300)
+    cloud = classed(confidence=confidence, targets=right, colors=colors, origin=(1e6, 0.0, -5.0))
+    data = page_data(write_cloud_page(cloud, tmp_path / "it.html", "it", "", {"a": "b"}, [0.5, None, 1.0]))
     places = np.array(data["low"]) + data["step"] * numbers(data["places"], "<u2").reshape(-1, 3)
     off = np.abs(places - cloud.origin - cloud.coordinates).max()
     assert off <= data["step"] / 2 + 1e-9 + 1e-9 * 1e6, off
     assert (numbers(data["said"], "<u2") == cloud.predictions).all() and data["labels"] == list(LABELS)
     assert (numbers(data["right"], "<u2") == np.where(right < 0, NO_CLASS, right)).all()
-    assert cloud.colors is not None and cloud.confidence is not None
-    assert (numbers(data["colours"], "u1") == cloud.colors.ravel()).all()
-    assert np.abs(numbers(data["sure"], "u1") / 255 - cloud.confidence).max() <= 0.5 / 255 + 1e-9
+    assert (numbers(data["colours"], "u1") == colors.ravel()).all()
+    assert np.abs(numbers(data["sure"], "u1") / 255 - confidence).max() <= 0.5 / 255 + 1e-9
     assert data["ways"] == ["class", "truth", "wrong", "colours", "height", "certainty"]
     assert data["overlap"] == [0.5, None, 1.0] and abs(sum(share for _, share in data["shares"]) - 1) < 1e-5
-
-
-def test_unknown_fields_are_not_offered(tmp_path: Path) -> None:
-    data = data_of(write_cloud_page(classed(), tmp_path / "it.html", "it"))
-    assert data["ways"] == ["class", "height"] and data["sure"] is data["right"] is data["colours"] is None
+    data = page_data(write_cloud_page(classed(), tmp_path / "it.html", "it"))  # unknown fields are not offered
+    assert data["ways"] == ["class", "height"]
+    assert data["sure"] is data["right"] is data["colours"] is data["truths"] is None
 
 
 def test_a_page_is_complete_and_has_no_external_requests(tmp_path: Path) -> None:
@@ -90,57 +79,40 @@ def test_a_page_is_complete_and_has_no_external_requests(tmp_path: Path) -> None
 
 def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     cloud = classed(MAX_PAGE_POINTS + 50)
-    page = write_cloud_page(cloud, tmp_path / "it.html", "it")
-    data = data_of(page)
+    page, fractions = write_cloud_page(cloud, tmp_path / "it.html", "it"), cloud.predicted_fractions
+    data = page_data(page)
     assert len(numbers(data["said"], "<u2")) == MAX_PAGE_POINTS and "200,050 (200,000 shown)" in page.read_text()
-    assert data["shares"] == [
-        [int(n), float(f"{cloud.predicted_fractions[n]:.6g}")]
-        for n in np.argsort(-cloud.predicted_fractions, kind="stable")
-    ]
-    assert (cloud.subsample(100).coordinates == cloud.subsample(100).coordinates).all() and len(
-        cloud.subsample(100).coordinates
-    ) == 100
+    assert data["shares"] == [[n, float(f"{fractions[n]:.6g}")] for n in np.argsort(-fractions, kind="stable").tolist()]
+    first, second = (cloud.subsample(100).coordinates for _ in range(2))
+    assert len(first) == 100 and (first == second).all()
 
 
 @pytest.mark.parametrize("many", [0, 1, 2])
 def test_the_smallest_point_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
     places = np.zeros((many, 3), np.float32)
-    assert pack_coordinates(places)["step"] > 0 and (not many or point_spacing(places, 1.0) > 0)
+    assert pack_coordinates(places)["step"] > 0
     if many:
+        assert point_spacing(places, 1.0) > 0
         cloud = PredictedCloud(places, np.zeros(many, np.int64), LABELS)
-        assert (
-            write_cloud_page(cloud, tmp_path / "it.html", "it").exists()
-            and draw_clouds([cloud], tmp_path / "it.png").exists()
-        )
+        assert write_cloud_page(cloud, tmp_path / "it.html", "it").exists()
+        assert draw_clouds([cloud], tmp_path / "it.png").exists()
 
 
 def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
-    right = np.array([2] * 60 + [0] * 20 + [IGNORE] * 20)
-    cloud = PredictedCloud(
-        classed(100).coordinates, np.zeros(100, np.int64), ("floor", "nowhere", "lamp"), targets=right
-    )
-    data = data_of(write_cloud_page(cloud, tmp_path / "it.html", "it"))
+    right, labels = np.array([2] * 60 + [0] * 20 + [IGNORE] * 20), ("floor", "nowhere", "lamp")
+    cloud = PredictedCloud(classed(100).coordinates, np.zeros(100, np.int64), labels, targets=right)
+    data = page_data(write_cloud_page(cloud, tmp_path / "it.html", "it"))
     assert data["shares"] == [[0, 1.0], [2, 0.0]], "classes in neither labels nor predictions are not listed"
     assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 errors in 100 points shown"
+    assert [pluralize(count, "point") for count in (0, 1, 2048)] == ["0 points", "1 point", "2,048 points"]
     text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
     assert "lamp" in text and "nowhere" not in text and "prediction and label together" in text
-    assert data_of(write_cloud_page(classed(), tmp_path / "it.html", "it"))["truths"] is None
-
-
-def test_counts_are_singular_where_there_is_one() -> None:
-    assert [pluralize(count, "point") for count in (0, 1, 2, 2048)] == [
-        "0 points",
-        "1 point",
-        "2 points",
-        "2,048 points",
-    ]
 
 
 def test_frames_of_panels_are_whole_on_all_sides(tmp_path: Path) -> None:
-    path = draw_panels([[np.full((40, 40, 3), 255, np.uint8)] * 3], [["a", "b", "c"]], tmp_path / "it.png", "", "", ColorScale(
-        np.zeros((1, 8, 3), np.uint8), ("0", "", "1")
-    ))  # fmt: skip
-    with Image.open(path) as picture:
+    scale = ColorScale(np.zeros((1, 8, 3), np.uint8), ("0", "", "1"))
+    images = [np.full((40, 40, 3), 255, np.uint8)] * 3
+    with Image.open(draw_panels([images], [["a", "b", "c"]], tmp_path / "it.png", legend=scale)) as picture:
         row = np.asarray(picture.convert("L"))[int(160 * 1.5)].astype(int)
     sides = np.flatnonzero(row < 250)
     starts = sides[np.flatnonzero(np.diff(sides, prepend=-9) > 1)]
@@ -164,73 +136,55 @@ def test_in_an_image_the_nearer_point_covers_the_farther() -> None:
 
 def test_colors_of_an_image_are_those_of_the_points() -> None:
     places = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0), [0.0]), -1).reshape(-1, 3)
-    colours = np.tile(np.array([[10, 200, 30]], np.uint8), (len(places), 1))
-    seen = render_points(places, colours, tilt=np.pi / 2, size=120)
-    drawn = np.any(seen != 255, axis=-1)
-    assert (
-        drawn.mean() > 0.1
-        and (seen[drawn].max(0) <= colours[0]).all()
-        and (seen[drawn] == colours[0]).all(-1).mean() > 0.5
-    )
+    color = np.array([10, 200, 30], np.uint8)
+    seen = render_points(places, np.tile(color, (len(places), 1)), tilt=np.pi / 2, size=120)
+    drawn = seen[np.any(seen != 255, axis=-1)]
+    assert len(drawn) > 0.1 * 120**2 and (drawn.max(0) <= color).all() and (drawn == color).all(-1).mean() > 0.5
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_point_clouds_are_drawn_next_to_the_reference_with_class_names(ending: str, tmp_path: Path) -> None:
-    cloud = classed(targets=RANDOM.integers(0, 3, 300), name="one")
-    path = draw_clouds(
-        [cloud, classed(name="two", colors=np.zeros((300, 3), np.uint8))], tmp_path / f"it.{ending}", "t"
-    )
-    if ending == "png":
-        with Image.open(path) as picture:
-            assert picture.size[0] > 1000
-    else:
-        assert all(word in path.read_text() for word in ("one: prediction", "two: prediction", "label", *LABELS))
+def test_point_clouds_are_drawn_next_to_the_reference_with_class_names(tmp_path: Path) -> None:
+    clouds = [
+        classed(targets=RANDOM.integers(0, 3, 300), name="one"),
+        classed(name="two", colors=np.zeros((300, 3), np.uint8)),
+    ]
+    with Image.open(draw_clouds(clouds, tmp_path / "it.png", "t")) as picture:
+        assert picture.size[0] > 1000
+    text = draw_clouds(clouds, tmp_path / "it.svg", "t").read_text()
+    assert all(word in text for word in ("one: prediction", "two: prediction", "label", *LABELS))
 
 
 # -- attention of a point
 
 
 def gazing(**more: Any) -> CloudAttention:
+    """Attention of all points of a fine level, and of one point of a coarse level."""
     places = RANDOM.normal(size=(60, 3)).astype(np.float32)
-    fine, coarse = np.arange(60), np.arange(0, 60, 4)
-    weights = RANDOM.random((60, 5))
-    keys = RANDOM.integers(0, 60, (60, 5))
+    weights, keys = RANDOM.random((60, 5)), RANDOM.integers(0, 60, (60, 5))
+    coarse = np.array([[0, 3, 3, -1]]), np.array([[0.2, 0.3, 0.5, 0.0]]), np.array([2])
     layers = (
         NeighborAttention("level 1, block 1", "block 1", 0, keys, weights / weights.sum(1, keepdims=True)),
-        NeighborAttention(
-            "level 2, block 1", "block 1", 1, np.array([[0, 3, 3, -1]]), np.array([[0.2, 0.3, 0.5, 0.0]]), np.array([2])
-        ),
+        NeighborAttention("level 2, block 1", "block 1", 1, *coarse),
     )
-    return CloudAttention(places, (fine, coarse), layers, 9, **more)
+    return CloudAttention(places, (np.arange(60), np.arange(0, 60, 4)), layers, 9, **more)
 
 
 def test_fractions_are_of_input_points_and_add_up() -> None:
     found = gazing()
-    own = found.point_weights(found.layers[0])
-    right = np.zeros(60)
-    for key, weight in zip(found.layers[0].keys[9], found.layers[0].weights[9], strict=True):
-        right[key] += weight
-    assert np.allclose(own, right) and abs(own.sum() - 1) < 1e-9
-    coarse = found.point_weights(found.layers[1])
-    assert (
-        found.nearest_query(found.layers[1]) == 2
-        and np.allclose(coarse[[0, 12]], [0.2, 0.8])
-        and abs(coarse.sum() - 1) < 1e-9
-    )
+    right = np.bincount(found.layers[0].keys[9], found.layers[0].weights[9], 60)
+    own, coarse = (found.point_weights(layer) for layer in found.layers)
+    assert np.allclose(own, right) and np.allclose(coarse[[0, 12]], [0.2, 0.8])
+    assert abs(own.sum() - 1) < 1e-9 and abs(coarse.sum() - 1) < 1e-9 and found.nearest_query(found.layers[1]) == 2
 
 
 def test_a_page_of_neighbors_contains_every_known_row(tmp_path: Path) -> None:
     found = gazing(file_index=np.arange(100, 160), predictions=RANDOM.integers(0, 3, 60), labels=LABELS)
-    data = data_of(write_neighbors_page(found, tmp_path / "it.html", "it"))
+    data = page_data(write_neighbors_page(found, tmp_path / "it.html", "it"))
     first, second = data["layers"]
     keys, most = numbers(first["keys"], "<u4").reshape(60, 5), numbers(first["most"], "<f4")
     assert (keys == found.layers[0].keys).all() and first["queries"] is None
     shares = numbers(first["shares"], "u1").reshape(60, 5) / 255 * most[:, None]
     assert np.abs(shares - found.layers[0].weights).max() < 0.003
-    assert numbers(second["keys"], "<u4").tolist() == [0, 3, 3, 2**32 - 1] and numbers(
-        second["queries"], "<u4"
-    ).tolist() == [2]
+    assert [numbers(second[name], "<u4").tolist() for name in ("keys", "queries")] == [[0, 3, 3, 2**32 - 1], [2]]
     assert data["chosen"] == 9 and numbers(data["origins"], "<u4")[9] == 109 and data["choosing"]
     assert numbers(data["levels"][1], "<u4").tolist() == list(range(0, 60, 4))
 
