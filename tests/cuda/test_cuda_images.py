@@ -21,7 +21,7 @@ from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import accepts_gelu, linear_gelu
 from regard.nn.vision.dense import conv_then_resize, resize_bilinear
-from regard.processors.augmentation import Augment, augment_images, sample_params
+from regard.processors.image import Augment, augment_images, sample_params
 from regard.tasks.base import LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ForwardBackward, LossModule

@@ -86,7 +86,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     # -- inputs
     ("mean-after-std", "regard.processors.image:ImageProcessor.normalize", "255 * self.rescale_factor) - mean) / std",
      "255 * self.rescale_factor) / std) - mean", "pixels are divided by the deviation before the mean is subtracted"),
-    ("mixup-weights-swapped", "regard.processors.augmentation:augment_images", "torch.lerp(x[partner], x, ",
+    ("mixup-weights-swapped", "regard.processors.image:augment_images", "torch.lerp(x[partner], x, ",
      "torch.lerp(x, x[partner], ", "mixup blends images with the weights of the other label"),
     ("palette-column-order", "regard.processors.palette:Palette.normalize", "permute(0, 2, 3, 1)", "permute(0, 3, 2, 1)",
      "color tokens of an image follow each other column by column"),

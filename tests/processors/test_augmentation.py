@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.processors.augmentation import (
+from regard.processors.image import (
     COLUMNS,
     NO_AUGMENT,
     Augment,

@@ -21,8 +21,7 @@ import regard
 from conftest import facts, rows, same_tensors, stopped_in
 from regard.errors import DataError, RegardError, SettingError
 from regard.nn.recording import record_attention
-from regard.processors.augmentation import NO_AUGMENT, Augment
-from regard.processors.image import ImageProcessor
+from regard.processors.image import NO_AUGMENT, Augment, ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.evaluate import evaluate
 from regard.runs.probe import ImageSplits, probe, split_images

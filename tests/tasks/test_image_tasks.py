@@ -19,7 +19,7 @@ from regard.data.images.image_io import ImageCache
 from regard.errors import RegardError
 from regard.model import Model
 from regard.nn.recording import record_attention
-from regard.processors.augmentation import COLUMNS, NO_AUGMENT, Augment
+from regard.processors.image import COLUMNS, NO_AUGMENT, Augment
 from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.base import LossWeights

@@ -19,8 +19,7 @@ from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.data.text.files import chunked
 from regard.errors import DataError, SettingError
-from regard.processors.augmentation import augment_maps
-from regard.processors.image import ImageProcessor
+from regard.processors.image import ImageProcessor, augment_maps
 from regard.tasks.base import Encoded
 from regard.tasks.file_task import decode_source, encode_source, sample_ids
 from regard.tasks.image_task import (

@@ -18,7 +18,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.nn.blocks.heads import ClassifierHead
 from regard.nn.blocks.losses import cross_entropy
-from regard.processors.augmentation import mixup_weights
+from regard.processors.image import mixup_weights
 from regard.tasks.base import Encoded, LossWeights
 from regard.tasks.file_classification import ClassificationMixin
 from regard.tasks.image_task import IMAGE_AUGMENT_SETTINGS, ImageTask, eval_batch_size

@@ -30,8 +30,7 @@ from regard.data.settings import DataSettings
 from regard.data.text.files import ErrorHandler
 from regard.data.text.tables import SkippedRow
 from regard.errors import RegardError
-from regard.processors.augmentation import NO_AUGMENT, Augment, augment_images, sample_params
-from regard.processors.image import ImageProcessor
+from regard.processors.image import NO_AUGMENT, Augment, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
 from regard.tasks.base import Encoded
 from regard.tasks.file_task import (

@@ -137,11 +137,7 @@ class TextTokenizer:
     @classmethod
     def train_sentence_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
         """Train byte-level BPE. A leading space is added, so that a word has the same tokens at any position."""
-        backend = Tokenizer(models.BPE())
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        backend.decoder = SENTENCE_DECODER
-        _train_bpe(backend, texts, vocabulary, SPECIAL_TOKENS)
-        return cls(backend)
+        return cls(_train_bpe(texts, vocabulary, SENTENCE_DECODER, SPECIAL_TOKENS, prefix_space=True))
 
     @classmethod
     def train_lm_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
@@ -150,10 +146,7 @@ class TextTokenizer:
             raise SettingError(
                 f"A vocabulary of {vocabulary} tokens is too small: the 256 bytes and {END_OF_TEXT} need 257."
             )
-        backend = Tokenizer(models.BPE())
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = decoders.ByteLevel()
-        _train_bpe(backend, texts, vocabulary - 1)
+        backend = _train_bpe(texts, vocabulary - 1, decoders.ByteLevel())
         # The last id, as in GPT-2: the ids before it are the bytes and the merges in order, as in vocab.json + merges.txt
         # and in tiktoken's ranks, so both formats can be exported.
         backend.add_special_tokens([END_OF_TEXT])
@@ -449,8 +442,17 @@ class TextTokenizer:
         return self._token_texts[token]
 
 
-def _train_bpe(backend: Tokenizer, texts: Iterable[str], vocabulary: int, special: Sequence[str] = ()) -> None:
-    """Train with all 256 bytes in the vocabulary."""
+def _train_bpe(
+    texts: Iterable[str],
+    vocabulary: int,
+    decoder: decoders.Decoder,
+    special: Sequence[str] = (),
+    prefix_space: bool = False,
+) -> Tokenizer:
+    """Byte-level BPE with all 256 bytes in the vocabulary."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.decoder = decoder
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=list(special),
@@ -462,6 +464,7 @@ def _train_bpe(backend: Tokenizer, texts: Iterable[str], vocabulary: int, specia
         backend.train_from_iterator(texts, trainer)
     except UnicodeEncodeError as error:
         raise DataError(LONE_SURROGATE) from error
+    return backend
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
