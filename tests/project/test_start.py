@@ -162,7 +162,7 @@ RUN = (
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
 IN_NN = (
-    "points.body", "points.vector_attention", "recording", "recurrent.rnn", "vision.convnet", "vision.dense",
+    "points.body", "points.vector_attention", "recurrent.rnn", "vision.convnet", "vision.dense",
     "vision.encoder", "vision.patches", "vision.swin",
 )  # fmt: skip
 """Modules of regard.nn that a translation does not use, among others."""

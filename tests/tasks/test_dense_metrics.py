@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.nn.vision.depth_loss import fit_scale_shift, inverse_depth, metric_loss, relative_loss, standardize
+from regard.nn.vision.dense import fit_scale_shift, inverse_depth, metric_loss, relative_loss, standardize
 from regard.tasks.metrics.segmentation_depth import DepthMetrics, SegmentationMetrics, align_depth
 from regard.types import IGNORE
 from tiny import near, noise

@@ -15,8 +15,7 @@ from regard.data.images.labeled import ImageSample, iterate_depth_images
 from regard.data.settings import DataSettings
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
-from regard.nn.vision.dense import depth_head
-from regard.nn.vision.depth_loss import inverse_depth, metric_loss, relative_loss
+from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
 from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
 from regard.tasks.dense_prediction import DensePredictionTask
 from regard.tasks.file_task import decode_source

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear
 from regard.nn.recording import Record, RecordedModule, recorded
 from regard.nn.vision.convnet import BatchNorm
@@ -33,17 +31,12 @@ class BatchNormRows(BatchNorm):
     """Batch norm of the last axis, over all other axes."""
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        taught = self.training and self.weight.requires_grad
-        if taught and x.numel() == x.shape[-1]:
-            raise RegardError(
-                "BatchNorm requires more than one point in training, got 1. Use larger point clouds or a larger batch."
-            )
         # as a channels-last feature map: for a 2-D input, the CPU kernel iterates over columns
-        places = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
-        made = F.batch_norm(
-            places, self.running_mean, self.running_var, self.weight, self.bias, taught, self.momentum, self.eps
+        feature_map = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
+        message = (
+            "BatchNorm requires more than one point in training, got 1. Use larger point clouds or a larger batch."
         )
-        return made.permute(0, 2, 3, 1).view(x.shape)
+        return self.normalize(feature_map, message).permute(0, 2, 3, 1).view(x.shape)
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,19 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: FeatureMap) -> FeatureMap:
-        taught = self.training and self.weight.requires_grad
-        if taught and x.numel() == x.shape[1]:
-            raise RegardError(
-                "BatchNorm requires more than one value per channel in training, got one position of one image. Use larger "
-                "images or a larger batch."
-            )
-        return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, taught, self.momentum, self.eps
+        return self.normalize(
+            x,
+            "BatchNorm requires more than one value per channel in training, got one position of one image. Use larger "
+            "images or a larger batch.",
         )
+
+    def normalize(self, x: FeatureMap, single_value_message: str) -> FeatureMap:
+        """Normalized channels; raises an error with this message if a channel has a single value in training."""
+        uses_batch = self.training and self.weight.requires_grad
+        if uses_batch and x.numel() == x.shape[1]:
+            raise RegardError(single_value_message)
+        statistics = self.running_mean, self.running_var, self.weight, self.bias
+        return F.batch_norm(x, *statistics, uses_batch, self.momentum, self.eps)
 
 
 def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> OutputMap:
@@ -135,13 +139,8 @@ class PostActBlock(nn.Module):
         return (x + kept).relu_()
 
 
-class PreActBlock(nn.Module):
+class PreActBlock(PostActBlock):
     """units(x) + x, norms and ReLUs before the convolutions (He et al. 2016); the shortcut uses the first pre-activation."""
-
-    def __init__(self, units: Iterable[ConvNorm], shortcut: ConvNorm | None = None) -> None:
-        super().__init__()
-        self.units = nn.ModuleList(units)
-        self.shortcut = shortcut
 
     def forward(self, x: FeatureMap) -> OutputMap:
         kept = x
@@ -199,11 +198,11 @@ class ConvBody(Body):
 
     def feature_maps(self, x: Tensor) -> list[Tensor]:
         """Feature maps after each stage, before the final norm."""
-        x, found = self.stem(x.to(self.stem.conv.weight.dtype)), []
+        x, maps = self.stem(x.to(self.stem.conv.weight.dtype)), []
         for stage in self.stages:
             x = stage(x)
-            found.append(x)
-        return found
+            maps.append(x)
+        return maps
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
         """Modules that are not needed for the given taps."""
@@ -247,15 +246,9 @@ def resnet_block(inputs: int, outputs: int, stride: int, bottleneck: bool, strid
     shortcut = None if inputs == outputs and stride == 1 else unit(inputs, outputs, 1, stride, active=False)
     if not bottleneck:
         return PostActBlock([unit(inputs, outputs, 3, stride), unit(outputs, outputs, 3, active=False)], shortcut)
-    narrow, first, second = outputs // 4, stride if stride_first else 1, 1 if stride_first else stride
-    return PostActBlock(
-        [
-            unit(inputs, narrow, 1, first),
-            unit(narrow, narrow, 3, second),
-            unit(narrow, outputs, 1, active=False),
-        ],
-        shortcut,
-    )
+    narrow, (first, second) = outputs // 4, (stride, 1) if stride_first else (1, stride)
+    units = [unit(inputs, narrow, 1, first), unit(narrow, narrow, 3, second), unit(narrow, outputs, 1, active=False)]
+    return PostActBlock(units, shortcut)
 
 
 class BiTFactory:
@@ -270,14 +263,10 @@ class BiTFactory:
 
     def stem(self, channels: int, width: int, pad_pool: bool) -> Stem:
         conv = StandardizedConv2d(channels, width, 7, 2, same=self.same_padding)
-        return Stem(
-            conv,
-            None if self.pre_norm else self.norm(width),
-            StemMaxPool(pad_pool),
-            padding=0 if self.same_padding else 1,
-        )
+        norm = None if self.pre_norm else self.norm(width)
+        return Stem(conv, norm, StemMaxPool(pad_pool), padding=0 if self.same_padding else 1)
 
-    def block(self, inputs: int, outputs: int, stride: int, dilation: int, first: bool) -> PostActBlock | PreActBlock:
+    def block(self, inputs: int, outputs: int, stride: int, dilation: int, first: bool) -> PostActBlock:
         narrow = bottleneck_width(outputs)
         shapes = ((inputs, narrow, 1, 1, 1), (narrow, narrow, 3, stride, dilation), (narrow, outputs, 1, 1, 1))
         convs = [StandardizedConv2d(*shape, same=self.same_padding) for shape in shapes]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from regard.draw.text import markdown_table
-from regard.nn.vision.depth_loss import fit_scale_shift, inverse_depth
+from regard.nn.vision.dense import fit_scale_shift, inverse_depth
 from regard.types import IGNORE, Prediction
 
 MIN_DEPTH = 1e-3
