@@ -1,0 +1,36 @@
+"""Small data files for tests, and the findings of a data check in short form."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data.check.report import Report
+
+
+def write(path: Path | str, content: str | bytes) -> str:
+    """Write a file, gzipped if its name ends in .gz; returns the path."""
+    data = content.encode() if isinstance(content, str) else content
+    Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
+    return str(path)
+
+
+def jsonl(path: Path | str, *rows: Any) -> str:
+    return write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def parquet(path: Path | str, columns: dict[str, Any], **options: Any) -> str:
+    arrow = pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
+    from pyarrow import parquet as files
+
+    files.write_table(arrow.table(columns), path, **options)
+    return str(path)
+
+
+def kinds(report: Report) -> dict[str, tuple[str, int]]:
+    """Severity and count of each finding by id."""
+    return {finding.id: (finding.severity, finding.count) for finding in report.findings}
