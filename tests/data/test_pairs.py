@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from data_files import write
+from data_files import jsonl, write
 from regard.data.text.files import read_lines
-from regard.data.text.samples import Pair, iterate_pairs
+from regard.data.text.samples import Pair, iterate_pairs, iterate_positive_pairs
 from regard.errors import DataError, RegardError, UnknownNameError
 
 
@@ -214,3 +214,31 @@ def test_parallel_files_of_different_length_name_both_counts(folder: Path, left:
     assert f"'{longer}' has 5 lines, '{shorter}' has 3." in message
     assert "t.dee: file not found. Did you mean 't.de'" in complaint("t.en:t.dee")
     assert "one side of the colon is empty" in complaint("t.en:")
+
+
+# -- positive pairs of embeddings
+
+
+def positive(path: str, columns: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in iterate_positive_pairs([path], columns)]
+
+
+@pytest.mark.parametrize("names", ["source target", "anchor positive", "Question Answer", "text pair", "a b", "b a"])
+def test_columns_of_positive_pairs_have_many_accepted_names(names: str, folder: Path) -> None:
+    rows = [("1", "one text", "its partner"), ("2", "another text", "another partner")]
+    columns = ["id", *names.split()]
+    pairs = [row[:0:-1] if names == "b a" else row[1:] for row in rows]
+    assert positive(write("a.csv", "\n".join(",".join(row) for row in (columns, *rows)))) == pairs
+    assert positive(jsonl("a.jsonl", *(dict(zip(columns, row, strict=True)) for row in rows))) == pairs
+
+
+def test_positive_pairs_by_order_by_choice_and_from_parallel_files(folder: Path) -> None:
+    assert positive(write("a.tsv", "one text\tits partner\n")) == [("one text", "its partner")]
+    path = write("b.tsv", "x\ty\tz\none text\tno\tits partner\n")
+    assert positive(path, {"source": "x", "target": "z"}) == [("one text", "its partner")]
+    both = f"{write('a', f'source{chr(10)}a text')}:{write('b', f'target{chr(10)}its partner')}"
+    assert positive(both) == [("source", "target"), ("a text", "its partner")]
+    path = write("a.csv", "text,pair,label\none text,no partner,0\n")
+    with pytest.raises(DataError, match="--columns"):  # the label may mark negative pairs
+        positive(path)
+    assert len(positive(path, {"source": "text", "target": "pair"})) == 1
