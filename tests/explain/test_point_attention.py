@@ -69,14 +69,9 @@ def test_a_point_is_chosen_by_number_or_by_position() -> None:
 
 
 def test_layers_are_named_by_their_level_and_direction() -> None:
-    assert level_and_block("down.0.blocks.0.attend", 5) == (0, "block 1") and level_and_block("down.3.blocks.4", 5) == (
-        3,
-        "block 5",
-    )
-    assert (
-        level_and_block("up.0.blocks.0.attend", 5) == (4, "decoder block")
-        and level_and_block("up.4.blocks.0", 5)[0] == 0
-    )
+    names = ("down.0.blocks.0.attend", "down.3.blocks.4", "up.0.blocks.0.attend", "up.4.blocks.0")
+    levels = [(0, "block 1"), (3, "block 5"), (4, "decoder block"), (0, "decoder block")]
+    assert [level_and_block(name, 5) for name in names] == levels
 
 
 def test_only_requested_rows_of_a_large_level_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,28 +129,22 @@ def test_point_clouds_are_classified_on_the_command_line(folders: Path, cli: Cli
 def test_point_clouds_are_segmented_into_files(folders: Path, cli: Cli) -> None:
     done = cli("predict", folders / "segment", folders / "scans", "--out", "seen")
     assert done.code == 0 and len(done.out.splitlines()) == 2 and " %" in done.out
-    assert sorted(path.name for path in Path("seen").iterdir()) == [
-        "room0.html", "room0.labeled.ply", "room1.html", "room1.labeled.ply",
-    ]  # fmt: skip
+    names = {f"room{number}.{ending}" for number in range(2) for ending in ("html", "labeled.ply")}
+    assert {path.name for path in Path("seen").iterdir()} == names
     assert "<title>room0.ply" in Path("seen/room0.html").read_text(), "the same page as for an explanation"
-    labelled = read_cloud("seen/room0.labeled.ply")
-    assert len(labelled) == 150 and labelled.classes == LABELS["segment"] and labelled.colors is not None
-    said = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
-    assert (
-        "#" not in said["files"]["page"]
-        and Path(said["files"]["page"]).exists()
-        and abs(sum(said["value"].values()) - 1) < 0.01
-    )
+    labeled = read_cloud("seen/room0.labeled.ply")
+    assert len(labeled) == 150 and labeled.classes == LABELS["segment"] and labeled.colors is not None
+    answer = json.loads(cli("predict", folders / "segment", "rooms#part=test,points=90,number=4", "--json").out)
+    page = answer["files"]["page"]
+    assert "#" not in page and Path(page).exists() and abs(sum(answer["value"].values()) - 1) < 0.01
 
 
 def test_point_clouds_are_explained_on_the_command_line(folders: Path, cli: Cli) -> None:
+    scan = folders / "scans/room0.ply"
     for task, at in (("segment", "0.5,0.2,0.1"), ("classify", "7")):
-        done = cli("explain", folders / task, folders / "scans/room0.ply", "--at", at, "--out", "why.html")
+        done = cli("explain", folders / task, scan, "--at", at, "--out", "why.html")
         assert done.code == 0 and done.out.splitlines()[-1] == "why.html", done.err
-    assert (
-        "--at: expected the INDEX of a point"
-        in cli("explain", folders / task, folders / "scans/room0.ply", "--at", "1,2").err
-    )
+    assert "--at: expected the INDEX of a point" in cli("explain", folders / task, scan, "--at", "1,2").err
 
 
 @pytest.mark.parametrize(
@@ -199,16 +188,17 @@ def test_text_and_image_models_report_the_expected_input_for_a_point_cloud(folde
 
 
 def test_presets_and_runs_are_described(folders: Path, cli: Cli) -> None:
-    told = cli("info", "point-tiny")
-    assert told.code == 0 and "point cloud of 1,024 points" in told.out and "\n0.00 GFLOP" not in told.out
-    assert "GFLOP" in cli("info", str(folders / "segment") + "/").out
-    listed = cli("list", "tasks").out
-    assert listed.count("Point-cloud") == 2
-    settings = cli("list", "settings").out
-    assert all(
-        f"data.{name} " in settings
-        for name in ("num_points", "voxel_size", "block_size", "rotate", "jitter", "point_dropout", "point_norm")
+    described = cli("info", "point-tiny")
+    assert (
+        described.code == 0 and "point cloud of 1,024 points" in described.out and "\n0.00 GFLOP" not in described.out
     )
+    assert "GFLOP" in cli("info", str(folders / "segment") + "/").out
+    assert cli("list", "tasks").out.count("Point-cloud") == 2
+    settings, names = (
+        cli("list", "settings").out,
+        "num_points voxel_size block_size rotate jitter point_dropout point_norm",
+    )
+    assert all(f"data.{name} " in settings for name in names.split())
 
 
 def test_point_clouds_are_checked(folders: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,17 +32,13 @@ LABELS = ("good", "bad", "so")
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
-def encoder(task: str, labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
+def encoder(task: str, labels: Sequence[str] = (), pair: str = "") -> Model:
     """BERT of two layers with random weights and a vocabulary of the sentences."""
-    text = TextTokenizer.train_wordpiece(SENTENCES * 3, 130)
-    sizes = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 48}
-    config = TEXT_TASKS[task].adapt_config(
-        TEXT_TASKS[task].fit_config(SYSTEMS["bert"].config(**{**sizes, **changes}), text)
-    )
-    return noisy(
-        assemble(ModelSpec(SYSTEMS["bert"], config, TEXT_TASKS[task], labels=tuple(labels), head_options=pair), text),
-        0.3,
-    )
+    text, kind = TextTokenizer.train_wordpiece(SENTENCES * 3, 130), TEXT_TASKS[task]
+    config = SYSTEMS["bert"].config(width=12, depth=2, heads=3, ffn_dim=20, max_length=48)
+    config = kind.adapt_config(kind.fit_config(config, text))
+    spec = ModelSpec(SYSTEMS["bert"], config, kind, labels=tuple(labels), head_options=pair)
+    return noisy(assemble(spec, text), 0.3)
 
 
 def counted(found: Explanation, way: str = GRADIENT) -> list[TokenAttribution]:
@@ -118,13 +113,11 @@ def test_rollout_starts_from_the_predicted_token(system: str) -> None:
 
 
 def test_attention_weights_stay_in_the_graph_only_on_request() -> None:
-    model = encoder("classify", LABELS)
-    batch = Batch(torch.tensor([[2, 7, 9, 3]]))
+    model, batch = encoder("classify", LABELS), Batch(torch.tensor([[2, 7, 9, 3]]))
     with record_attention(model.body) as plain:
         model.task.logits(model, batch)
     assert not any(look.weights.requires_grad for look in plain.records)
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    model.requires_grad_(False)
     with record_attention(model.body, gradients=True) as seen:  # even if frozen
         value = model.task.logits(model, batch)[0, 1]
     found = torch.autograd.grad(value, [look.weights for look in seen.records])
@@ -153,25 +146,16 @@ DECIDE = {"wonderful": "good", "dreadful": "bad"}
 def reader(request: pytest.FixtureRequest) -> Model:
     """Classifier trained for a second on texts with one of two decisive words among neutral words."""
     known, task = " ".join([*WORDS, *DECIDE]), TEXT_TASKS["classify"]
-    sizes = {
-        "width": 128,
-        "depth": 2,
-        "heads": 4,
-        "ffn_dim": 256,
-        "max_length": 24,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-    }
-    if request.param == "bert":
-        text, steps, rate, more = TextTokenizer.train_wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
-    else:
+    text, steps, rate, more = TextTokenizer.train_wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
+    if request.param == "gpt2":
         text, steps, rate, more = (
             TextTokenizer.train_lm_bpe([f" {known}"] * 9, 400),
             60,
             1e-3,
             {"embedding_dropout": 0.0},
         )
-    config = SYSTEMS[request.param].config(**sizes, **more)
+    sizes = {"width": 128, "depth": 2, "heads": 4, "ffn_dim": 256, "max_length": 24}
+    config = SYSTEMS[request.param].config(**sizes, dropout=0.0, attention_dropout=0.0, **more)
     text = task.add_special_tokens(text, config)
     config = task.fit_config(config, text)
     torch.manual_seed(0)
@@ -183,8 +167,9 @@ def reader(request: pytest.FixtureRequest) -> Model:
             if number < 2:
                 line[random.integers(6)] = [*DECIDE][number]
         samples = [LabeledText(" ".join(line), "", LABELS[number]) for line, number in zip(lines, right, strict=True)]
-        encoded = task.encode(samples, text, config, 24, None, LABELS)
-        total, count = task.loss(model, task.collate(encoded, range(16), config))
+        total, count = task.loss(
+            model, task.collate(task.encode(samples, text, config, 24, None, LABELS), range(16), config)
+        )
         optimiser.zero_grad()
         (total / count).backward()
         optimiser.step()
@@ -225,15 +210,13 @@ def test_another_class_than_the_predicted_one_can_be_explained() -> None:
     model = encoder("classify", LABELS)
     usual = model.explain(SENTENCES[0])
     assert usual.decision is not None
-    other = usual.decision.probabilities[2][0]
+    predicted, other = usual.decision.prediction, usual.decision.probabilities[2][0]
     named = model.explain(SENTENCES[0], other)
-    assert [one.title for one in counted(named)] == [other, usual.decision.prediction]
+    assert [one.title for one in counted(named)] == [other, predicted]
     assert np.array_equal(counted(named)[1].fractions, counted(usual)[0].fractions)
-    assert (
-        named.title == f"{usual.title} (attribution for {other})"
-        and named.decision is not None
-        and named.decision.prediction == usual.decision.prediction
-    )
+    assert named.title == f"{usual.title} (attribution for {other})"
+    assert named.decision is not None and named.decision.prediction == predicted
+    assert model.explain(SENTENCES[0], predicted).title == usual.title
     with pytest.raises(RegardError, match=r"'goood'.*good"):
         model.explain(SENTENCES[0], "goood")
 
@@ -274,45 +257,33 @@ def ids(model: Model, words: str) -> list[int]:
 
 
 def test_entities_and_named_words_are_explained_at_their_first_tokens() -> None:
-    model = encoder("tag", TAGS)
-    source = "the cat sat on the unbelievable moon"
-    answer = model.predict(source)
-    found = model.explain(source, "Moon")
+    model, source = encoder("tag", TAGS), "the cat sat on the unbelievable moon"
+    answer, found = model.predict(source), model.explain(source, "Moon")
     (one,) = counted(found)
     (at,) = one.output_positions
     assert one.pieces[at] == "␣moon" and one.title == f"moon: {answer.value[6]}"
-    row = model.require_tokenizer().encode([source])[0]
-    row = [model.config.bos_id, *row, model.config.eos_id]
-    head, tag = model.head, TAGS.index(answer.value[6])
+    row = [model.config.bos_id, *model.require_tokenizer().encode([source])[0], model.config.eos_id]
 
     def value(states: Tensor) -> Tensor:
-        logits = head(states)[at]
-        return logits[tag] - logits.mean()
+        logits = model.head(states)[at]
+        return logits[TAGS.index(answer.value[6])] - logits.mean()
 
     np.testing.assert_allclose(one.fractions, shares_of(model, row, one.output_positions, value), atol=1e-10)
-    assert found.decision is not None and dict(found.decision.probabilities)[answer.value[6]] == pytest.approx(
-        answer.score[6]
-    )
-    both = counted(model.explain(source, "the cat"))[0]
-    assert both.output_positions == (1, 2)
+    assert found.decision is not None
+    assert dict(found.decision.probabilities)[answer.value[6]] == pytest.approx(answer.score[6])
+    assert counted(model.explain(source, "the cat"))[0].output_positions == (1, 2)
     with pytest.raises(RegardError, match="'sun'"):
         model.explain(source, "sun")
 
 
 def test_without_a_named_word_every_entity_is_explained() -> None:
-    model = encoder("tag", TAGS)
-    source = "the cat sat on the moon"
-    bias = model.head.tags.bias
-    with torch.no_grad():
-        bias[0] -= 50  # every word is an entity
-        bias[1] += 25
-    names = [f"{word}: B-PER" for word in source.split()]
-    assert [one.title for one in counted(model.explain(source))] == names[:6]
-    with torch.no_grad():
-        bias[0] += 200  # no word is an entity
+    model, source = encoder("tag", TAGS), "the cat sat on the moon"
+    bias = model.head.tags.bias.data
+    bias[:2] += torch.tensor([-50, 25])  # every word is an entity
+    assert [one.title for one in counted(model.explain(source))] == [f"{word}: B-PER" for word in source.split()][:6]
+    bias[0] += 200  # no word is an entity
     (one,) = counted(model.explain(source))
-    least = int(np.argmin(model.predict(source).score))
-    assert one.title == f"{source.split()[least]}: O"
+    assert one.title == f"{source.split()[int(np.argmin(model.predict(source).score))]}: O"
 
 
 def test_both_ends_of_an_answer_are_explained_in_their_window() -> None:
@@ -363,11 +334,8 @@ def test_the_likeness_of_two_texts_is_shared_among_the_words_of_both() -> None:
     model = encoder("embed")
     found = model.explain("the cat sat", "a dog")
     first, second = counted(found)
-    assert (
-        (first.map_index, second.map_index) == (0, 1)
-        and first.output_positions == tuple(range(5))
-        and second.output_positions == tuple(range(4))
-    )
+    assert (first.map_index, first.output_positions) == (0, tuple(range(5)))
+    assert (second.map_index, second.output_positions) == (1, tuple(range(4)))
     row, other = [2, *ids(model, "the cat sat"), 3], [2, *ids(model, "a dog"), 3]
     with torch.no_grad():
         fixed = model.body(Batch(torch.tensor([other]))).sequence[0].mean(0)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch.nn import functional as F
 
 import regard
 from conftest import Pairs, Trained
+from page_data import page_data
 from regard.draw.token_data import AttentionMap
 from regard.errors import RegardError
 from regard.explain import Explanation
@@ -91,18 +90,12 @@ def test_the_maps_are_the_softmax_of_the_models_own_queries_and_keys(model: rega
 
 
 def test_every_map_is_labeled_by_queries_and_keys(model: regard.Model, given: Explanation) -> None:
-    source, target = ids(model, SOURCE), ids(model, TARGET)
-    shown = {name: (len(item.queries), len(item.keys)) for name, item in maps(given).items()}
-    assert shown == {
-        "cross": (len(target) + 1, len(source) + 1),
-        "encoder": (len(source) + 1, len(source) + 1),
-        "decoder": (len(target) + 1, len(target) + 1),
-    }
-    cross, decoder = maps(given)["cross"], maps(given)["decoder"]
+    cross, encoder, decoder = (maps(given)[name] for name in ("cross", "encoder", "decoder"))
+    assert len(given.maps) == 3 and len(cross.queries) == len(ids(model, TARGET)) + 1
+    assert len(cross.keys) == len(ids(model, SOURCE)) + 1
     assert joined(cross.keys[:-1]) == SOURCE and joined(cross.queries[:-1]) == TARGET
-    assert cross.keys[-1] == cross.queries[-1] == "</s>" and decoder.queries[0] == "<s>"
+    assert cross.keys[-1] == cross.queries[-1] == "</s>" and encoder.queries == encoder.keys == cross.keys
     assert decoder.queries == decoder.keys == ("<s>", *cross.queries[:-1])
-    assert maps(given)["encoder"].queries == maps(given)["encoder"].keys == cross.keys
 
 
 def joined(pieces: tuple[str, ...]) -> str:
@@ -121,11 +114,13 @@ def test_rows_sum_to_one_and_attention_is_causal(given: Explanation) -> None:
 
 def test_without_a_translation_its_own_is_explained(model: regard.Model, pairs: Pairs) -> None:
     source = pairs[3][0]
-    own = model.explain(source)
-    said = model.predict(source).value
-    assert own.title == f"{source} → {said}"
-    again = model.explain(source, said)
+    own, translation = model.explain(source), model.predict(source).value
+    assert own.title == f"{source} → {translation}"
+    again = model.explain(source, translation)
     assert all(np.array_equal(a.weights, b.weights) for a, b in zip(own.maps, again.maps, strict=True))
+    assert maps(model.explain(SOURCE, ""))["cross"].queries == ("</s>",)
+    with pytest.raises(RegardError, match="empty"):
+        model.explain(" \n")
 
 
 def test_the_probabilities_are_those_of_the_words_it_was_given(model: regard.Model, given: Explanation) -> None:
@@ -148,15 +143,9 @@ def test_explaining_drops_nothing_and_leaves_the_model_as_it_was(trained: Traine
     assert all(np.array_equal(a.weights, b.weights) for a, b in zip(given.maps, again.maps, strict=True))
 
 
-def test_an_empty_text_is_refused_and_an_empty_translation_is_its_end_alone(model: regard.Model) -> None:
-    with pytest.raises(RegardError, match="empty"):
-        model.explain(" \n")
-    assert maps(model.explain(SOURCE, ""))["cross"].queries == ("</s>",)
-
-
 def test_the_page_holds_the_same_numbers_and_words(given: Explanation, tmp_path: Path) -> None:
-    text = given.save(tmp_path / "deep" / "explanation.html").read_text("utf-8")
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    path = given.save(tmp_path / "deep" / "explanation.html")
+    text, data = path.read_text("utf-8"), page_data(path)
     for item in data["maps"]:
         mine = maps(given)[item["name"]]
         assert (tuple(item["queries"]), tuple(item["keys"])) == (mine.queries, mine.keys)
@@ -183,17 +172,8 @@ VERSE = "Wer reitet so spät\ndurch Nacht und Wind?"
 def speaker(text: TextTokenizer, length: int = 160, bands: tuple[int, ...] = ()) -> regard.Model:
     """Untrained model with two layers of two heads; weights large enough for different attention maps."""
     torch.manual_seed(5)
-    end = text.token_to_id(END_OF_TEXT)
-    sizes = {
-        "width": 32,
-        "depth": 2,
-        "heads": 2,
-        "ffn_dim": 64,
-        "vocab_size": text.size,
-        "max_length": length,
-        "eos_id": end,
-    }
-    model = regard.build("gpt2-mini", **sizes)
+    sizes = {"width": 32, "depth": 2, "heads": 2, "ffn_dim": 64, "max_length": length}
+    model = regard.build("gpt2-mini", **sizes, vocab_size=text.size, eos_id=text.token_to_id(END_OF_TEXT))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     model.tokenizer = text
@@ -223,23 +203,22 @@ def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[
 
 def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.Model, tmp_path: Path) -> None:
     logs, _ = peer(poet, tmp_path, VERSE)
-    reading = poet.explain(VERSE).likelihood
-    assert reading is not None and "".join(guess.piece for guess in reading.tokens) == VERSE.translate(
-        {32: "␣", 10: "⏎"}
-    )
-    own = ids(poet, VERSE)
-    np.testing.assert_allclose([guess.log_prob for guess in reading.tokens], logs[range(len(own)), own], atol=1e-4)
-    total = float(logs[range(len(own)), own].sum())
+    reading, row = poet.explain(VERSE).likelihood, ids(poet, VERSE)
+    assert reading is not None
+    assert "".join(guess.piece for guess in reading.tokens) == VERSE.translate({32: "␣", 10: "⏎"})
+    own = logs[range(len(row)), row]
+    np.testing.assert_allclose([guess.log_prob for guess in reading.tokens], own, atol=1e-4)
+    total = float(own.sum())
     assert reading.log_prob == pytest.approx(total, rel=1e-5)
-    assert reading.perplexity == pytest.approx(math.exp(-total / len(own)), rel=1e-4)
+    assert reading.perplexity == pytest.approx(math.exp(-total / len(row)), rel=1e-4)
     assert reading.bits_per_byte == pytest.approx(-total / math.log(2) / len(VERSE.encode()), rel=1e-5)
-    assert len(VERSE.encode()) > len(own)  # ä has two bytes
+    assert len(VERSE.encode()) > len(row)  # ä has two bytes
     for at, guess in enumerate(reading.tokens):
         order = logs[at].argsort(descending=True).tolist()
-        assert guess.rank == order.index(own[at]) + 1
-        best = [(display_pieces(poet.require_tokenizer(), [i])[0], logs[at, i].exp().item()) for i in order[:5]]
-        assert [piece for piece, _ in guess.top_k] == [piece for piece, _ in best]
-        np.testing.assert_allclose([p for _, p in guess.top_k], [p for _, p in best], atol=1e-5)
+        assert guess.rank == order.index(row[at]) + 1
+        best = [display_pieces(poet.require_tokenizer(), [token])[0] for token in order[:5]]
+        assert [piece for piece, _ in guess.top_k] == best
+        np.testing.assert_allclose([p for _, p in guess.top_k], logs[at, order[:5]].exp(), atol=1e-5)
 
 
 def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: regard.Model, tmp_path: Path) -> None:
@@ -275,14 +254,11 @@ def test_a_continuation_is_scored_alone_given_the_whole_prefix(poet: regard.Mode
 
 def test_of_a_long_text_the_last_tokens_are_shown_and_all_before_is_one_column(poet: regard.Model) -> None:
     text = (VERSE * 4)[:150]
-    long, (found,) = poet.explain(text), poet.explain(text).maps
-    (all_of_it,) = poet.explain(text[:MAX_MAP_TOKENS]).maps
-    assert (
-        len(all_of_it.queries) == MAX_MAP_TOKENS and all_of_it.keys[0] == END_OF_TEXT and not all_of_it.has_rest_column
-    )
-    assert (
-        len(found.queries) == MAX_MAP_TOKENS and found.has_rest_column and found.keys == ("55 before", *found.queries)
-    )
+    long, (short,) = poet.explain(text), poet.explain(text[:MAX_MAP_TOKENS]).maps
+    (found,) = long.maps
+    assert len(short.queries) == len(found.queries) == MAX_MAP_TOKENS
+    assert short.keys[0] == END_OF_TEXT and not short.has_rest_column
+    assert found.has_rest_column and found.keys == ("55 before", *found.queries)
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
     assert f"last {MAX_MAP_TOKENS} tokens" in found.title
     assert long.likelihood is not None and len(long.likelihood.tokens) == 150 and long.likelihood.first_row == -54
@@ -301,35 +277,25 @@ def test_a_text_fills_the_context_and_no_more(poet: regard.Model) -> None:
             poet.explain(*nothing)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        TextTokenizer.from_characters([VERSE]),
-        TextTokenizer.train_lm_bpe([VERSE] * 9, 300),
-        TextTokenizer.train_sentence_bpe([VERSE] * 9, 300),
-    ],
-)
-def test_spaces_are_visible_whatever_the_tokenizer(text: TextTokenizer) -> None:
-    shown = "".join(display_pieces(text, text.encode(["Wer reitet"])[0]))
-    assert shown == "Wer␣reitet"
-    end = text.token_to_id(END_OF_TEXT)
-    if end is not None:
+@pytest.mark.parametrize("train", ["from_characters", "train_lm_bpe", "train_sentence_bpe"])
+def test_spaces_are_visible_whatever_the_tokenizer(train: str) -> None:
+    text = getattr(TextTokenizer, train)([VERSE] * 9, *([] if train == "from_characters" else [300]))
+    assert "".join(display_pieces(text, text.encode(["Wer reitet"])[0])) == "Wer␣reitet"
+    if (end := text.token_to_id(END_OF_TEXT)) is not None:
         assert display_pieces(text, [end, *text.encode(["Wer"])[0]])[0] == END_OF_TEXT
 
 
 def test_a_text_becomes_figure_and_page(poet: regard.Model, tmp_path: Path) -> None:
     found = poet.explain(VERSE)
-    whole, one = (
-        found.save(tmp_path / "a.svg").read_text("utf-8"),
-        found.save(tmp_path / "b.svg", 1, 2).read_text("utf-8"),
-    )
+    whole, one = (found.save(tmp_path / "a.svg", *chosen).read_text("utf-8") for chosen in ((), (1, 2)))
     assert "uniform over" in whole and "layer 2 of 2, average over 2 heads" in whole
     assert "uniform over" not in one and "layer 1 of 2, head 2 of 2" in one
-    text = found.save(tmp_path / "a.html").read_text("utf-8")
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)[0])
+    path = found.save(tmp_path / "a.html")
+    data, text = page_data(path), path.read_text("utf-8")
     assert [token["rank"] for token in data["reading"]["tokens"]] == [guess.rank for guess in found.likelihood.tokens]
-    assert data["reading"]["row"] == 0 and len(data["maps"]) == 1
-    assert all(value in text for value in found.facts.values())
+    assert (
+        data["reading"]["row"] == 0 and len(data["maps"]) == 1 and all(value in text for value in found.facts.values())
+    )
 
 
 def test_a_text_is_read_without_dropout_and_a_diverged_model_is_refused(poet: regard.Model) -> None:

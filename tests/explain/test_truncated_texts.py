@@ -37,14 +37,6 @@ def test_of_an_embedded_text_the_end_is_left_out_and_of_a_short_one_nothing() ->
     assert all(not one.truncations for one in short.attributions)
 
 
-def test_the_title_names_the_explained_class() -> None:
-    model = encoder("classify", [STORY], ("bad", "good"), vocab_size=200)
-    said = model.predict("the cat").value
-    other = {"bad": "good", "good": "bad"}[str(said)]
-    assert model.explain("the cat", other).title == f"the cat → {said} (attribution for {other})"
-    assert model.explain("the cat", said).title == f"the cat → {said}"
-
-
 def test_no_word_extends_over_the_removed_part() -> None:
     model = encoder("classify", [" ".join("abcdefgh"), "abcdefgh"], ("bad", "good"), vocab_size=24)
     text, inside = model.require_tokenizer(), 0
