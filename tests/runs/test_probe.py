@@ -235,7 +235,7 @@ def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path,
 def test_an_image_generator_is_probed_on_its_stored_data(
     place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("regard.runs.progress.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.runs.probe.EVAL_BATCH_SIZE", 10)
     done = cli("probe", place / "painter")
     lines = done.out.splitlines()

@@ -25,11 +25,8 @@ from regard.training.checkpoint import read_checkpoint as look
 
 GROUPS = {"model": {"w": torch.arange(5.0)}, "optimizer": {"w/step": torch.tensor(3.0)}}
 FACTS = {
-    "best": {"bleu": 12.5, "loss": 1e-05, "step": 4},
-    "pending_losses": [0.25],
-    "compute_mode": "",
-    "world_size": 1,
-}
+    "best": {"bleu": 12.5, "loss": 1e-05, "step": 4}, "pending_losses": [0.25], "compute_mode": "", "world_size": 1,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -150,54 +147,29 @@ def set_off(path: Path) -> None:
         torch.load(io.BytesIO(path.read_bytes()), weights_only=False)
 
 
-@pytest.mark.parametrize("write", WAYS)
-def test_a_pickle_under_the_name_of_safetensors_is_refused_and_never_runs(
-    write: Callable[[Any, Path], None], trained: Trained, mark: Path, tmp_path: Path
+PICKLES = [
+    *((write, "model.safetensors", r"model\.safetensors.*pickle") for write in WAYS),
+    *((write, "pytorch_model.bin", r"pytorch_model\.bin: refused.*execute code") for write in WAYS),
+    (torch.save, "model.pt", "safetensors"), (torch.save, "part.bin", "pickle"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "name", "message"), PICKLES)
+def test_a_malicious_pickle_under_any_name_is_refused_in_one_line_and_never_runs(
+    write: Callable[[Any, Path], None], name: str, message: str, trained: Trained, mark: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(trained.path, tmp_path / "model")
-    write({"x": Bomb(mark)}, folder / "model.safetensors")
-    with pytest.raises(WeightsError, match=r"model\.safetensors"):
+    (folder / "model.safetensors").unlink()
+    write({"x": Bomb(mark)}, folder / name)
+    if name == "part.bin":  # a shard
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(WeightsError, match=message) as refused:
         regard.load(folder)
-    with pytest.raises(WeightsError, match="pickle"):
+    with pytest.raises(WeightsError, match="pickle|safetensors|refused"):
         train("translate", str(trained.data), model=str(folder), out=tmp_path / "new")
-    assert not mark.exists() and not (tmp_path / "new").exists()
-    set_off(folder / "model.safetensors")
+    assert not mark.exists() and not (tmp_path / "new").exists() and "\n" not in str(refused.value)
+    set_off(folder / name)
     assert mark.exists()  # the pickle is malicious
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
-def test_a_folder_of_pickles_is_refused_by_name(name: str, trained: Trained, mark: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(trained.path, tmp_path / "model")
-    (folder / "model.safetensors").unlink()
-    torch.save({"x": Bomb(mark)}, folder / name)
-    with pytest.raises(WeightsError, match="safetensors") as refused:
-        regard.load(folder)
-    assert not mark.exists() and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("write", WAYS)
-def test_a_pickle_that_needs_code_is_refused_in_one_line_and_no_code_runs(
-    write: Callable[[Any, Path], None], trained: Trained, mark: Path, tmp_path: Path
-) -> None:
-    folder = shutil.copytree(trained.path, tmp_path / "model")
-    (folder / "model.safetensors").unlink()
-    write({"x": Bomb(mark)}, folder / "pytorch_model.bin")
-    with pytest.raises(WeightsError, match=r"pytorch_model\.bin: refused.*execute code") as refused:
-        regard.load(folder)
-    assert not mark.exists() and "\n" not in str(refused.value)
-    set_off(folder / "pytorch_model.bin")
-    assert mark.exists()  # the file is malicious
-
-
-def test_a_shard_that_is_a_pickle_is_refused(trained: Trained, mark: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(trained.path, tmp_path / "model")
-    (folder / "model.safetensors").unlink()
-    torch.save({"x": Bomb(mark)}, folder / "part.bin")
-    index = {"weight_map": {"x": "part.bin"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(WeightsError, match="pickle"):
-        regard.load(folder)
-    assert not mark.exists()
 
 
 def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path, mark: Path) -> None:

@@ -149,69 +149,90 @@ def test_a_dot_in_the_table_is_a_dot_and_a_number_a_number() -> None:
 # -- files
 
 
-def pickled(folder: Path, shards: int = 1, **options: Any) -> dict[str, Tensor]:
-    """The weights of a folder moved from safetensors to pytorch_model.bin, in one file or in several with an index."""
-    whole = load_file(published(folder) / "model.safetensors")
+def split(
+    folder: Path, file: str, shards: int, dtype: torch.dtype = torch.float64, **options: Any
+) -> dict[str, Tensor]:
+    """Weights of a new folder in one file of this name, or in several with an index."""
+    whole = {name: tensor.to(dtype) for name, tensor in load_file(published(folder) / "model.safetensors").items()}
     (folder / "model.safetensors").unlink()
-    if shards == 1:
-        torch.save(whole, folder / "pytorch_model.bin", **options)
-        return whole
-    places = {name: f"pytorch_model-{number % shards}.bin" for number, name in enumerate(whole)}
+    stem, suffix = file.split(".")
+    places = {name: f"{stem}-{number % shards}.{suffix}" if shards > 1 else file for number, name in enumerate(whole)}
     for shard in set(places.values()):
-        torch.save({name: whole[name] for name in whole if places[name] == shard}, folder / shard)
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        tensors = {name: whole[name] for name in whole if places[name] == shard}
+        torch.save(tensors, folder / shard, **options) if suffix == "bin" else save_file(tensors, folder / shard)
+    if shards > 1:
+        (folder / f"{file}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return whole
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_pytorch_model_bin_is_read_with_a_note(shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = pickled(tmp_path, shards)
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
+def test_pickles_and_shards_are_read_and_pickles_with_a_note(
+    file: str, shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = split(tmp_path, file, shards)
     found = read_checkpoint(tmp_path)
     assert set(found) == set(whole) and all(torch.equal(found[name], whole[name]) for name in whole)
     model = regard.load(tmp_path)
     regard.load(tmp_path)
     assert all(torch.equal(value, tiny("transformer").weights()[name]) for name, value in model.weights().items())
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and told.startswith("note: ") and "pytorch_model.bin" in told
+    note = capsys.readouterr().err
+    assert note.count("\n") == (file == "pytorch_model.bin")
+    assert not note or (note.startswith("note: ") and "pytorch_model.bin" in note)
 
 
-def test_an_old_pytorch_file_is_read(tmp_path: Path) -> None:
-    pickled(tmp_path, _use_new_zipfile_serialization=False)
-    assert regard.load(tmp_path).config == TINY["transformer"].config
+def test_an_old_pickle_is_read_and_none_beside_safetensors(tmp_path: Path) -> None:
+    split(tmp_path / "old", "pytorch_model.bin", 1, _use_new_zipfile_serialization=False)
+    (published(tmp_path / "both") / "pytorch_model.bin").write_bytes(b"\x80")
+    for name in ("old", "both"):
+        assert regard.load(tmp_path / name).config == TINY["transformer"].config
 
 
 @pytest.mark.parametrize("content", [{"a": 3}, [1, 2], {"model": {"a": zeros(1)}}, {3: zeros(1)}])
 def test_a_pickle_of_something_else_is_refused(content: Any, tmp_path: Path) -> None:
-    pickled(tmp_path)
+    split(tmp_path, "pytorch_model.bin", 1)
     torch.save(content, tmp_path / "pytorch_model.bin")
     with pytest.raises(WeightsError, match="dictionary of tensors"):
         regard.load(tmp_path)
 
 
-@pytest.mark.parametrize("left", [0, 4, 100, 9000])
-def test_a_truncated_pickle_is_refused_by_its_path(left: int, tmp_path: Path) -> None:
-    pickled(tmp_path)
-    file = tmp_path / "pytorch_model.bin"
-    file.write_bytes(file.read_bytes()[:left])
-    with pytest.raises(WeightsError, match=r"pytorch_model\.bin") as refused:
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
+@pytest.mark.parametrize("left", [0, 4, 100, 9000, -1, None])
+def test_a_truncated_or_missing_file_is_refused_by_its_path(left: int | None, file: str, tmp_path: Path) -> None:
+    split(tmp_path, file, 1)
+    content = (tmp_path / file).read_bytes()
+    (tmp_path / file).unlink() if left is None else (tmp_path / file).write_bytes(content[:left])
+    name = "model.safetensors" if left is None else file
+    with pytest.raises(WeightsError, match=re.escape(name)) as refused:
         regard.load(tmp_path)
-    assert "\n" not in str(refused.value)
+    assert len(content) > 10_000 and "\n" not in str(refused.value)
+
+
+INDEXES = ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 3}}', "\x00"]
+SHARDS = ["../one.safetensors", "{}/one.safetensors", "deeper/one.safetensors", "x/../../it/y", "two.safetensors"]
+
+
+@pytest.mark.parametrize("index", [*INDEXES, *SHARDS])
+def test_an_invalid_index_and_a_missing_or_outside_shard_are_refused(index: str, tmp_path: Path) -> None:
+    """A shard outside of the folder is refused even if it fits."""
+    folder, shard = tmp_path / "it", index.format(tmp_path) if index in SHARDS else ""
+    split(folder, "model.safetensors", 1)
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    (folder / "deeper").mkdir()
+    for place in (tmp_path, folder / "deeper"):
+        (place / "one.safetensors").write_bytes((folder / "one.safetensors").read_bytes())
+    text = json.dumps({"weight_map": {TABLE: shard}}) if shard else index
+    (folder / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(WeightsError, match=re.escape(shard or "model.safetensors.index.json")):
+        regard.load(folder)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("form", ["safetensors", "shards", "bin"])
-def test_half_precision_is_read_from_every_form(dtype: torch.dtype, form: str, tmp_path: Path) -> None:
-    whole = {name: tensor.to(dtype) for name, tensor in load_file(published(tmp_path) / "model.safetensors").items()}
-    (tmp_path / "model.safetensors").unlink()
-    if form == "bin":
-        torch.save(whole, tmp_path / "pytorch_model.bin")
-    elif form == "safetensors":
-        save_file(whole, tmp_path / "model.safetensors")
-    else:
-        names = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(whole)}
-        for shard in set(names.values()):
-            save_file({name: whole[name] for name in whole if names[name] == shard}, tmp_path / shard)
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+@pytest.mark.parametrize(
+    ("file", "shards"), [("model.safetensors", 1), ("model.safetensors", 2), ("pytorch_model.bin", 1)]
+)
+def test_half_precision_is_read_from_every_form(dtype: torch.dtype, file: str, shards: int, tmp_path: Path) -> None:
+    split(tmp_path, file, shards, dtype)
     stored, wide = regard.load(tmp_path, dtype="stored"), regard.load(tmp_path, dtype="float32")
     assert {value.dtype for value in stored.weights().values()} == {dtype}
     right = tiny("transformer").weights()
@@ -238,73 +259,7 @@ def test_an_end_token_outside_the_vocabulary_is_that_of_the_tokenizer(tmp_path: 
     model.tokenizer = text
     loaded = regard.load(with_config(regard.save(model, tmp_path), eos_token_id=50_256))
     assert loaded.config.eos_id == text.token_to_id("<|endoftext|>") != loaded.config.vocab_size - 1
-    assert [len(one.extra["token_ids"]) <= 4 for one in loaded.predict(["", "the cat", "a"], max_new_tokens=4)] == [
-        True
-    ] * 3
-
-
-def test_with_safetensors_a_pickle_is_not_read(tmp_path: Path) -> None:
-    folder = published(tmp_path)
-    (folder / "pytorch_model.bin").write_bytes(b"\x80")
-    assert regard.load(folder).config == TINY["transformer"].config
-
-
-@pytest.mark.parametrize("left", [0, 4, 100, 9000, -1])
-def test_a_truncated_file_is_refused_by_its_path(left: int, tmp_path: Path) -> None:
-    file = published(tmp_path) / "model.safetensors"
-    assert file.stat().st_size > 10_000
-    file.write_bytes(file.read_bytes()[:left])
-    with pytest.raises(WeightsError, match=r"model\.safetensors"):
-        regard.load(tmp_path)
-
-
-def test_a_folder_without_weights_is_reported(tmp_path: Path) -> None:
-    folder = published(tmp_path)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(WeightsError, match=r"model\.safetensors"):
-        regard.load(folder)
-
-
-def sharded(folder: Path, index: str) -> Path:
-    (published(folder) / "model.safetensors").rename(folder / "one.safetensors")
-    (folder / "model.safetensors.index.json").write_text(index)
-    return folder
-
-
-def test_shards_are_read_together(tmp_path: Path) -> None:
-    whole = load_file(published(tmp_path) / "model.safetensors")
-    (tmp_path / "model.safetensors").unlink()
-    places = {name: f"{number % 3}.safetensors" for number, name in enumerate(whole)}
-    for shard in set(places.values()):
-        write_safetensors(tmp_path / shard, {name: whole[name] for name in whole if places[name] == shard})
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    found = read_checkpoint(tmp_path)
-    assert set(found) == set(whole) and all(torch.equal(found[name], whole[name]) for name in whole)
-    regard.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "shard", ["../one.safetensors", "{}/one.safetensors", "deeper/one.safetensors", "x/../../it/y"]
-)
-def test_a_shard_outside_of_the_folder_is_refused_even_if_it_fits(shard: str, tmp_path: Path) -> None:
-    shard = shard.format(tmp_path)
-    (tmp_path / "it" / "deeper").mkdir(parents=True)
-    folder = sharded(tmp_path / "it", json.dumps({"weight_map": {TABLE: shard}}))
-    for place in (tmp_path, folder / "deeper"):
-        (place / "one.safetensors").write_bytes((folder / "one.safetensors").read_bytes())
-    with pytest.raises(WeightsError, match=re.escape(shard)):
-        regard.load(folder)
-
-
-@pytest.mark.parametrize("index", ["{", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 3}}', "\x00"])
-def test_an_index_that_is_none_is_refused_by_its_path(index: str, tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"model\.safetensors\.index\.json"):
-        regard.load(sharded(tmp_path, index))
-
-
-def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"two\.safetensors"):
-        regard.load(sharded(tmp_path, json.dumps({"weight_map": {TABLE: "two.safetensors"}})))
+    assert all(len(one.extra["token_ids"]) <= 4 for one in loaded.predict(["", "the cat", "a"], max_new_tokens=4))
 
 
 def test_a_written_file_keeps_tensors_and_metadata(tmp_path: Path) -> None:
@@ -335,14 +290,6 @@ def test_a_config_that_would_compute_otherwise_is_refused_by_the_name_of_its_key
     assert {"d_model": "model.width", "eos_token_id": "model.eos_id"}.get(key, key) in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "said", [{"encoder_attention_heads": 5, "decoder_attention_heads": 5}, {"d_model": 0}, {"activation_function": []}]
-)
-def test_an_invalid_config_is_not_an_internal_error(said: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(RegardError):
-        regard.load(with_config(published(tmp_path), **said))
-
-
 def test_keys_that_change_nothing_are_read_past(tmp_path: Path) -> None:
     harmless = {"num_beams": 6, "max_length": 512, "bad_words_ids": [[0]], "forced_eos_token_id": 2, "use_cache": False,
                 "id2label": {"0": "LABEL_0"}, "classif_dropout": 0.5, "num_hidden_layers": 2, "torch_dtype": "float16",
@@ -351,18 +298,17 @@ def test_keys_that_change_nothing_are_read_past(tmp_path: Path) -> None:
     assert model.config == TINY["transformer"].config and next(model.parameters()).dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    ("without", "said"),
-    [
-        ((), {"extra_pos_embeddings": 23}),  # pad + 1 in checkpoints until 2020; not used
-        ((), {"_num_labels": 3}),
-        ((), {"decoder_vocab_size": None}),
-        (("decoder_vocab_size",), {}),
-        (("share_encoder_decoder_embeddings", "tie_word_embeddings", "decoder_vocab_size"), {"_num_labels": 3}),
-    ],
-)
-def test_configs_as_translators_were_published_are_read(without: Any, said: Any, tmp_path: Path) -> None:
-    model = regard.load(with_config(published(tmp_path), without=without, **said))
+PUBLISHED_FORMS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    ((), {"extra_pos_embeddings": 23}), ((), {"_num_labels": 3}), ((), {"decoder_vocab_size": None}),
+    (("decoder_vocab_size",), {}),
+    (("share_encoder_decoder_embeddings", "tie_word_embeddings", "decoder_vocab_size"), {"_num_labels": 3}),
+]  # fmt: skip
+"""Removed and changed keys; `extra_pos_embeddings` is pad + 1 in checkpoints until 2020, and not used."""
+
+
+@pytest.mark.parametrize(("without", "changes"), PUBLISHED_FORMS)
+def test_configs_as_translators_were_published_are_read(without: Any, changes: Any, tmp_path: Path) -> None:
+    model = regard.load(with_config(published(tmp_path), without=without, **changes))
     assert model.config == TINY["transformer"].config
 
 
@@ -383,23 +329,22 @@ def test_a_broken_json_file_is_refused_by_its_name(file: str, text: str, tmp_pat
         regard.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("without", "said"),
-    [
-        (("system",), {}),
-        (("model",), {}),
-        ((), {"model": 3}),
-        ((), {"model": {"widht": 12}}),
-        ((), {"system": "transfomer"}),
-        ((), {"task": "translat"}),
-        ((), {"decode": {"beem": 2}}),
-        ((), {"decode": 2}),
-    ],
-)
-def test_native_config_keys_are_validated(without: Any, said: Any, tmp_path: Path) -> None:
-    folder = with_config(tiny("transformer").save(tmp_path), "regard.json", without, **said)
+INVALID: list[dict[str, Any]] = [
+    {"system": None}, {"model": None}, {"model": 3}, {"model": {"widht": 12}}, {"system": "transfomer"}, {"task": "translat"},
+    {"decode": {"beem": 2}}, {"decode": 2},
+]  # fmt: skip
+"""Values of regard.json; None: the key is missing."""
+HEADS = {"encoder_attention_heads": 5, "decoder_attention_heads": 5}
+
+
+@pytest.mark.parametrize("changes", [*INVALID, HEADS, {"d_model": 0}, {"activation_function": []}])
+def test_invalid_configs_are_not_internal_errors(changes: dict[str, Any], tmp_path: Path) -> None:
+    native = changes in INVALID
+    folder = tiny("transformer").save(tmp_path) if native else published(tmp_path)
+    kept = {key: value for key, value in changes.items() if value is not None}
+    without = tuple(key for key, value in changes.items() if value is None)
     with pytest.raises(RegardError):
-        regard.load(folder)
+        regard.load(with_config(folder, "regard.json" if native else "config.json", without, **kept))
 
 
 # -- selection of folder, system and task
