@@ -22,7 +22,7 @@ from regard.nn.recording import record_attention
 from regard.systems import universal_encoder
 from regard.tasks.base import LossWeights
 from regard.types import Batch
-from tiny import TINY, collate, near, noise, noisy, tiny
+from tiny import near, noise, noisy
 from tiny_text_models import train
 
 NAME = "universal-encoder"
@@ -90,23 +90,6 @@ def test_tokens_halt_as_in_a_loop(mixing: str) -> None:
         spent += steps + rest
     assert len(states.act_steps.unique()) > 2, "tokens must have different numbers of steps"
     assert states.aux_losses["cost"].item() == pytest.approx(0.01 * spent / 7)
-
-
-@pytest.mark.parametrize("label", HALTING)
-def test_padding_does_not_ponder_and_changes_nothing(label: str) -> None:
-    model, samples = tiny(NAME, label), TINY[NAME].samples
-    together, packed = (model.body(collate(model, samples, packed=packed)) for packed in (False, True))
-    at = 0
-    for row in range(len(samples)):
-        batch = collate(model, samples, [row])
-        alone, length = model.body(batch), batch.inputs.shape[1]
-        assert torch.equal(together.act_steps[row, :length], alone.act_steps[0])
-        assert not together.act_steps[row, length:].any()
-        assert torch.equal(packed.act_steps[0, at : at + length], alone.act_steps[0])
-        near(packed.pooled[row], alone.pooled[0], 1e-10)
-        at += length
-    assert not packed.act_steps[0, at:].any() and len(together.act_steps.unique()) > 1
-    near(together.aux_losses["cost"], packed.aux_losses["cost"], 1e-10)
 
 
 # -- tasks
@@ -234,28 +217,12 @@ def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("thinking")
-    rows = [
-        (f"the {word} is {how}", label)
-        for word in ("cat", "dog", "sea")
-        for how, label in (("old", "yes"), ("new", "no"))
-    ]
-    (place / "data.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows * 8))
-    train(
-        "classify",
-        place / "data.tsv",
-        place / "run",
-        "model.width=16",
-        "model.heads=2",
-        "model.ffn_dim=32",
-        "model.num_steps=2",
-        "model.max_length=16",
-        "data.vocab_size=100",
-        "train.steps=4",
-        "train.eval_every=2",
-        "train.batch_tokens=256",
-        "train.precision=float32",
-        model="universal-encoder-mini-halting",
-    )
+    rows = [f"the {word} is {how}\n" for word in ("cat", "dog", "sea") for how in ("old\tyes", "new\tno")]
+    (place / "data.tsv").write_text("text\tlabel\n" + "".join(rows * 8))
+    sizes = ("model.width=16", "model.heads=2", "model.ffn_dim=32", "model.num_steps=2", "model.max_length=16")
+    steps = ("train.steps=4", "train.eval_every=2", "train.batch_tokens=256", "train.precision=float32")
+    settings = (*sizes, *steps, "data.vocab_size=100")
+    train("classify", place / "data.tsv", place / "run", *settings, model="universal-encoder-mini-halting")
     return place / "run"
 
 

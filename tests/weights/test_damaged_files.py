@@ -165,7 +165,7 @@ def test_a_malicious_pickle_under_any_name_is_refused_in_one_line_and_never_runs
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(WeightsError, match=message) as refused:
         regard.load(folder)
-    with pytest.raises(WeightsError, match="pickle|safetensors|refused"):
+    with pytest.raises(WeightsError, match=r"pickle|safetensors|refused"):
         train("translate", str(trained.data), model=str(folder), out=tmp_path / "new")
     assert not mark.exists() and not (tmp_path / "new").exists() and "\n" not in str(refused.value)
     set_off(folder / name)
