@@ -76,7 +76,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("overlap-scored-twice", "regard.data.batching.windows:sliding_windows", "yield start, end, scored",
      "yield start, end, start",
      "tokens in overlapping evaluation windows count twice"),
-    ("entities-merged", "regard.data.text.tagged:extract_entities", ' and letter in "IE" and its == kind)',
+    ("entities-merged", "regard.data.text.tagged:extract_entities", ' and letter in "IE" and tag_type == entity_type)',
      ' and letter in "IE")',
      "neighboring entities of different types become one"),
     ("one-class-unnoticed", "regard.data.check.engine:Survey.class_findings", "if len(counts) < 2:", "if len(counts) < 1:",

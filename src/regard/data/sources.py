@@ -24,8 +24,8 @@ WildcardMatch = tuple[str, ...]
 
 def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Entries with every pattern replaced by the matching files in sorted order; other entries are unchanged."""
-    given = [entries] if isinstance(entries, str | os.PathLike) else entries
-    return [name for entry in given for name in _expand_entry(os.fspath(entry))]
+    paths = [entries] if isinstance(entries, str | os.PathLike) else entries
+    return [name for entry in paths for name in _expand_entry(os.fspath(entry))]
 
 
 def split_parallel(entry: str) -> tuple[str, str] | None:
@@ -73,10 +73,10 @@ def _require_matches(side: str) -> dict[str, WildcardMatch]:
     """Files of a path or pattern, each with the text of the wildcards; raise `DataError` if a pattern matches no file."""
     if not _is_pattern(side):
         return {side: ()}
-    found = _find_matches(side)
-    if not found:
+    matches = _find_matches(side)
+    if not matches:
         raise DataError("no file matches this pattern.", side, advice=_PATTERN_HINT)
-    return found
+    return matches
 
 
 def _is_pattern(side: str) -> bool:
@@ -88,22 +88,17 @@ def _find_matches(side: str) -> dict[str, WildcardMatch]:
     side = os.path.expanduser(side)
     if not _is_pattern(side):
         return {side: ()} if os.path.lexists(side) else {}
-    folder, pattern = _split_literal_prefix(side)
+    # the longest existing folder is literal: its name may contain brackets
+    slashes = (place for place in range(len(side) - 1, -1, -1) if side[place] == "/")
+    start = next((place + 1 for place in slashes if os.path.isdir(side[: place + 1])), 0)
+    folder, pattern = side[:start], side[start:]
     form = re.compile(_pattern_to_regex(pattern), re.DOTALL)
-    found: dict[str, WildcardMatch] = {}
+    matches: dict[str, WildcardMatch] = {}
     for name in glob.iglob(pattern, root_dir=folder or None, recursive=True):
         path, match = os.path.join(folder, name), form.fullmatch(name)
         if match is not None and not os.path.isdir(path):
-            found[path] = match.groups(default="")
-    return found
-
-
-def _split_literal_prefix(side: str) -> tuple[str, str]:
-    """Longest existing folder prefix, whose name may contain brackets, and the pattern after the prefix."""
-    for place in (place for place in range(len(side) - 1, -1, -1) if side[place] == "/"):
-        if os.path.isdir(side[: place + 1]):
-            return side[: place + 1], side[place + 1 :]
-    return "", side
+            matches[path] = match.groups(default="")
+    return matches
 
 
 def _pattern_to_regex(pattern: str) -> str:
@@ -118,7 +113,8 @@ def _pattern_to_regex(pattern: str) -> str:
             parts.append("(.*)")
         elif text.startswith("["):
             inside = text[1:-1].replace("\\", r"\\").replace("[", r"\[")
-            parts.append(f"([{'^' + inside[1:] if inside.startswith('!') else inside.replace('^', chr(92) + '^')}])")
+            inside = f"^{inside[1:]}" if inside.startswith("!") else inside.replace("^", r"\^")
+            parts.append(f"([{inside}])")
         else:
             parts.append("([^/])" if text == "?" else "([^/]*)")
     return "".join(parts) + re.escape(pattern[end:])

@@ -319,11 +319,9 @@ def _wikitext_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
 
 def _heading_level(tokens: list[str]) -> int:
     """Number of "=" tokens on each side of a section title; 0 for other lines."""
-    many = 0
-    while many < len(tokens) and tokens[many] == "=":
-        many += 1
-    whole = len(tokens) > 2 * many and all(token == "=" for token in tokens[len(tokens) - many :])
-    return many if whole and tokens[len(tokens) - many - 1] != "=" else 0
+    level = next((place for place, token in enumerate(tokens) if token != "="), len(tokens))
+    is_title = len(tokens) > 2 * level and all(token == "=" for token in tokens[len(tokens) - level :])
+    return level if is_title and tokens[len(tokens) - level - 1] != "=" else 0
 
 
 class QuoteTracker:

@@ -448,30 +448,36 @@ def parse_tag(tag: str) -> tuple[str, str] | None:
 def extract_entities(tags: Sequence[str]) -> list[Entity]:
     """Entities of one sentence, for tags of any scheme."""
     entities: list[Entity] = []
-    before, kind, first = OUTSIDE, "", -1
-    for place, tag in enumerate(tags):
+    previous, entity_type, first = OUTSIDE, "", -1
+    for place, tag in enumerate((*tags, OUTSIDE)):
         parts = parse_tag(tag)
         if parts is None:
             raise RegardError(f"Invalid entity tag '{tag}': expected O, or a letter and a type such as B-PER.")
-        letter, its = _EQUIVALENT_LETTERS.get(parts[0], parts[0]), parts[1]
-        if first >= 0 and not (before in "BI" and letter in "IE" and its == kind):
-            entities.append(Entity(kind, first, place - 1))
+        letter, tag_type = _EQUIVALENT_LETTERS.get(parts[0], parts[0]), parts[1]
+        if first >= 0 and not (previous in "BI" and letter in "IE" and tag_type == entity_type):
+            entities.append(Entity(entity_type, first, place - 1))
             first = -1
         if letter != OUTSIDE and first < 0:
-            first, kind = place, its
-        before = letter
-    return [*entities, Entity(kind, first, len(tags) - 1)] if first >= 0 else entities
+            first, entity_type = place, tag_type
+        previous = letter
+    return entities
+
+
+def _with_adjacency(entities: Iterable[Entity]) -> Iterator[tuple[Entity, bool]]:
+    """Entities, each with True if it directly follows an entity of the same type."""
+    previous = Entity("", -1, -2)
+    for entity in entities:
+        yield entity, previous.last + 1 == entity.first and previous.type == entity.type
+        previous = entity
 
 
 def entities_to_tags(entities: Iterable[Entity], length: int, scheme: TagScheme) -> list[str]:
     """Tags of a sentence of `length` words; entities must be sorted and must not overlap."""
-    tags, end = [OUTSIDE] * length, Entity("", -1, -2)
-    for entity in entities:
-        touches = end.last + 1 == entity.first and end.type == entity.type
-        letters = _entity_letters(entity.last - entity.first + 1, touches, scheme)
-        behind = f"-{entity.type}" if entity.type else ""
-        tags[entity.first : entity.last + 1] = [letter + behind for letter in letters]
-        end = entity
+    tags = [OUTSIDE] * length
+    for entity, is_adjacent in _with_adjacency(entities):
+        letters = _entity_letters(entity.last - entity.first + 1, is_adjacent, scheme)
+        suffix = f"-{entity.type}" if entity.type else ""
+        tags[entity.first : entity.last + 1] = [letter + suffix for letter in letters]
     return tags
 
 
@@ -486,17 +492,17 @@ def scheme_tags(types: Iterable[str], scheme: TagScheme) -> list[str]:
     return [OUTSIDE, *(f"{letter}-{kind}" if kind else letter for kind in sorted(set(types)) for letter in letters)]
 
 
-def _entity_letters(length: int, touches: bool, scheme: TagScheme) -> str:
+def _entity_letters(length: int, is_adjacent: bool, scheme: TagScheme) -> str:
     first, inside, last, alone = list(SCHEME_LETTERS[scheme])
-    if scheme == "IOB1" and touches:
+    if scheme == "IOB1" and is_adjacent:
         first = alone = "B"
     return alone if length == 1 else first + inside * (length - 2) + last
 
 
 @lru_cache(maxsize=4096)
-def _scheme_errors(letters: str, touches: bool) -> tuple[int, ...]:
+def _scheme_errors(letters: str, is_adjacent: bool) -> tuple[int, ...]:
     """Number of wrong letters of an entity in each scheme."""
-    expected = (_entity_letters(len(letters), touches, scheme) for scheme in SCHEME_LETTERS)
+    expected = (_entity_letters(len(letters), is_adjacent, scheme) for scheme in SCHEME_LETTERS)
     return tuple(sum(map(operator.ne, letters, correct)) for correct in expected)
 
 
@@ -515,16 +521,14 @@ class SchemeDetector:
         self.tag_counts.update(tags)
         if any(parse_tag(tag) is None for tag in tags):
             return set()
-        end, wrong = Entity("", -1, -2), set()
-        for entity in extract_entities(tags):
+        invalid: set[TagScheme] = set()
+        for entity, is_adjacent in _with_adjacency(extract_entities(tags)):
             letters = "".join(tag[0] for tag in tags[entity.first : entity.last + 1])
-            touches = end.last + 1 == entity.first and end.type == entity.type
-            for scheme, many in zip(SCHEME_LETTERS, _scheme_errors(letters, touches), strict=True):
-                self.scheme_errors[scheme] += many
-                wrong |= {scheme} if many else set()
+            for scheme, count in zip(SCHEME_LETTERS, _scheme_errors(letters, is_adjacent), strict=True):
+                self.scheme_errors[scheme] += count
+                invalid |= {scheme} if count else set()
             self.type_counts[entity.type] += 1
-            end = entity
-        return wrong
+        return invalid
 
     @property
     def scheme(self) -> TagScheme:
@@ -541,23 +545,25 @@ class SchemeDetector:
     @property
     def ambiguity(self) -> str:
         """Reason why the detected scheme is uncertain; empty if it is certain."""
-        scheme, flaws = self.scheme, self.scheme_errors
+        scheme, errors = self.scheme, self.scheme_errors
         if scheme == "plain":
-            strange = [tag for tag in self.tag_counts if _UNSUPPORTED_TAG.fullmatch(tag)]
-            spells = [tag for tag in self.tag_counts if len(tag) > 1 and parse_tag(tag) is not None]
-            if spells:
+            unsupported = [tag for tag in self.tag_counts if _UNSUPPORTED_TAG.fullmatch(tag)]
+            entity_tags = [tag for tag in self.tag_counts if len(tag) > 1 and parse_tag(tag) is not None]
+            if entity_tags:
                 other = next(tag for tag in self.tag_counts if parse_tag(tag) is None)
-                return f"'{spells[0]}' is an entity tag and '{other}' is not: all tags are treated as classes of words"
-            if 2 * len(strange) > len(self.tag_counts):
-                return f"'{strange[0]}' resembles an entity tag in an unsupported format: treated as a class of words"
+                return f"'{entity_tags[0]}' is an entity tag and '{other}' is not: all tags are treated as classes of words"
+            if 2 * len(unsupported) > len(self.tag_counts):
+                return (
+                    f"'{unsupported[0]}' resembles an entity tag in an unsupported format: treated as a class of words"
+                )
             return ""
         if not self.type_counts:
             return "no word is part of an entity"
-        other = min((name for name in SCHEME_LETTERS if name != scheme), key=lambda name: flaws[name])
-        if flaws[other] == flaws[scheme]:
+        other = min((name for name in SCHEME_LETTERS if name != scheme), key=lambda name: errors[name])
+        if errors[other] == errors[scheme]:
             return f"the tags match {other} equally well"
-        if MIN_ERROR_RATIO * flaws[scheme] > flaws[other]:
-            return f"the numbers of invalid tags are close ({scheme}: {flaws[scheme]:,}, {other}: {flaws[other]:,})"
+        if MIN_ERROR_RATIO * errors[scheme] > errors[other]:
+            return f"the numbers of invalid tags are close ({scheme}: {errors[scheme]:,}, {other}: {errors[other]:,})"
         return ""
 
 
