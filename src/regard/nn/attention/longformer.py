@@ -44,8 +44,8 @@ class LongformerAttention(Attention):
         cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: Record | None = None,
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B L D"]:  # fmt: skip
-        band = parse_pattern(mask)
-        if band is None:
+        pattern = parse_pattern(mask)
+        if pattern is None:
             raise ValueError(
                 "Sliding-window attention requires a window mask: (SlidingWindow(…) | GlobalTokens(…)) & …"
             )
@@ -56,12 +56,14 @@ class LongformerAttention(Attention):
                 f"{type(position.position).__name__} is not supported with sliding-window attention, because it adds a bias "
                 "per query and key. Use Rotary."
             )
-        mixed = self.local_attention(x, band, record, position).transpose(1, 2).flatten(2)
-        real = band.valid_tokens(x.shape[1])
-        if band.global_positions() is not None:
-            mixed = local.scatter_global_rows(mixed, self.global_attention(x, band, record, position), band, real)
-        elif real is not None:
-            mixed = mixed.masked_fill(~real[:, :, None], 0.0)
+        mixed = self.local_attention(x, pattern, record, position).transpose(1, 2).flatten(2)
+        valid = pattern.valid_tokens(x.shape[1])
+        if pattern.global_positions() is not None:
+            mixed = local.scatter_global_rows(
+                mixed, self.global_attention(x, pattern, record, position), pattern, valid
+            )
+        elif valid is not None:
+            mixed = mixed.masked_fill(~valid[:, :, None], 0.0)
         return self.out(mixed)
 
     def local_attention(
@@ -88,9 +90,9 @@ class LongformerAttention(Attention):
         position: BoundPosition | None = None,
     ) -> Float[Tensor, "B G D"]:
         """Attention of the global tokens to all tokens that `pattern.token_mask` allows."""
-        found = pattern.global_positions()
-        assert found is not None
-        (places, there), (B, L, D) = found, x.shape
+        marks = pattern.global_positions()
+        assert marks is not None
+        (places, there), (B, L, D) = marks, x.shape
         rows = torch.arange(0, B * L, L, device=x.device)[:, None] + places
         (q,) = self.split_heads(self.far_q(x.reshape(B * L, D).index_select(0, rows.flatten()).view(B, -1, D)), 1)
         scale, dropout = self.scale, self.dropout if self.training else 0.0
@@ -112,18 +114,18 @@ class LongformerAttention(Attention):
         return few and is_built_of(self.far_kv, (Linear,)) and not has_hooks(self.far_kv)
 
     def _global_folded_kv(
-        self, q: Float[Tensor, "B H G d"], x: Float[Tensor, "B L D"], band: LocalPattern, dropout: float
+        self, q: Float[Tensor, "B H G d"], x: Float[Tensor, "B L D"], pattern: LocalPattern, dropout: float
     ) -> Float[Tensor, "B H G d"]:
         """`global_attention` without keys and values: q · (W x) = (Wᵀ q) · x, and Σ p (W x + b) = W (Σ p x) + b Σ p.
 
         The key bias is omitted: adding the same number to all scores of a query does not change the weights."""
-        (B, H, G, _), found = q.shape, band.global_positions()
-        assert found is not None
+        (B, H, G, _), marks = q.shape, pattern.global_positions()
+        assert marks is not None
         keys, values = self.far_kv.weight.view(2, H, -1, self.width)
         scores = (q @ keys).flatten(1, 2) @ x.transpose(1, 2)
         scores = scores.view(B, H, G, -1)
-        if band.token_mask is not None:
-            may = materialize(band.token_mask, B, H, found[0], torch.arange(x.shape[1], device=x.device))
+        if pattern.token_mask is not None:
+            may = materialize(pattern.token_mask, B, H, marks[0], torch.arange(x.shape[1], device=x.device))
             weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0)
         else:
             weights = scores.softmax(-1)
@@ -135,9 +137,9 @@ class LongformerAttention(Attention):
 
 
 def _rotate_queries(
-    q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, inside: BoundPosition
+    q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, position: BoundPosition
 ) -> Float[Tensor, "B H G d"]:
     """Rotate the queries of the tokens at `places`, each by its position."""
-    all_places = inside.position_ids.query_positions(length, q.device)
-    standing = PositionIds(all_places.expand(len(places), -1).gather(1, places))
-    return inside.position.rotate(q, q, q, standing)[0]
+    all_places = position.position_ids.query_positions(length, q.device)
+    ids = PositionIds(all_places.expand(len(places), -1).gather(1, places))
+    return position.position.rotate(q, q, q, ids)[0]

@@ -177,8 +177,8 @@ class T5Bias(AttentionPosition):
         )
         nudge = 1e-9 if kind == torch.float64 else 1e-5  # rounding must not move the first distance of a bucket
         shared = (share + (alone + nudge)).long().clamp(max=self.buckets_per_side - 1)
-        found = torch.where(away < alone, away, shared)
-        return found + self.buckets_per_side * (distance > 0) if self.bidirectional else found
+        bucket = torch.where(away < alone, away, shared)
+        return bucket + self.buckets_per_side * (distance > 0) if self.bidirectional else bucket
 
     def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias:
         def make() -> Tensor:

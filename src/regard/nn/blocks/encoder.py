@@ -129,9 +129,9 @@ class EncoderOnly(Body):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Hidden states of `batch.inputs`, and a pooled state per row, or per document of a packed row."""
-        standing = None if self.encoder.position is None else self._position_ids(batch)
+        ids = None if self.encoder.position is None else self._position_ids(batch)
         sequence, tapped = self.encoder(
-            self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=standing
+            self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=ids
         )
         pooled = (
             first_token_states(sequence, batch.offsets) if self.pool == "first" else mean_token_states(sequence, batch)

@@ -31,12 +31,12 @@ def cross_entropy(
     `F.cross_entropy` distributes its ε over all V classes, including the label; ε · V / (V - 1) there equals ε here.
     """
     V = logits.shape[-1]
-    rows, wanted, spread = logits.reshape(-1, V), labels.reshape(-1), _torch_smoothing(smoothing, V)
+    rows, targets, spread = logits.reshape(-1, V), labels.reshape(-1), _torch_smoothing(smoothing, V)
     if logits.device.type == "cpu" and logits.requires_grad and not torch.compiler.is_compiling():
-        total: Tensor = ChunkedCrossEntropy.apply(rows, wanted, spread)  # type: ignore[no-untyped-call]
+        total: Tensor = ChunkedCrossEntropy.apply(rows, targets, spread)  # type: ignore[no-untyped-call]
     else:
         rows = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
-        total = F.cross_entropy(rows, wanted, ignore_index=IGNORE, reduction="sum", label_smoothing=spread)
+        total = F.cross_entropy(rows, targets, ignore_index=IGNORE, reduction="sum", label_smoothing=spread)
     return total, (labels != IGNORE).sum()
 
 
@@ -47,11 +47,11 @@ def linear_cross_entropy(
     """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; with 16-bit dtypes on CUDA without storing the logits."""
     dtype = _half_dtype(x, weight)
     if dtype is None and (parts := _num_eval_chunks(x, weight, bias)) > 1:
-        rows, wanted = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
+        rows, targets = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
         sums = [
             # not `linear`, which would cache packed weights for the few rows of a chunk
-            cross_entropy(F.linear(some, weight, bias), said, smoothing)[0]
-            for some, said in zip(rows, wanted, strict=True)
+            cross_entropy(F.linear(part, weight, bias), target, smoothing)[0]
+            for part, target in zip(rows, targets, strict=True)
         ]
         return torch.stack(sums).sum(), (labels != IGNORE).sum()
     if dtype is None:
@@ -66,8 +66,8 @@ def fused_linear_cross_entropy(
     """`linear_cross_entropy` in the dtype of x; gradients are computed with the logits, chunk by chunk (`_chunked_loss`)."""
     V, D = weight.shape
     learns = torch.is_grad_enabled()
-    wanted = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
-    made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), *wanted)
+    needed = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
+    made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), *needed)
     total: Tensor = made[0]
     return total, (labels != IGNORE).sum()
 
@@ -100,8 +100,8 @@ def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 def _loss_and_gradient(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor]:
     """Loss of each row and its gradient, probability minus target; 0 for ignored labels."""
     V = logits.shape[-1]
-    asked = labels != IGNORE
-    right = torch.where(asked, labels, 0)[:, None]
+    valid = labels != IGNORE
+    right = torch.where(valid, labels, 0)[:, None]
     logs = logits.to(_accumulation_dtype(logits.dtype)).log_softmax(-1)
     own = logs.gather(1, right)[:, 0]
     losses = -(1 - spread) * own - (spread / V) * logs.sum(-1) if spread else -own
@@ -109,8 +109,8 @@ def _loss_and_gradient(logits: Tensor, labels: Tensor, spread: float) -> tuple[T
     if spread:
         change -= spread / V
     change.scatter_add_(1, right, torch.full_like(right, spread - 1, dtype=change.dtype))
-    if not bool(asked.all()):
-        losses, change = losses.masked_fill_(~asked, 0.0), change.masked_fill_(~asked[:, None], 0.0)
+    if not bool(valid.all()):
+        losses, change = losses.masked_fill_(~valid, 0.0), change.masked_fill_(~valid[:, None], 0.0)
     return losses, change
 
 
@@ -138,10 +138,10 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *told: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grad_output: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors
-        once = float(told[0]) == 1.0  # the usual case in training
-        return gradient if once else gradient * told[0].to(gradient.dtype), None, None
+        once = float(grad_output[0]) == 1.0  # the usual case in training
+        return gradient if once else gradient * grad_output[0].to(gradient.dtype), None, None
 
 
 # -- fused output layer and loss for large vocabularies
@@ -232,25 +232,27 @@ _fused_op = torch.library.custom_op(
 
 @_fused_op.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, *wanted: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, *needed: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     likes = (x, weight, weight if bias is None else bias)
-    made = [like.new_empty(like.shape if asked else 0) for like, asked in zip(likes, wanted, strict=True)]
+    made = [like.new_empty(like.shape if need else 0) for like, need in zip(likes, needed, strict=True)]
     return x.new_empty((), dtype=_accumulation_dtype(x.dtype)), made[0], made[1], made[2]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # None instead of zeros as large as the weights
-    ctx.wanted = inputs[5:]
+    ctx.needed = inputs[5:]
     ctx.save_for_backward(*output[1:])
 
 
-def _backward_autograd(ctx: Any, told: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
-    if told is None or any(gradient is not None for gradient in second):
+def _backward_autograd(ctx: Any, grad_output: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad_output is None or any(gradient is not None for gradient in second):
         raise RuntimeError("The fused loss does not support second derivatives. Use cross_entropy of the logits.")
     made = [
-        (gradient.to(told.dtype) * told).to(gradient.dtype) if asked else None  # the factor is not rounded to 16 bits
-        for gradient, asked in zip(ctx.saved_tensors, ctx.wanted, strict=True)
+        (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype)
+        if need
+        else None  # the factor is not rounded to 16 bits
+        for gradient, need in zip(ctx.saved_tensors, ctx.needed, strict=True)
     ]
     return (*made, *(None,) * 5)
 

@@ -52,8 +52,8 @@ class LocalPattern:
 
     def global_positions(self) -> tuple[Tensor, Tensor] | None:
         """(B, G) positions of the global tokens and a bool mask of the entries in use; None: no global tokens."""
-        found = None if self.global_tokens is None else self.global_tokens.positions()
-        return None if found is None or found[0].shape[1] == 0 else found
+        positions = None if self.global_tokens is None else self.global_tokens.positions()
+        return None if positions is None or positions[0].shape[1] == 0 else positions
 
     def covers(self, length: int) -> bool:
         """Whether the window covers a whole row of this length, so that a local kernel saves nothing."""
@@ -71,8 +71,8 @@ class LocalPattern:
         if len(widths) != heads:
             raise ValueError(f"The window has dilations for {len(widths)} heads, but the attention has {heads}.")
         for width, run in groupby(range(heads), key=widths.__getitem__):
-            lane = list(run)
-            yield slice(lane[0], lane[-1] + 1), replace(self.window, dilation=width)
+            group = list(run)
+            yield slice(group[0], group[-1] + 1), replace(self.window, dilation=width)
 
     def valid_tokens(self, length: int) -> Tensor | None:
         """(B, length) False at padding; None: no padding."""
@@ -85,10 +85,10 @@ class LocalPattern:
         """Contiguous segments of tokens: lengths (B,) of rows, or offsets of packed documents; None: any other mask.
 
         None also if there is no `token_mask`, because rows without a mask have no lengths."""
-        found = conjuncts(self.token_mask)
-        if len(found) != 1:
+        parts = conjuncts(self.token_mask)
+        if len(parts) != 1:
             return None
-        only = found[0]
+        only = parts[0]
         if isinstance(only, PackedDocuments):
             return only.queries
         return only.valid if isinstance(only, Padding) and only.valid.ndim == 1 else None
@@ -168,13 +168,13 @@ LOCAL_KERNELS = (
 
 def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, valid: Tensor | None = None) -> Tensor:
     """x (B, L, D) with `global_rows` (B, G, D) at the global tokens, and 0 where `valid` is False."""
-    found = pattern.global_positions()
-    assert found is not None and pattern.global_tokens is not None
-    (places, there), (B, L, D), hidden = found, x.shape, pattern.global_tokens.tokens
+    marks = pattern.global_positions()
+    assert marks is not None and pattern.global_tokens is not None
+    (places, used), (B, L, D), hidden = marks, x.shape, pattern.global_tokens.tokens
     if valid is not None:
-        there, hidden = there & valid.gather(1, places), hidden | ~valid
+        used, hidden = used & valid.gather(1, places), hidden | ~valid
     flat = (torch.arange(0, B * L, L, device=x.device)[:, None] + places).flatten()
-    global_rows = torch.where(there[:, :, None], global_rows, 0.0).to(x.dtype)  # unused entries add 0
+    global_rows = torch.where(used[:, :, None], global_rows, 0.0).to(x.dtype)  # unused entries add 0
     rest = x.masked_fill(hidden[:, :, None], 0.0).view(B * L, D)
     return rest.index_add_(0, flat, global_rows.flatten(0, 1)).view(B, L, D)
 
@@ -207,17 +207,17 @@ class Chunk:
 def iter_chunks(pattern: LocalPattern, q: Tensor, spec: ChunkSpec) -> Iterator[Chunk]:
     """Chunks that cover every query once. With dilation r, the tokens of a row form r independent sequences."""
     (rows, heads, length, _), (block, room) = q.shape, spec
-    for lane, window in pattern.head_groups(heads):
+    for group, window in pattern.head_groups(heads):
         assert isinstance(window.dilation, int)
         widest = block + window.left + window.right
-        together = max(1, room // ((lane.stop - lane.start) * block * min(widest, length)))
+        together = max(1, room // ((group.stop - group.start) * block * min(widest, length)))
         for top in range(0, rows, together):
             for first in range(min(window.dilation, length)):
                 line = range(first, length, window.dilation)
                 for begin in range(0, len(line), block):
                     queries = line[begin : begin + block]
                     keys = line[max(0, begin - window.left) : begin + len(queries) + window.right]
-                    yield Chunk(slice(top, top + together), lane, _slice(queries), _slice(keys), window)
+                    yield Chunk(slice(top, top + together), group, _slice(queries), _slice(keys), window)
 
 
 def _slice(line: range) -> slice:
@@ -227,20 +227,20 @@ def _slice(line: range) -> slice:
 class _ChunkContext:
     """Tensors and cached masks shared by all chunks."""
 
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float) -> None:
-        self.q, self.k, self.v, self.pattern, self.scale = q, k, v, band, scale
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float) -> None:
+        self.q, self.k, self.v, self.pattern, self.scale = q, k, v, pattern, scale
         self.positions = torch.arange(q.shape[2], device=q.device)
         self.row_index = torch.arange(q.shape[0], device=q.device).view(-1, 1, 1, 1)
         self.head_index = self.row_index[:1]  # windows of a head group have one dilation and ignore the head
         self.mask_cache: dict[tuple[int, ...], Tensor] = {}
-        found = band.global_positions()
-        self.num_global = 0 if found is None else found[0].shape[1]
-        if found is None and q.dtype == torch.bfloat16:
+        marks = pattern.global_positions()
+        self.num_global = 0 if marks is None else marks[0].shape[1]
+        if marks is None and q.dtype == torch.bfloat16:
             # products take two thirds of the time with contiguous keys per head, which torch.cat creates if there are
             # global keys
             self.k, self.v = k.contiguous(), v.contiguous()
-        if found is not None:
-            self.global_positions, self.global_valid = (x[:, None, None] for x in found)
+        if marks is not None:
+            self.global_positions, self.global_valid = (x[:, None, None] for x in marks)
             self.global_index = self.global_positions[:, :, 0, :, None]  # (B, 1, G, 1)
             self.global_k, self.global_v = self.gather_global(k), self.gather_global(v)
 
@@ -252,23 +252,23 @@ class _ChunkContext:
         """Add the gradients of the global tokens to x at their positions."""
         x.scatter_add_(2, self.global_index.expand_as(gradient), gradient.to(x.dtype))
 
-    def additive_mask(self, piece: Chunk) -> tuple[Tensor, Tensor | None]:
+    def additive_mask(self, chunk: Chunk) -> tuple[Tensor, Tensor | None]:
         """(R or 1, 1, C, K) mask to add to the scores, 0 or the lowest number; and queries without any key (None: none)."""
-        q, k = self.positions[piece.queries].view(1, 1, -1, 1), self.positions[piece.keys].view(1, 1, 1, -1)
+        q, k = self.positions[chunk.queries].view(1, 1, -1, 1), self.positions[chunk.keys].view(1, 1, 1, -1)
         rest = (
             None
             if self.pattern.token_mask is None
-            else self.pattern.token_mask(self.row_index[piece.rows], self.head_index, q, k)
+            else self.pattern.token_mask(self.row_index[chunk.rows], self.head_index, q, k)
         )
         if rest is not None and _all_true(rest):
             rest = None  # no padding and no other document in this chunk
-        far, sizes = self.global_mask(piece, q) if self.num_global else None, (q.shape[2], k.shape[3])
-        usual = rest is None and (far is None or _all_true(far == self.global_valid[piece.rows]))
-        steps = (piece.queries.start - piece.keys.start) // piece.keys.step
-        form = (piece.rows.start if self.num_global else -1, steps, *sizes)  # for any dilation: counted in steps
+        far, sizes = self.global_mask(chunk, q) if self.num_global else None, (q.shape[2], k.shape[3])
+        usual = rest is None and (far is None or _all_true(far == self.global_valid[chunk.rows]))
+        steps = (chunk.queries.start - chunk.keys.start) // chunk.keys.step
+        form = (chunk.rows.start if self.num_global else -1, steps, *sizes)  # for any dilation: counted in steps
         if usual and form in self.mask_cache:
             return self.mask_cache[form], None
-        may = piece.window(self.row_index[:1], self.head_index, q, k)
+        may = chunk.window(self.row_index[:1], self.head_index, q, k)
         if rest is not None:
             may = may & rest
         if far is not None:
@@ -281,26 +281,26 @@ class _ChunkContext:
             self.mask_cache[form] = added
         return added, None if rest is None else ~may.any(-1, keepdim=True)
 
-    def global_mask(self, piece: Chunk, q: Tensor) -> Tensor:
+    def global_mask(self, chunk: Chunk, q: Tensor) -> Tensor:
         """(R, 1, C, G) global tokens outside the window of a query: no key occurs twice in the softmax."""
-        row, places = self.row_index[piece.rows], self.global_positions[piece.rows]
-        may = self.global_valid[piece.rows] & ~piece.window(row, self.head_index, q, places)
+        row, places = self.row_index[chunk.rows], self.global_positions[chunk.rows]
+        may = self.global_valid[chunk.rows] & ~chunk.window(row, self.head_index, q, places)
         return (
             may if self.pattern.token_mask is None else may & self.pattern.token_mask(row, self.head_index, q, places)
         )
 
-    def chunk_qkv(self, piece: Chunk) -> tuple[Tensor, Tensor, Tensor]:
+    def chunk_qkv(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, and keys and values of a chunk, global tokens first: each (R · H, …, d)."""
-        some = piece.rows, piece.heads
-        q, k, v = self.q[*some, piece.queries], self.k[*some, piece.keys], self.v[*some, piece.keys]
+        some = chunk.rows, chunk.heads
+        q, k, v = self.q[*some, chunk.queries], self.k[*some, chunk.keys], self.v[*some, chunk.keys]
         if self.num_global:
             k, v = torch.cat((self.global_k[some], k), 2), torch.cat((self.global_v[some], v), 2)
         return (q * self.scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
 
-    def weights(self, piece: Chunk, q: Tensor, k: Tensor) -> Tensor:
+    def weights(self, chunk: Chunk, q: Tensor, k: Tensor) -> Tensor:
         """softmax(q kᵀ) of a chunk, (R · H, C, K); q is already scaled."""
-        added, empty = self.additive_mask(piece)
-        heads = piece.heads.stop - piece.heads.start
+        added, empty = self.additive_mask(chunk)
+        heads = chunk.heads.stop - chunk.heads.start
         if added.shape[0] > 1:
             added = added.expand(-1, heads, -1, -1).flatten(0, 1)
         weights = torch.baddbmm(added.view(-1, *added.shape[-2:]), q, k.transpose(1, 2)).softmax(-1)
@@ -336,18 +336,18 @@ def default_chunk_spec(q: Tensor) -> ChunkSpec:
 class _ChunkedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, scale: float, dropout: float, cut: ChunkSpec
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float, spec: ChunkSpec
     ) -> Tensor:
         seed = int(torch.randint(2**62, ())) if dropout else 0
         ctx.save_for_backward(q, k, v)
-        ctx.told = band, scale, dropout, cut, seed
-        whole, out = _ChunkContext(q, k, v, band, scale), empty_transposed(v)
-        for number, piece in enumerate(iter_chunks(band, q, cut)):
-            queries, keys, values = whole.chunk_qkv(piece)
-            weights = whole.weights(piece, queries, keys)
+        ctx.settings = pattern, scale, dropout, spec, seed
+        context, out = _ChunkContext(q, k, v, pattern, scale), empty_transposed(v)
+        for number, chunk in enumerate(iter_chunks(pattern, q, spec)):
+            queries, keys, values = context.chunk_qkv(chunk)
+            weights = context.weights(chunk, queries, keys)
             if dropout:
                 weights *= _dropout_mask(weights, dropout, seed + number)
-            part = out[piece.rows, piece.heads, piece.queries]
+            part = out[chunk.rows, chunk.heads, chunk.queries]
             part.copy_((weights @ values).view(part.shape))
         return out
 
@@ -355,30 +355,34 @@ class _ChunkedAttention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         q, k, v = ctx.saved_tensors
-        band, scale, dropout, cut, seed = ctx.told
-        whole, dq = _ChunkContext(q, k, v, band, scale), empty_transposed(q)
+        pattern, scale, dropout, spec, seed = ctx.settings
+        context, dq = _ChunkContext(q, k, v, pattern, scale), empty_transposed(q)
         sums = [empty_transposed(x).zero_() for x in (k, v)]
         wide = torch.promote_types(q.dtype, torch.float32)  # global tokens sum many small gradients
-        far = [torch.zeros_like(x, dtype=wide) for x in (whole.global_k, whole.global_v)] if whole.num_global else []
-        for number, piece in enumerate(iter_chunks(band, q, cut)):
-            queries, keys, values = whole.chunk_qkv(piece)
-            told = gradient[piece.rows, piece.heads, piece.queries].flatten(0, 1)
-            weights = whole.weights(piece, queries, keys)
-            d_weights, used = told @ values.transpose(1, 2), weights
+        far = (
+            [torch.zeros_like(x, dtype=wide) for x in (context.global_k, context.global_v)]
+            if context.num_global
+            else []
+        )
+        for number, chunk in enumerate(iter_chunks(pattern, q, spec)):
+            queries, keys, values = context.chunk_qkv(chunk)
+            grad_out = gradient[chunk.rows, chunk.heads, chunk.queries].flatten(0, 1)
+            weights = context.weights(chunk, queries, keys)
+            d_weights, used = grad_out @ values.transpose(1, 2), weights
             if dropout:
                 kept = _dropout_mask(weights, dropout, seed + number)
                 d_weights, used = d_weights.mul_(kept), weights * kept
-            d_values = used.transpose(1, 2) @ told
+            d_values = used.transpose(1, 2) @ grad_out
             d_scores = capabilities.softmax_backward(d_weights, weights)
-            part = dq[piece.rows, piece.heads, piece.queries]
+            part = dq[chunk.rows, chunk.heads, chunk.queries]
             part.copy_((d_scores @ keys).view(part.shape)).mul_(scale)
-            for n, found in enumerate((d_scores.transpose(1, 2) @ queries, d_values)):
-                found = found.view(part.shape[0], part.shape[1], *found.shape[1:])
-                sums[n][piece.rows, piece.heads, piece.keys] += found[:, :, whole.num_global :]
+            for n, added in enumerate((d_scores.transpose(1, 2) @ queries, d_values)):
+                added = added.view(part.shape[0], part.shape[1], *added.shape[1:])
+                sums[n][chunk.rows, chunk.heads, chunk.keys] += added[:, :, context.num_global :]
                 if far:
-                    far[n][piece.rows, piece.heads] += found[:, :, : whole.num_global]
-        for x, found in zip(sums, far, strict=False):
-            whole.scatter_add_global_(x, found)
+                    far[n][chunk.rows, chunk.heads] += added[:, :, : context.num_global]
+        for x, added in zip(sums, far, strict=False):
+            context.scatter_add_global_(x, added)
         return dq, *sums, None, None, None, None
 
 
@@ -398,105 +402,109 @@ def chunked_attention(
 
 # -- attention that also returns its weights
 #
-# Row l of a band (B, H, L, W) has one column for each key from l - left to l + right, in steps of the dilation. Columns
+# Row l of the weights (B, H, L, W) has one column for each key from l - left to l + right, in steps of the dilation. Columns
 # outside the sequence are 0. Weights stay in the autograd graph, for gradient-based attribution.
 
 RECORDING_CHUNK_SPEC = ChunkSpec(256, 2**22)
 
 
-def _window_keys(piece: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
+def _window_keys(chunk: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
     """(C, W) the key index within the chunk for each window column of each query, and whether the key exists."""
-    step = piece.keys.step
-    first = (piece.queries.start - piece.keys.start) // step - piece.window.left
-    queries, keys = (len(range(x.start, x.stop, step)) for x in (piece.queries, piece.keys))
-    wide = torch.arange(piece.window.left + piece.window.right + 1, device=device)
+    step = chunk.keys.step
+    first = (chunk.queries.start - chunk.keys.start) // step - chunk.window.left
+    queries, keys = (len(range(x.start, x.stop, step)) for x in (chunk.queries, chunk.keys))
+    wide = torch.arange(chunk.window.left + chunk.window.right + 1, device=device)
     at = torch.arange(first, first + queries, device=device)[:, None] + wide
     return at.clamp(0, keys - 1), (at >= 0) & (at < keys)
 
 
-def _iter_windows(band: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
+def _iter_windows(pattern: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
     """Index of the queries, index of the keys, and window columns of each chunk."""
-    for piece in iter_chunks(band, x, RECORDING_CHUNK_SPEC):
-        here, there = ((piece.rows, piece.heads, side) for side in (piece.queries, piece.keys))
-        yield here, there, *_window_keys(piece, x.device)
+    for chunk in iter_chunks(pattern, x, RECORDING_CHUNK_SPEC):
+        at_queries, at_keys = ((chunk.rows, chunk.heads, side) for side in (chunk.queries, chunk.keys))
+        yield at_queries, at_keys, *_window_keys(chunk, x.device)
 
 
 def _to_dense(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
-    """Scatter (…, C, W) of a band to (…, C, K), each window column to the column of its key."""
+    """Scatter (…, C, W) of window columns to (…, C, K), each window column to the column of its key."""
     room = part.new_zeros(*part.shape[:-1], keys)
     return room.scatter_add_(-1, columns.expand_as(part), torch.where(inside, part, 0.0))
 
 
-def _band_scores(q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
+def _band_scores(q: Tensor, k: Tensor, pattern: LocalPattern) -> Tensor:
     """q · k for every column of every window, (B, H, L, W)."""
-    scores = q.new_empty(*q.shape[:3], band.window.left + band.window.right + 1)
-    for here, there, columns, inside in _iter_windows(band, q):
-        square = q[here] @ k[there].transpose(-2, -1)
-        scores[here] = torch.where(inside, square.gather(-1, columns.expand(*square.shape[:3], -1)), 0.0)
+    scores = q.new_empty(*q.shape[:3], pattern.window.left + pattern.window.right + 1)
+    for at_queries, at_keys, columns, inside in _iter_windows(pattern, q):
+        square = q[at_queries] @ k[at_keys].transpose(-2, -1)
+        scores[at_queries] = torch.where(inside, square.gather(-1, columns.expand(*square.shape[:3], -1)), 0.0)
     return scores
 
 
-def _band_matmul(weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
+def _band_matmul(weights: Tensor, v: Tensor, pattern: LocalPattern) -> Tensor:
     """Σ weight · value over the columns of every window."""
     mixed = empty_transposed(v)
-    for here, there, columns, inside in _iter_windows(band, v):
-        values = v[there]
-        mixed[here] = _to_dense(weights[here], columns, inside, values.shape[-2]) @ values
+    for at_queries, at_keys, columns, inside in _iter_windows(pattern, v):
+        values = v[at_keys]
+        mixed[at_queries] = _to_dense(weights[at_queries], columns, inside, values.shape[-2]) @ values
     return mixed
 
 
-def _band_matmul_transposed(weights: Tensor, x: Tensor, band: LocalPattern) -> Tensor:
+def _band_matmul_transposed(weights: Tensor, x: Tensor, pattern: LocalPattern) -> Tensor:
     """The transpose of `_band_matmul`: for each key, Σ weight · x over the queries whose windows contain the key."""
     total = empty_transposed(x).zero_()
-    for here, there, columns, inside in _iter_windows(band, x):
-        square = _to_dense(weights[here], columns, inside, total[there].shape[-2])
-        total[there] += square.transpose(-2, -1) @ x[here]
+    for at_queries, at_keys, columns, inside in _iter_windows(pattern, x):
+        square = _to_dense(weights[at_queries], columns, inside, total[at_keys].shape[-2])
+        total[at_keys] += square.transpose(-2, -1) @ x[at_queries]
     return total
 
 
 class _BandScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, band: LocalPattern) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, pattern: LocalPattern) -> Tensor:
         ctx.save_for_backward(q, k)
-        ctx.band = band
-        return _band_scores(q, k, band)
+        ctx.pattern = pattern
+        return _band_scores(q, k, pattern)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
         q, k = ctx.saved_tensors
-        return _band_matmul(told, k, ctx.band), _band_matmul_transposed(told, q, ctx.band), None
+        return _band_matmul(grad_out, k, ctx.pattern), _band_matmul_transposed(grad_out, q, ctx.pattern), None
 
 
 class _BandMatmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, v: Tensor, band: LocalPattern) -> Tensor:
+    def forward(ctx: Any, weights: Tensor, v: Tensor, pattern: LocalPattern) -> Tensor:
         ctx.save_for_backward(weights, v)
-        ctx.band = band
-        return _band_matmul(weights, v, band)
+        ctx.pattern = pattern
+        return _band_matmul(weights, v, pattern)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, told: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
         weights, v = ctx.saved_tensors
-        return _band_scores(told, v, ctx.band), _band_matmul_transposed(weights, told, ctx.band), None
+        return _band_scores(grad_out, v, ctx.pattern), _band_matmul_transposed(weights, grad_out, ctx.pattern), None
 
 
-def _key_index(band: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
+def _key_index(pattern: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
     """(1, H or 1, L, W) key position of each window column; positions outside the sequence are included."""
     at, keys = torch.arange(length, device=device)[:, None], []
-    wide = torch.arange(-band.window.left, band.window.right + 1, device=device)
-    for lane, window in band.head_groups(heads):
+    wide = torch.arange(-pattern.window.left, pattern.window.right + 1, device=device)
+    for group, window in pattern.head_groups(heads):
         assert isinstance(window.dilation, int)
-        keys.append((at + wide * window.dilation).expand(lane.stop - lane.start, -1, -1))
+        keys.append((at + wide * window.dilation).expand(group.stop - group.start, -1, -1))
     return (torch.cat(keys) if len(keys) > 1 else keys[0][:1])[None]
 
 
 def _visible_keys(
-    band: LocalPattern, rows: int, heads: int, length: int, device: torch.device
+    pattern: LocalPattern, rows: int, heads: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Key positions of all columns (global tokens first, -1: no key), and a bool mask of the keys to attend to."""
-    keys, found, real = _key_index(band, heads, length, device), band.global_positions(), band.valid_tokens(length)
+    keys, marks, real = (
+        _key_index(pattern, heads, length, device),
+        pattern.global_positions(),
+        pattern.valid_tokens(length),
+    )
     b, h = (
         torch.arange(rows, device=device).view(-1, 1, 1, 1),
         torch.arange(keys.shape[1], device=device).view(1, -1, 1, 1),
@@ -504,18 +512,20 @@ def _visible_keys(
     q = torch.arange(length, device=device).view(1, 1, -1, 1)
 
     def together(k: Tensor) -> Tensor | bool:
-        return True if band.token_mask is None else band.token_mask(b, h, q, k)
+        return True if pattern.token_mask is None else pattern.token_mask(b, h, q, k)
 
     inside = (keys >= 0) & (keys < length)
     may, keys = inside & together(keys.clamp(0, length - 1)), torch.where(inside, keys, -1)
-    if found is not None:
-        places, there = (x[:, None, None] for x in found)
-        besides = there & ~band.window(b, h, q, places) & together(places)
+    if marks is not None:
+        places, used = (x[:, None, None] for x in marks)
+        besides = used & ~pattern.window(b, h, q, places) & together(places)
         sizes = rows, keys.shape[1], length
         may = torch.cat([x.expand(*sizes, -1) for x in (besides, may)], -1)
-        keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(there, places, -1), keys)], -1)
-        assert band.global_tokens is not None
-        may = may & ~band.global_tokens.tokens[:, None, :, None]  # global queries are computed by a separate attention
+        keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(used, places, -1), keys)], -1)
+        assert pattern.global_tokens is not None
+        may = (
+            may & ~pattern.global_tokens.tokens[:, None, :, None]
+        )  # global queries are computed by a separate attention
     if real is not None:
         may = may & real[:, None, :, None]
     return keys.int(), may
@@ -532,17 +542,17 @@ def local_attention_with_weights(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention output (B, H, L, e) over the window and the global tokens, weights (B, H, L, G + W), and key positions
     (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
-    found, (_, heads, length, _) = pattern.global_positions(), q.shape
+    marks, (_, heads, length, _) = pattern.global_positions(), q.shape
     scores = _BandScores.apply(q * scale, k, pattern)  # type: ignore[no-untyped-call]
     keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)
-    marked = 0 if found is None else found[0].shape[1]
-    if found is not None:
-        index = found[0][:, None, :, None].expand(-1, heads, -1, -1)
+    num_global = 0 if marks is None else marks[0].shape[1]
+    if marks is not None:
+        index = marks[0][:, None, :, None].expand(-1, heads, -1, -1)
         far_k, far_v = (x.gather(2, index.expand(-1, -1, -1, x.shape[3])) for x in (k, v))
         scores = torch.cat(((q * scale) @ far_k.transpose(2, 3), scores), -1)
     weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0).to(v.dtype)
     if record is not None:
         weights = record(weights, keys)
     used = F.dropout(weights, dropout, training=dropout > 0.0)
-    mixed = _BandMatmul.apply(used[..., marked:], v, pattern)  # type: ignore[no-untyped-call]
-    return mixed if found is None else mixed + used[..., :marked] @ far_v, weights, keys
+    mixed = _BandMatmul.apply(used[..., num_global:], v, pattern)  # type: ignore[no-untyped-call]
+    return mixed if marks is None else mixed + used[..., :num_global] @ far_v, weights, keys

@@ -49,12 +49,12 @@ def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, layout: SegmentLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output (T, H, d), log-sum-exp (H, T), and the random state of dropout."""
-    found = capabilities.flash_forward(
+    result = capabilities.flash_forward(
         q, k, v, layout.starts, layout.starts, layout.max_length, layout.max_length, dropout, False, False, scale=scale,
         window_size_left=layout.left, window_size_right=layout.right,
     )  # fmt: skip
-    chance = found[2] if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
-    return found[0], found[1], chance
+    chance = result[2] if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
+    return result[0], result[1], chance
 
 
 def flash_backward(
@@ -130,10 +130,10 @@ class GlobalKeys:
 
 def make_global_keys(pattern: LocalPattern, starts: Tensor, length: int) -> GlobalKeys | None:
     """Global keys of a flattened batch with segments that begin at `starts`; None: no global tokens."""
-    found = pattern.global_positions()
-    if found is None:
+    marks = pattern.global_positions()
+    if marks is None:
         return None
-    places, there = found
+    places, there = marks
     begins = _row_offsets(places, length)
     stretch = torch.searchsorted(starts, (begins + places).to(starts.dtype), right=True).clamp(max=len(starts) - 1)
     first, stop = (starts[at] - begins for at in (stretch - 1, stretch))
@@ -223,8 +223,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     at, gradient, mixed = SegmentLayout(starts, longest, left, right), gradient.contiguous(), out.flatten(0, 1)
     rows = gradient.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-    found = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
-    dq, dk, dv = (x.contiguous().view(q.shape) for x in found)
+    gradients = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
+    dq, dk, dv = (x.contiguous().view(q.shape) for x in gradients)
     if places is not None and bounds is not None:
         left_over = kept if dropout else None
         _global_backend(q).add_global_gradients_(
@@ -256,8 +256,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, places: Tensor | None, *more: Any) -> tup
 
 
 @_backward_op.register_fake
-def _(gradient: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(x.shape) for x in given[:3])
+def _(gradient: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in inputs[:3])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -280,6 +280,6 @@ def flash_local_attention(
     at = segment_layout(pattern, rows, length, q.device)
     marks = None if at.max_length <= min(at.left, at.right) + 1 else make_global_keys(pattern, at.starts, length)
     seen = (None, None) if marks is None else (marks.positions, marks.bounds)
-    given = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    mixed: Tensor = _forward_op(*given, *seen, *at, scale, dropout)[0]
+    by_token = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    mixed: Tensor = _forward_op(*by_token, *seen, *at, scale, dropout)[0]
     return mixed.transpose(1, 2)
