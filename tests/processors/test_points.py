@@ -382,7 +382,7 @@ def test_votes_are_the_mean_of_the_predictions() -> None:
             counts[place] += 1
     np.testing.assert_array_equal(votes.counts, counts)
     np.testing.assert_allclose(votes.probabilities(), right / counts[:, None], rtol=1e-6)
-    np.testing.assert_array_equal(votes.labels(), (right / counts[:, None]).argmax(axis=1))
+    np.testing.assert_array_equal(votes.sums.argmax(axis=1), (right / counts[:, None]).argmax(axis=1))
 
 
 def test_every_point_of_a_scene_has_the_prediction_of_its_voxel() -> None:
@@ -397,12 +397,12 @@ def test_every_point_of_a_scene_has_the_prediction_of_its_voxel() -> None:
         assert made.colors is not None
         np.testing.assert_allclose(x[:, 3:], made.colors[found.point_indices[chosen]] / 255, atol=1e-7)
         votes.add(chosen, np.eye(5)[truth[chosen]])
-    said = votes.labels(found.voxel_index)
+    said = votes.sums.argmax(axis=1)[found.voxel_index]
     assert said.shape == (3000,) and votes.counts.min() >= 1
     keep, cell = thinned_plainly(made.coordinates, 0.3)
     np.testing.assert_array_equal(found.point_indices, keep)
     np.testing.assert_array_equal(said, truth[cell])
-    assert votes.probabilities(found.voxel_index).shape == (3000, 5)
+    assert votes.probabilities()[found.voxel_index].shape == (3000, 5)
 
 
 def test_tilts_flips_and_scales_match_their_names() -> None:

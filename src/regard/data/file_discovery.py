@@ -43,14 +43,16 @@ class FoundFile:
         return os.path.splitext(self.name)[0]
 
 
-def walk_files(folder: str, suffixes: Sequence[str], what: str = "image") -> Iterator[FoundFile]:
-    """Yield every file, also files that do not match. A hidden folder is one entry. Links to a parent folder are skipped."""
-    yield from _walk_folder(folder, (), suffixes, what, ())
-
-
-def _walk_folder(
-    folder: str, parts: tuple[str, ...], endings: Sequence[str], what: str, above: tuple[tuple[int, int], ...]
+def walk_files(
+    folder: str,
+    suffixes: Sequence[str],
+    what: str = "image",
+    parts: tuple[str, ...] = (),
+    above: tuple[tuple[int, int], ...] = (),
 ) -> Iterator[FoundFile]:
+    """Yield every file, also files that do not match. A hidden folder is one entry. Links to a parent folder are skipped.
+
+    `parts` and `above` are the relative path and the parent folders of a subfolder."""
     try:
         own = os.stat(folder)
         names = sorted(os.listdir(folder))
@@ -64,10 +66,10 @@ def _walk_folder(
         if name.startswith(".") or name in SYSTEM_FILES:
             yield FoundFile(path, way, False, f"hidden: {'/'.join(way)}")
         elif os.path.isdir(path):
-            yield from _walk_folder(path, way, endings, what, (*above, here))
+            yield from walk_files(path, suffixes, what, way, (*above, here))
         elif name in CLASS_FILES:
             continue
-        elif name.lower().endswith(tuple(endings)) and name.lower() not in README_FILES:
+        elif name.lower().endswith(tuple(suffixes)) and name.lower() not in README_FILES:
             yield FoundFile(path, way, True)
         else:
             article = "an" if what[0] in "aeiou" else "a"

@@ -320,28 +320,17 @@ class VoteAccumulator:
     """Sums of the class probabilities of each point over all parts."""
 
     def __init__(self, num_points: int, num_classes: int) -> None:
-        self._sums = np.zeros((num_points, num_classes), dtype=np.float64)
-        self._counts = np.zeros(num_points, dtype=np.int64)
+        self.sums = np.zeros((num_points, num_classes), dtype=np.float64)
+        self.counts: Indices = np.zeros(num_points, dtype=np.int64)
 
     def add(self, indices: Indices, probabilities: NDArray[Any]) -> None:
         """Add (n, classes) probabilities for n distinct points."""
-        self._sums[indices] += probabilities
-        self._counts[indices] += 1
+        self.sums[indices] += probabilities
+        self.counts[indices] += 1
 
-    @property
-    def counts(self) -> Indices:
-        """(M,) number of predictions per point."""
-        return self._counts
-
-    def probabilities(self, voxel_index: Indices | None = None) -> NDArray[np.float32]:
-        """(M, classes) average probabilities; with `voxel_index`, (N, classes) for all points of the point cloud."""
-        mean = (self._sums / np.maximum(self._counts, 1)[:, None]).astype(np.float32)
-        return mean if voxel_index is None else mean[voxel_index]
-
-    def labels(self, voxel_index: Indices | None = None) -> Indices:
-        """(M,) most likely class per point; with `voxel_index`, (N,) for all points of the point cloud."""
-        best = self._sums.argmax(axis=1)
-        return best if voxel_index is None else best[voxel_index]
+    def probabilities(self) -> NDArray[np.float32]:
+        """(M, classes) average probabilities of each point."""
+        return (self.sums / np.maximum(self.counts, 1)[:, None]).astype(np.float32)
 
 
 # -- augmentation of rows; a change of one augmentation other than point dropout keeps the random values of the others

@@ -185,7 +185,8 @@ class PointSegmentation(PointCloudTask):
                 found.block_indices[some], np.split(chances, offsets.starts[1:-1].numpy()), strict=True
             ):
                 votes.add(chosen, own)
-        return votes.labels(found.voxel_index), votes.probabilities(found.voxel_index).max(1)
+        labels, probabilities = votes.sums.argmax(axis=1), votes.probabilities().max(1)
+        return labels[found.voxel_index], probabilities[found.voxel_index]
 
     def _make_prediction(self, model: ModelProtocol, cloud: PointCloud, item: Any = None) -> Prediction:
         labels = model.spec.labels

@@ -439,8 +439,18 @@ def read_obj(content: bytes) -> RawCloud:
         if words[:1] == ["v"]:
             vertices.append((line, " ".join(words[1:])))
         elif words[:1] == ["f"]:
-            corners += [_vertex_index(word, len(vertices), line) for word in words[1:]]
             counts.append(len(words) - 1)
+            for word in words[1:]:  # a corner is `7`, `7/2`, `7//3` or `7/2/3`
+                try:
+                    number = int(word.partition("/")[0])
+                except ValueError as error:
+                    problem = f"invalid face corner '{word[:40]}'."
+                    raise FileFormatError(problem, "Expected a vertex index, as in 7/2/3.", line) from error
+                if number == 0 or number < -len(vertices):
+                    known = f"the lines above define {len(vertices):,} vertices (counted from 1)"
+                    raise FileFormatError(f"a face refers to vertex {number}, but {known}.", line=line)
+                # negative indices count back from the last vertex
+                corners.append(number - 1 if number > 0 else len(vertices) + number)
     if not vertices:
         raise FileFormatError("the file contains no vertices.", "Expected lines 'v x y z'.")
     # six numbers for every vertex are coordinates and a color; a fourth number is a weight
@@ -448,21 +458,6 @@ def read_obj(content: bytes) -> RawCloud:
     table = _parse_vertices(vertices, width, "per vertex")
     faces = triangulate(np.array(counts, np.int64), np.array(corners, np.int64), len(vertices))
     return RawCloud(table[:, :3], table[:, 3:] if width == 6 else None, faces=faces if len(faces) else None)
-
-
-def _vertex_index(word: str, num_vertices: int, line: int) -> int:
-    """Vertex index from 0 of a corner `7`, `7/2`, `7//3` or `7/2/3`; negative indices count back from the last vertex."""
-    try:
-        number = int(word.partition("/")[0])
-    except ValueError as error:
-        problem = f"invalid face corner '{word[:40]}'."
-        raise FileFormatError(problem, "Expected a vertex index, as in 7/2/3.", line) from error
-    if number == 0 or number < -num_vertices:
-        problem = (
-            f"a face refers to vertex {number}, but the lines above define {num_vertices:,} vertices (counted from 1)."
-        )
-        raise FileFormatError(problem, line=line)
-    return number - 1 if number > 0 else num_vertices + number
 
 
 # -- STL

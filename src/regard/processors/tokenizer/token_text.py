@@ -8,7 +8,7 @@ import json
 import unicodedata
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders
@@ -131,7 +131,7 @@ class StreamDecoder:
         if isinstance(stop, str) or not all(stop):
             raise SettingError("Stop strings must be a list of non-empty strings.")
         self._text, self._stop_strings = text, tuple(stop)
-        self._detokenizer: _Detokenizer
+        self._detokenizer: _ByteDetokenizer | _WordDetokenizer | _WindowDetokenizer
         if text.token_format.is_byte_level:
             self._detokenizer = _ByteDetokenizer(text, strip=text.token_format is TokenFormat.PREFIXED_BYTES)
         elif text.token_format in (TokenFormat.CHARACTERS, TokenFormat.WORD_SUFFIX):
@@ -178,13 +178,6 @@ class StreamDecoder:
             place for place in places if any(stop.startswith(self._pending[place:]) for stop in self._stop_strings)
         )
         return next(begun, len(self._pending))
-
-
-class _Detokenizer(Protocol):
-    """Incremental conversion of tokens to text, ignoring stop strings."""
-
-    def add(self, token: int) -> str: ...
-    def end(self) -> str: ...
 
 
 class _ByteDetokenizer:
