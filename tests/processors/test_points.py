@@ -198,15 +198,21 @@ def test_a_wrong_file_of_it_is_refused(text: str | None, said: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "how",
+    "kind, settings",
     [
-        {"count": -1}, {"voxel": -0.1}, {"voxel": float("nan")}, {"block": 1.0}, {"features": ("normals", "colors")},
-        {"features": ("heat",)}, {"frame": "floor", "block": 0.1, "voxel": 0.2}, {"up": "w"}, {"frame": "none"},
+        *((PointProcessor, values) for values in (
+            {"count": -1}, {"voxel": -0.1}, {"voxel": float("nan")}, {"block": 1.0}, {"features": ("normals", "colors")},
+            {"features": ("heat",)}, {"frame": "floor", "block": 0.1, "voxel": 0.2}, {"up": "w"}, {"frame": "none"},
+        )),
+        *((PointAugment, values) for values in (
+            {"rotate": "left"}, {"scale": (2.0, 1.0)}, {"scale": (0.0, 1.0)}, {"scale": (1.0,)}, {"shift": -1},
+            {"point_dropout": 1.0},
+        )),
     ],
 )  # fmt: skip
-def test_invalid_settings_are_refused(how: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(kind: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
-        PointProcessor(**how)
+        kind(**settings)
 
 
 # -- augmentation
@@ -296,22 +302,6 @@ def test_disabled_augmentations_do_not_change_the_others() -> None:
     assert np.ptp(both - turned, axis=0).max() < 1e-5 and np.abs(both - turned).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"rotate": "left"},
-        {"scale": (2.0, 1.0)},
-        {"scale": (0.0, 1.0)},
-        {"scale": (1.0,)},
-        {"shift": -1},
-        {"point_dropout": 1.0},
-    ],
-)
-def test_invalid_augmentations_are_refused(how: dict[str, Any]) -> None:
-    with pytest.raises(SettingError):
-        PointAugment(**how)
-
-
 # -- blocks and votes
 
 
@@ -355,11 +345,8 @@ def test_a_whole_point_cloud_is_divided_evenly_and_each_point_once() -> None:
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(1000))
     for piece in found:  # each piece is an even sample of the whole: its thirds have equal counts
         assert np.histogram(piece, bins=3, range=(0, 1000))[0].min() > 55
-    assert (
-        len(scene_block_indices(cloud(300).coordinates, PointProcessor(300)))
-        == 1
-        == len(scene_block_indices(cloud(1000).coordinates, PointProcessor(0)))
-    )
+    for many, limit in ((300, 300), (1000, 0)):
+        assert len(scene_block_indices(cloud(many).coordinates, PointProcessor(limit))) == 1
     assert scene_block_indices(cloud(1).coordinates[:0], PointProcessor(300)) == []
 
 
@@ -421,9 +408,8 @@ def test_tilts_flips_and_scales_match_their_names() -> None:
     stretched = np.stack([augment_points(x, generator(n), PointAugment(stretch=0.25)) for n in range(500)])
     assert not (stretched * (1 - x)).any()
     factors = stretched.diagonal(axis1=1, axis2=2)
-    assert (
-        0.8 <= factors.min() < 0.82 and 1.23 < factors.max() <= 1.25 and np.abs(np.corrcoef(factors.T) - x).max() < 0.15
-    )
+    assert 0.8 <= factors.min() < 0.82 and 1.23 < factors.max() <= 1.25
+    assert np.abs(np.corrcoef(factors.T) - x).max() < 0.15
 
 
 def test_normals_of_scaled_surfaces_stay_perpendicular() -> None:
