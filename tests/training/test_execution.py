@@ -20,14 +20,49 @@ from regard.types import Batch, Offsets
 from tiny import TINY, collate, tiny
 
 
-class Watch:
-    """Clock that advances by the duration of a step in the current mode."""
+def made(
+    model: Any, settings: TrainSettings | None = None, static_shape: bool = True, bucketed: bool = False
+) -> ForwardBackward:
+    """Forward and backward pass of a translation model on the CPU."""
+    loss = LossModule(model, Translate(), LossWeights(0.1))
+    settings = settings or TrainSettings()
+    return ForwardBackward(loss, settings, torch.device("cpu"), ProcessGroup(), static_shape, bucketed)
 
-    def __init__(self, compute: Any, seconds: dict[str, float]) -> None:
-        self.compute, self.seconds, self.now = compute, seconds, 0.0
 
-    def perf_counter(self) -> float:
-        return self.now
+def close(ours: list[torch.Tensor], right: list[torch.Tensor], rtol: float = 1e-12, atol: float = 0.0) -> bool:
+    return all(torch.allclose(a, b, rtol=rtol, atol=atol) for a, b in zip(ours, right, strict=True))
+
+
+class Replay:
+    """Substitute for a CUDA graph: repeats the computation and writes the results into the captured tensors."""
+
+    def __init__(self, work: Any, result: Any) -> None:
+        self.work, self.result, self.count = work, result, 0
+
+    def replay(self) -> None:
+        self.count += 1
+        for there, here in zip(self.result, self.work(), strict=True):
+            there.copy_(here)
+
+    def pool(self) -> Any:
+        return "pool"
+
+
+def simulate_capture(monkeypatch: pytest.MonkeyPatch, fails_at: int = 0, error: Any = RuntimeError) -> list[Any]:
+    """Replace CUDA graph capture, including its warmup, by `Replay`; returns the memory pools of all captures. The
+    capture with the number `fails_at` fails after its warmup, and with a negative number every capture."""
+    pools: list[Any] = []
+
+    def record(work: Any, device: Any, pool: Any = None) -> Any:
+        pools.append(pool)
+        work()
+        result = tuple(part.clone() for part in work())
+        if fails_at < 0 or len(pools) == fails_at:
+            raise error("cannot be recorded")
+        return Replay(work, result), result
+
+    monkeypatch.setattr("regard.training.execution.capture", record)
+    return pools
 
 
 def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: int, known: str = "", **more: Any) -> Any:
@@ -46,7 +81,7 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
         compute.num_shapes = 0
 
     compute.set_mode = take
-    clock = Watch(compute, seconds)
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
     monkeypatch.setattr(ways, "time", clock)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     said: list[str] = []
@@ -102,13 +137,7 @@ def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: p
         assert chosen == ["plain"] and not chooser.tuning
         assert len(said) == (asked == "on") and "failed" not in "".join(said)
     model = tiny("rnnsearch")
-    compute = ForwardBackward(
-        LossModule(model, Translate(), LossWeights()),
-        TrainSettings(),
-        torch.device("cpu"),
-        ProcessGroup(),
-        static_shape=False,
-    )
+    compute = made(model, static_shape=False)
     assert not compute.can_compile
     body = build(PRESETS["point-tiny"].config)  # point clouds of one size gain from compilation, others do not
     for steady in (True, False):
@@ -133,13 +162,7 @@ def test_a_mode_that_fails_is_reported_and_the_step_is_computed_plainly(monkeypa
     settings = TrainSettings(precision="float32", compile="on")
 
     def gradients(fails: bool) -> tuple[list[torch.Tensor], list[str]]:
-        compute = ForwardBackward(
-            LossModule(model, Translate(), LossWeights(0.1)),
-            settings,
-            torch.device("cpu"),
-            ProcessGroup(),
-            static_shape=True,
-        )
+        compute = made(model, settings)
         said: list[str] = []
         if fails:
             monkeypatch.setattr(torch, "compile", lambda module, **_: broken)
@@ -177,7 +200,7 @@ def test_steps_with_a_capture_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
         "compiled": pytest.approx(2),
     }
     compute, (one, two), _ = several()
-    monkeypatch.setattr("regard.training.execution.capture", lambda work, *_, **__: (Repeated(work, work()), work()))
+    simulate_capture(monkeypatch)
     assert compute.num_shapes == 0
     compute.set_mode("graph")
     met = []
@@ -194,13 +217,7 @@ def test_a_compiler_that_fails_is_tried_once(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     model = tiny("transformer")
-    compute = ForwardBackward(
-        LossModule(model, Translate(), LossWeights()),
-        TrainSettings(),
-        torch.device("cpu"),
-        ProcessGroup(),
-        static_shape=True,
-    )
+    compute = made(model)
     compute.run = ways.GraphedForwardBackward(compute)
     compute.zero_grad()
 
@@ -208,24 +225,14 @@ def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
 def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warmup of a capture computes real gradients; the plain fallback must not add to these gradients."""
     model = tiny("transformer")
-    compute = ForwardBackward(
-        LossModule(model, Translate(), LossWeights()),
-        TrainSettings(),
-        torch.device("cpu"),
-        ProcessGroup(),
-        static_shape=True,
-    )
+    compute = made(model)
     batch = collate(model, TINY["transformer"].samples)
     compute(batch)
     right = [p.grad.clone() for p in compute.parameters if p.grad is not None]
     compute.zero_grad()
     compute.can_capture = True
 
-    def fails(work: Any, *_: Any, **__: Any) -> Any:
-        work()
-        raise RuntimeError("cannot be recorded")
-
-    monkeypatch.setattr("regard.training.execution.capture", fails)
+    simulate_capture(monkeypatch, fails_at=-1)
     compute.set_mode("graph")
     compute(batch)
     assert compute.mode == "plain"
@@ -233,47 +240,16 @@ def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(ours, wanted)
 
 
-class Repeated:
-    """Substitute for a CUDA graph: repeats the computation and writes the results into the captured tensors."""
-
-    def __init__(self, work: Any, result: Any) -> None:
-        self.work, self.result, self.count = work, result, 0
-
-    def replay(self) -> None:
-        self.count += 1
-        for there, here in zip(self.result, self.work(), strict=True):
-            there.copy_(here)
-
-    def pool(self) -> Any:
-        return "pool"
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_repeated_shapes_are_captured_one_by_one(monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
     model = tiny("rnnsearch")
     samples = TINY["rnnsearch"].samples
     grains = [collate(model, samples[:many]) for many in (1, 2, 1, 2, 3, 1, 2, 1)]
-    pools: list[Any] = []
-
-    def record(work: Any, device: Any, pool: Any = None) -> Any:
-        pools.append(pool)
-        for _ in range(2):  # warmup
-            work()
-        result = tuple(part.clone() for part in work())
-        return Repeated(work, result), result
-
-    monkeypatch.setattr("regard.training.execution.capture", record)
+    pools = simulate_capture(monkeypatch)
 
     def learnt(way: Any) -> tuple[list[torch.Tensor], ForwardBackward]:
         settings = TrainSettings(grad_accum=accumulate)
-        compute = ForwardBackward(
-            LossModule(model, Translate(), LossWeights()),
-            settings,
-            torch.device("cpu"),
-            ProcessGroup(),
-            static_shape=False,
-            bucketed=True,
-        )
+        compute = made(model, settings, static_shape=False, bucketed=True)
         assert not compute.can_capture
         compute.can_capture = True
         compute.set_mode(way)
@@ -288,8 +264,7 @@ def test_repeated_shapes_are_captured_one_by_one(monkeypatch: pytest.MonkeyPatch
     right, _ = learnt("plain")
     model.zero_grad()
     ours, compute = learnt("graph")
-    for a, b in zip(ours, right, strict=True):
-        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert close(ours, right, 1e-9, 1e-12)
     assert compute.mode_verified and compute.mode == "graph" and pools == [None, "pool"]
     assert isinstance(compute.run, ways.GraphedForwardBackward)
     graphs: list[Any] = [kept.graph for kept in compute.run.graphs.values()]
@@ -300,14 +275,7 @@ def several(accumulate: int = 2) -> tuple[ForwardBackward, list[Any], list[str]]
     """Micro-batches of two shapes with CUDA graph capture on a simulated CUDA device."""
     model = tiny("rnnsearch")
     settings, said = TrainSettings(grad_accum=accumulate), list[str]()
-    compute = ForwardBackward(
-        LossModule(model, Translate(), LossWeights()),
-        settings,
-        torch.device("cpu"),
-        ProcessGroup(),
-        static_shape=False,
-        bucketed=True,
-    )
+    compute = made(model, settings, static_shape=False, bucketed=True)
     compute.can_capture, compute.log = True, said.append
     return compute, [collate(model, TINY["rnnsearch"].samples[:many]) for many in (1, 2)], said
 
@@ -324,18 +292,14 @@ def test_a_capture_that_fails_within_a_step_keeps_earlier_gradients(
 ) -> None:
     """A shape is captured at its second occurrence, possibly in the middle of an optimizer step."""
 
-    def fails(work: Any, *_: Any, **__: Any) -> Any:
-        work()
-        raise RuntimeError("cannot be recorded")
-
-    monkeypatch.setattr("regard.training.execution.capture", fails)
+    simulate_capture(monkeypatch, fails_at=-1)
     compute, (one, two), said = several()
     right = added(compute, [two, one, one])
     compute.zero_grad()
     compute.set_mode("graph")
     ours = added(compute, [two, one, one])
     assert compute.mode == "plain" and len(said) == 1
-    assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
+    assert close(ours, right)
 
 
 def test_a_micro_batch_that_fails_half_way_leaves_no_gradients() -> None:
@@ -355,49 +319,31 @@ def test_a_micro_batch_that_fails_half_way_leaves_no_gradients() -> None:
     compute.backward = fails  # type: ignore[method-assign]
     ours = added(compute, [one, two])
     assert compute.mode == "plain" and len(calls) == 3
-    assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
+    assert close(ours, right)
 
 
 def test_a_further_shape_that_cannot_be_captured_is_computed_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory may suffice for the graphs of some shapes only; captured graphs are still replayed."""
-    made: list[Repeated] = []
-
-    def record(work: Any, device: Any, pool: Any = None) -> Any:
-        result = tuple(part.clone() for part in work())
-        if made:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        made.append(Repeated(work, result))
-        return made[0], result
-
-    monkeypatch.setattr("regard.training.execution.capture", record)
+    simulate_capture(monkeypatch, fails_at=2, error=torch.OutOfMemoryError)
     compute, (one, two), said = several()
     grains = [one, one, two, two, one, two]
     right = added(compute, grains)
     compute.zero_grad()
     compute.set_mode("graph")
     ours = added(compute, grains)
-    assert compute.mode == "graph" and made[0].count == 2
-    assert said == ["note: CUDA graphs are limited to 1 shapes (CUDA out of memory)."]
-    assert all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(ours, right, strict=True))
+    assert compute.mode == "graph" and isinstance(compute.run, ways.GraphedForwardBackward)
+    (kept,) = compute.run.graphs.values()
+    assert isinstance(kept.graph, Replay) and kept.graph.count == 2
+    assert said == ["note: CUDA graphs are limited to 1 shapes (cannot be recorded)."]
+    assert close(ours, right)
 
 
 def test_a_second_shape_where_one_was_declared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one micro-batch per step, each graph writes its own gradients: gradients of a second graph would be lost."""
     model = tiny("transformer")
-    compute = ForwardBackward(
-        LossModule(model, Translate(), LossWeights()),
-        TrainSettings(),
-        torch.device("cpu"),
-        ProcessGroup(),
-        static_shape=True,
-    )
+    compute = made(model)
     compute.can_capture = True
-
-    def record(work: Any, device: Any, pool: Any = None) -> Any:
-        result = work()
-        return Repeated(work, result), result
-
-    monkeypatch.setattr("regard.training.execution.capture", record)
+    simulate_capture(monkeypatch)
     compute.set_mode("graph")
     compute(collate(model, TINY["transformer"].samples[:1]))
     with pytest.raises(ValueError, match="shape"):
@@ -415,20 +361,11 @@ class Gathering(torch.nn.Module):
         return torch.nn.functional.dropout(self.norm(batch.inputs)).square().sum(), torch.tensor(len(batch.inputs))
 
 
-@pytest.mark.parametrize("fails", [None, 1, 2])
+@pytest.mark.parametrize("fails", [0, 1, 2])
 def test_capture_leaves_statistics_and_random_state_as_one_micro_batch_does(
-    monkeypatch: pytest.MonkeyPatch, fails: int | None
+    monkeypatch: pytest.MonkeyPatch, fails: int
 ) -> None:
-    made: list[int] = []
-
-    def record(work: Any, device: Any, pool: Any = None) -> Any:
-        made.append(0)
-        result = tuple(part.clone() for part in (work(), work())[0])
-        if len(made) == fails:
-            raise RuntimeError("cannot be recorded")
-        return Repeated(work, result), result
-
-    monkeypatch.setattr("regard.training.execution.capture", record)
+    simulate_capture(monkeypatch, fails)
     random = torch.Generator().manual_seed(2)
     grains = [Batch(torch.randn(many, 3, generator=random)) for many in (4, 4, 6, 4, 6, 6, 4)]
 
@@ -447,8 +384,7 @@ def test_capture_leaves_statistics_and_random_state_as_one_micro_batch_does(
         return found + [p.grad for p in compute.parameters if p.grad is not None]
 
     given = [batch.inputs.clone() for batch in grains]
-    for ours, right in zip(learnt("graph"), learnt("plain"), strict=True):
-        assert torch.allclose(ours, right, rtol=1e-5)
+    assert close(learnt("graph"), learnt("plain"), 1e-5, 1e-8)
     assert all(torch.equal(batch.inputs, x) for batch, x in zip(grains, given, strict=True))
 
 
