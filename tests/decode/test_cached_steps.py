@@ -64,8 +64,12 @@ def test_cached_steps_equal_one_pass(name: str, label: str, prompt: int, room: i
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)
         state = model.body.start(reading(batch, target[:, :prompt]), room)
+        assert state.positions.tolist() == [prompt - 1] * 3
+        addresses = [] if room is None else [tensor.data_ptr() for tensor in state.tensors()]
         ours = torch.stack(list(steps(model, state, target[:, prompt - 1 :])), 1)
     near(ours, right[:, prompt - 1 :])
+    assert state.positions.tolist() == [7] * 3
+    assert room is None or [tensor.data_ptr() for tensor in state.tensors()] == addresses
 
 
 @pytest.mark.every(4)

@@ -1,4 +1,4 @@
-"""Recurrent translators in decoding: cached steps, beams, CUDA graphs, batches; and the command line."""
+"""Recurrent translators: exhaustive beams, masked targets, and the command line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_static_cache import SETTINGS, asked
 from torch import Tensor
 
 import regard
 from conftest import Pairs, write_pairs
-from regard.decode.cuda_graphs import _graph_caches, graphed_search
-from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
@@ -30,94 +27,6 @@ cases = pytest.mark.parametrize(("name", "label"), [case for case in CASES if ca
 def logits(model: Model, batch: Batch) -> Tensor:
     with torch.no_grad():
         return model.body.to_logits(model.body(batch).sequence)
-
-
-@cases
-@pytest.mark.parametrize("prompt", [1, 3])
-def test_steps_are_teacher_forcing(name: str, label: str, prompt: int) -> None:
-    model = tiny(name, label)
-    batch, _ = asked(4, model)
-    target = torch.randint(3, 20, (4, 6), generator=torch.Generator().manual_seed(2))
-    right = logits(model, replace(batch, decoder_inputs=target))
-    with torch.no_grad():
-        state = model.body.start(replace(batch, decoder_inputs=target[:, :prompt]))
-        assert state.positions.tolist() == [prompt - 1] * 4
-        places = [tensor.data_ptr() for tensor in state.tensors()]
-        for at in range(prompt - 1, 6):
-            near(model.body.step(target[:, at], state), right[:, at])
-        assert [tensor.data_ptr() for tensor in state.tensors()] == places and state.positions.tolist() == [6] * 4
-
-
-@cases
-def test_beams_swap_their_states_and_rows_end(name: str, label: str) -> None:
-    model = tiny(name, label)
-    batch, _ = asked(3, model)
-    start, owners = torch.tensor([[1], [4], [5]]), torch.tensor([0, 0, 1, 1, 2, 2])
-    with torch.no_grad():
-        state = model.body.start(replace(batch, decoder_inputs=start))
-        state.expand_beams(2)
-        paths = start.repeat_interleave(2, 0)[:, :0]
-        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
-            tokens = start.repeat_interleave(2, 0)[:, 0] if number == 0 else torch.arange(len(paths)) + 7 * number
-            paths = torch.cat([paths, tokens[:, None]], 1)
-            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
-            near(model.body.step(tokens, state), logits(model, whole)[:, -1])
-            state.reorder(torch.tensor(rows))
-            paths = paths[rows]
-            if number == 1:  # the second source is removed
-                kept = [4, 5, 0, 1]
-                state.select_rows(torch.tensor(kept))
-                paths, owners = paths[kept], owners[kept]
-
-
-@cases
-@pytest.mark.parametrize("lengths", [(3, 7), (7, 3)])
-def test_rows_join_others_that_are_longer(name: str, label: str, lengths: tuple[int, int]) -> None:
-    model = tiny(name, label)
-    parts = []
-    for seed, length in enumerate(lengths):
-        x = torch.randint(3, 23, (2, length), generator=torch.Generator().manual_seed(seed))
-        mask = torch.tensor([length, length - 1]) if seed else None
-        parts.append(Batch(x, mask, torch.tensor([[1, 8, 9], [1, 9, 8]])[:, : 3 - seed]))
-    with torch.no_grad():
-        states = [model.body.start(part) for part in parts]
-        states[0].append_rows(states[1])
-        ours = model.body.step(torch.tensor([9, 8, 8, 9]), states[0])
-    assert states[0].positions.tolist() == [3, 3, 2, 2]
-    near(ours, torch.cat([logits(model, part)[:, -1] for part in parts]))
-
-
-@pytest.mark.every(6)
-@cases
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_results_depend_on_no_neighbor_and_on_no_capture(name: str, label: str, settings: DecodeSettings) -> None:
-    model = tiny(name, label)
-    batch, limits = asked(5, model)
-    requests, end = np.arange(5) + 7, model.config.eos_id
-    right = search(model.body, batch, end, limits, settings, requests, (model.config.pad_id,))
-    for row in range(5):
-        alone = batch.select_rows(torch.tensor([row]))
-        length = int(alone.mask[0])  # type: ignore[index]
-        alone = replace(alone, inputs=alone.inputs[:, :length], mask=None)
-        (own,) = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (0,))
-        same(own, right[row])
-    with torch.inference_mode():
-        for _ in range(2):  # the second time with reused buffers
-            found = graphed_search(
-                SearchInputs(model.body, batch, end, limits, settings, requests, torch.tensor([0])), capture=False
-            )
-            assert found is not None
-            for mine, theirs in zip(found, right, strict=True):
-                same(mine, theirs)
-    assert len(_graph_caches[model.body].entries) == 1
-
-
-def same(ours: Any, right: Any) -> None:
-    assert [(found.tokens, found.has_eos) for found in ours] == [(found.tokens, found.has_eos) for found in right]
-    for mine, theirs in zip(ours, right, strict=True):
-        assert mine.score == pytest.approx(theirs.score, rel=1e-9) and mine.log_probs == pytest.approx(
-            theirs.log_probs, rel=1e-8
-        )
 
 
 @cases
