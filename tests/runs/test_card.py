@@ -107,10 +107,7 @@ def test_unavailable_explanations_are_not_mentioned() -> None:
     class Unknown(Task):
         name = "guess"
 
-    assert not is_explainable(Unknown()) and [line[0] for line in commands("run", Unknown())] == [
-        "predict",
-        "evaluate",
-    ]
+    assert not is_explainable(Unknown()) and [line[0] for line in commands("run", Unknown())] == ["predict", "evaluate"]
 
 
 def test_the_card_of_a_run_names_them(

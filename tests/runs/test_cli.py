@@ -162,16 +162,14 @@ def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
     monkeypatch.setattr("regard.demos.run.generate_corpus", lambda: generate_corpus(count=300))
     monkeypatch.setattr("regard.demos.run.TranslateDemo.settings", (*TINY, *TWELVE, "train.steps=2"))
     done = cli("demo", "--out", "d")
-    assert (
-        done.code == 0 and "exact_match" in done.out and "the cat danced  →" in done.out and "regard train" in done.out
-    )
+    assert done.code == 0 and "exact_match" in done.out and "the cat danced  →" in done.out
+    assert "regard train" in done.out
     assert {"attention-cat.html", "attention-cat.png", "attention-moved.html"} <= {p.name for p in Path("d").iterdir()}
     assert len(Path("d-data/test.tsv").read_text("utf-8").splitlines()) == 30
     weights = Path("d/model.safetensors").read_bytes()
     shown = cli("demo", "--out", "d")
-    assert (
-        shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out and "the cat danced  →" in shown.out
-    )
+    assert shown.code == 0 and "--overwrite" in shown.out and "step " not in shown.out
+    assert "the cat danced  →" in shown.out
     assert "step " in cli("demo", "--out", "d", "--overwrite").out
     assert Path("d/model.safetensors").read_bytes() == weights  # the same demo gives the same model
     Path("mine").mkdir()

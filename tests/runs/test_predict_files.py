@@ -173,18 +173,14 @@ def test_remarks_about_every_line_are_printed_once(cli: Cli, tmp_path: Path) -> 
 def test_texts_that_were_cut_are_counted(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("classify", tmp_path, ("bad", "good"))
     done = cli("predict", folder, "the cat", "the cat " * 40, "a dog " * 40)
-    assert (
-        done.code == 0
-        and done.err == "warning: 2 of 3 inputs truncated in the middle to the maximum length of the model.\n"
-    )
+    assert done.code == 0
+    assert done.err == "warning: 2 of 3 inputs truncated in the middle to the maximum length of the model.\n"
 
 
 def test_a_mask_token_for_a_model_without_masking_is_reported(cli: Cli, tmp_path: Path) -> None:
     folder, _ = made("embed", tmp_path)
-    assert (
-        "mask" in cli("predict", folder, "the [MASK] sat", "a [MASK]").err
-        and cli("predict", folder, "the cat").err == ""
-    )
+    assert "mask" in cli("predict", folder, "the [MASK] sat", "a [MASK]").err
+    assert cli("predict", folder, "the cat").err == ""
     assert cli("predict", made("mlm", tmp_path)[0], "the [MASK] sat").err == ""
 
 
@@ -226,11 +222,8 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
 
     assert shorten_lines("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
     assert "scores on 1 text are imprecise" in small_sample_warning(TEXT_TASKS["classify"], 1)
-    assert (
-        "5.0 points" in small_sample_warning(TEXT_TASKS["tag"], 20)
-        and not small_sample_warning(TEXT_TASKS["tag"], 100)
-        and not small_sample_warning(TEXT_TASKS["mlm"], 3)
-    )
+    assert "5.0 points" in small_sample_warning(TEXT_TASKS["tag"], 20)
+    assert not small_sample_warning(TEXT_TASKS["tag"], 100) and not small_sample_warning(TEXT_TASKS["mlm"], 3)
 
 
 @pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])

@@ -80,9 +80,8 @@ def test_the_card_contains_scores_data_and_settings(trained: Trained) -> None:
 def test_log_and_card_report_the_fraction_of_padding(trained: Trained) -> None:
     (plan,) = rows(trained.path, "plan")
     said = re.search(r"([\d.]+) % padding", trained.said)
-    assert (
-        said is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == said[1] and 0 < plan["padding"] < 1
-    )
+    assert said is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == said[1]
+    assert 0 < plan["padding"] < 1
     assert facts(trained.path)["padding"] == plan["padding"]
     assert f"{said[1]} % padding" in (trained.path / "README.md").read_text("utf-8")
 

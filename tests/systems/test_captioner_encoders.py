@@ -82,19 +82,15 @@ def test_a_run_of_regard_can_be_the_image_encoder_too(tmp_path: Path) -> None:
     model, _ = captioner("caption-attend", encoder=str(tmp_path), feature_level="2")
     x = pictures(2, 16, 16).float()
     right = theirs.body(Batch(x), taps=(2,)).hidden_states[0].flatten(2).mT
-    assert torch.equal(model.body.eval().eyes.patch_features(x), right) and all(
-        p.requires_grad for p in model.body.parameters()
-    )
+    assert torch.equal(model.body.eval().eyes.patch_features(x), right)
+    assert all(p.requires_grad for p in model.body.parameters())
 
 
 def test_the_image_size_comes_from_the_checkpoint_unless_set(tmp_path: Path) -> None:
     learnt("vit", tmp_path)
     config = captioner("caption-vit", encoder=str(tmp_path))[0].config
-    assert (
-        config.image_size == 16
-        and config.image_processor().mean == (0.1, 0.2, 0.3)
-        and config.image_processor().size == (16, 16)
-    )
+    assert config.image_size == 16 and config.image_processor().mean == (0.1, 0.2, 0.3)
+    assert config.image_processor().size == (16, 16)
     model, _ = captioner("caption-vit", encoder=str(tmp_path), image_size="32")
     assert model.config.image_size == 32 and model.config.encoder_config["config"]["image_size"] == 16
     assert model.config.image_processor().size == (32, 32) and model.config.image_processor().std == (0.4, 0.5, 0.6)

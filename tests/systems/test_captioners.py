@@ -277,10 +277,8 @@ def test_a_config_stores_its_encoder(name: str, eyes: str) -> None:
 def test_another_encoder_is_chosen_by_name() -> None:
     config = config_of("caption-attend")
     other = override(config, {"encoder": "resnet-18", "image_size": "64"}, "model.")
-    assert (
-        other.encoder_config["config"]["widths"] == [64, 128, 256, 512]
-        and other.encoder_config["config"]["image_size"] == 64
-    )
+    assert other.encoder_config["config"]["widths"] == [64, 128, 256, 512]
+    assert other.encoder_config["config"]["image_size"] == 64
     changed = override(config, {"encoder": "vit-tiny", "encoder_config": "patch_size=8,depth=3"}, "model.")
     assert changed.encoder_config["system"] == "vit" and changed.encoder_config["config"]["depth"] == 3
     assert override(changed, {"image_size": 48}, "model.").encoder_config["config"] == {

@@ -181,10 +181,8 @@ def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     )
     double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
     near(double(batch).aux_losses["penalty"], 2 * right)
-    assert (
-        not body.eval()(batch).aux_losses
-        and not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
-    )
+    assert not body.eval()(batch).aux_losses
+    assert not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
 
 
 def test_no_token_precedes_the_first_word() -> None:

@@ -165,10 +165,8 @@ def test_presets_have_exactly_the_stated_parameters(name: str) -> None:
 
 
 def test_batch_norms_are_chosen_by_the_task() -> None:
-    assert (
-        dpt.Config().resolve_fusion_norm(classifies=True).fusion_batch_norm is True
-        and dpt.Config().resolve_fusion_norm(classifies=False).fusion_batch_norm is False
-    )
+    assert dpt.Config().resolve_fusion_norm(classifies=True).fusion_batch_norm is True
+    assert dpt.Config().resolve_fusion_norm(classifies=False).fusion_batch_norm is False
     kept = replace(dpt.Config(), fusion_batch_norm=False)
     assert kept.resolve_fusion_norm(classifies=True) is kept
 

@@ -131,9 +131,8 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
 def test_feature_maps_match_the_taps() -> None:
     found = hybrid.Config().feature_maps()
     assert [tap.index for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
-    assert [tap.channels for tap in found] == [256, 512, 768, 768] and [tap.is_sequence for tap in found] == [
-        False
-    ] * 2 + [True] * 2
+    assert [tap.channels for tap in found] == [256, 512, 768, 768]
+    assert [tap.is_sequence for tap in found] == [False] * 2 + [True] * 2
     for config in (OURS, replace(OURS, backbone_depths=(1,)), replace(OURS, backbone_depths=(1, 1), patch_size=2)):
         maps = config.feature_maps()
         assert len(maps) == 4 and sorted(tap.stride for tap in maps) == [tap.stride for tap in maps]

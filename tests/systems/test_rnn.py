@@ -218,13 +218,11 @@ def test_rows_are_reversed_within_their_lengths_and_back() -> None:
     assert read(order)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6], [0, 0, 0, 7, 9, 10]]
     turned = order.reverse(read(order))
     assert turned[..., 0].tolist() == [[6, 5, 4, 3, 2, 1], [0, 0, 0, 10, 9, 7]]
-    assert torch.equal(order.reverse(turned), read(order)) and torch.equal(
-        read(ReadingOrder.from_mask(real, reversed=True)), turned
-    )
+    assert torch.equal(order.reverse(turned), read(order))
+    assert torch.equal(read(ReadingOrder.from_mask(real, reversed=True)), turned)
     full = ReadingOrder.from_mask(None, reversed=True)
-    assert full.reorder_ids(ids) is ids and torch.equal(
-        read(full), ReadingOrder.from_mask(None).reverse(read(ReadingOrder.from_mask(None)))
-    )
+    assert full.reorder_ids(ids) is ids
+    assert torch.equal(read(full), ReadingOrder.from_mask(None).reverse(read(ReadingOrder.from_mask(None))))
 
 
 # -- sizes

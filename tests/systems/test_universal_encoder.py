@@ -164,9 +164,8 @@ def test_a_prediction_reports_the_ponder_steps_of_its_tokens(task: str) -> None:
     told = model.explain(*[ASKED[task]] if task != "qa" else ASKED[task])
     steps = [step for thought in told.act_steps for step in thought.steps]
     # choices are sorted by probability
-    assert (answer.extra["act_steps"] == steps or task == "choose") and sorted(answer.extra["act_steps"]) == sorted(
-        steps
-    )
+    assert answer.extra["act_steps"] == steps or task == "choose"
+    assert sorted(answer.extra["act_steps"]) == sorted(steps)
     assert len(set(steps)) > 1
     assert all(thought.max_steps == 5 for thought in told.act_steps)
     both = model.predict([ASKED[task], ASKED[task]])
