@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,39 @@ def gpt2_name(name: str) -> str:
         return f"transformer.{rest[part]}.{kind}"
     _, _, number, inner = part.split(".", 3)
     return f"transformer.h.{number}.{GPT2_BLOCK[inner]}.{kind}"
+
+
+def torch_name(name: str, cross: bool) -> str:
+    """Name of a parameter of a block in `nn.TransformerEncoderLayer`, or with `cross` in `nn.TransformerDecoderLayer`."""
+    part, kind = name.rsplit(".", 1)
+    table = {
+        "attend.inner.qkv": "self_attn.in_proj_", "attend.inner.out": "self_attn.out_proj.", "attend.norm": "norm1.",
+        "cross.inner.q": "multihead_attn.in_proj_", "cross.inner.kv": "multihead_attn.in_proj_",
+        "cross.inner.out": "multihead_attn.out_proj.", "cross.norm": "norm2.", "feed.inner.up": "linear1.",
+        "feed.inner.down": "linear2.", "feed.norm": "norm3." if cross else "norm2.",
+    }  # fmt: skip
+    return table[part] + kind
+
+
+def torch_layer_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights (or gradients) of a block with the names of torch, which stacks q, k and v of cross-attention too."""
+    parts: dict[str, list[Tensor]] = {}
+    for name, tensor in weights.items():
+        parts.setdefault(torch_name(name, any(key.startswith("cross.") for key in weights)), []).append(tensor)
+    return {name: torch.cat(stacked) for name, stacked in parts.items()}
+
+
+def torch_stack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights (or gradients) of a stack of blocks with the names of torch."""
+    blocks: dict[str, dict[str, Tensor]] = {}
+    found = {name: tensor for name, tensor in weights.items() if not name.startswith("blocks.")}
+    for name in weights.keys() - found.keys():
+        _, number, inner = name.split(".", 2)
+        blocks.setdefault(number, {})[inner] = weights[name]
+    for number, block in blocks.items():
+        ordered = {name: block[name] for name in sorted(block, key=lambda name: ("inner.kv" in name, name))}
+        found |= {f"layers.{number}.{name}": tensor for name, tensor in torch_layer_weights(ordered).items()}
+    return found
 
 
 def randomized(peer: Any, scale: float = 0.6) -> Any:

@@ -13,7 +13,7 @@ import transformers
 from torch import nn
 
 import regard
-from parity import assert_gradients, assert_same_weights, load_peer
+from parity import assert_gradients, assert_same_weights, load_peer, torch_stack_weights
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
@@ -26,41 +26,15 @@ from tiny_caption_models import batch_of, captions, made, noisy, pictures
 # -- convolutions and a Transformer
 
 
-def block_names(theirs: str, cross: bool) -> dict[str, str]:
-    """Names of a block's parameters in torch → ours."""
-    found = {
-        "self_attn.in_proj_": "attend.inner.qkv.",
-        "self_attn.out_proj.": "attend.inner.out.",
-        "norm1.": "attend.norm.",
-    }
-    if cross:
-        found |= {"multihead_attn.out_proj.": "cross.inner.out.", "norm2.": "cross.norm."}
-    found |= {"linear1.": "feed.inner.up.", "linear2.": "feed.inner.down.", f"norm{2 + cross}.": "feed.norm."}
-    return {f"{theirs}{name}": ours for name, ours in found.items()}
-
-
 def torchs(body: Any, norm: str) -> tuple[nn.Module, nn.Module]:
     """Encoder and decoder of torch with our weights."""
     sizes: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre", "dtype": torch.float64}
-    made_of = []
-    for cross, stack in ((False, body.encoder), (True, body.decoder)):
-        layer = (nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer)(16, 4, 20, **sizes)
-        last = nn.LayerNorm(16, dtype=torch.float64) if norm == "pre" else None
-        whole: Any = nn.TransformerDecoder(layer, 2, last) if cross else nn.TransformerEncoder(layer, 2, last, False)
-        weights = {}
-        for number, block in enumerate(stack.blocks):
-            own = block.state_dict()
-            for theirs, ours in block_names(f"layers.{number}.", cross).items():
-                weights |= {f"{theirs}{part}": own[f"{ours}{part}"] for part in ("weight", "bias")}
-            if cross:
-                for part in ("weight", "bias"):
-                    joined = torch.cat([own[f"cross.inner.q.{part}"], own[f"cross.inner.kv.{part}"]])
-                    weights[f"layers.{number}.multihead_attn.in_proj_{part}"] = joined
-        if last is not None:
-            weights |= {f"norm.{part}": tensor for part, tensor in stack.norm.state_dict().items()}
-        whole.load_state_dict(weights)
-        made_of.append(whole.eval())
-    return made_of[0], made_of[1]
+    last = [nn.LayerNorm(16, dtype=torch.float64) if norm == "pre" else None for _ in range(2)]
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 20, **sizes), 2, last[0], False).eval()
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 4, 20, **sizes), 2, last[1]).eval()
+    for theirs, ours in ((encoder, body.encoder), (decoder, body.decoder)):
+        theirs.load_state_dict(torch_stack_weights(ours.state_dict()))
+    return encoder, decoder
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -97,12 +71,11 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
     for name, gradient in shared.items():  # layers before both stacks
         near(found[name], gradient, 1e-10)
     assert {"eyes.body.stem.conv.weight", "project.weight", "tokens.table.weight"} <= set(shared)
-    theirs = dict(decoder.named_parameters())
-    wanted = torch.autograd.grad((right * weigh).sum(), list(theirs.values()), retain_graph=True)
-    for (name, _), gradient in zip(theirs.items(), wanted, strict=True):
-        for there, here in block_names("layers.1.", True).items():
-            if name.startswith(there):
-                near(found[f"decoder.blocks.1.{here}{name.removeprefix(there)}"], gradient, 1e-10)
+    for side, theirs in (("encoder.", encoder), ("decoder.", decoder)):
+        own = {name.removeprefix(side): gradient for name, gradient in found.items() if name.startswith(side)}
+        wanted = gradients(theirs, (right * weigh).sum())
+        for name, gradient in torch_stack_weights(own).items():
+            near(gradient, wanted[name], 1e-10)
 
 
 # -- ViT and GPT-2

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import regard
-from parity import LENGTHS, REAL, SIZES, gpt2_name, load_peer, make_peer, text_inputs
+from parity import LENGTHS, REAL, SIZES, gpt2_name, load_peer, make_peer, text_inputs, torch_name
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
@@ -241,13 +241,6 @@ class Plain(nn.Module):
         return self.layers(states, mask=future) @ self.table.T
 
 
-TORCHS = {
-    "attend.inner.qkv.weight": "self_attn.in_proj_weight", "attend.inner.qkv.bias": "self_attn.in_proj_bias",
-    "attend.inner.out.": "self_attn.out_proj.", "attend.norm.": "norm1.", "feed.inner.up.": "linear1.",
-    "feed.inner.down.": "linear2.", "feed.norm.": "norm2.",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("positions", ["halves", "interleaved"])
 def test_the_decoder_alone_is_torchs_encoder_under_a_causal_mask(positions: Any, activation: Any) -> None:
@@ -261,8 +254,7 @@ def test_the_decoder_alone_is_torchs_encoder_under_a_causal_mask(positions: Any,
     for name in model.body.state_dict():
         if ".blocks." in name:
             _, _, number, rest = name.split(".", 3)
-            found = [(ours, other) for ours, other in TORCHS.items() if rest.startswith(ours)]
-            names[name] = f"layers.layers.{number}.{rest.replace(*found[0])}"
+            names[name] = f"layers.layers.{number}.{torch_name(rest, cross=False)}"
     state = theirs.state_dict()
     with torch.no_grad():
         for name, tensor in model.body.state_dict().items():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from parity import SIZES, load_peer, make_peer, marian
+from parity import SIZES, load_peer, make_peer, marian, torch_stack_weights
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.model import Model
@@ -43,29 +43,6 @@ def test_teacher_forcing_and_its_loss_equal_marian(tmp_path: Path) -> None:
 # -- torch.nn
 
 
-TORCHS = {
-    "attend.inner.qkv.": "self_attn.in_proj_", "attend.inner.out.": "self_attn.out_proj.", "attend.norm.": "norm1.",
-    "cross.inner.out.": "multihead_attn.out_proj.", "feed.inner.up.": "linear1.", "feed.inner.down.": "linear2.",
-}  # fmt: skip
-
-
-def torchs(names: Any, pre: bool) -> dict[str, list[str]]:
-    """Names of torch → our names; torch also stacks q, k and v of cross-attention."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        side, _, rest = name.partition(".blocks.")
-        if not rest:
-            assert pre and name.partition(".")[0] in ("encoder", "decoder")
-            found[name] = [name]
-            continue
-        number, _, part = rest.partition(".")
-        last, kind = part.rpartition(".")[0] + ".", name.rpartition(".")[2]
-        table = {**TORCHS, "cross.norm.": "norm2.", "feed.norm.": "norm3." if side == "decoder" else "norm2."}
-        table |= dict.fromkeys(("cross.inner.q.", "cross.inner.kv."), "multihead_attn.in_proj_")
-        found.setdefault(f"{side}.layers.{number}.{table[last]}{kind}", []).append(name)
-    return found
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -78,9 +55,8 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
     )  # fmt: skip
     if norm == "post":  # the paper has no final norm
         theirs.encoder.norm = theirs.decoder.norm = None
-    ours = {name: p for name, p in body.named_parameters() if not name.startswith("tokens.")}
-    names = torchs(ours, norm == "pre")
-    theirs.load_state_dict({name: torch.cat([ours[n] for n in stacked]) for name, stacked in names.items()})
+    theirs.encoder.load_state_dict(torch_stack_weights(body.encoder.state_dict()))
+    theirs.decoder.load_state_dict(torch_stack_weights(body.decoder.state_dict()))
     batch, mask, real = padded(model)
     assert batch.decoder_inputs is not None
     hidden = ~mask
@@ -92,8 +68,10 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
     pull = noise(*out.shape, seed=8) * real[..., None]
     mine, other = gradients(body, (out * pull).sum()), gradients(theirs, (right * pull).sum())
     near(mine["tokens.table.weight"], gradients(body, (right * pull).sum())["tokens.table.weight"])
-    for name, stacked in names.items():
-        near(torch.cat([mine[n] for n in stacked]), other[name], 2e-12)
+    for side in ("encoder", "decoder"):
+        own = {name.removeprefix(f"{side}."): g for name, g in mine.items() if name.startswith(f"{side}.")}
+        for name, gradient in torch_stack_weights(own).items():
+            near(gradient, other[f"{side}.{name}"], 2e-12)
 
 
 # -- positions

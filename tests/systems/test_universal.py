@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import regard
 from encoders import encoder
+from parity import torch_layer_weights
 from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
 from regard.data.text.samples import LabeledText, Pair
@@ -34,23 +35,7 @@ def torch_layer(block: nn.Module, cross: bool) -> nn.Module:
     """torch layer with the weights of a block."""
     kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
     layer: Any = kind(12, 3, 20, 0.0, batch_first=True).double().eval()
-    ours: Any = block
-    pairs = [(layer.self_attn, ours.attend), *([(layer.multihead_attn, ours.cross)] if cross else [])]
-    with torch.no_grad():
-        for theirs, residual in pairs:
-            inner = residual.inner
-            joined = [inner.q, inner.kv] if inner.is_cross else [inner.qkv]
-            theirs.in_proj_weight.copy_(torch.cat([part.weight for part in joined]))
-            theirs.in_proj_bias.copy_(torch.cat([part.bias for part in joined]))
-            theirs.out_proj.weight.copy_(inner.out.weight)
-            theirs.out_proj.bias.copy_(inner.out.bias)
-        for theirs, part in ((layer.linear1, ours.feed.inner.up), (layer.linear2, ours.feed.inner.down)):
-            theirs.weight.copy_(part.weight)
-            theirs.bias.copy_(part.bias)
-        norms = [ours.attend, *([ours.cross] if cross else []), ours.feed]
-        for number, residual in enumerate(norms, start=1):
-            getattr(layer, f"norm{number}").weight.copy_(residual.norm.weight)
-            getattr(layer, f"norm{number}").bias.copy_(residual.norm.bias)
+    layer.load_state_dict(torch_layer_weights(block.state_dict()))
     return layer
 
 
