@@ -17,9 +17,10 @@ import pytest
 import regard
 from data_files import kinds, write
 from regard.cli import main
+from regard.data.check.engine import normalize_text
+from regard.data.check.findings import find_mojibake, find_quality_issues
 from regard.data.check.pairs import ContrastivePairSurvey, PairSurvey, TrigramProfile
 from regard.data.check.report import Finding, Report
-from regard.data.check.text_quality import find_mojibake, find_quality_issues, normalize_text
 from regard.data.settings import DataSettings
 from regard.data.text.samples import iterate_pairs
 from regard.errors import DataError, RegardError

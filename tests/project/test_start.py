@@ -169,7 +169,7 @@ IN_NN = (
 
 EVALUATE = (
     *RUN, "regard.training.*", "regard.tasks.multilabel", *within("regard.data.batching", "split"),
-    *within("regard.data.check", "engine findings pairs report text_quality"), *within("regard.data", "samples"),
+    *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
     *within("regard.data.store", "cache"), *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan spec"),
 )  # fmt: skip

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import EntryReader, Survey, error_location, format_counts
+from regard.data.check.engine import EntryReader, Survey, error_location, format_counts, hash_text, normalize_text
 from regard.data.check.findings import MAX_CAPTION_RATIO
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
-from regard.data.check.text_quality import hash_text, normalize_text
 from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
 from regard.data.images.image_io import ImageInfo, inspect_image, read_depth, read_mask
 from regard.data.images.labeled import ImageSample, read_depth_images, read_images, read_segmented, read_unlabeled

@@ -15,10 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import Columns, Indices, Measures, Paths, ProgressCallback, Survey, no_progress
+from regard.data.check.engine import (
+    Columns,
+    Indices,
+    Measures,
+    Paths,
+    ProgressCallback,
+    Survey,
+    no_progress,
+    normalize_text,
+)
 from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
-from regard.data.check.text_quality import normalize_text
 from regard.data.settings import DataSettings
 from regard.data.sources import split_parallel
 from regard.data.text.files import ErrorHandler, chunked

@@ -25,11 +25,13 @@ from regard.data.check.engine import (
     Paths,
     SortedHashes,
     Survey,
+    estimate_tokens,
     format_counts,
+    hash_text,
+    normalize_text,
 )
-from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH
+from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Severity, excerpt
-from regard.data.check.text_quality import estimate_tokens, find_quality_issues, hash_text, normalize_text
 from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
 from regard.data.text.files import ErrorHandler, existing_file
 from regard.data.text.formats import TABLE_SUFFIXES, file_format
