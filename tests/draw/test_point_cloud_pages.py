@@ -147,9 +147,9 @@ def test_point_clouds_are_drawn_next_to_the_reference_with_class_names(tmp_path:
         classed(targets=RANDOM.integers(0, 3, 300), name="one"),
         classed(name="two", colors=np.zeros((300, 3), np.uint8)),
     ]
-    with Image.open(draw_clouds(clouds, tmp_path / "it.png", "t")) as picture:
+    with Image.open(draw_clouds(clouds, tmp_path / "it.png")) as picture:
         assert picture.size[0] > 1000
-    text = draw_clouds(clouds, tmp_path / "it.svg", "t").read_text()
+    text = draw_clouds(clouds, tmp_path / "it.svg").read_text()
     assert all(word in text for word in ("one: prediction", "two: prediction", "label", *LABELS))
 
 

@@ -108,11 +108,15 @@ def write_page(
     `scripts`. Only one substitution pass: placeholders in inserted values are not replaced."""
     check_suffix(path, (".html", ".htm"))
     pairs = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
+    # JSON without HTML tags: plain ASCII, with escaped angle brackets and ampersands
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    for character in "&<>":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     filled = {
         "title": html.escape(title),
         "note": html.escape(note),
         "facts": "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs),
-        "data": _escaped_json(data),
+        "data": text,
         "style": "".join(map(read_asset, styles)),
         "body": read_asset(body) if body else "",
         "script": "".join(map(read_asset, scripts)),
@@ -124,12 +128,6 @@ def write_page(
 def read_asset(name: str) -> str:
     """Content of a page asset: template, style sheet or script."""
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
-
-
-def _escaped_json(data: Mapping[str, object]) -> str:
-    """JSON without HTML tags: plain ASCII, with escaped angle brackets and ampersands."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _likelihood_data(likelihood: TextLikelihood) -> dict[str, object]:

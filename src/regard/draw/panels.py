@@ -166,16 +166,15 @@ class CaptionSample(NamedTuple):
     reference: str
 
 
-def draw_captions(
-    samples: Sequence[CaptionSample], path: Path, title: str = "Generated and reference captions"
-) -> Path:
+def draw_captions(samples: Sequence[CaptionSample], path: Path) -> Path:
     """Draw images with generated and reference captions into a .png or .svg file."""
     if not samples:
         raise RegardError("No images to draw.")
     columns, (max_side, max_height), text_height, gap = 4, (2.7, 2.2), 1.2, 0.3
     across, down = max_side + gap, max_height + text_height + gap
     width, height = min(len(samples), columns) * across - gap, -(-len(samples) // columns) * down - gap
-    with new_figure(path, max(2 * MARGIN + width, 5.0), 2 * MARGIN + 0.4 + height, title) as sheet:
+    title, height_with_title = "Generated and reference captions", 2 * MARGIN + 0.4 + height
+    with new_figure(path, max(2 * MARGIN + width, 5.0), height_with_title, title) as sheet:
         axes = sheet.canvas(MARGIN, MARGIN + 0.4, width, height)
         for number, sample in enumerate(samples):
             left, base = number % columns * across, number // columns * down + max_height
@@ -265,12 +264,7 @@ def _valid_depth(depth: MapArray, relative: bool) -> npt.NDArray[np.bool_]:
 
 
 def draw_segmentations(
-    samples: Sequence[DenseSample],
-    class_names: Sequence[str],
-    path: Path,
-    title: str = "",
-    subtitle: str = "",
-    ignore_index: int = IGNORE,
+    samples: Sequence[DenseSample], class_names: Sequence[str], path: Path, ignore_index: int = IGNORE
 ) -> Path:
     """Draw image, prediction and, if known, label of each sample, with a legend of the classes that occur."""
     samples, many = [fit_to_sheet(sample) for sample in samples], len(class_names)
@@ -279,19 +273,12 @@ def draw_segmentations(
     counts = [np.bincount(m[(m >= 0) & (m < many)].astype(np.int64), minlength=many) for m in maps]
     fractions = np.sum(counts, axis=0) / max(sum(m.size for m in maps), 1)
     unit = "pixels, prediction and label together" if len(maps) > len(samples) else "pixels"
-    return _draw_dense(samples, rows, path, title, subtitle, ClassLegend(class_names, fractions, unit))
+    return _draw_dense(samples, rows, path, ClassLegend(class_names, fractions, unit))
 
 
-def draw_depths(
-    samples: Sequence[DenseSample],
-    path: Path,
-    title: str = "",
-    subtitle: str = "",
-    unit: str = "m",
-    relative: bool = False,
-) -> Path:
-    """Draw image, prediction and, if known, ground truth of each sample on one color scale. `relative`: values are inverse
-    depths, and each map has a separate scale."""
+def draw_depths(samples: Sequence[DenseSample], path: Path, relative: bool = False) -> Path:
+    """Draw image, prediction and, if known, ground truth of each sample on one color scale in meters. `relative`: values are
+    inverse depths, and each map has a separate scale."""
     samples = [fit_to_sheet(sample) for sample in samples]
     maps = [m for sample in samples for m in sample.maps]
     near, far = _depth_range(maps, relative)
@@ -299,11 +286,10 @@ def draw_depths(
         [depth_image(m, *(_depth_range([m], relative) if relative else (near, far))) for m in sample.maps]
         for sample in samples
     ]
-    names = (f"{near:.3g}", f"{(near + far) / 2:.3g}", f"{far:.3g} {unit}".rstrip())
+    names = (f"{near:.3g}", f"{(near + far) / 2:.3g}", f"{far:.3g} m")
     has_unknown = any(not bool(_valid_depth(m, relative).all()) for m in maps)
     colors = apply_colormap(np.linspace(0, 1, 256)[None], DEPTH_COLORS)
-    scale = ColorScale(colors, ("near", "", "far") if relative else names, has_unknown)
-    return _draw_dense(samples, rows, path, title, subtitle, scale)
+    return _draw_dense(samples, rows, path, ColorScale(colors, ("near", "", "far") if relative else names, has_unknown))
 
 
 def _depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float]:
@@ -317,12 +303,7 @@ def _depth_range(maps: Sequence[MapArray], relative: bool) -> tuple[float, float
 
 
 def _draw_dense(
-    samples: Sequence[DenseSample],
-    rows: Sequence[Sequence[ImageArray]],
-    path: Path,
-    title: str,
-    subtitle: str,
-    legend: ClassLegend | ColorScale,
+    samples: Sequence[DenseSample], rows: Sequence[Sequence[ImageArray]], path: Path, legend: ClassLegend | ColorScale
 ) -> Path:
     """Draw each sample and its colored maps, with the meaning of each column above the first row."""
     titles = []
@@ -330,7 +311,7 @@ def _draw_dense(
         first, *others = [""] * (1 + len(maps)) if number else ("image", "prediction", "label")[: 1 + len(maps)]
         titles.append([sample.name or first, *others])
     images = [[sample.image, *maps] for sample, maps in zip(samples, rows, strict=True)]
-    return draw_panels(images, titles, path, title, subtitle, legend)
+    return draw_panels(images, titles, path, legend=legend)
 
 
 # -- heatmaps
@@ -345,32 +326,25 @@ class AttentionOverlay(NamedTuple):
 
 
 def overlay_heatmap(
-    image: ImageArray,
-    weights: MapArray,
-    max_weight: float | None = None,
-    smooth: bool = True,
-    extent: tuple[float, float] = (1.0, 1.0),
+    image: ImageArray, weights: MapArray, max_weight: float | None = None, extent: tuple[float, float] = (1.0, 1.0)
 ) -> ImageArray:
-    """Heatmap over the darkened image. The grid is resized to the image, or beyond (`extent`); without `smooth`, cells are
-    visible. `max_weight`: upper end of the color scale; None: the largest weight."""
+    """Heatmap over the darkened image. The grid is resized to the image, or beyond (`extent`). `max_weight`: upper end of the
+    color scale; None: the largest weight."""
     max_weight = float(np.nanmax(weights, initial=0.0)) if max_weight is None else max_weight
-    shape = image.shape[0], image.shape[1]
-    fractions = resize_grid(np.nan_to_num(weights) / (max_weight or 1.0), shape, smooth, extent).clip(0, 1)
+    fractions = resize_grid(np.nan_to_num(weights) / (max_weight or 1.0), image.shape, extent).clip(0, 1)
     image = _to_rgb(image, fractions)
     gray = 0.3 * image + 0.5 * image.mean(-1, keepdims=True)
     strength = 0.85 * fractions[..., None] ** 0.7
     return ((1 - strength) * gray + strength * apply_colormap(fractions, HEAT_COLORS)).round().astype(np.uint8)
 
 
-def resize_grid(
-    grid: MapArray, shape: tuple[int, int], smooth: bool = True, extent: tuple[float, float] = (1.0, 1.0)
-) -> MapArray:
+def resize_grid(grid: MapArray, shape: Sequence[int], extent: tuple[float, float] = (1.0, 1.0)) -> MapArray:
+    """The grid interpolated to an image of `shape` (height, width, …)."""
     from PIL import Image
 
     small = Image.fromarray(np.ascontiguousarray(grid, dtype=np.float32))
-    method = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
     part = (0, 0, grid.shape[1] / extent[1], grid.shape[0] / extent[0])
-    return np.asarray(small.resize((shape[1], shape[0]), method, box=part), dtype=np.float64)
+    return np.asarray(small.resize((shape[1], shape[0]), Image.Resampling.BICUBIC, box=part), dtype=np.float64)
 
 
 def draw_heatmap_overlays(
@@ -378,26 +352,20 @@ def draw_heatmap_overlays(
     path: Path,
     title: str = "",
     subtitle: str = "",
-    columns: int = 4,
-    unit: str | None = "of total weight",
     mark: tuple[float, float] | None = None,
 ) -> Path:
-    """Draw heatmaps over one or several images in rows of `columns`, on one color scale; without `unit`, each on a separate
-    scale with the maximum in the title. `mark`: a position as fractions of image height and width."""
-    own = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
-    most = max(own, default=0.0)
-    images, names = [], []
-    for sample, value in zip(samples, own, strict=True):
-        limit = most if unit else value
-        images.append(overlay_heatmap(sample.image, sample.weights, limit, extent=sample.extent))
-        names.append(sample.name if unit else f"{sample.name} · {100 * value:.3g} %")
-    ends = f"{50 * most:.3g}", f"{100 * most:.3g} % {unit or ''}"
-    if not unit and len(samples) > 1:
-        ends = "", "maximum, given above each image"
+    """Draw heatmaps over one or several images, each on a separate color scale with the maximum in the title. `mark`: a
+    position as fractions of image height and width."""
+    images = [overlay_heatmap(sample.image, sample.weights, extent=sample.extent) for sample in samples]
+    maxima = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
+    names = [f"{sample.name} · {100 * most:.3g} %" for sample, most in zip(samples, maxima, strict=True)]
+    ends = "", "maximum, given above each image"
+    if len(samples) == 1:
+        ends = f"{50 * maxima[0]:.3g}", f"{100 * maxima[0]:.3g} %"
     # colors over a gray image, because the heatmap is transparent at 0
     colors = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
-    legend, rows = ColorScale(colors, ("0", *ends)), in_rows(images, columns)
-    return draw_panels(rows, in_rows(names, columns), path, title, subtitle, legend, mark=mark)
+    legend = ColorScale(colors, ("0", *ends))
+    return draw_panels(in_rows(images, 4), in_rows(names, 4), path, title, subtitle, legend, mark=mark)
 
 
 POSITION_IMAGE_SIZE: Final = 800  # Approximate width of the position similarity image in pixels.
@@ -493,7 +461,7 @@ def tint_strength(image: ImageArray) -> float:
 
 def spotlight(image: ImageArray, weights: npt.NDArray[np.floating], max_weight: float) -> ImageArray:
     """The image with brightness by attention. The grid of weights is interpolated to the size of the image."""
-    fractions = resize_grid(weights / max_weight, (image.shape[0], image.shape[1])).clip(0, 1)[..., None]
+    fractions = resize_grid(weights / max_weight, image.shape).clip(0, 1)[..., None]
     gray = image.mean(-1, keepdims=True)
     dark = MIN_BRIGHTNESS * (0.6 * image + 0.4 * gray)
     light = image + tint_strength(image) * fractions * (np.array(LIGHT_COLOR) - image)

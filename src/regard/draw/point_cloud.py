@@ -181,7 +181,6 @@ def render_points(
     up: str = "z",
     tilt: float | None = None,
     size: int = STILL_SIZE,
-    azimuth: float = -0.9,
     size_factors: FloatArray | None = None,
 ) -> ImageArray:
     """Image (size, size, 3) of points (N, 3) with colors (N, 3) as discs; nearer points cover farther points and darken the
@@ -191,7 +190,7 @@ def render_points(
     diagonal = float(np.linalg.norm(high - low)) or 1.0
     at = 2 * (at - (low + high) / 2) / diagonal
     tilt = default_tilt(coordinates.max(0) - coordinates.min(0), up) if tilt is None else tilt
-    flat, camera_distance = math.cos(tilt), 3.3
+    flat, azimuth, camera_distance = math.cos(tilt), -0.9, 3.3
     ahead = np.array([-flat * math.cos(azimuth), -flat * math.sin(azimuth), -math.sin(tilt)])
     across = np.array([-math.sin(azimuth), math.cos(azimuth), 0.0])
     depth = at @ ahead + camera_distance
@@ -232,7 +231,7 @@ def _shade_depth(image: ImageArray, depth: FloatArray) -> ImageArray:
     return np.rint(image * light[..., None]).astype(np.uint8)
 
 
-def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", subtitle: str = "") -> Path:
+def draw_clouds(clouds: Sequence[PredictedCloud], path: Path) -> Path:
     """Draw each point cloud from the side and from above in predicted classes, and labels or else original colors if
     known, with a legend of the classes that occur."""
     rows, names = [], []
@@ -255,7 +254,7 @@ def draw_clouds(clouds: Sequence[PredictedCloud], path: Path, title: str = "", s
     truths = [cloud.target_fractions for cloud in clouds if cloud.target_fractions is not None]
     shares = np.mean([*(cloud.predicted_fractions for cloud in clouds), *truths], axis=0)
     of = "points, prediction and label together" if truths else "points"
-    return draw_panels(rows, names, path, title, subtitle, ClassLegend(clouds[0].labels, shares, of))
+    return draw_panels(rows, names, path, legend=ClassLegend(clouds[0].labels, shares, of))
 
 
 WEIGHT_COLORS: Final = HEAT_COLORS[1:5]  # From low to high weight, without colors too pale for a white background.

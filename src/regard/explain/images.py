@@ -328,7 +328,7 @@ class ImageExplanation(Explanation):
             about += ["average over heads"] if layer is head is None else []
         about += [METHODS[name][3] for name in self.method_maps]
         mark = relative_position(self.query_pixel, self.image)
-        return draw_heatmap_overlays(panels, path, self.title, "; ".join(about), unit=None, mark=mark)
+        return draw_heatmap_overlays(panels, path, self.title, "; ".join(about), mark)
 
 
 Pixel = tuple[int, int]  # Row and column.
