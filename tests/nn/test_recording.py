@@ -83,7 +83,7 @@ def test_a_hidden_position_is_masked_in_windows_and_for_global_tokens() -> None:
     valid[:, 4] = False
     with record_attention(nn.ModuleDict({"a": module}), edits=[HideKeys([4])]):
         out = module(x, mask=window)
-    rows = valid[0]  # the row of the hidden token itself is padding in the masked call
+    rows = valid[0]  # the row of position 4 itself is padding in the masked call
     assert torch.allclose(out[:, rows], module(x, mask=window & Padding(valid))[:, rows], atol=1e-12)
 
 

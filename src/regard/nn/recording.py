@@ -2,7 +2,7 @@
 
 `record_attention(model)` puts a `Recording` into the state of the thread; attention modules look it up when they are
 called. Modules are not changed, so other threads that use the same model do not see the recording. The state is a
-`threading.local` and not a `ContextVar`, because `torch.compile` can guard only the first: without a recording, compiled
+`threading.local` and not a context variable, because `torch.compile` can guard only the first: without a recording, compiled
 code contains no trace of it, and a recorded call runs uncompiled.
 """
 

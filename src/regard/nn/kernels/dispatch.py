@@ -225,17 +225,17 @@ def _documents(call: AttentionCall) -> _Documents:
 
 
 def _is_varlen(call: AttentionCall) -> bool:
-    if not _is_half_on_cuda(call) or not supports_flash(call.q):
+    if not _is_half_on_cuda(call):
         return False
     packed = match_packed(call.mask) if call.q.shape[0] == 1 else None
-    return packed is not None or bool(match_sliding_window(call.q, call.k, call.mask))
+    return (packed is not None or bool(match_sliding_window(call.q, call.k, call.mask))) and supports_flash(call.q)
 
 
 def _is_varlen_short(call: AttentionCall) -> bool:
-    if not _is_half_on_cuda(call) or call.dropout or call.q.shape[0] != 1 or not capabilities.is_available("triton"):
+    if not _is_half_on_cuda(call) or call.dropout or call.q.shape[0] != 1:
         return False
     packed = match_packed(call.mask)
-    if packed is None or packed[1] not in ((-1, -1), (-1, 0)):
+    if packed is None or packed[1] not in ((-1, -1), (-1, 0)) or not capabilities.is_available("triton"):
         return False
     from regard.nn.kernels import varlen_short as kernel
 
