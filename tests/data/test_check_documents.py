@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from data_files import jsonl, write
 from regard.data.check import texts as documents
 from regard.data.check.report import Finding, Report
 from regard.data.check.texts import TextSurvey
@@ -18,7 +20,7 @@ from regard.data.text.documents import iterate_texts
 from regard.draw.charts import draw_lengths
 from regard.errors import DataError, RegardError, UnknownNameError
 
-WORDS = (
+WORDS = [
     "king",
     "queen",
     "castle",
@@ -31,43 +33,36 @@ WORDS = (
     "shadow",
     "candle",
     "sea",
-)
-
-
-def sentence(draw: random.Random) -> str:
-    return f"The {' '.join(draw.choices(WORDS, k=9))} {draw.randrange(10**6)}."
+]
 
 
 def story(seed: int, lines: int = 4000) -> list[str]:
     """Enough different lines for a report without findings."""
     draw = random.Random(seed)
-    return [sentence(draw) for _ in range(lines)]
+    return [f"The {' '.join(draw.choices(WORDS, k=9))} {draw.randrange(10**6)}." for _ in range(lines)]
 
 
 def save(path: str, lines: list[str] | str) -> str:
-    text = lines if isinstance(lines, str) else "".join(f"{line}\n" for line in lines)
-    data = text.encode()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
-    return path
+    return write(path, lines if isinstance(lines, str) else "".join(f"{line}\n" for line in lines))
 
 
 def objects(path: str, texts: list[str]) -> str:
-    return save(path, [json.dumps({"text": text}) for text in texts])
+    return jsonl(path, *({"text": text} for text in texts))
 
 
 def check(*data: str, valid: tuple[str, ...] = (), **columns: str) -> Report:
     return TextSurvey.check(data, valid, columns or None, DataSettings())
 
 
-def found(report: Report) -> dict[str, Finding]:
+def by_id(report: Report) -> dict[str, Finding]:
     return {("validation " if f.message.startswith("validation") else "") + f.id: f for f in report.findings}
 
 
 def only(report: Report, *kinds: str) -> Finding:
     """First finding, if exactly these kinds were found."""
-    assert set(found(report)) == set(kinds), report
-    return found(report)[kinds[0]]
+    assert set(by_id(report)) == set(kinds), report
+    return by_id(report)[kinds[0]]
 
 
 # -- no findings
@@ -117,7 +112,7 @@ def test_files_and_rows_that_cannot_be_read_are_named_and_the_others_read(folder
     rows = [json.dumps({"text": line}) for line in story(3)]
     rows[1], rows[4] = "{", '{"id": 5}'
     report = check(save("a.txt", story(1)), "b.txt.gz", save("c.jsonl", rows))
-    broken, bad = only(report, "format", "unreadable"), found(report)["unreadable"]
+    broken, bad = only(report, "format", "unreadable"), by_id(report)["unreadable"]
     assert broken.severity == "error" and [place.line for place in broken.locations] == [2, 5]
     assert bad.severity == "error" and "damaged gzip" in bad.locations[0].text
 
@@ -131,7 +126,7 @@ def test_empty_documents_are_a_warning_and_many_an_error(folder: Path) -> None:
 
 def test_too_little_text(folder: Path) -> None:
     none = check(save("a.txt", " \n"))
-    assert found(none)["few"].severity == "error" and "no text found" in str(none)
+    assert by_id(none)["few"].severity == "error" and "no text found" in str(none)
     short = save("b.txt", "A short text.")
     assert "no validation split" in only(check(short), "few").message and check(short).errors
     assert only(check(short, valid=(save("v.txt", "Another."),)), "few").severity == "warning"
@@ -149,9 +144,9 @@ def test_damaged_lines_are_found_with_their_line_numbers(folder: Path) -> None:
     assert [(f.severity, f.count, f.locations[0].line) for f in report.findings] == [
         ("warning", 1, 101), ("warning", 1, 1001), ("warning", 1, 2001), ("note", 1, 3001),
     ]  # fmt: skip
-    assert found(check(save("b.txt", [*lines, *["Ã¤Ã¶"] * 1000])))["mojibake"].severity == "error"
+    assert by_id(check(save("b.txt", [*lines, *["Ã¤Ã¶"] * 1000])))["mojibake"].severity == "error"
     in_row = objects("c.jsonl", ["\n".join(lines), "\n".join(story(2))])
-    assert found(check(in_row))["control_character"].locations[0].line == 1
+    assert by_id(check(in_row))["control_character"].locations[0].line == 1
 
 
 @pytest.mark.parametrize("size", [100_001, 300_000])
@@ -168,11 +163,11 @@ def test_text_without_a_space_is_reported_once(folder: Path, size: int) -> None:
 def test_repeated_documents_are_named_with_the_first(folder: Path) -> None:
     long = "\n".join(story(9, 500))
     texts = [*story(1), long, story(1)[7], long]
-    twice = found(check(objects("a.jsonl", texts)))["duplicates"]
+    twice = by_id(check(objects("a.jsonl", texts)))["duplicates"]
     assert (twice.severity, twice.count, [place.line for place in twice.locations]) == ("warning", 2, [4002, 4003])
     assert "(same as line 8)" in twice.locations[0].text and "(same as line 4001)" in twice.locations[1].text
     save("set/a.txt", story(1)), save("set/b.txt", story(1))
-    assert "(same as set/a.txt:1)" in found(check("set"))["duplicates"].locations[0].text
+    assert "(same as set/a.txt:1)" in by_id(check("set"))["duplicates"].locations[0].text
 
 
 def test_repeated_lines_are_weighted_by_their_fraction(folder: Path) -> None:
@@ -195,7 +190,7 @@ def test_leaked_documents_are_distinguished_by_similarity(folder: Path) -> None:
     data = objects("a.jsonl", [*train, long])
     report = check(data, valid=(objects("v.jsonl", [*valid, train[3], near]),))
     only(report, "validation leak", "validation leak_near_duplicate", "validation leak_lines")
-    exact, alike = found(report)["validation leak"], found(report)["validation leak_near_duplicate"]
+    exact, alike = by_id(report)["validation leak"], by_id(report)["validation leak_near_duplicate"]
     assert (exact.severity, exact.count, exact.locations[0].line) == ("error", 1, 401)
     assert "in training data: a.jsonl:4" in exact.locations[0].text
     assert (alike.severity, alike.count, alike.locations[0].line) == ("warning", 1, 402)
@@ -237,9 +232,9 @@ def test_errors_of_reading_are_errors_of_the_check(folder: Path) -> None:
         for _ in range(draw.randrange(3)):
             damaged[draw.randrange(len(damaged))] = draw.choice(b'\n\xff\x00\xc3 a"')
         Path(name).write_bytes(bytes(damaged))
+        refused = False
         try:
             list(iterate_texts([name]))
-            refused = False
         except DataError:
             refused = True
         stopped += refused
@@ -259,8 +254,6 @@ def test_text_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_pipe_is_refused_because_it_is_read_more_than_once(folder: Path) -> None:
-    import os
-
     os.mkfifo("pipe.txt")
     with pytest.raises(RegardError, match=r"pipe\.txt"):
         check("pipe.txt")

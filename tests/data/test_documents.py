@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from data_files import jsonl, parquet, write
 from regard.data.text import documents as texts
 from regard.data.text import files
 from regard.data.text.documents import (
@@ -30,13 +31,6 @@ from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError, UnknownNameError
 
 VOCABULARY = Path(__file__).parents[3] / "shared/data/vocab/gpt2"
-
-
-def write(path: str, content: str | bytes) -> str:
-    data = content.encode() if isinstance(content, str) else content
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
-    return path
 
 
 def read(*data: str, **columns: str) -> list[Passage | SkippedRow]:
@@ -79,32 +73,38 @@ def test_files_come_in_the_order_given_and_patterns_sorted(folder: Path) -> None
 
 def test_empty_documents_are_skipped_and_named(folder: Path) -> None:
     write("a.txt", " \n\t\n"), write("b.txt", ""), write("c.txt", "c"), write("d.txt", b"\xef\xbb\xbf")
-    found = read("a.txt", "b.txt", "c.txt", "d.txt")
-    assert found == [
-        SkippedRow("a.txt", 1),
-        SkippedRow("b.txt", 1),
-        Passage("c", "c.txt", 1, True),
-        SkippedRow("d.txt", 1),
-    ]
+    a, b, d = (SkippedRow(f"{name}.txt", 1) for name in "abd")
+    assert read("a.txt", "b.txt", "c.txt", "d.txt") == [a, b, Passage("c", "c.txt", 1, True), d]
     assert complaint("a.txt", "b.txt") == "a.txt, b.txt: no text found: all 2 documents are empty."
     assert complaint("a.txt") == "a.txt: no text found: the document is empty."
     assert "No data given" in complaint()
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"one\ntw\xf6\n", "a.txt, line 2: invalid UTF-8: byte 0xf6 at byte offset 6. Convert the file"),
-        (b"one\ntwo \xe2\x82", "a.txt, line 2: invalid UTF-8: byte 0xe2 at byte offset 8."),
-        (b"one\n\ntw\0\n", "a.txt, line 3: not a text file: contains NUL bytes."),
-        ("text".encode("utf-16"), "expected UTF-8, got UTF-16"),
-        (b"PK\x03\x04\x14\x00\x06", "not a text file: the content is a zip archive"),
-        (gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "damaged gzip file"),
-    ],
-)
-def test_invalid_text_is_named_with_its_line(folder: Path, content: bytes, said: str) -> None:
-    Path("a.txt").write_bytes(content)
-    assert said in complaint("a.txt")
+REFUSED: list[tuple[str, str | bytes, str, str]] = [
+    ("a.txt", b"one\ntw\xf6\n", "", "a.txt, line 2: invalid UTF-8: byte 0xf6 at byte offset 6. Convert the file"),
+    ("a.txt", b"one\ntwo \xe2\x82", "", "a.txt, line 2: invalid UTF-8: byte 0xe2 at byte offset 8."),
+    ("a.txt", b"one\n\ntw\0\n", "", "a.txt, line 3: not a text file: contains NUL bytes."),
+    ("a.txt", "text".encode("utf-16"), "", "expected UTF-8, got UTF-16"),
+    ("a.txt", b"PK\x03\x04\x14\x00\x06", "", "not a text file: the content is a zip archive"),
+    ("a.txt", gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "", "damaged gzip file"),
+    ("a.jsonl", '{"body": "x", "id": 5}\n', "",
+     "a.jsonl, line 1: missing key 'text' (keys: body, id). Pass --columns text=NAME."),
+    ("a.jsonl", '{"body": "x", "id": 5}\n', "text=id", "expected text in 'id', got 5"),
+    ("a.jsonl", '{"body": "x", "id": 5}\n', "text=bdy", "Did you mean 'body'?"),
+    ("a.csv", "body,id\nx,5\n", "text=bdy", "Did you mean 'body'?"),
+    ("a.csv", "body,id\nx,5\n", "txt=body", "Unknown column choice 'txt'. Did you mean 'text'?"),
+    ("a.csv", "body,id\nx,5\n", "", "no column is named 'text'"),
+    ("a.txt", "x", "text=body", "a.txt: plain text has no columns. Remove --columns."),
+    ("a.json", "[\n]\n", "", "a.json, line 1: invalid JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "columns", "part"), REFUSED)
+def test_invalid_text_and_columns_are_refused(
+    folder: Path, name: str, content: str | bytes, columns: str, part: str
+) -> None:
+    kind = UnknownNameError if "Did you mean" in part else DataError
+    assert part in complaint(write(name, content), kind=kind, **dict([columns.split("=")] if columns else []))
 
 
 def test_line_numbers_of_errors_are_right_far_into_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +127,9 @@ def test_a_missing_file_is_reported_with_the_nearest_name(folder: Path) -> None:
 
 def test_a_folder_is_the_files_of_text_below_it(folder: Path) -> None:
     for name in ("b.txt", "a/z.MD", "a/b/c.txt.gz", "a.txt", ".hidden.txt", ".git/x.txt", "a/picture.png", "script.py"):
+        Path(f"my set/{name}").parent.mkdir(parents=True, exist_ok=True)
         write(f"my set/{name}", name)
-    write("my set/d.jsonl", '{"text": "object"}')
+    jsonl("my set/d.jsonl", {"text": "object"})
     (folder / "my set/empty").mkdir()
     names = ("a/b/c.txt.gz", "a/z.MD", "a.txt", "b.txt", "d.jsonl")
     assert text_files("my set") == sorted(os.path.join("my set", name) for name in names)
@@ -138,9 +139,10 @@ def test_a_folder_is_the_files_of_text_below_it(folder: Path) -> None:
 
 
 def test_a_folder_without_text_reports_its_contents(folder: Path) -> None:
+    Path("set/code").mkdir(parents=True)
     write("set/code/a.py", "x")
-    said = complaint("set")
-    assert said.startswith("set: no text file") and " code/a.py." in said and "'set/*.py'" in said
+    message = complaint("set")
+    assert message.startswith("set: no text file") and " code/a.py." in message and "'set/*.py'" in message
     (folder / "none").mkdir()
     assert complaint("none").startswith("none: the folder is empty.")
 
@@ -152,48 +154,26 @@ def test_json_parquet_and_tables_hold_a_document_a_row(folder: Path) -> None:
     content = [" one\r\ntwo ", "", "three\n\n"]
     wanted = [" one\ntwo ", "three\n\n"]
     write("a.jsonl", "\n".join(json.dumps({"id": 1, "text": text}) for text in content) + "\n\n")
-    write("b.ndjson.gz", "\n".join(json.dumps({"body": text}) for text in content))
+    jsonl("b.ndjson.gz", *({"body": text} for text in content))
     write("c.csv", "id,text\n" + "".join(f'1,"{text}"\n' for text in content))
     write("d.tsv", "text\tid\n one\t1\n\t2\nthree\t3\n")
     assert documents("a.jsonl") == documents("b.ndjson.gz", text="body") == documents("c.csv") == wanted
-    assert read("d.tsv") == [
-        Passage(" one", "d.tsv", 2, True),
-        SkippedRow("d.tsv", 3),
-        Passage("three", "d.tsv", 4, True),
-    ]
+    first, last = Passage(" one", "d.tsv", 2, True), Passage("three", "d.tsv", 4, True)
+    assert read("d.tsv") == [first, SkippedRow("d.tsv", 3), last]
     assert [item.line for item in read("c.csv")] == [2, 4, 5]
     assert documents("d.tsv", text="id") == ["1", "2", "3"]
     assert documents("d.tsv", text="0") == ["text", " one", "three"]
 
 
 def test_parquet_uses_text_or_its_only_column_of_text(folder: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
-    def save(name: str, **columns: Any) -> str:
-        pyarrow.parquet.write_table(arrow.table(columns), name)
-        return name
-
-    assert read(save("a.parquet", text=["one\r\n", None, "b"], by=["x"] * 3)) == [
+    assert read(parquet("a.parquet", {"text": ["one\r\n", None, "b"], "by": ["x"] * 3})) == [
         Passage("one\n", "a.parquet", 1, True), SkippedRow("a.parquet", 2), Passage("b", "a.parquet", 3, True),
     ]  # fmt: skip
-    assert documents(save("b.pq", id=[1, 2], content=["c", "d"])) == ["c", "d"]
-    two = save("c.pq", title=["e"], content=["f"])
+    assert documents(parquet("b.pq", {"id": [1, 2], "content": ["c", "d"]})) == ["c", "d"]
+    two = parquet("c.pq", {"title": ["e"], "content": ["f"]})
     assert "expected 1 text column, got 2. Pass --columns text=NAME (available: title, content)" in (complaint(two))
     assert documents(two, text="content") == ["f"]
-
-
-def test_columns_that_are_not_there_are_refused(folder: Path) -> None:
-    write("a.jsonl", '{"body": "x", "id": 5}\n'), write("a.csv", "body,id\nx,5\n"), write("a.txt", "x")
-    assert "a.jsonl, line 1: missing key 'text' (keys: body, id). Pass --columns text=NAME." in (complaint("a.jsonl"))
-    assert "Did you mean 'body'?" in complaint("a.jsonl", kind=UnknownNameError, text="bdy")
-    assert "Did you mean 'body'?" in complaint("a.csv", kind=UnknownNameError, text="bdy")
-    assert "no column is named 'text'" in complaint("a.csv")
-    assert "expected text in 'id', got 5" in complaint("a.jsonl", text="id")
-    assert "Unknown column choice 'txt'. Did you mean 'text'?" in complaint("a.csv", kind=UnknownNameError, txt="body")
-    assert complaint("a.txt", text="body") == "a.txt: plain text has no columns. Remove --columns."
-    assert documents("a.txt", "a.csv", text="body") == ["x", "x"]
-    assert "a.json, line 1: invalid JSON" in complaint(write("a.json", "[\n]\n"))
+    assert documents(write("a.txt", "x"), write("a.csv", "body,id\nx,5\n"), text="body") == ["x", "x"]
 
 
 # -- passages
@@ -240,9 +220,8 @@ def test_there_are_enough_passages_of_a_small_text_to_hold_a_few_out(folder: Pat
     text = "".join(f"{draw.random()}\n" for _ in range(size // 19))
     write(name, json.dumps({"text": text}) if name.endswith("jsonl") else text)
     found = read(name)
-    assert (
-        len(found) > 50 and max(len(item.text) for item in found if isinstance(item, Passage)) <= 1.25 * PASSAGE_CHARS
-    )
+    assert len(found) > 50
+    assert max(len(item.text) for item in found if isinstance(item, Passage)) <= 1.25 * PASSAGE_CHARS
     assert documents(name) == [text]
 
 
@@ -256,10 +235,8 @@ def test_without_line_ends_texts_are_split_at_spaces_or_anywhere() -> None:
     words = "word " * 20_000
     found = passages(words)
     assert "".join(item.text for item in found) == words
-    assert (
-        all(item.text.startswith(" word") for item in found[1:])
-        and max(len(i.text) for i in found[:-1]) <= PASSAGE_CHARS
-    )
+    assert all(item.text.startswith(" word") for item in found[1:])
+    assert max(len(item.text) for item in found[:-1]) <= PASSAGE_CHARS
     solid = "x" * (MAX_LINE_SEARCH + 1000)
     assert [len(item.text) for item in passages(solid)] == [PASSAGE_CHARS, MAX_LINE_SEARCH + 1000 - PASSAGE_CHARS]
     assert len(passages("x" * MAX_LINE_SEARCH)) == 1  # no line end within the limit
@@ -336,12 +313,8 @@ def test_the_tokens_of_passages_are_those_of_the_whole(make: Any, monkeypatch: p
         many += len(found)
     assert many > 1000
     # spaces after an empty line as between paragraphs, and at line starts as in WikiText
-    for text in (
-        "a paragraph.\n\n" * 50,
-        "a paragraph.\n\n\n" * 50,
-        " = Title = \n \n some text . \n" * 50,
-        "word " * 999,
-    ):
+    paragraphs = "a paragraph.\n\n", "a paragraph.\n\n\n", " = Title = \n \n some text . \n", "word " * 20
+    for text in (50 * paragraph for paragraph in paragraphs):
         found = passages(text)
         assert len(found) > 5
         assert [i for item in found for i in tokenizer.encode(item.text).ids] == tokenizer.encode(text).ids

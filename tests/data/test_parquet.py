@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from test_pairs import complaint, read_pairs, texts
 
+from data_files import parquet
 from regard.data.sources import expand_patterns
 from regard.data.text.samples import Pair
 from regard.errors import RegardError, UnknownNameError
@@ -16,13 +17,6 @@ from regard.runs.spec import expand_paths
 from regard.tasks import find_task
 
 arrow = pytest.importorskip("pyarrow")
-
-
-def save(path: Path, columns: dict[str, Any], **options: Any) -> str:
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(arrow.table(columns), path, **options)
-    return str(path)
 
 
 # Parquet
@@ -33,13 +27,13 @@ BOTH = list(zip(ENGLISH, GERMAN, strict=True))
 
 def test_columns_are_found_by_name_by_choice_or_by_being_the_only_two(folder: Path) -> None:
     numbers = arrow.array([1, 2, 3])
-    assert texts(save(folder / "a.parquet", {"id": numbers, "target": GERMAN, "source": ENGLISH})) == BOTH
-    assert texts(save(folder / "b.PQ", {"id": numbers, "en": ENGLISH, "de": GERMAN})) == BOTH
-    several = save(folder / "c.pq", {"en.text": ENGLISH, "by": ["x", "y", "z"], "de": GERMAN})
+    assert texts(parquet("a.parquet", {"id": numbers, "target": GERMAN, "source": ENGLISH})) == BOTH
+    assert texts(parquet("b.PQ", {"id": numbers, "en": ENGLISH, "de": GERMAN})) == BOTH
+    several = parquet("c.pq", {"en.text": ENGLISH, "by": ["x", "y", "z"], "de": GERMAN})
     assert texts(several, source="en.text", target="de") == BOTH
     assert texts(several, source="de", target="de") == [(word, word) for word in GERMAN]
     assert "expected 2 text columns, got 3. Pass --columns" in complaint(several)
-    assert "expected 2 text columns, got 1" in complaint(save(folder / "d.pq", {"a": ["x"], "b": [1]}))
+    assert "expected 2 text columns, got 1" in complaint(parquet("d.pq", {"a": ["x"], "b": [1]}))
 
 
 @pytest.mark.parametrize("kind", ["large_string", "dictionary", "string_view"])
@@ -48,17 +42,17 @@ def test_every_kind_of_text_is_text(folder: Path, kind: str) -> None:
         column: Any = arrow.array(ENGLISH).dictionary_encode()
     else:
         column = arrow.array(ENGLISH, type=getattr(arrow, kind)())
-    assert texts(save(folder / "a.parquet", {"source": column, "target": GERMAN})) == BOTH
+    assert texts(parquet("a.parquet", {"source": column, "target": GERMAN})) == BOTH
 
 
 def test_languages_under_translation_are_picked_by_name(folder: Path) -> None:
     nested = [{"de": german, "en": english} for english, german in BOTH]
-    path = save(folder / "a.parquet", {"id": [1, 2, 3], "translation": nested})
+    path = parquet("a.parquet", {"id": [1, 2, 3], "translation": nested})
     assert texts(path, source="en", target="de") == BOTH
     assert "'translation' has no fields named source and target. Pass --columns" in complaint(path)
     assert "(available: de, en)" in complaint(path)
     assert "Did you mean 'de'" in complaint(path, kind=UnknownNameError, source="en", target="dee")
-    path = save(folder / "b.parquet", {"translation": [*nested[:2], None, {"en": "x", "de": None}]})
+    path = parquet("b.parquet", {"translation": [*nested[:2], None, {"en": "x", "de": None}]})
     pairs, skipped = read_pairs([path], {"source": "en", "target": "de"})
     assert [pair.source for pair in pairs] == ENGLISH[:2] and skipped == [(path, 3), (path, 4)]
 
@@ -67,14 +61,14 @@ def test_rows_keep_their_number_over_row_groups_and_nulls_are_empty(folder: Path
     many = [f"row {n}" for n in range(1, 10_001)]
     german: list[str | None] = [f"Zeile {n}" for n in range(1, 10_001)]
     german[6] = None
-    path = save(folder / "a.parquet", {"source": many, "target": german}, row_group_size=700)
+    path = parquet("a.parquet", {"source": many, "target": german}, row_group_size=700)
     pairs, skipped = read_pairs([path])
     assert skipped == [(path, 7)]
     assert pairs[-1] == Pair("row 10000", "Zeile 10000", path, 10_000) and len(pairs) == 9999
 
 
 def test_a_wrong_column_is_named(folder: Path) -> None:
-    path = save(folder / "a.parquet", {"english": ENGLISH, "count": [1, 2, 3], "german": GERMAN})
+    path = parquet("a.parquet", {"english": ENGLISH, "count": [1, 2, 3], "german": GERMAN})
     said = complaint(path, kind=UnknownNameError, source="englsh", target="german")
     assert "Did you mean 'english'?" in said and f"Columns in {path}: english, count, german." in said
     said = complaint(path, source="english", target="count")
@@ -82,7 +76,7 @@ def test_a_wrong_column_is_named(folder: Path) -> None:
 
 
 def test_a_damaged_file_is_refused(folder: Path) -> None:
-    path = Path(save(folder / "a.parquet", {"source": ENGLISH * 5000, "target": GERMAN * 5000}))
+    path = Path(parquet("a.parquet", {"source": ENGLISH * 5000, "target": GERMAN * 5000}))
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"no such thing", whole[:4] + b"\xff" * 4000 + whole[4004:]):
         path.write_bytes(content)
@@ -91,24 +85,24 @@ def test_a_damaged_file_is_refused(folder: Path) -> None:
     path.write_bytes(b"")
     assert complaint(str(path)) == f"{path}: the file is empty."
     nothing = arrow.array([], arrow.string())
-    assert "contains no rows" in complaint(save(folder / "b.pq", {"source": nothing, "target": nothing}))
+    assert "contains no rows" in complaint(parquet("b.pq", {"source": nothing, "target": nothing}))
 
 
 def test_invalid_bytes_are_named_by_their_row(folder: Path) -> None:
     raw = arrow.array([b"cat", b"M\xe4dchen"], arrow.binary())
     column = arrow.Array.from_buffers(arrow.string(), 2, raw.buffers())
-    path = save(folder / "a.parquet", {"source": ["a", "b"], "target": column})
+    path = parquet("a.parquet", {"source": ["a", "b"], "target": column})
     assert complaint(path).startswith(f"{path}: invalid UTF-8 in 'target' of row 2 (byte 0xe4).")
 
 
 def test_without_pyarrow_the_install_command_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(folder / "a.parquet", {"source": ENGLISH, "target": GERMAN})
+    path = parquet("a.parquet", {"source": ENGLISH, "target": GERMAN})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert "pip install pyarrow" in complaint(path, kind=RegardError)
 
 
 def test_a_parquet_file_by_another_name_is_recognised(folder: Path) -> None:
-    path = save(folder / "a.tsv", {"source": ENGLISH, "target": GERMAN})
+    path = parquet("a.tsv", {"source": ENGLISH, "target": GERMAN})
     assert "the content is a Parquet file. Rename the file to .parquet." in complaint(path)
 
 

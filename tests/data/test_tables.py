@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data_files import jsonl, parquet, write
 from regard.data.text.formats import Row
 from regard.data.text.tables import iterate_rows
 from regard.errors import DataError, RegardError, UnknownNameError
 
 LABELLED = ("text", "label")
-
-
-def write(path: str, content: str) -> str:
-    data = content.encode()
-    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
-    return path
 
 
 def rows(path: str, names: tuple[str, ...] = LABELLED, columns: dict[str, str] | None = None, **more: Any) -> list[Row]:
@@ -35,10 +29,8 @@ def complaint(path: str, *given: Any, kind: type[RegardError] = DataError, **mor
 def test_columns_are_found_by_header_by_choice_or_by_order(folder: Path) -> None:
     wanted = [(2, {"text": " a b ", "label": "x"}), (3, {"text": "c", "label": "y"})]
     assert rows(write("a.tsv", "Label\tid\tTEXT\nx\t1\t a b \ny\t2\tc\n")) == wanted
-    assert (
-        rows(write("a.csv.gz", "sentence,kind\n a b ,x\nc,y\n"), columns={"text": "sentence", "label": "kind"})
-        == wanted
-    )
+    path = write("a.csv.gz", "sentence,kind\n a b ,x\nc,y\n")
+    assert rows(path, columns={"text": "sentence", "label": "kind"}) == wanted
     assert rows(write("b.txt", "c\ty\n")) == [(1, {"text": "c", "label": "y"})]
     assert rows(write("c.tsv", "y\tc\t5\n"), columns={"text": "1", "label": "0"}) == [(1, {"text": "c", "label": "y"})]
     three = complaint(write("d.tsv", "a\tb\tc\n"))
@@ -56,11 +48,9 @@ def test_one_column_needs_a_name(folder: Path) -> None:
 
 def test_an_unrequested_header_is_refused(folder: Path) -> None:
     path = write("a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9)
-    said = complaint(path)
-    assert (
-        "the first row (sentence, label) looks like a header. For a header, pass --columns text=sentence label=label; "
-        in said
-    )
+    message = complaint(path)
+    assert "the first row (sentence, label) looks like a header. For a header, pass" in message
+    assert "--columns text=sentence label=label; " in message
     assert len(rows(path, columns={"text": "sentence"})) == 9
 
 
@@ -73,14 +63,13 @@ def test_optional_columns_are_there_or_not(folder: Path) -> None:
     for path in (header, objects):  # an explicitly named column must exist
         said = complaint(path, LABELLED, {"second": "secnd"}, optional=("second",), kind=UnknownNameError)
         assert "Unknown column 'secnd'" in said
-    assert "Did you mean 'second'?" in complaint(
-        header, LABELLED, {"secnd": "b"}, optional=("second",), kind=UnknownNameError
-    )
+    message = complaint(header, LABELLED, {"secnd": "b"}, optional=("second",), kind=UnknownNameError)
+    assert "Did you mean 'second'?" in message
 
 
 def test_lists_and_numbers_are_accepted_in_their_columns(folder: Path) -> None:
     row = {"text": "a", "choices": ["b", "c"], "answer": 1}
-    path = write("a.jsonl", json.dumps(row) + "\n" + json.dumps({**row, "answer": True, "choices": "b|c"}))
+    path = jsonl("a.jsonl", row, {**row, "answer": True, "choices": "b|c"})
     names = ("text", "choices", "answer")
     assert [row["answer"] for _, row in rows(path, names, numeric=("answer",))] == ["1", "true"]
     assert [row["choices"] for _, row in rows(path, names, numeric=("answer",))] == [["b", "c"], "b|c"]
@@ -90,13 +79,8 @@ def test_lists_and_numbers_are_accepted_in_their_columns(folder: Path) -> None:
 
 
 def test_parquet_has_lists_numbers_and_optional_columns_too(folder: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
-    table = arrow.table(
-        {"text": ["a", None], "choices": [["b", None], None], "label": [1, None], "good": [True, False]}
-    )
-    pyarrow.parquet.write_table(table, "a.parquet")
+    columns = {"text": ["a", None], "choices": [["b", None], None], "label": [1, None], "good": [True, False]}
+    parquet("a.parquet", columns)
     names, numbers = ("text", "choices"), ("label", "good")
     assert rows("a.parquet", names, optional=("label", "good", "other"), numeric=numbers) == [
         (1, {"text": "a", "choices": ["b", ""], "label": "1", "good": "true"}),
@@ -109,12 +93,7 @@ def test_parquet_has_lists_numbers_and_optional_columns_too(folder: Path) -> Non
 
 @pytest.mark.slow
 def test_long_rows_of_parquet_are_read_few_at_a_time(folder: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    import tracemalloc
-
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(arrow.table({"text": [f"{n:07}" * 150_000 for n in range(100)]}), "a.parquet")
+    parquet("a.parquet", {"text": [f"{n:07}" * 150_000 for n in range(100)]})
     tracemalloc.start()
     found = [row["text"][:7] for _, row in iterate_rows("a.parquet", ("text",))]
     most = tracemalloc.get_traced_memory()[1]
