@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from regard import capabilities
@@ -43,7 +42,7 @@ class GraphedSearch:
 
     def __init__(self, search: Any, graph: bool) -> None:
         self.search = search
-        self.tensors = _static_tensors(search)
+        self.tensors = search.tensors()
         self.graph: torch.cuda.CUDAGraph | None = None
         if graph:
             before = [tensor.clone() for tensor in self.tensors]
@@ -52,7 +51,7 @@ class GraphedSearch:
                 tensor.copy_(old)
 
     def load(self, search: Search) -> None:
-        for here, there in zip(self.tensors, _static_tensors(search), strict=True):
+        for here, there in zip(self.tensors, search.tensors(), strict=True):
             here.copy_(there)
         self.search.body = search.body
 
@@ -74,13 +73,6 @@ class GraphCache:
         """True after a failed capture: capture is not tried again"""
         self.out_of_memory_keys: set[GraphKey] = set()
         """shapes without enough memory for a graph"""
-
-    def acquire(self, key: GraphKey, search: Search, graph: bool) -> GraphedSearch:
-        graphed = self.entries.pop(key, None)
-        if graphed is None:
-            return GraphedSearch(search, graph)
-        graphed.load(search)
-        return graphed
 
     def release(self, key: GraphKey, graphed: GraphedSearch) -> None:
         graphed.search.body = None  # a cached graph must not keep its model alive
@@ -172,7 +164,11 @@ def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphLease | No
             key = _graph_key(inputs, search)
             if key in cache.out_of_memory_keys:
                 return None
-            graphed = cache.acquire(key, search, capture)
+            graphed = cache.entries.pop(key, None)
+            if graphed is None:
+                graphed = GraphedSearch(search, capture)
+            else:
+                graphed.load(search)
         except torch.OutOfMemoryError:  # free the cached graphs, and run these shapes without a graph
             cache.entries.clear()
             torch.cuda.empty_cache()
@@ -195,7 +191,7 @@ def _graph_key(inputs: SearchInputs, search: Search) -> GraphKey:
     Prompt lengths are values in tensors, not part of the key."""
     body: Any = inputs.body
     weights = tuple((parameter.data_ptr(), parameter.dtype) for parameter in body.parameters())
-    shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in _static_tensors(search))
+    shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in search.tensors())
     settings = replace(
         inputs.settings,
         seed=0,
@@ -257,7 +253,3 @@ def _round_up_rows(rows: int) -> int:
         if rows <= most:
             return _multiple(rows, step)
     return _multiple(rows, 128)
-
-
-def _static_tensors(search: Search) -> list[Tensor]:
-    return [*search.tensors(), *search.state.tensors()]

@@ -98,7 +98,7 @@ class Search:
     row_tensors: tuple[str, ...]
     """names of tensors of shape (B, …)"""
     histories: tuple[str, ...]
-    """names of tensors of shape (T, B, …): what each of at most T steps appended"""
+    """names of tensors of shape (T, B, …), to which each of at most T steps appends"""
     paths = 1
     num_samples = 1
     """number of adjacent rows that are samples of one source"""
@@ -140,9 +140,10 @@ class Search:
         return logits
 
     def tensors(self) -> list[Tensor]:
-        """All tensors that a step reads or updates, without those of the decoding state."""
+        """All tensors that a step reads or updates, and whose values differ between searches."""
         own = [getattr(self, name) for name in (*self.row_tensors, *self.histories)]
-        return [self.last_tokens, *own, *([] if self.repetition is None else self.repetition.tensors())]
+        past = [] if self.repetition is None else self.repetition.tensors()
+        return [self.last_tokens, *own, *past, *self.state.tensors()]
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep these rows with all their paths."""
