@@ -25,22 +25,10 @@ pytestmark = pytest.mark.slow
 
 SMALL = {"train": (4, 12, 0, 0, 0), "valid": (2, 4, 2, 0, 0), "test": (2, 6, 0, 0, 0), "test-pairs": (0, 2, 0, 0, 0)}
 FEW = (
-    "model.image_size=48",
-    "model.feature_level=2",
-    "model.width=16",
-    "model.embedding_dim=8",
-    "model.attention_dim=8",
-    "data.vocab_size=300",
-    "train.steps=4",
-    "train.eval_every=2",
-    "train.batch_size=4",
-    "train.warmup_steps=1",
-    "train.precision=float32",
-    "data.eval_samples=4",
-    "decode.num_beams=1",
-    "decode.max_new_tokens=8",
-    "train.log_every=1",
-)
+    "model.image_size=48", "model.feature_level=2", "model.width=16", "model.embedding_dim=8", "model.attention_dim=8",
+    "data.vocab_size=300", "train.steps=4", "train.eval_every=2", "train.batch_size=4", "train.warmup_steps=1",
+    "train.precision=float32", "data.eval_samples=4", "decode.num_beams=1", "decode.max_new_tokens=8", "train.log_every=1",
+)  # fmt: skip
 
 Shown = Callable[..., str]
 
@@ -66,26 +54,19 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
 
 
 def test_the_captioners_demo_runs_from_scenes_to_figures_and_is_shown_again(show: Shown) -> None:
-    told = show()
+    printed = show()
     run, data = Path("runs/demo-caption"), Path("runs/demo-caption-data")
     pictures = ["test-00000", "test-00002", "test-00004", "test-00006"]  # spread over all scenes
-    assert all(f"{data}/test/images/{name}.png  →" in told for name in pictures)
-    assert "also in the validation data" not in told and "exact_match" in told and "\n5  Attention per word" in told
-    assert (run / "attention.html").exists() and (run / "attention.png").exists()
+    assert all(f"{data}/test/images/{name}.png  →" in printed for name in pictures)
+    assert "also in the validation data" not in printed and "exact_match" in printed
+    assert "\n5  Attention per word" in printed and all((run / f"attention.{e}").exists() for e in ("html", "png"))
     kept = json.loads((run / "demo.json").read_text())
     assert kept["test"]["samples"] == 8 and list(kept["seconds"]) == ["corpus", "train", "score", "predict", "explain"]
-    looked = kept["attention"]["all"]
-    assert (
-        f"    all      {100 * looked['inside_fraction']:4.1f} %   {100 * looked['uniform_fraction']:4.1f} %\n" in told
-    )
-    assert f"named object for {100 * looked['hit_rate']:.1f} % of these words (chance: " in told
-    assert 0 < looked["uniform_fraction"] < 0.2 and set(kept["attention"]) == {
-        "all",
-        "color",
-        "relation",
-        "shape",
-        "size",
-    }
+    score = kept["attention"]["all"]
+    inside, uniform = score["inside_fraction"], score["uniform_fraction"]
+    assert f"    all      {100 * inside:4.1f} %   {100 * uniform:4.1f} %\n" in printed and 0 < uniform < 0.2
+    assert f"named object for {100 * score['hit_rate']:.1f} % of these words (chance: " in printed
+    assert set(kept["attention"]) == {"all", "color", "relation", "shape", "size"}
     lines = Path(data / "valid/captions.jsonl").read_text().splitlines()
     # none with three objects
     assert [len(json.loads(line)["objects"]) for line in lines].count(2) == 4 and len(lines) == 6
@@ -103,10 +84,7 @@ def test_an_interrupted_demo_resumes_in_a_folder_with_spaces(show: Shown, monkey
         advance(self, *told)
         signal.raise_signal(signal.SIGINT)
 
-    with (
-        monkeypatch.context() as meanwhile,
-        pytest.raises(Interrupted, match="--out"),
-    ):
+    with monkeypatch.context() as meanwhile, pytest.raises(Interrupted, match="--out"):
         meanwhile.setattr(ProgressReporter, "advance", stopped)
         show(out="my runs/one")
     told = show(out="my runs/one")
@@ -144,18 +122,12 @@ def test_attention_is_measured_in_scenes_of_the_whole_set(show: Shown, monkeypat
 
 def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.demos.run.ROOM_COUNTS", {"train": 4, "valid": 2, "test": 3})
-    few = (
-        "data.num_points=128",
-        "train.epochs=0",
-        "train.steps=2",
-        "train.eval_every=2",
-        "train.batch_size=2",
-        "train.log_every=1",
-    )
-    monkeypatch.setattr("regard.demos.run.PointCloudDemo.settings", (*few, "train.precision=float32"))
-    told = show("clouds")
+    few = "epochs=0 steps=2 eval_every=2 batch_size=2 log_every=1 precision=float32"
+    settings = ("data.num_points=128", *(f"train.{setting}" for setting in few.split()))
+    monkeypatch.setattr("regard.demos.run.PointCloudDemo.settings", settings)
+    printed = show("clouds")
     run, data = Path("runs/demo-clouds"), Path("runs/demo-clouds-data")
-    assert "miou" in told and "Attention of a point" in told and len(list((data / "train").glob("*.ply"))) == 4
+    assert "miou" in printed and "Attention of a point" in printed and len(list((data / "train").glob("*.ply"))) == 4
     assert [path.name for path in sorted((run / "answers").glob("*.html"))] == [f"room-00{n}.html" for n in range(3)]
     assert (run / "attention.html").exists() and json.loads((run / "demo.json").read_text())["test"]["samples"] == 3
     (data / "test" / "room-001.ply").write_bytes(b"ply\nbroken off")
@@ -166,7 +138,6 @@ def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypa
 def test_demos_have_separate_folders_and_an_unknown_one_is_refused_by_name() -> None:
     assert list(DEMOS) == ["translate", "caption", "clouds"] == [kind.name for kind in DEMOS.values()]
     assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption", "runs/demo-clouds"]
-    with pytest.raises(UnknownNameError, match="'paint'"):
-        demo("paint")
-    with pytest.raises(UnknownNameError, match="'caption'"):
-        demo("captions")
+    for name, message in (("paint", "'paint'"), ("captions", "'caption'")):
+        with pytest.raises(UnknownNameError, match=message):
+            demo(name)

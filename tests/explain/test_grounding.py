@@ -68,14 +68,8 @@ def test_a_hit_is_the_cell_with_most_attention() -> None:
 
 def test_scores_are_means_by_kind_next_to_chance() -> None:
     on, off = np.array([[0.7, 0.1], [0.1, 0.1]]), np.array([[0.1, 0.1], [0.2, 0.6]])
-    found = score_by_kind(
-        [
-            WordAttention("color", on, [BOX], (4, 8)),
-            WordAttention("color", off, [BOX], (4, 8)),
-            WordAttention("shape", on, [(0, 0, 8, 2)], (4, 8)),
-            WordAttention("shape", on, [], (4, 8)),
-        ]
-    )
+    words = [("color", on, [BOX]), ("color", off, [BOX]), ("shape", on, [(0, 0, 8, 2)]), ("shape", on, [])]
+    found = score_by_kind(WordAttention(*word, (4, 8)) for word in words)
     assert list(found) == [ALL_KINDS, "color", "shape"]
     assert found["color"] == PointingScore(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
     assert found["shape"] == PointingScore(1, pytest.approx(0.8), 0.5, 1.0, 0.5)  # type: ignore[arg-type]

@@ -319,41 +319,30 @@ def test_convolutions_have_no_heads_and_are_explained_by_their_last_map() -> Non
 # -- parts
 
 
-def test_a_merged_token_maps_back_to_patches_in_the_image() -> None:
+def test_a_pixel_is_found_on_every_grid() -> None:
+    grid = TokenGrid((4, 3), 12, extent=(64 / 57, 48 / 43))  # 57 × 43 pixels with a patch size of 16
+    assert grid.token_at((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and grid.token_at((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
+    shifted = TokenGrid((5, 5), 25, prefix_tokens=1, shift=1)
+    assert shifted.token_at((0.5, 0.5)) == 12 and shifted.grid_tokens == tuple(range(25))
+    assert shifted.to_grid(torch.arange(25)).flatten().tolist() == [*range(1, 25), 0]
+    patches = TokenGrid((2, 3), 7, prefix_tokens=1)
+    assert patches.token_at((0.9, 0.1)) == 4 and patches.to_grid(torch.arange(7)).tolist() == [[1, 2, 3], [4, 5, 6]]
     row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 × 2 merged from 3 × 4
     right = [[1, 1, 0.5, 0.5], [1, 1, 0.5, 0.5], [4, 4, 0.5, 0.5]]
     assert unmerge_patches(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
 
 
-def test_a_pixel_is_found_on_every_grid() -> None:
-    floor = TokenGrid((4, 3), 12, extent=(64 / 57, 48 / 43))  # 57 × 43 pixels with a patch size of 16
-    assert floor.token_at((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and floor.token_at((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
-    told = TokenGrid((5, 5), 25, prefix_tokens=1, shift=1)
-    assert told.token_at((0.5, 0.5)) == 12 and told.grid_tokens == tuple(range(25))
-    assert told.to_grid(torch.arange(25)).tolist() == [
-        [1, 2, 3, 4, 5],
-        *([[*range(n, n + 5)] for n in (6, 11, 16)]),
-        [21, 22, 23, 24, 0],
-    ]
-    patches = TokenGrid((2, 3), 7, prefix_tokens=1)
-    assert patches.token_at((0.9, 0.1)) == 4 and patches.to_grid(torch.arange(7)).tolist() == [[1, 2, 3], [4, 5, 6]]
-
-
 def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() -> None:
+    presets = {name: find_preset(name) for name in ("vit-base-16", "vit-large-16", "imagegpt-large")}
     with torch.device("meta"):
-        bodies = {name: system.build(preset.config) for name, (system, preset) in _presets()}
-    for name, floor, fits in (
+        bodies = {name: system.build(preset.config) for name, (system, preset) in presets.items()}
+    for name, grid, fits in (
         ("vit-base-16", TokenGrid((14, 14), 197, 1), True), ("vit-large-16", TokenGrid((24, 24), 577, 1), True),
         ("imagegpt-large", TokenGrid((32, 32), 1024, 1, 1), False), ("imagegpt-large", TokenGrid((32, 32), 400, 1, 1), True),
     ):  # fmt: skip
-        assert ImageAttention((GridAttention(floor, (0,)),), (1.0,)).fits_memory(bodies[name]) == fits, name
+        assert ImageAttention((GridAttention(grid, (0,)),), (1.0,)).fits_memory(bodies[name]) == fits, name
     assert query_grid_size(bodies["vit-base-16"], (TokenGrid((14, 14), 197, 1),)) == (14, 14)
     assert query_grid_size(bodies["imagegpt-large"], (TokenGrid((32, 32), 1024, 1, 1),)) == (2, 3)
-
-
-def _presets() -> Iterator[tuple[str, Any]]:
-    for name in ("vit-base-16", "vit-large-16", "imagegpt-large"):
-        yield name, find_preset(name)
 
 
 def test_unsupported_requests_are_reported() -> None:

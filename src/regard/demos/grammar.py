@@ -105,8 +105,8 @@ class Conjunction(NamedTuple):
 
 def _verb(parts: str, subjects: Kinds, objects: Kinds = frozenset(), **options: Any) -> Verb:
     """Verb from the principal parts of both languages."""
-    base, third, past, participle, infinitive, *german = parts.split()
-    return Verb(base, third, past, participle, infinitive, *german, subjects=subjects, objects=objects, **options)
+    arguments: list[Any] = [*parts.split(), subjects, objects]
+    return Verb(*arguments, **options)
 
 
 def _rows(table: str) -> list[list[str]]:
