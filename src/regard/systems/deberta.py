@@ -98,7 +98,9 @@ class ConvolutionBlock(TransformerBlock):
     def forward(  # type: ignore[override]
         self, x: Float[Tensor, "B L D"], context: None = None, *, mask: AttentionMask | None = None, **more: Any
     ) -> Float[Tensor, "B L D"]:
-        real = valid_mask(mask.valid, x.shape[1])[..., None] if isinstance(mask, Padding) else None
+        if mask is not None and not isinstance(mask, Padding):
+            raise ValueError("Packed batches are not supported: the convolution would mix documents. Use padded rows.")
+        real = None if mask is None else valid_mask(mask.valid, x.shape[1])[..., None]
         found = self.conv((x if real is None else x * real).mT).mT
         beside = self.activation(self.dropout(found))
         return self.norm(super().forward(x, mask=mask, **more), beside)
