@@ -204,6 +204,6 @@ SYSTEM = System(
     Config,
     PRESETS,
     build,
-    recipes.LONGFORMER,
+    recipes.at_full_length(4096),
     PUBLISHED,
 )
