@@ -10,18 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import nn
-
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import Stack
+from regard.nn.blocks.encoder import EncoderOnly, Pooler, init_encoder_weights
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, transformer_blocks
 from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Traits
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer, rename_suffixes
+from regard.weights.tables import NameTable, Tensors, entry, layer, rename_suffixes
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,7 @@ PRESETS = presets(
 
 def build(config: Config) -> EncoderOnly:
     body = EncoderOnly(
-        EncoderEmbedding(
-            tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
-            position=make_absolute_position(config),
-            types=nn.Embedding(config.type_vocab_size, config.width),
-            norm=LayerNorm(config.width, config.norm_eps),
-            dropout=config.dropout,
-        ),
+        bert.build_embedding(config, config.type_vocab_size, lambda: make_absolute_position(config)),
         encoder=Stack(
             transformer_blocks(config, config.depth, activation=config.activation, eps=config.norm_eps),
             position=make_position(config, config.depth, bidirectional=True),
@@ -99,30 +90,21 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 LEGACY_SUFFIXES: Mapping[str, str] = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-PUBLISHED = PublishedLayout(
-    model_type="bert",
-    architecture="BertModel",
-    keys=bert.KEYS,
-    config=Config,
-    defaults={"classifier_dropout": None},
+PUBLISHED = bert.published_layout(
+    "bert",
+    "Bert",
+    Config,
+    NAMES,
     fixed={
         "is_decoder": False,
         "add_cross_attention": False,
         "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
         "is_encoder_decoder": False,
     },
-    ignored_keys=("initializer_range", "directionality", "pooler_*", "eos_token_id"),
-    value_maps={"activation": bert.ACTIVATIONS},
-    after_read=bert.fill_fields,
-    head_architectures={
-        **bert.head_architectures("Bert"),
-        "mlm": "BertForPreTraining",
-        "choose": "BertForMultipleChoice",
-    },
+    ignored_keys=("directionality", "pooler_*"),
+    head_architectures={"mlm": "BertForPreTraining", "choose": "BertForMultipleChoice"},
     other_architectures={"BertForMaskedLM": "mlm"},
     select_architecture=lambda fields, task: "BertForMaskedLM" if task == "mlm" and not fields["nsp"] else "",
-    names=NAMES,
     adapt_checkpoint=from_published,
     check_layout=layout_requires(
         "BERT supports learned positions only", position_embedding="learned", relative_position="none"

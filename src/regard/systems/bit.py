@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
-from regard.systems.common.configs import check_stages
+from regard.systems.common.configs import check_stages, reject
 from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout, layer
 
@@ -44,13 +44,16 @@ class Config(vision.VisionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_stages(self, ("widths", "depths"), STAGES)
-        if any(width % 8 for width in self.widths):
-            raise SettingError(f"model.widths must be multiples of 8, got {self.widths}.")
+        reject(any(width % 8 for width in self.widths), f"model.widths must be multiples of 8, got {self.widths}.")
         for width in (self.stem_channels, *self.widths, *map(bottleneck_width, self.widths)):
-            if width < 1 or width % self.norm_groups:
-                raise SettingError(f"model.norm_groups={self.norm_groups} does not divide a layer of {width} channels.")
-        if self.output_stride < 4 or self.output_stride.bit_count() > 1:
-            raise SettingError(f"model.output_stride must be 4, 8, 16 or 32, got {self.output_stride}.")
+            reject(
+                width < 1 or width % self.norm_groups,
+                f"model.norm_groups={self.norm_groups} does not divide a layer of {width} channels.",
+            )
+        reject(
+            self.output_stride < 4 or self.output_stride.bit_count() > 1,
+            f"model.output_stride must be 4, 8, 16 or 32, got {self.output_stride}.",
+        )
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         return vision.stage_maps(self.widths, 4, self.output_stride)

@@ -20,7 +20,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
@@ -28,7 +27,7 @@ from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderConte
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
-from regard.systems.common.configs import Seq2SeqConfig
+from regard.systems.common.configs import Seq2SeqConfig, reject
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
@@ -71,13 +70,12 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
     for word in words:
         sizes = re.fullmatch(r"(\d+)x(\d+)(?:x(\d+))?", word.strip())
         width, kernel, count = (int(size or 1) for size in sizes.groups()) if sizes else (0, 0, 0)
-        if min(width, kernel, count) < 1:
-            raise SettingError(
-                f"{name}: '{word}' is not a valid stage. Use WIDTHxKERNELxCOUNT with integers of at least 1, e.g. 512x3x9."
-            )
+        reject(
+            min(width, kernel, count) < 1,
+            f"{name}: '{word}' is not a valid stage. Use WIDTHxKERNELxCOUNT with integers of at least 1, e.g. 512x3x9.",
+        )
         found += [(width, kernel)] * count
-    if not found:
-        raise SettingError(f"{name} must contain at least one stage, e.g. 512x3x9.")
+    reject(not found, f"{name} must contain at least one stage, e.g. 512x3x9.")
     return found
 
 

@@ -13,19 +13,19 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Padding, valid_mask
-from regard.nn.attention.positions import LearnedPosition
+from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import DisentangledPosition, DisentangledTerm
-from regard.nn.blocks.block import ACTIVATIONS, FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
-from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
+from regard.nn.blocks.block import ACTIVATIONS, FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import LARGE, BertConfig, sizes
+from regard.systems.common.configs import LARGE, BertConfig, reject, sizes
 from regard.systems.common.system import System, presets
 from regard.types import Traits
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
+from regard.weights.tables import NameTable, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,14 @@ class Config(BertConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.pos_att_type or not set(self.pos_att_type) <= {"c2p", "p2c"}:
-            raise SettingError(f"model.pos_att_type must be c2p, p2c or both, got {self.pos_att_type}.")
-        if self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0):
-            raise SettingError(f"model.conv_kernel_size must be 0 or odd, got {self.conv_kernel_size}.")
+        reject(
+            not self.pos_att_type or not set(self.pos_att_type) <= {"c2p", "p2c"},
+            f"model.pos_att_type must be c2p, p2c or both, got {self.pos_att_type}.",
+        )
+        reject(
+            self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0),
+            f"model.conv_kernel_size must be 0 or odd, got {self.conv_kernel_size}.",
+        )
 
     @property
     def traits(self) -> Traits:
@@ -130,13 +134,7 @@ def build(config: Config) -> EncoderOnly:
         return ConvolutionBlock(attend, feed, config) if has_convolution else TransformerBlock(attend, feed)
 
     body = EncoderOnly(
-        EncoderEmbedding(
-            tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
-            position=LearnedPosition(config.max_length, width) if config.position_embedding == "learned" else None,
-            types=nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None,
-            norm=LayerNorm(width, config.norm_eps),
-            dropout=config.dropout,
-        ),
+        bert.build_embedding(config, config.type_vocab_size, lambda: make_absolute_position(config)),
         encoder=Stack([block(number) for number in range(config.depth)], position=position),
     )
     return init_encoder_weights(body)
@@ -192,14 +190,6 @@ def _before_read(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "pos_att_type": tuple(terms)}
 
 
-def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
-    return bert.fill_fields({**fields, **{name: max(fields[name], 0) for name in UNLIMITED}})
-
-
-def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, **{name: fields[name] or -1 for name in UNLIMITED}}
-
-
 UNLIMITED = ("position_buckets", "max_relative_positions")
 """Fields with 0 for -1 in config.json."""
 NAMED_ALIKE = (
@@ -207,29 +197,28 @@ NAMED_ALIKE = (
     "conv_act", "legacy",
 )  # fmt: skip
 KEYS: dict[str, tuple[str, ...]] = {"position_embedding": ("position_biased_input",), "head_dropout": ("cls_dropout",)}
-PUBLISHED = PublishedLayout(
-    model_type="deberta-v2",
-    architecture="DebertaV2Model",
-    keys={**bert.KEYS, **{name: (name,) for name in NAMED_ALIKE}, **KEYS},
-    config=Config,
+PUBLISHED = bert.published_layout(
+    "deberta-v2",
+    "DebertaV2",
+    Config,
+    NAMES,
+    keys={**{name: (name,) for name in NAMED_ALIKE}, **KEYS},
     defaults={
         "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
-        "position_biased_input": True, "position_buckets": -1,
-        "share_att_key": False, "norm_rel_ebd": "none", "cls_dropout": None,
+        "position_biased_input": True, "position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none",
+        "cls_dropout": None,
     },
-    fixed={"pooler_hidden_act": "gelu", "conv_groups": 1, "tie_word_embeddings": True},
-    ignored_keys=("initializer_range", "eos_token_id", "pooler_dropout", "pooler_hidden_size", "z_steps"),
+    fixed={"pooler_hidden_act": "gelu", "conv_groups": 1},
+    ignored_keys=("pooler_dropout", "pooler_hidden_size", "z_steps"),
     value_maps={
-        "activation": bert.ACTIVATIONS,
         "position_embedding": {True: "learned", False: "none"},
         "norm_rel_ebd": {"layer_norm": True, "none": False},
     },
     extra_keys={"relative_attention": True},
     before_read=_before_read,
-    after_read=_after_read,
-    before_write=_before_write,
-    head_architectures=bert.head_architectures("DebertaV2") | {"choose": "DebertaV2ForMultipleChoice"},
-    names=NAMES,
+    after_read=lambda fields: fields | {name: max(fields[name], 0) for name in UNLIMITED},
+    before_write=lambda fields: fields | {name: fields[name] or -1 for name in UNLIMITED},
+    head_architectures={"choose": "DebertaV2ForMultipleChoice"},
     adapt_checkpoint=from_published,
     to_published=to_published,
 )  # fmt: skip

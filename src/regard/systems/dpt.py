@@ -14,7 +14,7 @@ from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import LARGE, sizes
+from regard.systems.common.configs import LARGE, reject, sizes
 from regard.systems.common.system import System, presets
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, layer
 
@@ -48,14 +48,13 @@ class Config(vision.ViTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fusion_dim < 2:
-            raise SettingError(f"model.fusion_dim must be at least 2, got {self.fusion_dim}.")
+        reject(self.fusion_dim < 2, f"model.fusion_dim must be at least 2, got {self.fusion_dim}.")
         vision.check_patch_size(self)
-        if not len(self.out_layers) == len(self.neck_dims) == len(self.reassemble_factors) == 4:
-            raise SettingError(
-                "model.out_layers, model.neck_dims and model.reassemble_factors must have four values each, one per "
-                "feature map."
-            )
+        reject(
+            not len(self.out_layers) == len(self.neck_dims) == len(self.reassemble_factors) == 4,
+            "model.out_layers, model.neck_dims and model.reassemble_factors must have four values each, one per "
+            "feature map.",
+        )
         read = self.out_layers[2:] if self.hybrid else self.out_layers
         if list(read) != sorted(set(read)) or not 0 <= read[0] <= read[-1] < self.depth:
             spread = ",".join(str(self.depth * part // 4 - 1) for part in range(1, 5))
@@ -63,21 +62,24 @@ class Config(vision.ViTConfig):
             raise SettingError(
                 f"model.out_layers must be increasing layer indices from 0 to {self.depth - 1}, got {read}.{advice}"
             )
-        if min(self.neck_dims) < 1 or min(self.reassemble_factors) <= 0:
-            raise SettingError("model.neck_dims and model.reassemble_factors must be greater than 0.")
+        reject(
+            min(self.neck_dims) < 1 or min(self.reassemble_factors) <= 0,
+            "model.neck_dims and model.reassemble_factors must be greater than 0.",
+        )
         for factor in self.reassemble_factors:
-            if (factor if factor > 1 else 1 / factor) % 1:
-                raise SettingError(f"model.reassemble_factors must be integers n or fractions 1/n, got {factor}.")
+            reject(
+                (factor if factor > 1 else 1 / factor) % 1,
+                f"model.reassemble_factors must be integers n or fractions 1/n, got {factor}.",
+            )
         if not self.hybrid:
             return
-        if len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16:
-            raise SettingError(
-                f"model.hybrid=true requires three values in model.backbone_depths, got {self.backbone_depths}, and "
-                "model.patch_size=16."
-            )
+        reject(
+            len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16,
+            f"model.hybrid=true requires three values in model.backbone_depths, got {self.backbone_depths}, and "
+            "model.patch_size=16.",
+        )
         vision.check_backbone(self)
-        if self.readout != "project":
-            raise SettingError(f"model.hybrid=true requires model.readout=project, got {self.readout}.")
+        reject(self.readout != "project", f"model.hybrid=true requires model.readout=project, got {self.readout}.")
 
     @property
     def widths(self) -> tuple[int, ...]:

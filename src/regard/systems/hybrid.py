@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import SettingError
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import sizes
+from regard.systems.common.configs import reject, sizes
 from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
@@ -30,16 +29,16 @@ class Config(vision.ViTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= len(self.backbone_depths) <= MAX_STAGES or min(self.backbone_depths) < 1:
-            raise SettingError(
-                f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, got {self.backbone_depths}."
-            )
+        reject(
+            not 1 <= len(self.backbone_depths) <= MAX_STAGES or min(self.backbone_depths) < 1,
+            f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, got {self.backbone_depths}.",
+        )
         vision.check_backbone(self)
-        if self.map_size % self.patch_size:
-            raise SettingError(
-                f"model.image_size={self.image_size} gives a feature map of {self.map_size} x {self.map_size}, which is not "
-                f"divisible by model.patch_size={self.patch_size}."
-            )
+        reject(
+            self.map_size % self.patch_size,
+            f"model.image_size={self.image_size} gives a feature map of {self.map_size} x {self.map_size}, which is not "
+            f"divisible by model.patch_size={self.patch_size}.",
+        )
 
     @property
     def widths(self) -> tuple[int, ...]:

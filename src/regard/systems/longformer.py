@@ -11,18 +11,16 @@ from typing import Any
 
 from torch import nn
 
-from regard.errors import SettingError
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.attention.relative_positions import make_position
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
-from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, Pooler, init_encoder_weights
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.encoder import EncoderOnly, Pooler, init_encoder_weights
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import LARGE, BertConfig, RelativePosition
+from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, reject
 from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Traits
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
+from regard.weights.tables import NameTable, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
@@ -49,22 +47,21 @@ class Config(RelativePosition, BertConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.attention_window) not in (1, self.depth) or any(
-            window < 2 or window % 2 for window in self.attention_window
-        ):
-            raise SettingError(
-                f"model.attention_window must be one even number of tokens, or one for each of {self.depth} layers, "
-                f"got {self.attention_window}."
-            )
-        if len(self.dilation) not in (0, self.heads) or any(step < 1 for step in self.dilation):
-            raise SettingError(
-                f"model.dilation must be one number of at least 1 for each of {self.heads} heads, got {self.dilation}."
-            )
-        if self.relative_position in ("t5", "shaw"):
-            raise SettingError(
-                f"model.relative_position={self.relative_position} is not supported with sliding-window attention. "
-                "Use none, rotary or rotary-halves."
-            )
+        reject(
+            len(self.attention_window) not in (1, self.depth)
+            or any(window < 2 or window % 2 for window in self.attention_window),
+            f"model.attention_window must be one even number of tokens, or one for each of {self.depth} layers, "
+            f"got {self.attention_window}.",
+        )
+        reject(
+            len(self.dilation) not in (0, self.heads) or any(step < 1 for step in self.dilation),
+            f"model.dilation must be one number of at least 1 for each of {self.heads} heads, got {self.dilation}.",
+        )
+        reject(
+            self.relative_position in ("t5", "shaw"),
+            f"model.relative_position={self.relative_position} is not supported with sliding-window attention. "
+            "Use none, rotary or rotary-halves.",
+        )
 
     @property
     def one_sided_windows(self) -> tuple[int, ...]:
@@ -94,12 +91,10 @@ def build(config: Config) -> EncoderOnly:
         for _ in range(config.depth)
     ]
     body = EncoderOnly(
-        EncoderEmbedding(
-            tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
-            position=LearnedPosition(config.max_length + config.pad_id + 1, config.width),
-            types=nn.Embedding(config.type_vocab_size, config.width),
-            norm=LayerNorm(config.width, config.norm_eps),
-            dropout=config.dropout,
+        bert.build_embedding(
+            config,
+            config.type_vocab_size,
+            lambda: LearnedPosition(config.max_length + config.pad_id + 1, config.width),
             position_offset=config.pad_id + 1,
         ),
         encoder=Stack(blocks, position=make_position(config, config.depth)),
@@ -137,14 +132,14 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from a config with a maximum length that includes the position offset, and a window for each layer."""
     windows = fields["attention_window"]
     windows = tuple(windows) if isinstance(windows, list | tuple) else (windows,)
-    if len(set(windows)) == 1:
-        windows = windows[:1]
+    windows = windows[:1] if len(set(windows)) == 1 else windows
     return {**fields, "attention_window": windows, "max_length": fields["max_length"] - fields["pad_id"] - 1}
 
 
-def _window_per_layer(fields: dict[str, Any]) -> list[int]:
-    windows = list(fields["attention_window"])
-    return windows * fields["depth"] if len(windows) == 1 else windows
+def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
+    windows, length = list(fields["attention_window"]), fields["max_length"] + fields["pad_id"] + 1
+    windows = windows * fields["depth"] if len(windows) == 1 else windows
+    return {**fields, "max_length": length, "attention_window": windows}
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -162,40 +157,24 @@ def unsupported_by_layout(config: Config) -> str:
     return layout_requires("Longformer does not support relative positions", relative_position="none")(config)
 
 
-PUBLISHED = PublishedLayout(
-    model_type="longformer",
-    architecture="LongformerModel",
-    keys={**bert.KEYS, "attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
-    config=Config,
+PUBLISHED = bert.published_layout(
+    "longformer",
+    "Longformer",
+    Config,
+    NAMES,
+    keys={"attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
     defaults={
-        "vocab_size": 30_522,
-        "max_position_embeddings": 512,
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
+        "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
         "classifier_dropout": None,
     },
-    fixed={"tie_word_embeddings": True, "is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
-    ignored_keys=(
-        "initializer_range",
-        "eos_token_id",
-        "ignore_attention_mask",
-        "attention_mode",
-        "position_embedding_type",
-        "cls_token_id",
-    ),
-    value_maps={"activation": bert.ACTIVATIONS},
+    fixed={"is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
+    ignored_keys=("ignore_attention_mask", "attention_mode", "position_embedding_type", "cls_token_id"),
     copied_fields={"eos_token_id": "eos_id"},
-    after_read=lambda fields: bert.fill_fields(_after_read(fields)),
-    before_write=lambda fields: {
-        **fields,
-        "max_length": fields["max_length"] + fields["pad_id"] + 1,
-        "attention_window": _window_per_layer(fields),
-    },
-    head_architectures=bert.head_architectures("Longformer"),
-    names=NAMES,
+    after_read=_after_read,
+    before_write=_before_write,
     adapt_checkpoint=from_published,
     check_layout=unsupported_by_layout,
-)
+)  # fmt: skip
 
 
 SYSTEM = System(

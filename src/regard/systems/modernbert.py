@@ -10,17 +10,17 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.relative_positions import Rotary
-from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
-from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
+from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import EncoderConfig, Sizes, sizes
+from regard.systems.common.configs import EncoderConfig, Sizes, reject, sizes
 from regard.systems.common.system import System, presets
 from regard.types import Traits
-from regard.weights.tables import NameTable, PublishedLayout, entry, layer
+from regard.weights.tables import NameTable, entry, layer
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,10 @@ class Config(EncoderConfig, Sizes):
     def __post_init__(self) -> None:
         super().__post_init__()
         bert.check_rotary_width(self)
-        if self.local_attention < 2 or self.local_attention % 2:
-            raise SettingError(f"model.local_attention must be an even number of tokens, got {self.local_attention}.")
+        reject(
+            self.local_attention < 2 or self.local_attention % 2,
+            f"model.local_attention must be an even number of tokens, got {self.local_attention}.",
+        )
 
     @property
     def traits(self) -> Traits:
@@ -101,13 +103,7 @@ def build(config: Config) -> EncoderOnly:
     layers = [config.is_global(number) for number in range(config.depth)]
     rotary = Rotary(head_width, "halves", config.global_rope_base), Rotary(head_width, "halves", config.local_rope_base)
     body = EncoderOnly(
-        EncoderEmbedding(
-            tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
-            position=None,
-            types=None,
-            norm=norm(width, config.norm_eps),
-            dropout=config.dropout,
-        ),
+        bert.build_embedding(config, 0, norm=norm),
         encoder=Stack(
             [block(number) for number in range(config.depth)],
             norm=norm(width, config.norm_eps),
@@ -180,35 +176,27 @@ KEYS: dict[str, tuple[str, ...]] = {
     "classifier_pooling": ("classifier_pooling",),
     "classifier_activation": ("classifier_activation",),
 }  # fmt: skip
-PUBLISHED = PublishedLayout(
-    model_type="modernbert",
-    architecture="ModernBertModel",
-    keys={**{name: keys for name, keys in bert.KEYS.items() if name != "type_vocab_size"}, **KEYS},
-    config=Config,
+PUBLISHED = bert.published_layout(
+    "modernbert",
+    "ModernBert",
+    Config,
+    NAMES,
+    keys=KEYS,
+    defaults={},
     fixed={
         **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
-        **dict.fromkeys(("decoder_bias", "tie_word_embeddings"), True),
+        "decoder_bias": True,
     },
-    ignored_keys=(
-        "initializer_*",
-        "eos_token_id",
-        "deterministic_flash_attn",
-        "sparse_pred*",
-        "re*",
-        "position_embedding_type",
-    ),
+    ignored_keys=("initializer_*", "deterministic_flash_attn", "sparse_pred*", "re*", "position_*"),
     value_maps={
-        "activation": bert.ACTIVATIONS,
         "classifier_activation": bert.ACTIVATIONS,
         "classifier_pooling": {"cls": "first", "mean": "mean"},
     },
     copied_fields={name: name for name in ("layer_types", "rope_parameters")}
     | {"bos_token_id": "bos_id", "eos_token_id": "eos_id"},
     before_read=_before_read,
-    after_read=bert.fill_fields,
     before_write=_before_write,
-    head_architectures=bert.head_architectures("ModernBert") | {"choose": "ModernBertForMultipleChoice"},
-    names=NAMES,
+    head_architectures={"choose": "ModernBertForMultipleChoice"},
 )
 
 DESCRIPTION = "ModernBERT (2024), encoder with local and global attention"

@@ -11,7 +11,6 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from regard.errors import SettingError
 from regard.nn.points.body import (
     BottleneckTransition,
     LinearNorm,
@@ -23,7 +22,7 @@ from regard.nn.points.body import (
 )
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
 from regard.systems.common import recipes
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.configs import ModelConfig, reject
 from regard.systems.common.system import System, presets
 
 
@@ -54,21 +53,20 @@ class Config(ModelConfig):
         stages = len(self.widths)
         for name in ("widths", "depths", "downsample", "num_neighbors"):
             found = getattr(self, name)
-            if len(found) != stages or not found or min(found) < 1:
-                raise SettingError(
-                    f"model.{name} must be numbers of at least 1, one for each of {stages} stages, got {found}."
-                )
-        if self.downsample[0] != 1 or min(self.downsample[1:], default=2) < 2:
-            raise SettingError(
-                "model.downsample must be 1 for the first stage (all points) and at least 2 for later stages, "
-                f"got {self.downsample}."
+            reject(
+                len(found) != stages or not found or min(found) < 1,
+                f"model.{name} must be numbers of at least 1, one for each of {stages} stages, got {found}.",
             )
-        if self.variant == "released" and (
-            self.share_planes < 1 or any(width % self.share_planes for width in self.widths)
-        ):
-            raise SettingError(
-                f"model.share_planes={self.share_planes} must divide each of model.widths={self.widths}."
-            )
+        reject(
+            self.downsample[0] != 1 or min(self.downsample[1:], default=2) < 2,
+            "model.downsample must be 1 for the first stage (all points) and at least 2 for later stages, "
+            f"got {self.downsample}.",
+        )
+        reject(
+            self.variant == "released"
+            and (self.share_planes < 1 or any(width % self.share_planes for width in self.widths)),
+            f"model.share_planes={self.share_planes} must divide each of model.widths={self.widths}.",
+        )
 
     @property
     def width(self) -> int:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from torch import nn
 
-from regard.errors import SettingError
 from regard.nn.vision.convnet import (
     BatchNorm,
     ConvBody,
@@ -24,7 +23,7 @@ from regard.nn.vision.convnet import (
 )
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
-from regard.systems.common.configs import check_stages
+from regard.systems.common.configs import check_stages, reject
 from regard.systems.common.system import System, layout_requires, presets
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
@@ -53,8 +52,7 @@ class Config(vision.VisionConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.stem_kernel % 2 == 0:
-            raise SettingError(f"model.stem_kernel must be odd, got {self.stem_kernel}.")
+        reject(self.stem_kernel % 2 == 0, f"model.stem_kernel must be odd, got {self.stem_kernel}.")
         check_stages(self, ("widths",), STAGES, minimum=4 if self.block_type == "bottleneck" else 1)
         check_stages(self, ("depths",), STAGES)
 

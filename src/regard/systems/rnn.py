@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
 from regard.nn.recurrent.rnn import (
@@ -26,7 +25,7 @@ from regard.nn.recurrent.rnn import (
     RecurrentTensors,
 )
 from regard.systems.common import recipes
-from regard.systems.common.configs import RecurrentConfig
+from regard.systems.common.configs import RecurrentConfig, reject
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
@@ -55,8 +54,10 @@ class Config(RecurrentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bidirectional and self.width % 2:
-            raise SettingError(f"model.bidirectional=true requires an even model.width, got {self.width}.")
+        reject(
+            self.bidirectional and self.width % 2,
+            f"model.bidirectional=true requires an even model.width, got {self.width}.",
+        )
 
 
 TINY: dict[str, Any] = {

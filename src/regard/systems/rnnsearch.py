@@ -14,14 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
-from regard.systems.common.configs import RecurrentConfig
+from regard.systems.common.configs import RecurrentConfig, reject
 from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
@@ -47,11 +46,11 @@ class Config(RecurrentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.attention_score == "dot" and self.width != 2 * self.encoder_width:
-            raise SettingError(
-                f"model.attention_score=dot requires model.width = 2 x model.encoder_width, got {self.width} and "
-                f"2 x {self.encoder_width}. Set model.encoder_width={self.width // 2}, or model.attention_score=general."
-            )
+        reject(
+            self.attention_score == "dot" and self.width != 2 * self.encoder_width,
+            f"model.attention_score=dot requires model.width = 2 x model.encoder_width, got {self.width} and "
+            f"2 x {self.encoder_width}. Set model.encoder_width={self.width // 2}, or model.attention_score=general.",
+        )
 
 
 TINY: dict[str, Any] = {

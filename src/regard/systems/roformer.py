@@ -9,20 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.attention.relative_positions import Rotary
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.encoder import EncoderEmbedding, EncoderOnly, init_encoder_weights
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import Stack
+from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import BertConfig, transformer_blocks
 from regard.systems.common.system import System, presets
 from regard.types import Traits
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
+from regard.weights.tables import NameTable, Tensors, layer
 
 
 @dataclass(frozen=True)
@@ -53,15 +51,10 @@ PRESETS = presets(
 
 def build(config: Config) -> EncoderOnly:
     width = config.embedding_dim
+    embedding = bert.build_embedding(config, config.type_vocab_size, width=width)
+    embedding.project = None if width == config.width else Linear(width, config.width)
     body = EncoderOnly(
-        EncoderEmbedding(
-            tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
-            position=None,
-            types=nn.Embedding(config.type_vocab_size, width),
-            norm=LayerNorm(width, config.norm_eps),
-            dropout=config.dropout,
-            project=None if width == config.width else Linear(width, config.width),
-        ),
+        embedding,
         encoder=Stack(
             transformer_blocks(config, config.depth, activation=config.activation, eps=config.norm_eps),
             position=Rotary(config.width // config.heads, "interleaved", rotate_values=config.rotary_value),
@@ -109,18 +102,16 @@ def to_published(config: Config, tensors: Tensors) -> Tensors:
     return {**tensors, POSITION_TABLE: _sinusoid_table(config, config.max_length).to(like)}
 
 
-PUBLISHED = PublishedLayout(
-    model_type="roformer",
-    architecture="RoFormerModel",
-    keys={**bert.KEYS, "embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
-    config=Config,
+PUBLISHED = bert.published_layout(
+    "roformer",
+    "RoFormer",
+    Config,
+    NAMES,
+    keys={"embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
     defaults={"embedding_size": None, "classifier_dropout": None},
-    fixed={"is_decoder": False, "add_cross_attention": False, "tie_word_embeddings": True, "is_encoder_decoder": False},
-    ignored_keys=("initializer_range", "eos_token_id", "summary_*"),
-    value_maps={"activation": bert.ACTIVATIONS},
-    after_read=lambda fields: bert.fill_fields({**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]}),
-    head_architectures=bert.head_architectures("RoFormer"),
-    names=NAMES,
+    fixed={"is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False},
+    ignored_keys=("summary_*",),
+    after_read=lambda fields: {**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]},
     adapt_checkpoint=from_published,
     to_published=to_published,
 )

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridWindows
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
@@ -30,7 +29,7 @@ from regard.nn.vision.swin import (
 )
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import check_stages
+from regard.systems.common.configs import check_stages, reject
 from regard.systems.common.system import System, presets
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry, layer
 
@@ -58,16 +57,16 @@ class Config(vision.VisionConfig):
         super().__post_init__()
         check_stages(self, ("depths", "heads"), STAGES)
         for width, heads in zip(self.widths, self.heads, strict=True):
-            if width % heads:
-                raise SettingError(
-                    f"model.width={self.width} gives a stage of width {width}, which is not divisible by its number of "
-                    f"heads ({heads}; model.heads={self.heads})."
-                )
-        if int(self.mlp_ratio * self.width) < 1:
-            raise SettingError(
-                f"model.mlp_ratio={self.mlp_ratio} is too small: the feed-forward size (model.mlp_ratio x model.width) must "
-                "be at least 1."
+            reject(
+                width % heads,
+                f"model.width={self.width} gives a stage of width {width}, which is not divisible by its number of "
+                f"heads ({heads}; model.heads={self.heads}).",
             )
+        reject(
+            int(self.mlp_ratio * self.width) < 1,
+            f"model.mlp_ratio={self.mlp_ratio} is too small: the feed-forward size (model.mlp_ratio x model.width) must "
+            "be at least 1.",
+        )
 
     @property
     def widths(self) -> tuple[int, ...]:

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.attention.positions import AbsolutePosition, SinusoidalPosition, make_absolute_position
 from regard.nn.attention.relative_positions import PositionIds, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import recipes
-from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, sizes, transformer_blocks
+from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Batch, BodyOutput
@@ -46,10 +46,10 @@ class Config(TargetTokens, RelativePosition, Sizes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_position_offset and self.position_embedding == "none":
-            raise SettingError(
-                "model.max_position_offset requires absolute positions; model.position_embedding is none."
-            )
+        reject(
+            self.max_position_offset and self.position_embedding == "none",
+            "model.max_position_offset requires absolute positions; model.position_embedding is none.",
+        )
 
 
 PRESETS = presets(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from regard.errors import SettingError
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
 from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import LARGE, sizes
+from regard.systems.common.configs import LARGE, reject, sizes
 from regard.systems.common.system import System, layout_requires, presets
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
@@ -29,10 +28,10 @@ class Config(vision.ViTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pool == "first" and not self.class_token:
-            raise SettingError(
-                "model.pool=first requires model.class_token=true. Set model.class_token=true or model.pool=mean."
-            )
+        reject(
+            self.pool == "first" and not self.class_token,
+            "model.pool=first requires model.class_token=true. Set model.class_token=true or model.pool=mean.",
+        )
         vision.check_patch_size(self)
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import SinusoidalPosition, make_absolute_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
@@ -24,7 +23,7 @@ from regard.nn.vision.patches import GridPosition
 from regard.systems.captioners.common import TINY_ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
 from regard.systems.common import recipes
-from regard.systems.common.configs import transformer_blocks
+from regard.systems.common.configs import reject, transformer_blocks
 from regard.systems.common.system import Preset, System
 from regard.types import Batch
 
@@ -46,11 +45,11 @@ class Config(FeatureLevelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.image_positions == "sines" and self.width % 2:
-            raise SettingError(
-                f"model.image_positions=sines requires an even model.width, got {self.width}: half of the channels encode "
-                "rows, half encode columns."
-            )
+        reject(
+            self.image_positions == "sines" and self.width % 2,
+            f"model.image_positions=sines requires an even model.width, got {self.width}: half of the channels encode "
+            "rows, half encode columns.",
+        )
 
 
 TINY = Config(**TINY_ENCODER, width=160, depth=2, decoder_depth=2, heads=4, ffn_dim=640, dropout=0.2)

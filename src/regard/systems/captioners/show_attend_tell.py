@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.errors import SettingError
 from regard.nn.blocks.embeddings import TokenPredictor
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
@@ -23,6 +22,7 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
 from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
 from regard.systems.common import recipes
+from regard.systems.common.configs import reject
 from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
 from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
@@ -43,8 +43,10 @@ class Config(FeatureLevelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.attention_dim, self.attention_penalty, self.init_std) < 0:
-            raise SettingError("model.attention_dim, model.attention_penalty and model.init_std must be at least 0.")
+        reject(
+            min(self.attention_dim, self.attention_penalty, self.init_std) < 0,
+            "model.attention_dim, model.attention_penalty and model.init_std must be at least 0.",
+        )
 
 
 TINY = Config(**TINY_ENCODER, width=256, embedding_dim=192, attention_dim=128, dropout=0.3, init_std=0.0)

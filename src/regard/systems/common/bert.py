@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
-from regard.errors import SettingError
-from regard.weights.tables import NameEntry, entry, layer
+from torch import nn
+
+from regard.nn.attention.positions import AbsolutePosition
+from regard.nn.blocks.block import TokenEmbedding
+from regard.nn.blocks.encoder import EncoderEmbedding
+from regard.nn.blocks.norm import LayerNorm
+from regard.systems.common.configs import reject
+from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
 MINI: dict[str, Any] = {
     "width": 256, "depth": 4, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3,
@@ -23,6 +31,47 @@ def head_architectures(name: str) -> dict[str, str]:
         "qa": "QuestionAnswering",
     }
     return {**{task: f"{name}For{head}" for task, head in heads.items()}, "embed": f"{name}Model"}
+
+
+def build_embedding(
+    config: Any,
+    types: int,
+    position: Callable[[], AbsolutePosition | None] = lambda: None,
+    norm: Callable[[int, float], LayerNorm] = LayerNorm,
+    width: int = 0,
+    **settings: Any,
+) -> EncoderEmbedding:
+    """Embeddings of tokens, of `types` segments and of positions. `width`: if different from the hidden size; `settings`:
+    further arguments of EncoderEmbedding."""
+    width = width or config.width
+    return EncoderEmbedding(
+        tokens=TokenEmbedding(config.vocab_size, width, scaled=False),
+        position=position(),
+        types=nn.Embedding(types, width) if types else None,
+        norm=norm(width, config.norm_eps),
+        dropout=config.dropout,
+        **settings,
+    )
+
+
+def published_layout(model_type: str, name: str, config: type[Any], names: NameTable, **more: Any) -> PublishedLayout:
+    """Layout of an encoder with the classes `nameModel`, `nameForMaskedLM`, …; `more` is merged with the keys of BERT."""
+    used = {item.name for item in fields(config)}
+    after_read = more.pop("after_read", lambda read: read)
+    return PublishedLayout(
+        model_type=model_type,
+        architecture=f"{name}Model",
+        keys={**{ours: keys for ours, keys in KEYS.items() if ours in used}, **more.pop("keys", {})},
+        config=config,
+        defaults=more.pop("defaults", {"classifier_dropout": None}),
+        fixed={"tie_word_embeddings": True, **more.pop("fixed", {})},
+        ignored_keys=("initializer_range", "eos_token_id", *more.pop("ignored_keys", ())),
+        value_maps={"activation": ACTIVATIONS, **more.pop("value_maps", {})},
+        after_read=lambda read: fill_fields(after_read(read)),
+        head_architectures={**head_architectures(name), **more.pop("head_architectures", {})},
+        names=names,
+        **more,
+    )
 
 
 def encoder_entries(prefix: str, global_projections: bool = False, suffix: str = "") -> tuple[NameEntry, ...]:
@@ -52,23 +101,13 @@ def encoder_entries(prefix: str, global_projections: bool = False, suffix: str =
 
 
 KEYS: dict[str, tuple[str, ...]] = {
-    "width": ("hidden_size",),
-    "depth": ("num_hidden_layers",),
-    "heads": ("num_attention_heads",),
-    "ffn_dim": ("intermediate_size",),
-    "vocab_size": ("vocab_size",),
-    "max_length": ("max_position_embeddings",),
-    "type_vocab_size": ("type_vocab_size",),
-    "dropout": ("hidden_dropout_prob",),
-    "attention_dropout": ("attention_probs_dropout_prob",),
-    "head_dropout": ("classifier_dropout",),
-    "activation": ("hidden_act",),
-    "norm_eps": ("layer_norm_eps",),
-    "pad_id": ("pad_token_id",),
-    "bos_id": ("cls_token_id",),
-    "eos_id": ("sep_token_id",),
-    "mask_id": ("mask_token_id",),
-}
+    "width": ("hidden_size",), "depth": ("num_hidden_layers",), "heads": ("num_attention_heads",),
+    "ffn_dim": ("intermediate_size",), "vocab_size": ("vocab_size",), "max_length": ("max_position_embeddings",),
+    "type_vocab_size": ("type_vocab_size",), "dropout": ("hidden_dropout_prob",),
+    "attention_dropout": ("attention_probs_dropout_prob",), "head_dropout": ("classifier_dropout",),
+    "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",), "pad_id": ("pad_token_id",),
+    "bos_id": ("cls_token_id",), "eos_id": ("sep_token_id",), "mask_id": ("mask_token_id",),
+}  # fmt: skip
 """Hugging Face keys of the config fields."""
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -77,20 +116,20 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 
 def check_rotary_width(config: Any) -> None:
     """Raise an error for an odd head size: rotary positions rotate pairs of channels."""
-    if config.width // config.heads % 2:
-        raise SettingError(
-            "Rotary positions require an even number of channels per head; "
-            f"model.width={config.width} / model.heads={config.heads} is {config.width // config.heads}."
-        )
+    reject(
+        config.width // config.heads % 2,
+        "Rotary positions require an even number of channels per head; "
+        f"model.width={config.width} / model.heads={config.heads} is {config.width // config.heads}.",
+    )
 
 
-def fill_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def fill_fields(read: dict[str, Any]) -> dict[str, Any]:
     """Complete missing fields. Hugging Face configs have no ids of special tokens: the ids of BERT are used, limited to
     the vocabulary size; the ids of a tokenizer in the folder have priority."""
-    last = fields["vocab_size"] - 1
-    special = {name: min(fields[name], last) for name in ("bos_id", "eos_id", "mask_id")}
-    dropout = fields["dropout"] if fields["head_dropout"] is None else fields["head_dropout"]
-    return {**fields, **special, "head_dropout": dropout}
+    last = read["vocab_size"] - 1
+    special = {name: min(read[name], last) for name in ("bos_id", "eos_id", "mask_id")}
+    dropout = read["dropout"] if read["head_dropout"] is None else read["head_dropout"]
+    return {**read, **special, "head_dropout": dropout}
 
 
 HEAD_ENTRIES = (layer("head.tags", "classifier"), layer("head.ends", "qa_outputs"))

@@ -125,6 +125,12 @@ class ModelConfig:
                 raise SettingError(f"model.{name} must be in [0, 1), got {values[name]}.")
 
 
+def reject(condition: object, message: str) -> None:
+    """Raise a SettingError with this message if the condition is true."""
+    if condition:
+        raise SettingError(message)
+
+
 def check_stages(config: Any, names: Sequence[str], count: int, minimum: int = 1) -> None:
     """Raise an error unless each of these fields has `count` values of at least `minimum`."""
     for name in names:

@@ -8,13 +8,13 @@ from typing import Any, Literal, Self
 
 import torch
 
-from regard.errors import SettingError, WeightsError
+from regard.errors import WeightsError
 from regard.nn.blocks.block import Stack
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
-from regard.systems.common.configs import ModelConfig, Sizes
+from regard.systems.common.configs import ModelConfig, Sizes, reject
 from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
 
 
@@ -128,10 +128,10 @@ def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Ten
 
 
 def check_patch_size(config: Any) -> None:
-    if config.image_size % config.patch_size:
-        raise SettingError(
-            f"model.image_size={config.image_size} is not divisible by model.patch_size={config.patch_size}."
-        )
+    reject(
+        config.image_size % config.patch_size,
+        f"model.image_size={config.image_size} is not divisible by model.patch_size={config.patch_size}.",
+    )
 
 
 def build_vit(
@@ -174,10 +174,10 @@ def stage_widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_backbone(config: Any) -> None:
-    if config.stem_channels < 1 or config.norm_groups < 1 or config.stem_channels % config.norm_groups:
-        raise SettingError(
-            f"model.stem_channels={config.stem_channels} is not divisible by model.norm_groups={config.norm_groups}."
-        )
+    reject(
+        config.stem_channels < 1 or config.norm_groups < 1 or config.stem_channels % config.norm_groups,
+        f"model.stem_channels={config.stem_channels} is not divisible by model.norm_groups={config.norm_groups}.",
+    )
 
 
 def build_backbone(config: Any) -> ConvBody:
