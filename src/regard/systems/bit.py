@@ -123,12 +123,5 @@ PUBLISHED = PublishedLayout(
 )
 
 
-SYSTEM = System(
-    "bit",
-    "BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization",
-    Config,
-    PRESETS,
-    build,
-    recipes.BIT,
-    PUBLISHED,
-)
+DESCRIPTION = "BiT (Big Transfer, 2019): ResNet-v2 with GroupNorm and weight standardization"
+SYSTEM = System("bit", DESCRIPTION, Config, PRESETS, build, recipes.BIT, PUBLISHED)

@@ -198,11 +198,5 @@ def build(config: Config) -> ConvS2S:
     )
 
 
-SYSTEM = System(
-    "convs2s",
-    "ConvS2S (Gehring et al. 2017), convolutional encoder–decoder",
-    Config,
-    PRESETS,
-    build,
-    recipes.TRANSLATION,
-)
+DESCRIPTION = "ConvS2S (Gehring et al. 2017), convolutional encoder–decoder"
+SYSTEM = System("convs2s", DESCRIPTION, Config, PRESETS, build, recipes.TRANSLATION)

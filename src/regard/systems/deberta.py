@@ -223,6 +223,6 @@ PUBLISHED = bert.published_layout(
     to_published=to_published,
 )  # fmt: skip
 
-SYSTEM = System(
-    "deberta", "DeBERTa-v2 and -v3 (2021), disentangled attention", Config, PRESETS, build, recipes.BERT, PUBLISHED
-)
+
+DESCRIPTION = "DeBERTa-v2 and -v3 (2021), disentangled attention"
+SYSTEM = System("deberta", DESCRIPTION, Config, PRESETS, build, recipes.BERT, PUBLISHED)

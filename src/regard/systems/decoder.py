@@ -57,6 +57,5 @@ def build(config: Config) -> DecoderOnly:
     )
 
 
-SYSTEM = System(
-    "decoder", "Transformer decoder (T-D, Liu et al. 2018), language model", Config, PRESETS, build, recipes.GPT
-)
+DESCRIPTION = "Transformer decoder (T-D, Liu et al. 2018), language model"
+SYSTEM = System("decoder", DESCRIPTION, Config, PRESETS, build, recipes.GPT)

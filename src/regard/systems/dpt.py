@@ -12,11 +12,11 @@ from typing import Any, Self
 from regard.errors import SettingError, WeightsError
 from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
-from regard.systems.common import recipes, vision
+from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import LARGE, reject, sizes
 from regard.systems.common.system import System, presets
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, layer
+from regard.weights.tables import NameTable, PublishedLayout, Tensors
 
 
 @dataclass(frozen=True)
@@ -148,19 +148,6 @@ def build(config: Config) -> VisionTransformer:
     return body
 
 
-def _residual_unit_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
-    return (
-        layer(f"head.fusion.{{n}}.{ours}.first", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution1"),
-        layer(f"head.fusion.{{n}}.{ours}.second", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution2"),
-        *vision.batch_norm_entries(
-            f"head.fusion.{{n}}.{ours}.first_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm1"
-        ),
-        *vision.batch_norm_entries(
-            f"head.fusion.{{n}}.{ours}.second_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm2"
-        ),
-    )
-
-
 PIXELS, PLACES = "dpt.embeddings.patch_embeddings.projection.", "dpt.embeddings.projection."
 """Prefixes of the patch projection from pixels, and from feature-map cells."""
 
@@ -168,20 +155,7 @@ NAMES = NameTable(
     entries=(
         *vision.bit_entries("front.", "dpt.embeddings.backbone.bit", 3),
         *vision.vit_entries("dpt"),
-        layer("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
-        layer("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
-        layer("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
-        layer("head.levels.{n}", "neck.convs.{n}"),
-        *_residual_unit_entries("skip", "residual_layer1"),
-        *_residual_unit_entries("unit", "residual_layer2"),
-        layer("head.fusion.{n}.out", "neck.fusion_stage.layers.{n}.projection"),
-        *(layer(f"head.{ours}", f"head.head.{n}") for ours, n in (("first", 0), ("second", 2), ("last", 4))),
-        layer("head.before.dense", "head.head.0"),
-        *vision.batch_norm_entries("head.before.norm", "head.head.1"),
-        layer("head.classes", "head.head.4"),
-        layer("head.beside_before.dense", "auxiliary_head.head.0"),
-        *vision.batch_norm_entries("head.beside_before.norm", "auxiliary_head.head.1"),
-        layer("head.beside", "auxiliary_head.head.4"),
+        *image_layouts.DPT_HEAD_ENTRIES,
     ),
     drop=(f"*{vision.BATCH_COUNT}",),
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),
@@ -263,6 +237,5 @@ PUBLISHED = PublishedLayout(
 )  # fmt: skip
 
 
-SYSTEM = System(
-    "dpt", "DPT (2021), dense prediction: depth and segmentation", Config, PRESETS, build, recipes.DPT, PUBLISHED
-)
+DESCRIPTION = "DPT (2021), dense prediction: depth and segmentation"
+SYSTEM = System("dpt", DESCRIPTION, Config, PRESETS, build, recipes.DPT, PUBLISHED)

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
-from regard.systems.common import recipes, vision
+from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import reject, sizes
 from regard.systems.common.system import System, presets
@@ -110,7 +110,7 @@ TIMM_ENTRIES = (
         f"{_TIMM_PREFIX}.stages.{{stage}}.blocks.{{n}}",
         MAX_STAGES,
     ),
-    *vision.TIMM_ENTRIES,
+    *image_layouts.TIMM_ENTRIES,
 )
 
 
@@ -129,7 +129,9 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate timm names, where q, k and v are one matrix."""
     if "pos_embed" in tensors:
-        tensors = vision.translate_names(NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths))
+        tensors = image_layouts.translate_names(
+            NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths)
+        )
     return config, NAMES.complete(tensors)
 
 

@@ -217,6 +217,5 @@ PUBLISHED = PublishedLayout(
 )
 
 
-SYSTEM = System(
-    "imagegpt", "ImageGPT (2020), autoregressive image model", Config, PRESETS, build, recipes.IMAGEGPT, PUBLISHED
-)
+DESCRIPTION = "ImageGPT (2020), autoregressive image model"
+SYSTEM = System("imagegpt", DESCRIPTION, Config, PRESETS, build, recipes.IMAGEGPT, PUBLISHED)

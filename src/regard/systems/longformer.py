@@ -177,12 +177,5 @@ PUBLISHED = bert.published_layout(
 )  # fmt: skip
 
 
-SYSTEM = System(
-    "longformer",
-    "Longformer (2020), encoder with sliding-window and global attention",
-    Config,
-    PRESETS,
-    build,
-    recipes.at_full_length(4096),
-    PUBLISHED,
-)
+DESCRIPTION = "Longformer (2020), encoder with sliding-window and global attention"
+SYSTEM = System("longformer", DESCRIPTION, Config, PRESETS, build, recipes.at_full_length(4096), PUBLISHED)

@@ -195,6 +195,5 @@ def _init_weights(body: RNNSearch) -> RNNSearch:
     return body
 
 
-SYSTEM = System(
-    "rnnsearch", "RNNsearch (Bahdanau et al. 2014), first attention model", Config, PRESETS, build, recipes.TRANSLATION
-)
+DESCRIPTION = "RNNsearch (Bahdanau et al. 2014), first attention model"
+SYSTEM = System("rnnsearch", DESCRIPTION, Config, PRESETS, build, recipes.TRANSLATION)

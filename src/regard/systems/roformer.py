@@ -117,12 +117,5 @@ PUBLISHED = bert.published_layout(
 )
 
 
-SYSTEM = System(
-    "roformer",
-    "RoFormer (2021), encoder with rotary position embedding (RoPE)",
-    Config,
-    PRESETS,
-    build,
-    recipes.BERT,
-    PUBLISHED,
-)
+DESCRIPTION = "RoFormer (2021), encoder with rotary position embedding (RoPE)"
+SYSTEM = System("roformer", DESCRIPTION, Config, PRESETS, build, recipes.BERT, PUBLISHED)

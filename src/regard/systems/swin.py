@@ -8,11 +8,10 @@ in the window: there are no position embeddings and no class token, and images m
 from __future__ import annotations
 
 import itertools
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridWindows
@@ -27,7 +26,7 @@ from regard.nn.vision.swin import (
     add_drop_path,
     init_swin_weights,
 )
-from regard.systems.common import recipes, vision
+from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import check_stages, reject
 from regard.systems.common.system import System, presets
@@ -160,52 +159,12 @@ NAMES = NameTable(
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate files of the authors and of timm."""
     if "patch_embed.proj.weight" in tensors:
-        tensors = _convert_original(tensors)
+        tensors = image_layouts.convert_swin(tensors)
     tensors = NAMES.complete(tensors)
     return config, {
-        name: _pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor
+        name: image_layouts.pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor
         for name, tensor in tensors.items()
     }
-
-
-ORIGINAL_NAMES = {
-    r"patch_embed\.proj": "embeddings.patch_embeddings.projection",
-    r"patch_embed\.norm": "embeddings.norm",
-    r"(layers\.\d+\.blocks\.\d+)\.norm1": r"encoder.\1.layernorm_before",
-    r"(layers\.\d+\.blocks\.\d+)\.norm2": r"encoder.\1.layernorm_after",
-    r"(layers\.\d+\.blocks\.\d+)\.attn\.proj": r"encoder.\1.attention.output.dense",
-    r"(layers\.\d+\.blocks\.\d+)\.attn\.(relative|qkv)": r"encoder.\1.attention.self.\2",
-    r"(layers\.\d+\.blocks\.\d+)\.mlp\.fc1": r"encoder.\1.intermediate.dense",
-    r"(layers\.\d+\.blocks\.\d+)\.mlp\.fc2": r"encoder.\1.output.dense",
-    r"(layers\.\d+\.downsample)": r"encoder.\1",
-    r"norm\.": "layernorm.",
-    r"head\.(fc\.)?": "classifier.",
-}
-"""Prefixes of names in the authors' files, and Hugging Face names."""
-
-
-def _convert_original(tensors: Tensors) -> Tensors:
-    """Split the joint q, k, v matrix, and rename. timm has patch merging in the next stage, the authors in the previous
-    stage."""
-    late = f"layers.{STAGES - 1}.downsample.norm.weight" in tensors
-    found: Tensors = {}
-    for name, tensor in tensors.items():
-        if late and (merged := re.match(r"layers\.(\d+)\.downsample\.", name)):
-            name = f"layers.{int(merged[1]) - 1}.downsample.{name[merged.end() :]}"
-        pattern = next((pattern for pattern in ORIGINAL_NAMES if re.match(pattern, name)), "")
-        name = re.sub(f"^{pattern}", ORIGINAL_NAMES.get(pattern, ""), name)
-        parts = zip(("query", "key", "value"), tensor.chunk(3), strict=True) if ".self.qkv." in name else [("", tensor)]
-        found |= {name.replace("self.qkv", f"self.{part}"): piece for part, piece in parts}
-    return found
-
-
-def _pad_bias_table(table: Tensor, window: int) -> Tensor:
-    """Pad a bias table to the window: for grids smaller than the window, the authors' files contain only the center."""
-    side, own = 2 * window - 1, round(len(table) ** 0.5)
-    if table.ndim != 2 or own >= side or own % 2 == 0 or own**2 != len(table):
-        return table
-    edge, square = (side - own) // 2, table.view(own, own, -1).permute(2, 0, 1)
-    return nn.functional.pad(square, (edge,) * 4).permute(1, 2, 0).flatten(0, 1)
 
 
 PUBLISHED = PublishedLayout(
@@ -232,6 +191,5 @@ PUBLISHED = PublishedLayout(
 )  # fmt: skip
 
 
-SYSTEM = System(
-    "swin", "Swin Transformer (2021), shifted windows, four stages", Config, PRESETS, build, recipes.SWIN, PUBLISHED
-)
+DESCRIPTION = "Swin Transformer (2021), shifted windows, four stages"
+SYSTEM = System("swin", DESCRIPTION, Config, PRESETS, build, recipes.SWIN, PUBLISHED)

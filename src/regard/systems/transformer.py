@@ -6,23 +6,21 @@ with several heads; sinusoidal positions are added to the embeddings."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-import torch
 from torch import Tensor
 
-from regard.errors import WeightsError
-from regard.nn.attention.positions import AbsolutePosition, SinusoidalPosition, make_absolute_position
+from regard.nn.attention.positions import AbsolutePosition, make_absolute_position
 from regard.nn.attention.relative_positions import PositionIds, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
-from regard.systems.common import recipes
+from regard.systems.common import marian, recipes
 from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
+from regard.weights.tables import PublishedLayout
 
 
 @dataclass(frozen=True)
@@ -52,27 +50,17 @@ class Config(TargetTokens, RelativePosition, Sizes):
         )
 
 
+TINY = sizes(128, 4, 4, 256) | {"decoder_depth": 4, "vocab_size": 10_000, "dropout": 0.3}
+TINY_RECIPE = recipes.transformer(10_000, **recipes.TINY_TRANSLATION)
+SMALL = sizes(256, 3, 4) | {"decoder_depth": 3, "vocab_size": 8000}
+SMALL_RECIPE = recipes.transformer(8000, steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0)
+BIG_RECIPE = recipes.transformer(steps=300_000, lr=1024**-0.5 * 4000**-0.5)
 PRESETS = presets(
     Config(),
-    (
-        "transformer-tiny",
-        2_605_056,
-        recipes.transformer(10_000, **recipes.TINY_TRANSLATION),
-        sizes(128, 4, 4, 256) | {"decoder_depth": 4, "vocab_size": 10_000, "dropout": 0.3},
-    ),
-    (
-        "transformer-small",
-        7_577_600,
-        recipes.transformer(8000, steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0),
-        sizes(256, 3, 4) | {"decoder_depth": 3, "vocab_size": 8000},
-    ),
+    ("transformer-tiny", 2_605_056, TINY_RECIPE, TINY),
+    ("transformer-small", 7_577_600, SMALL_RECIPE, SMALL),
     ("transformer-base", 63_082_496, recipes.transformer(), {}),
-    (
-        "transformer-big",
-        214_245_376,
-        recipes.transformer(steps=300_000, lr=1024**-0.5 * 4000**-0.5),
-        sizes(1024, 6, 16) | {"dropout": 0.3},
-    ),
+    ("transformer-big", 214_245_376, BIG_RECIPE, sizes(1024, 6, 16) | {"dropout": 0.3}),
 )
 
 
@@ -139,92 +127,16 @@ def build(config: Config) -> Transformer:
     )
 
 
-def _attention_entries(ours: str, theirs: str, *matrices: str) -> tuple[Any, ...]:
-    """Entries of an attention layer. `matrices` are native names; each letter is one published matrix."""
-    names = [
-        entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in name))
-        for name in matrices
-    ]
-    return (*names, layer(f"{ours}.inner.out", f"{theirs}.out_proj"))
-
-
-def _block_entries(side: str, decoder: bool) -> tuple[Any, ...]:
-    ours, theirs = f"{side}.blocks.{{n}}", f"model.{side}.layers.{{n}}"
-    cross = (
-        *_attention_entries(f"{ours}.cross", f"{theirs}.encoder_attn", "q", "kv"),
-        layer(f"{ours}.cross.norm", f"{theirs}.encoder_attn_layer_norm"),
-    )
-    return (
-        *_attention_entries(f"{ours}.attend", f"{theirs}.self_attn", "qkv"),
-        layer(f"{ours}.attend.norm", f"{theirs}.self_attn_layer_norm"),
-        *(cross if decoder else ()),
-        layer(f"{ours}.feed.inner.up", f"{theirs}.fc1"),
-        layer(f"{ours}.feed.inner.down", f"{theirs}.fc2"),
-        layer(f"{ours}.feed.norm", f"{theirs}.final_layer_norm"),
-    )
-
-
-SHARED_EMBEDDING = "model.shared.weight"
-NAMES = NameTable(
-    entries=(
-        entry("tokens.table.weight", SHARED_EMBEDDING),
-        entry("tokens.bias", "final_logits_bias"),
-        *_block_entries("encoder", decoder=False),
-        *_block_entries("decoder", decoder=True),
-    ),
-    tied=dict.fromkeys(
-        ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED_EMBEDDING
-    ),
-    drop=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-)
-
-
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
-    tensors = NAMES.complete(tensors)
-    for name in NAMES.drop:
-        if name in tensors and not _is_sinusoid_table(tensors[name], config):
-            raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
-    bias = tensors.pop("final_logits_bias", None)
-    if bias is not None and bias.numel() != config.vocab_size:
-        raise WeightsError(
-            f"final_logits_bias (tokens.bias) has {bias.numel()} values, but the vocabulary has {config.vocab_size} tokens."
-        )
-    if bias is None or not (config.output_bias or bias.any()):
-        return config, tensors
-    return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
-
-
-def _is_sinusoid_table(table: Tensor, config: Config) -> bool:
-    if table.ndim != 2 or table.shape[1] != config.width:
-        return False
-    wanted = SinusoidalPosition(config.width, "halves")(torch.arange(len(table)))
-    return torch.allclose(table.double(), wanted, atol=1e-2 if table.element_size() < 4 else 1e-5)
-
-
-def to_published(config: Config, tensors: Tensors) -> Tensors:
-    bias = tensors.get("final_logits_bias", tensors[SHARED_EMBEDDING].new_zeros(config.vocab_size))
-    return {**tensors, "final_logits_bias": bias[None]}
-
-
 PUBLISHED = PublishedLayout(
     model_type="marian",
     architecture="MarianMTModel",
     keys={
-        "width": ("d_model",),
-        "depth": ("encoder_layers",),
-        "decoder_depth": ("decoder_layers",),
-        "heads": ("encoder_attention_heads", "decoder_attention_heads"),
-        "ffn_dim": ("encoder_ffn_dim", "decoder_ffn_dim"),
-        "vocab_size": ("vocab_size", "decoder_vocab_size"),
-        "dropout": ("dropout",),
-        "attention_dropout": ("attention_dropout",),
-        "ffn_dropout": ("activation_dropout",),
-        "activation": ("activation_function",),
-        "scale_embedding": ("scale_embedding",),
-        "max_length": ("max_position_embeddings",),
-        "pad_id": ("pad_token_id",),
-        "bos_id": ("decoder_start_token_id",),
+        "width": ("d_model",), "depth": ("encoder_layers",), "decoder_depth": ("decoder_layers",),
+        "heads": ("encoder_attention_heads", "decoder_attention_heads"), "ffn_dim": ("encoder_ffn_dim", "decoder_ffn_dim"),
+        "vocab_size": ("vocab_size", "decoder_vocab_size"), "dropout": ("dropout",),
+        "attention_dropout": ("attention_dropout",), "ffn_dropout": ("activation_dropout",),
+        "activation": ("activation_function",), "scale_embedding": ("scale_embedding",),
+        "max_length": ("max_position_embeddings",), "pad_id": ("pad_token_id",), "bos_id": ("decoder_start_token_id",),
         "eos_id": ("eos_token_id",),
     },
     defaults={
@@ -243,24 +155,15 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("extra_pos_embeddings", "classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
     extra_keys={"forced_eos_token_id": None, "bos_token_id": None},
     value_maps={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
-    names=NAMES,
-    adapt_checkpoint=from_published,
-    to_published=to_published,
+    names=marian.NAMES,
+    adapt_checkpoint=marian.from_published,
+    to_published=marian.to_published,
     check_layout=layout_requires(
         "the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
-        norm_position="post",
-        position_embedding="halves",
-        relative_position="none",
+        norm_position="post", position_embedding="halves", relative_position="none",
     ),
 )  # fmt: skip
 
 
-SYSTEM = System(
-    "transformer",
-    "Transformer (Vaswani et al. 2017), encoder–decoder",
-    Config,
-    PRESETS,
-    build,
-    recipes.TRANSLATION,
-    PUBLISHED,
-)
+DESCRIPTION = "Transformer (Vaswani et al. 2017), encoder–decoder"
+SYSTEM = System("transformer", DESCRIPTION, Config, PRESETS, build, recipes.TRANSLATION, PUBLISHED)

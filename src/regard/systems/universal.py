@@ -147,11 +147,5 @@ def build(config: Config) -> UniversalTransformer:
     )
 
 
-SYSTEM = System(
-    "universal",
-    "Universal Transformer (2018), shared block, optional adaptive computation time",
-    Config,
-    PRESETS,
-    build,
-    recipes.TRANSLATION,
-)
+DESCRIPTION = "Universal Transformer (2018), shared block, optional adaptive computation time"
+SYSTEM = System("universal", DESCRIPTION, Config, PRESETS, build, recipes.TRANSLATION)

@@ -101,11 +101,5 @@ def build(config: Config) -> UniversalEncoder:
     )
 
 
-SYSTEM = System(
-    "universal-encoder",
-    "Universal Transformer encoder (2018), fine-tuned like BERT",
-    Config,
-    PRESETS,
-    build,
-    recipes.BERT,
-)
+DESCRIPTION = "Universal Transformer encoder (2018), fine-tuned like BERT"
+SYSTEM = System("universal-encoder", DESCRIPTION, Config, PRESETS, build, recipes.BERT)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
-from regard.systems.common import recipes, vision
+from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import LARGE, reject, sizes
 from regard.systems.common.system import System, layout_requires, presets
@@ -87,9 +87,12 @@ NAMES = NameTable(
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Add the prefix of bare models, and translate timm and torchvision names, where q, k and v are one matrix."""
-    for sign, entries in (("pos_embed", vision.TIMM_ENTRIES), ("encoder.pos_embedding", vision.TORCHVISION_ENTRIES)):
+    for sign, entries in (
+        ("pos_embed", image_layouts.TIMM_ENTRIES),
+        ("encoder.pos_embedding", image_layouts.TORCHVISION_ENTRIES),
+    ):
         if sign in tensors:
-            tensors = vision.translate_names(NAMES, entries, tensors, config.depth)
+            tensors = image_layouts.translate_names(NAMES, entries, tensors, config.depth)
     tensors = NAMES.complete(tensors)
     if "vit.embeddings.cls_token" in tensors:
         return config, tensors

@@ -109,6 +109,5 @@ def build(config: Config) -> CaptionTransformer:
     )
 
 
-SYSTEM = System(
-    "caption-transformer", "CNN + Transformer captioning", Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER
-)
+DESCRIPTION = "CNN + Transformer captioning"
+SYSTEM = System("caption-transformer", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER)

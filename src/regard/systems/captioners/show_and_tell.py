@@ -108,12 +108,5 @@ def build(config: Config) -> ShowTell:
     return ShowTell(config.build_encoder(), config)
 
 
-SYSTEM = System(
-    "caption-fixed",
-    "Show and Tell (2015), CNN + LSTM captioning",
-    Config,
-    PRESETS,
-    build,
-    recipes.CAPTIONS,
-    part=ENCODER,
-)
+DESCRIPTION = "Show and Tell (2015), CNN + LSTM captioning"
+SYSTEM = System("caption-fixed", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER)

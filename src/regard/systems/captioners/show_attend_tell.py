@@ -208,12 +208,5 @@ def init_weights(body: ShowAttendTell, std: float) -> ShowAttendTell:
     return body
 
 
-SYSTEM = System(
-    "caption-attend",
-    "Show, Attend and Tell (2015), captioning with attention",
-    Config,
-    PRESETS,
-    build,
-    recipes.CAPTIONS,
-    part=ENCODER,
-)
+DESCRIPTION = "Show, Attend and Tell (2015), captioning with attention"
+SYSTEM = System("caption-attend", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER)

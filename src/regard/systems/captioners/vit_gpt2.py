@@ -219,6 +219,5 @@ PUBLISHED = PublishedLayout(
 )
 
 
-SYSTEM = System(
-    "caption-vit", "ViT + GPT-2 captioning", Config, PRESETS, build, recipes.CAPTIONS, PUBLISHED, part=ENCODER
-)
+DESCRIPTION = "ViT + GPT-2 captioning"
+SYSTEM = System("caption-vit", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, PUBLISHED, part=ENCODER)

@@ -225,7 +225,7 @@ class TokenTypes(ModelConfig):
 
     type_vocab_size: int = 2
 
-    extra_size_fields = ("type_vocab_size",)
+    extra_size_fields: ClassVar[tuple[str, ...]] = ("type_vocab_size",)
 
     @property
     def traits(self) -> Traits:

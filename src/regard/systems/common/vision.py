@@ -15,7 +15,7 @@ from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
 from regard.systems.common.configs import ModelConfig, Sizes, reject
-from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
+from regard.weights.tables import NameEntry, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 """Hugging Face keys of the config fields."""
 
 _QKV = ("query", "key", "value")
-_BLOCK_NAMES = (
+BLOCK_NAMES = (
     # regard, timm, torchvision, transformers
     ("attend.norm", "norm1.", "ln_1.", ("layernorm_before",)),
     ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", tuple(f"attention.attention.{x}" for x in _QKV)),
@@ -73,7 +73,7 @@ _BLOCK_NAMES = (
     ("feed.inner.up", "mlp.fc1.", "mlp.0.", ("intermediate.dense",)),
     ("feed.inner.down", "mlp.fc2.", "mlp.3.", ("output.dense",)),
 )
-_BLOCK_PREFIX = "encoder.blocks.{n}"
+BLOCK_PREFIX = "encoder.blocks.{n}"
 
 
 def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
@@ -84,47 +84,13 @@ def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
         layer("patches", f"{prefix}.embeddings.patch_embeddings.projection"),
         *(
             entry(
-                f"{_BLOCK_PREFIX}.{ours}.{{part}}",
+                f"{BLOCK_PREFIX}.{ours}.{{part}}",
                 *(f"{prefix}.encoder.layer.{{n}}.{name}.{{part}}" for name in theirs),
             )
-            for ours, _, _, theirs in _BLOCK_NAMES
+            for ours, _, _, theirs in BLOCK_NAMES
         ),
         layer("encoder.norm", f"{prefix}.layernorm"),
     )
-
-
-TIMM_ENTRIES = (
-    entry("first", "cls_token"),
-    entry("position.table", "pos_embed"),
-    layer("patches", "patch_embed.proj"),
-    *(
-        entry(f"{_BLOCK_PREFIX}.{ours}.{{part}}", f"blocks.{{n}}.{theirs}{{part}}")
-        for ours, theirs, _, _ in _BLOCK_NAMES
-    ),
-    layer("encoder.norm", "norm"),
-    layer("head.classes", "head"),
-)
-
-TORCHVISION_ENTRIES = (
-    entry("first", "class_token"),
-    entry("position.table", "encoder.pos_embedding"),
-    layer("patches", "conv_proj"),
-    *(
-        entry(f"{_BLOCK_PREFIX}.{ours}.{{part}}", f"encoder.layers.encoder_layer_{{n}}.{theirs}{{part}}")
-        for ours, _, theirs, _ in _BLOCK_NAMES
-    ),
-    layer("encoder.norm", "encoder.ln"),
-    layer("head.classes", "heads.head"),
-)
-
-
-def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Tensors, max_blocks: int) -> Tensors:
-    """Rename tensors of another layout to their Hugging Face names; unknown tensors keep their names, so that loading
-    rejects them. `max_blocks`: highest number of blocks."""
-    places = [{"n": number, "part": part} for number in range(max_blocks) for part in ("weight", "bias")]
-    known = {item.published[0].format(**place): item.native.format(**place) for item in entries for place in places}
-    ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
-    return {**table.write(ours), **{name: tensor for name, tensor in tensors.items() if name not in known}}
 
 
 def check_patch_size(config: Any) -> None:
