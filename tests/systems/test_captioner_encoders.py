@@ -17,7 +17,7 @@ from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, WeightsError
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.captioners.encoder import ENCODER
+from regard.systems.captioners.common import ENCODER
 from regard.types import Batch
 from tiny import near
 from tiny_caption_models import config_of, noisy, pictures

@@ -22,13 +22,14 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
+from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
-from regard.systems.common.configs import Seq2SeqConfig, reject
-from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
+from regard.systems.common.configs import reject
+from regard.systems.common.recurrent import RecurrentBody, Seq2SeqConfig
+from regard.systems.common.seq2seq import require_decoder_inputs
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -90,7 +91,7 @@ PRESETS = presets(
 )
 
 
-class ConvS2S(TokenPredictor):
+class ConvS2S(RecurrentBody):
     def __init__(
         self,
         tables: SharedEmbeddings,
@@ -150,21 +151,11 @@ class ConvS2S(TokenPredictor):
         places = 2 * batch.inputs.shape[1] * self.tables.target.embedding_dim
         return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + places)
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`. The state has a
-        fixed size, so `max_positions` has no effect."""
-        prompt, (context, _) = require_prompt(batch), self.encode(batch)
-        pasts = self.decoder.initial_states(len(batch.inputs), context.keys)
-        state = RecurrentState(
-            torch.zeros(len(batch.inputs), dtype=torch.long, device=batch.inputs.device), pasts, context.to_dict()
-        )
-        if prompt.shape[1] > 1:
-            self.advance(prompt[:, :-1], state)
-        return state
-
-    def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
-        """Logits after one more token per row."""
-        return self.to_logits(self.advance(tokens[:, None], state)[:, 0])
+    def initial_state(self, batch: Batch) -> RecurrentState:
+        context, _ = self.encode(batch)
+        states = self.decoder.initial_states(len(batch.inputs), context.keys)
+        positions = torch.zeros(len(batch.inputs), dtype=torch.long, device=batch.inputs.device)
+        return RecurrentState(positions, states, context.to_dict())
 
     def advance(self, ids: Int[Tensor, "B Q"], state: RecurrentState) -> Float[Tensor, "B Q O"]:
         where = state.positions[:, None] + torch.arange(ids.shape[1], device=ids.device)

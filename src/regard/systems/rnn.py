@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
-from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
+from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.recurrent.rnn import (
     CellName,
     CompactTargets,
@@ -25,8 +25,9 @@ from regard.nn.recurrent.rnn import (
     RecurrentTensors,
 )
 from regard.systems.common import recipes
-from regard.systems.common.configs import RecurrentConfig, reject
-from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
+from regard.systems.common.configs import reject
+from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
+from regard.systems.common.seq2seq import require_decoder_inputs, require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -72,7 +73,7 @@ PRESETS = presets(
 )
 
 
-class RNNEncoderDecoder(TokenPredictor):
+class RNNEncoderDecoder(RecurrentBody):
     compiles = False
     """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 
@@ -110,25 +111,16 @@ class RNNEncoderDecoder(TokenPredictor):
         closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
         return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
-    @property
-    def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        return self.tables.output_weights
-
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + self.context_width)
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`."""
-        prompt, state = require_prompt(batch), RecurrentState.from_tensors(self.encode(batch))
-        if (said := prompt.shape[1] - 1) > 0:
-            state.update(said, **self.decode(prompt[:, :-1], state.state)[1])
-        return state
+    def initial_state(self, batch: Batch) -> RecurrentState:
+        return RecurrentState.from_tensors(self.encode(batch))
 
-    def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
-        """Logits after one more token per row."""
-        x, after = self.decode(tokens[:, None], state.state)
-        state.update(**after)
-        return self.to_logits(x[:, 0])
+    def advance(self, ids: Int[Tensor, "B L"], state: RecurrentState) -> Float[Tensor, "B L W"]:
+        x, after = self.decode(ids, state.state)
+        state.update(ids.shape[1], **after)
+        return x
 
 
 def build(config: Config) -> RNNEncoderDecoder:

@@ -15,13 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
-from regard.nn.blocks.embeddings import SharedEmbeddings, TokenPredictor
+from regard.nn.blocks.embeddings import SharedEmbeddings
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
-from regard.systems.common.configs import RecurrentConfig, reject
-from regard.systems.common.seq2seq import require_decoder_inputs, require_padded, require_prompt
+from regard.systems.common.configs import reject
+from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
+from regard.systems.common.seq2seq import require_decoder_inputs, require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -104,7 +105,7 @@ class AttentionDecoder(nn.Module):
         return torch.maximum(one, other)
 
 
-class RNNSearch(TokenPredictor):
+class RNNSearch(RecurrentBody):
     compiles = False
     """torch.compile would unroll the loop over tokens, again for each length"""
 
@@ -140,26 +141,17 @@ class RNNSearch(TokenPredictor):
         closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
         return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
 
-    @property
-    def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        return self.tables.output_weights
-
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size(batch.inputs.shape[1]))
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`."""
-        prompt, (context, s) = require_prompt(batch), self.encode(batch)
-        state = RecurrentState.from_tensors({"s": s}, context.to_dict())
-        if (said := prompt.shape[1] - 1) > 0:
-            state.update(said, s=self.unroll(prompt[:, :-1], s, context)[1])
-        return state
+    def initial_state(self, batch: Batch) -> RecurrentState:
+        context, s = self.encode(batch)
+        return RecurrentState.from_tensors({"s": s}, context.to_dict())
 
-    def step(self, tokens: Int[Tensor, "B"], state: RecurrentState) -> Float[Tensor, "B V"]:
-        """Logits after one more token per row."""
-        x, s = self.unroll(tokens[:, None], state.state["s"], ScoreContext(**state.context))
-        state.update(s=s)
-        return self.to_logits(x[:, 0])
+    def advance(self, ids: Int[Tensor, "B L"], state: RecurrentState) -> Float[Tensor, "B L l"]:
+        x, s = self.unroll(ids, state.state["s"], ScoreContext(**state.context))
+        state.update(ids.shape[1], s=s)
+        return x
 
 
 def build(config: Config) -> RNNSearch:

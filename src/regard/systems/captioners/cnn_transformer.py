@@ -20,8 +20,8 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
-from regard.systems.captioners.common import TINY_ENCODER, CaptionDecoder, expand_to_captions
-from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
+from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionDecoder, expand_to_captions
+from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject, transformer_blocks
 from regard.systems.common.system import Preset, System

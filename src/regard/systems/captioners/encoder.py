@@ -14,17 +14,14 @@ from typing import Any, ClassVar
 
 from regard import index
 from regard.config import as_dict, from_dict, override
-from regard.errors import RegardError, SettingError, UnknownNameError, WeightsError
-from regard.folders import local_folder
+from regard.errors import SettingError, UnknownNameError
 from regard.lazy import LazyTable
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.common.checkpoint import read_body
 from regard.systems.common.configs import TargetTokens
-from regard.systems.common.system import PretrainedPart, System
-from regard.weights.tables import mismatch_error
+from regard.systems.common.system import System
 
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
     {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
@@ -166,77 +163,3 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _to_json(part) for key, part in value.items()}
     return [_to_json(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-class EncoderPart(PretrainedPart):
-    """The image encoder: a preset with random weights, or the folder of a pretrained image model."""
-
-    name = "image encoder"
-
-    def folder(self, config: CaptionConfig) -> Path | None:
-        return config.encoder_folder
-
-    def resolve(self, config: CaptionConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The default image size is the size in the folder."""
-        resolved, name = dict(overrides), str(overrides.get("encoder", ""))
-        if not name or index.presets().get(name) in ENCODER_SYSTEMS:
-            return resolved
-        folder = Path(os.path.abspath(os.path.expanduser(local_folder(name))))
-        if str(folder) == config.encoder:  # already resolved
-            return {**resolved, "encoder": str(folder)}
-        if not (folder.is_dir() or os.sep in name):
-            return resolved  # not a folder: the config raises an error for an unknown preset
-        if "encoder_config" in resolved:
-            raise SettingError(
-                f"model.encoder_config cannot be set: {folder} contains its own config. Remove model.encoder_config."
-            )
-        try:
-            system, encoder, _ = read_body(folder)
-        except RegardError as error:
-            raise SettingError(f"model.encoder={name} is not a valid image encoder. {error}") from error
-        if "image_size" not in resolved and system.name in ENCODER_SYSTEMS:
-            resolved["image_size"] = (
-                min(ImageProcessor.load(folder).with_fixed_size(encoder.image_size).size)
-                if ImageProcessor.exists(folder)
-                else encoder.image_size
-            )
-        return {
-            **resolved,
-            "encoder": str(folder),
-            "encoder_config": {"name": str(folder), "system": system.name, "config": as_dict(encoder)},
-        }
-
-    def check(self, config: CaptionConfig, pretrained: CaptionConfig | None, name: str) -> None:
-        if pretrained is None and config.freeze_encoder and config.encoder_folder is None:
-            raise SettingError(
-                f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
-                "Use pretrained weights (--set model.encoder=FOLDER) or train the encoder "
-                "(--set model.freeze_encoder=false)."
-            )
-        if pretrained is not None and config.encoder != pretrained.encoder:
-            raise SettingError(
-                f"model.encoder cannot be changed: {name} contains its own image encoder. Remove model.encoder."
-            )
-
-    def load(self, body: Any, config: CaptionConfig) -> list[str]:
-        folder = config.encoder_folder
-        if folder is None:
-            return []
-        _, _, tensors = read_body(folder)
-        wanted = body.eyes.body.state_dict()
-        unfit = [name for name, old in wanted.items() if name not in tensors or tensors[name].shape != old.shape]
-        if unfit:
-            raise WeightsError(f"{folder}: the weights do not match config.json; {mismatch_error(unfit, [])}")
-        body.eyes.body.load_state_dict({name: tensors[name] for name in wanted})
-        return [f"Image encoder: {folder}, {'frozen' if config.freeze_encoder else 'trained'}."]
-
-    def describe_random(self, overrides: Mapping[str, Any]) -> list[str]:
-        if not overrides.get("encoder"):
-            return []
-        return [
-            f"The image encoder {overrides['encoder']} has random weights; for pretrained weights set "
-            "model.encoder=FOLDER."
-        ]
-
-
-ENCODER = EncoderPart()

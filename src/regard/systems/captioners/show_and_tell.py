@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.blocks.embeddings import TokenPredictor
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell, run_layer
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
-from regard.systems.captioners.encoder import ENCODER, CaptionConfig
+from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionMixin, expand_to_captions
+from regard.systems.captioners.encoder import CaptionConfig
 from regard.systems.common import recipes
-from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
+from regard.systems.common.recurrent import RecurrentBody
+from regard.systems.common.seq2seq import require_decoder_inputs
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -45,7 +45,7 @@ PRESETS = {
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
 
 
-class ShowTell(CaptionMixin, TokenPredictor):
+class ShowTell(CaptionMixin, RecurrentBody):
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
         self.eyes = encoder
@@ -76,21 +76,18 @@ class ShowTell(CaptionMixin, TokenPredictor):
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.words.weight.shape[0], per_beam=2 * self.lstm.num_layers * self.lstm.hidden_size)
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so
-        `max_positions` has no effect."""
-        prompt, picture = require_prompt(batch), self.encode_image(batch)
+    def initial_state(self, batch: Batch) -> RecurrentState:
+        """State after the image."""
+        picture = self.encode_image(batch)
         shape = len(picture), self.lstm.num_layers, self.lstm.hidden_size
         state = RecurrentState.from_tensors({name: self.tokens.weight.new_zeros(shape) for name in ("h", "c")})
-        self.advance(picture, state, 0)
-        for token in prompt[:, :-1].unbind(1):
-            self.advance(self.tokens(token), state)
+        self.lstm_step(picture, state, 0)
         return state
 
-    def step(self, tokens: Int[Tensor, "R"], state: RecurrentState) -> Float[Tensor, "R V"]:
-        return self.to_logits(self.advance(self.tokens(tokens), state))
+    def advance(self, ids: Int[Tensor, "R Q"], state: RecurrentState) -> Float[Tensor, "R Q n"]:
+        return torch.stack([self.lstm_step(self.tokens(token), state) for token in ids.unbind(1)], 1)
 
-    def advance(self, x: Float[Tensor, "R m"], state: RecurrentState, count: int = 1) -> Float[Tensor, "R n"]:
+    def lstm_step(self, x: Float[Tensor, "R m"], state: RecurrentState, count: int = 1) -> Float[Tensor, "R n"]:
         """One step of all LSTM layers, with matrix products for few rows."""
         found: dict[str, list[Tensor]] = {"h": [], "c": []}
         for layer, (h, c) in enumerate(zip(state.state["h"].unbind(1), state.state["c"].unbind(1), strict=True)):

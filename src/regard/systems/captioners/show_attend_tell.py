@@ -14,16 +14,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.nn.blocks.embeddings import TokenPredictor
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import TINY_ENCODER, CaptionMixin, expand_to_captions
-from regard.systems.captioners.encoder import ENCODER, FeatureLevelConfig
+from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionMixin, expand_to_captions
+from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
-from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
+from regard.systems.common.recurrent import RecurrentBody
+from regard.systems.common.seq2seq import require_decoder_inputs
 from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
@@ -59,7 +59,7 @@ PRESETS = {
 }
 
 
-class ShowAttendTell(CaptionMixin, TokenPredictor):
+class ShowAttendTell(CaptionMixin, RecurrentBody):
     """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
@@ -143,20 +143,14 @@ class ShowAttendTell(CaptionMixin, TokenPredictor):
         places = math.prod(self.grid(batch)) * (self.align.score.inner + self.eyes.tap.channels)
         return StateSizes(self.words.weight.shape[0], per_beam=2 * self.gate.weight.shape[1] + places)
 
-    def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the image, and process all but the last token of the prompt. The state has a fixed size, so
-        `max_positions` has no effect."""
-        prompt = require_prompt(batch)
+    def initial_state(self, batch: Batch) -> RecurrentState:
         context, h, c = self.encode_image(batch)
-        state = RecurrentState.from_tensors({"h": h, "c": c}, context.to_dict())
-        for token in prompt[:, :-1].unbind(1):
-            self.advance(token, state)
-        return state
+        return RecurrentState.from_tensors({"h": h, "c": c}, context.to_dict())
 
-    def step(self, tokens: Int[Tensor, "R"], state: RecurrentState) -> Float[Tensor, "R V"]:
-        return self.to_logits(self.advance(tokens, state))
+    def advance(self, ids: Int[Tensor, "R Q"], state: RecurrentState) -> Float[Tensor, "R Q m"]:
+        return torch.stack([self.advance_one(token, state) for token in ids.unbind(1)], 1)
 
-    def advance(self, tokens: Int[Tensor, "R"], state: RecurrentState) -> Float[Tensor, "R m"]:
+    def advance_one(self, tokens: Int[Tensor, "R"], state: RecurrentState) -> Float[Tensor, "R m"]:
         words, (h, c) = self.embed(tokens, state.positions), (state.state["h"], state.state["c"])
         z, _ = self.attend(h, ScoreContext(**state.context))
         h, c = self.lstm_step(self.cell["x"](words), h, c, z)

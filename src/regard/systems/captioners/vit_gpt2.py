@@ -19,8 +19,8 @@ from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import CaptionDecoder, expand_to_captions
-from regard.systems.captioners.encoder import ENCODER, ENCODER_SYSTEMS, CaptionConfig
+from regard.systems.captioners.common import ENCODER, CaptionDecoder, expand_to_captions
+from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common import gpt, recipes, vision
 from regard.systems.common.configs import transformer_blocks
 from regard.systems.common.system import Preset, System

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from regard.errors import SettingError
 from regard.nn.attention.relative_positions import RelativeKind, check_relative
 from regard.nn.blocks.block import TransformerBlock, transformer_block
-from regard.nn.blocks.embeddings import EmbeddingSharing, check_embeddings
 from regard.types import Traits
 
 if TYPE_CHECKING:
@@ -254,34 +253,6 @@ class TargetTokens(ModelConfig):
         return replace(
             super().traits, vocab_size=self.vocab_size, pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id
         )
-
-
-@dataclass(frozen=True)
-class Seq2SeqConfig(TargetTokens):
-    """Fields common to the recurrent and convolutional encoder–decoder models."""
-
-    vocab_size: int = 30_000
-    tie_embeddings: EmbeddingSharing = "none"
-    """Shared embeddings: none, source_target, or all (also the output layer)."""
-
-    output_width_field: ClassVar[str] = "width"
-    """Field with the input width of the output layer."""
-
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, packs=False, packs_efficiently=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_embeddings(self, self.output_width_field)
-
-
-@dataclass(frozen=True)
-class RecurrentConfig(Seq2SeqConfig):
-    """Fields of recurrent models."""
-
-    source_vocab_size: int = 0
-    """Source vocabulary size, if larger than the target's. 0: the same."""
 
 
 def transformer_blocks(config: Any, depth: int, **settings: Any) -> list[TransformerBlock]:
