@@ -19,10 +19,10 @@ from regard.decode.settings import DecodeSettings
 from regard.decode.steps import run_search, start_search
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, SlidingWindow
-from regard.nn.blocks import losses as loss
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels import dispatch
+from regard.nn.kernels import losses as loss
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.processors.tokenizer.tokenizer import TextTokenizer

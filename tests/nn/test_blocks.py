@@ -18,7 +18,7 @@ from regard.nn.attention.masks import Causal, Padding
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import FeedForward, GatedFeedForward, Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
 from regard.types import IGNORE, AttentionRecord, AttentionRecords
 

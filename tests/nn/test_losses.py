@@ -14,9 +14,9 @@ from torch._subclasses import FakeTensorMode
 
 from oracle import near, noise
 from regard import capabilities
-from regard.nn.blocks import losses as loss
 from regard.nn.blocks.block import TokenEmbedding
-from regard.nn.blocks.losses import cross_entropy, fused_linear_cross_entropy, linear_cross_entropy
+from regard.nn.kernels import losses as loss
+from regard.nn.kernels.losses import cross_entropy, fused_linear_cross_entropy, linear_cross_entropy
 from regard.types import IGNORE
 
 R, D, V = 300, 8, 50

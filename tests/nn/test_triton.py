@@ -47,7 +47,7 @@ for causal in (False, True):
 VOCABULARY = """
 import torch
 from regard.nn.kernels import cross_entropy as vocabulary
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.types import IGNORE
 
 vocabulary.MAX_THREADS = 16  # 128 columns at a time: several turns over a row, the last of them not full

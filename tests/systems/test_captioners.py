@@ -13,7 +13,7 @@ from regard.config import as_dict, from_dict, override
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError, UnknownNameError
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
 from regard.systems import SYSTEMS
 from regard.training.optimizer import make_optimizer

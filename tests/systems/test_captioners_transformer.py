@@ -17,7 +17,7 @@ from parity import assert_gradients, assert_same_weights, load_peer, torch_stack
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.systems.captioners import vit_gpt2
 from regard.types import Batch
 from tiny import gradients, near, noise

@@ -20,7 +20,7 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
 from regard.model import Model, ModelSpec, assemble
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, decoder, gpt3

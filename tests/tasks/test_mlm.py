@@ -27,7 +27,7 @@ from regard.data.batching.loader import prefetch
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate, validation_loss

@@ -20,7 +20,7 @@ from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.draw.text import markdown_table
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.heads import text_head
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.act import with_act_steps
 from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights

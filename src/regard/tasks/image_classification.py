@@ -17,7 +17,7 @@ from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.nn.blocks.heads import ClassifierHead
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks.base import Encoded, LossWeights
 from regard.tasks.file_classification import ClassificationMixin

@@ -33,7 +33,7 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.text import markdown_table
 from regard.errors import SettingError
 from regard.nn.blocks.heads import PretrainingHead, mlm_head
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK

@@ -13,7 +13,7 @@ from regard.data.points.cloud import PointCloud
 from regard.data.points.labeled import CloudSample, iterate_clouds
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.nn.points.body import point_cloud_head
 from regard.processors.points import PointProcessor
 from regard.tasks.base import Encoded, LossWeights

@@ -32,7 +32,7 @@ from regard.data.synthetic.point_clouds import parse_cloud_recipe
 from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.nn.points.body import point_head
 from regard.processors.points import PointProcessor, VoteAccumulator, split_scene
 from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights

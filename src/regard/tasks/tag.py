@@ -32,7 +32,7 @@ from regard.data.text.tagged import scheme_tags as all_tags
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.heads import text_head
-from regard.nn.blocks.losses import cross_entropy
+from regard.nn.kernels.losses import cross_entropy
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.act import add_act_cost, with_act_steps

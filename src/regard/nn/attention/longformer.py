@@ -40,10 +40,16 @@ class LongformerAttention(Attention):
 
     @recorded
     def forward(
-        self, x: Float[Tensor, "B L D"], context: Float[Tensor, "B K C"] | None = None, *, mask: AttentionMask | None = None,
-        cache: KVCache | None = None, at: Int[Tensor, "..."] | None = None, record: Record | None = None,
+        self,
+        x: Float[Tensor, "B L D"],
+        context: Float[Tensor, "B K C"] | None = None,
+        *,
+        mask: AttentionMask | None = None,
+        cache: KVCache | None = None,
+        at: Int[Tensor, "..."] | None = None,
+        record: Record | None = None,
         position: BoundPosition | None = None,
-    ) -> Float[Tensor, "B L D"]:  # fmt: skip
+    ) -> Float[Tensor, "B L D"]:
         pattern = parse_pattern(mask)
         if pattern is None:
             raise ValueError(

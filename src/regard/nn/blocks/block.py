@@ -16,10 +16,10 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache, KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
-from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.dispatch import decode_step, match_causal
 from regard.nn.kernels.linear import Linear, linear, linear_activation
+from regard.nn.kernels.losses import linear_cross_entropy
 from regard.nn.kernels.table import Kernel, has_hooks, is_built_of
 from regard.nn.recording import is_recording, uncompiled_while_recording
 

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import SettingError
-from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.kernels.linear import Linear, linear
+from regard.nn.kernels.losses import linear_cross_entropy
 from regard.types import Body
 
 EmbeddingSharing = Literal["none", "source_target", "all"]

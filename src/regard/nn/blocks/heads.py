@@ -9,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.blocks.block import ACTIVATIONS, TokenEmbedding
-from regard.nn.blocks.losses import linear_cross_entropy
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear, linear
+from regard.nn.kernels.losses import linear_cross_entropy
 
 
 class ClassifierHead(nn.Module):

@@ -209,9 +209,16 @@ def max_steps(config: Any) -> int:
 def make_universal_stack(config: Any, decoder: bool) -> UniversalStack:
     """Encoder or decoder stack of a Universal Transformer from a config."""
     block = transformer_block(
-        config.width, config.heads, config.ffn_dim, cross=decoder, norm=config.norm_position, activation=config.activation,
-        dropout=config.dropout, attention_dropout=config.attention_dropout, feed_dropout=config.ffn_dropout,
-    )  # fmt: skip
+        config.width,
+        config.heads,
+        config.ffn_dim,
+        cross=decoder,
+        norm=config.norm_position,
+        activation=config.activation,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        feed_dropout=config.ffn_dropout,
+    )
     most, learned = max_steps(config), config.step_embedding == "learned"
     times = (
         LearnedPosition(most, config.width) if learned else SinusoidalPosition(config.width, config.position_embedding)

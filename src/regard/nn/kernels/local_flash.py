@@ -49,12 +49,10 @@ def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, layout: SegmentLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output (T, H, d), log-sum-exp (H, T), and the random state of dropout."""
-    result = capabilities.flash_forward(
-        q, k, v, layout.starts, layout.starts, layout.max_length, layout.max_length, dropout, False, False, scale=scale,
-        window_size_left=layout.left, window_size_right=layout.right,
-    )  # fmt: skip
-    chance = result[2] if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
-    return result[0], result[1], chance
+    sizes = (layout.starts, layout.starts, layout.max_length, layout.max_length)
+    window = {"window_size_left": layout.left, "window_size_right": layout.right}
+    out, lse, chance, *_ = capabilities.flash_forward(q, k, v, *sizes, dropout, False, False, scale=scale, **window)
+    return out, lse, chance if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
 
 
 def flash_backward(
@@ -69,25 +67,12 @@ def flash_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    sizes = (layout.starts, layout.starts, layout.max_length, layout.max_length)
+    window = {"window_size_left": layout.left, "window_size_right": layout.right}
     unused = torch.empty(0, device=q.device)
+    rest = (*sizes, dropout, False, rng_state, unused)
     gradients: tuple[Tensor, Tensor, Tensor] = capabilities.flash_backward(
-        grad_out,
-        q,
-        k,
-        v,
-        out,
-        lse,
-        layout.starts,
-        layout.starts,
-        layout.max_length,
-        layout.max_length,
-        dropout,
-        False,
-        rng_state,
-        unused,
-        scale=scale,
-        window_size_left=layout.left,
-        window_size_right=layout.right,
+        grad_out, q, k, v, out, lse, *rest, scale=scale, **window
     )
     return gradients
 

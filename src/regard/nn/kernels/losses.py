@@ -41,9 +41,12 @@ def cross_entropy(
 
 
 def linear_cross_entropy(
-    x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
-    labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
-) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
+    x: Float[Tensor, "*rows D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    labels: Int[Tensor, "*rows"],
+    smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; with 16-bit dtypes on CUDA without storing the logits."""
     dtype = _half_dtype(x, weight)
     if dtype is None and (parts := _num_eval_chunks(x, weight, bias)) > 1:
@@ -60,9 +63,12 @@ def linear_cross_entropy(
 
 
 def fused_linear_cross_entropy(
-    x: Float[Tensor, "*rows D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None,
-    labels: Int[Tensor, "*rows"], smoothing: float = 0.0,
-) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:  # fmt: skip
+    x: Float[Tensor, "*rows D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    labels: Int[Tensor, "*rows"],
+    smoothing: float = 0.0,
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """`linear_cross_entropy` in the dtype of x; gradients are computed with the logits, chunk by chunk (`_chunked_loss`)."""
     V, D = weight.shape
     learns = torch.is_grad_enabled()
@@ -148,9 +154,15 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _chunked_loss(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, for_x: bool, for_weight: bool,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    spread: float,
+    for_x: bool,
+    for_weight: bool,
     for_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sum of the losses of x (R, D), and the requested gradients (else empty).
 
     Logits are computed once, chunk by chunk, and overwritten by their gradient; the backward pass only scales the
