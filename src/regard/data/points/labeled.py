@@ -46,18 +46,6 @@ from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_fo
 from regard.data.text.tables import SkippedRow, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
 
-__all__ = [
-    "CloudSample",
-    "PointCloud",
-    "is_cloud_data",
-    "iterate_clouds",
-    "iterate_labeled_clouds",
-    "read_cloud",
-    "read_clouds",
-    "read_labeled_clouds",
-    "read_unlabeled_clouds",
-]
-
 CLOUD = FileKind("point cloud", "cloud", CLOUD_SUFFIXES, ("clouds", "points", "scans", "meshes"))
 ADVICE = {
     "classify": "Expected one folder per class, or a table with the columns 'cloud' (path) and 'label'.",
