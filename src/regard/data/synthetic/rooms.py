@@ -64,58 +64,109 @@ class TableSpec(NamedTuple):
     is_round: bool
 
 
-def build_room(uniform: UniformFn) -> list[RoomObject]:
+class RoomBuilder:
     """Objects of a room centered at 0, with the floor at height 0."""
-    wide, deep, high = uniform(2.8, 5), uniform(2.8, 5), uniform(2.3, 3)
-    things = [RoomObject("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
-    things += _walls(uniform, wide, deep, high)
-    taken: list[Footprint] = []
-    tables: list[TableSpec] = []
-    for _ in range(1 + int(uniform(0, 2))):
-        made = _place_table(uniform, wide, deep, taken)
-        if made is not None:
-            tables.append(made)
-            things.append(RoomObject("table", _table_mesh(uniform, made)))
-            things += [RoomObject("chair", chair) for chair in _place_chairs(uniform, made, wide, deep, taken)]
-    for _ in range(int(uniform(0, 3))):
-        spot = _place_footprint(uniform, wide, deep, 0.35, taken)
-        if spot is not None:
-            chair = _chair_mesh(uniform).rotate_z(uniform(0, 2 * math.pi)).translate((spot.x, spot.y, 0))
-            things.append(RoomObject("chair", chair))
-    for _ in range(1 + int(uniform(0, 3))):
-        lamp = _place_lamp(uniform, wide, deep, high, tables, taken)
-        if lamp is not None:
-            things.append(RoomObject("lamp", lamp))
-    return things
+
+    def __init__(self, chance: UniformFn) -> None:
+        self.chance = chance
+        self.wide, self.deep, self.high = chance(2.8, 5), chance(2.8, 5), chance(2.3, 3)
+        self.taken: list[Footprint] = []
+        self.tables: list[TableSpec] = []
+        """tables without a lamp on or above them"""
+
+    def build(self) -> list[RoomObject]:
+        wide, deep, chance = self.wide, self.deep, self.chance
+        objects = [RoomObject("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
+        objects += self.build_walls()
+        for _ in range(1 + int(chance(0, 2))):
+            if (table := self.place_table()) is not None:
+                objects.append(RoomObject("table", _table_mesh(chance, table)))
+                objects += [RoomObject("chair", chair) for chair in self.place_chairs(table)]
+        for _ in range(int(chance(0, 3))):
+            if (spot := self.place_footprint(0.35)) is not None:
+                chair = _chair_mesh(chance).rotate_z(chance(0, 2 * math.pi)).translate((spot.x, spot.y, 0))
+                objects.append(RoomObject("chair", chair))
+        for _ in range(1 + int(chance(0, 3))):
+            if (lamp := self.place_lamp()) is not None:
+                objects.append(RoomObject("lamp", lamp))
+        return objects
+
+    def build_walls(self) -> list[RoomObject]:
+        walls: list[RoomObject] = []
+        for number, (length, behind) in enumerate(((self.wide, self.deep), (self.deep, self.wide)) * 2):
+            exists = self.chance(0, 1) < WALL_PROBABILITY or (number == 3 and not walls)  # at least one wall
+            wall = _wall_mesh(self.chance, length, self.high).translate((0, -behind / 2, 0))
+            if exists:
+                walls.append(RoomObject("wall", wall.rotate_z(number * math.pi / 2)))
+        return walls
+
+    def place_footprint(self, radius: float) -> Footprint | None:
+        """Free spot with this radius, marked as occupied; None if there is none."""
+        for _ in range(MAX_TRIES):
+            x = self.chance(-1, 1) * max(self.wide / 2 - radius, 0)
+            y = self.chance(-1, 1) * max(self.deep / 2 - radius, 0)
+            if all(math.hypot(x - other.x, y - other.y) >= radius + other.radius for other in self.taken):
+                self.taken.append(Footprint(x, y, radius))
+                return self.taken[-1]
+        return None
+
+    def place_table(self) -> TableSpec | None:
+        chance = self.chance
+        is_round, angle = chance(0, 1) < 0.4, int(chance(0, 2)) * math.pi / 2 + chance(-0.2, 0.2)
+        width, depth = chance(0.9, 1.7), chance(0.65, 0.9)
+        if is_round:
+            width = depth = chance(0.7, 1.2)
+        height = chance(0.68, 0.8)
+        spot = self.place_footprint(math.hypot(width, depth) / 2 + 0.3)
+        if spot is None:
+            return None
+        self.tables.append(TableSpec(spot.x, spot.y, width, depth, height, angle, is_round))
+        return self.tables[-1]
+
+    def place_chairs(self, table: TableSpec) -> list[Mesh]:
+        """Chairs that face the table at a random distance; chairs inside a wall or another object are skipped."""
+        chairs, others, chance = list[Mesh](), self.taken[:-1], self.chance
+        for number in range(4):
+            direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.is_round else 0.0)
+            reach = (table.width if number % 2 == 0 else table.depth) / 2 + chance(0.02, 0.3)
+            aside = 0.0 if table.is_round or number % 2 == 0 else chance(-0.25, 0.25) * table.width
+            exists, slant = chance(0, 1) < 0.7, chance(-0.3, 0.3)
+            chair = _chair_mesh(chance)
+            cos, sin = math.cos(table.angle + direction), math.sin(table.angle + direction)
+            at = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
+            inside = abs(at[0]) < self.wide / 2 - 0.25 and abs(at[1]) < self.deep / 2 - 0.25
+            is_free = all(math.hypot(at[0] - other.x, at[1] - other.y) > other.radius + 0.2 for other in others)
+            if exists and inside and is_free:
+                # rotated by 180°, so that the front faces the table and the back points away
+                chairs.append(chair.rotate_z(table.angle + direction + math.pi + slant).translate((*at, 0)))
+                self.taken.append(Footprint(*at, 0.25))
+        return chairs
+
+    def place_lamp(self) -> Mesh | None:
+        """Floor lamp, pendant lamp or table lamp; None without a free spot."""
+        chance = self.chance
+        kind, which = chance(0, 1), int(chance(0, max(len(self.tables), 1)))
+        if kind < 0.4:
+            if (spot := self.place_footprint(0.25)) is None:
+                return None
+            lamp = _standing_lamp_mesh(chance, (1.2, 1.6), (0.12, 0.2), 0.2, 0.03, (0.015, 0.03))
+            return lamp.translate((spot.x, spot.y, 0))
+        if not self.tables:
+            return None
+        table = self.tables.pop(which)
+        aside = chance(-0.25, 0.25) * table.width
+        at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
+        if kind < 0.75:
+            shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
+            return merge_meshes([shade, _pole_mesh(0.012, top, max(self.high, top + 0.2))]).translate((*at, 0))
+        lamp = _standing_lamp_mesh(chance, (0.18, 0.35), (0.06, 0.1), 0.12, 0.025, (0.01, 0.02))
+        return lamp.translate((*at, table.height))
 
 
-# -- placement
+# -- meshes
 
 
-def _place_footprint(
-    chance: UniformFn, wide: float, deep: float, radius: float, taken: list[Footprint]
-) -> Footprint | None:
-    """Free spot with this radius, marked as occupied; None if there is none."""
-    for _ in range(MAX_TRIES):
-        x = chance(-1, 1) * max(wide / 2 - radius, 0)
-        y = chance(-1, 1) * max(deep / 2 - radius, 0)
-        if all(math.hypot(x - other.x, y - other.y) >= radius + other.radius for other in taken):
-            taken.append(Footprint(x, y, radius))
-            return taken[-1]
-    return None
-
-
-def _walls(chance: UniformFn, wide: float, deep: float, high: float) -> list[RoomObject]:
-    found: list[RoomObject] = []
-    for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
-        there = chance(0, 1) < WALL_PROBABILITY or (number == 3 and not found)  # at least one wall
-        wall = _wall(chance, length, high).translate((0, -behind / 2, 0)).rotate_z(number * math.pi / 2)
-        if there:
-            found.append(RoomObject("wall", wall))
-    return found
-
-
-def _wall(chance: UniformFn, length: float, high: float) -> Mesh:
+def _wall_mesh(chance: UniformFn, length: float, high: float) -> Mesh:
     """Wall along x; with probability 0.5, the wall has a door or a window."""
     opens, door = chance(0, 1) < 0.5, chance(0, 1) < 0.5
     width, middle = chance(0.8, 1.1) if door else chance(0.8, 1.8), chance(-0.3, 0.3) * length
@@ -136,38 +187,6 @@ def _wall(chance: UniformFn, length: float, high: float) -> Mesh:
             part(left, right, 0, low),
         ]
     )
-
-
-def _place_table(chance: UniformFn, wide: float, deep: float, taken: list[Footprint]) -> TableSpec | None:
-    rounded, angle = chance(0, 1) < 0.4, int(chance(0, 2)) * math.pi / 2 + chance(-0.2, 0.2)
-    width, depth = chance(0.9, 1.7), chance(0.65, 0.9)
-    if rounded:
-        width = depth = chance(0.7, 1.2)
-    height = chance(0.68, 0.8)
-    spot = _place_footprint(chance, wide, deep, math.hypot(width, depth) / 2 + 0.3, taken)
-    return None if spot is None else TableSpec(spot.x, spot.y, width, depth, height, angle, rounded)
-
-
-def _place_chairs(chance: UniformFn, table: TableSpec, wide: float, deep: float, taken: list[Footprint]) -> list[Mesh]:
-    """Chairs that face the table at a random distance; chairs inside a wall or another object are skipped."""
-    found, others = [], taken[:-1]
-    for number in range(4):
-        direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.is_round else 0.0)
-        reach = (table.width if number % 2 == 0 else table.depth) / 2 + chance(0.02, 0.3)
-        aside = 0.0 if table.is_round or number % 2 == 0 else chance(-0.25, 0.25) * table.width
-        there, slant = chance(0, 1) < 0.7, chance(-0.3, 0.3)
-        chair = _chair_mesh(chance)
-        cos, sin = math.cos(table.angle + direction), math.sin(table.angle + direction)
-        at = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
-        inside = abs(at[0]) < wide / 2 - 0.25 and abs(at[1]) < deep / 2 - 0.25
-        if there and inside and all(math.hypot(at[0] - one.x, at[1] - one.y) > one.radius + 0.2 for one in others):
-            # rotated by 180°, so that the front faces the table and the back points away
-            found.append(chair.rotate_z(table.angle + direction + math.pi + slant).translate((*at, 0)))
-            taken.append(Footprint(*at, 0.25))
-    return found
-
-
-# -- meshes
 
 
 def _disc_mesh(radius: float, bottom: float, top: float) -> Mesh:
@@ -241,29 +260,6 @@ def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh
     return revolve([(wide, bottom), (narrow * wide, bottom + high)], ROUND_SEGMENTS), bottom + high
 
 
-def _place_lamp(
-    chance: UniformFn, wide: float, deep: float, high: float, tables: list[TableSpec], taken: list[Footprint]
-) -> Mesh | None:
-    """Floor lamp, pendant lamp or table lamp; None without a free spot. A table has at most one lamp on or above it."""
-    kind, which = chance(0, 1), int(chance(0, max(len(tables), 1)))
-    if kind < 0.4:
-        spot = _place_footprint(chance, wide, deep, 0.25, taken)
-        if spot is None:
-            return None
-        lamp = _standing_lamp_mesh(chance, (1.2, 1.6), (0.12, 0.2), 0.2, 0.03, (0.015, 0.03))
-        return lamp.translate((spot.x, spot.y, 0))
-    if not tables:
-        return None
-    table = tables.pop(which)
-    aside = chance(-0.25, 0.25) * table.width
-    at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
-    if kind < 0.75:
-        shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
-        return merge_meshes([shade, _pole_mesh(0.012, top, max(high, top + 0.2))]).translate((*at, 0))
-    lamp = _standing_lamp_mesh(chance, (0.18, 0.35), (0.06, 0.1), 0.12, 0.025, (0.01, 0.02))
-    return lamp.translate((*at, table.height))
-
-
 def _standing_lamp_mesh(
     chance: UniformFn,
     height: tuple[float, float],
@@ -297,7 +293,7 @@ class Room(NamedTuple):
 
 
 def sample_room(split: str, index: int) -> Room:
-    things = build_room(uniform_numbers(random_generator(SEED, split, index, 0)))
+    things = RoomBuilder(uniform_numbers(random_generator(SEED, split, index, 0))).build()
     owner = np.repeat(np.arange(len(things)), [len(thing.mesh.faces) for thing in things])
     return Room(things, merge_meshes([thing.mesh for thing in things]), owner)
 
