@@ -94,7 +94,7 @@ def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: ExecutionMode)
         else float(lengths(kind, 1000, model.config).mean()) + num_special_tokens(model.config)
     )
     settings = settings_of(asked.rows, mean)
-    plan = model.task.sampler(encoded, model.config, settings.batch_tokens, 1, clock.device == "cuda")
+    plan = model.task.objective.sampler(encoded, model.config, settings.batch_tokens, 1, clock.device == "cuda")
     compute = ForwardBackward(
         LossModule(model, model.task, LossWeights()),
         settings,
@@ -106,7 +106,7 @@ def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: ExecutionMode)
     compute.log = print
 
     def grain(number: int) -> Batch:
-        return model.task.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+        return model.task.objective.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
 
     grains = prefetch(grain, micro_batch_indices(0, settings, ProcessGroup()), 2, pin=clock.device == "cuda")
     steps = train_loop(model, compute, grains, make_optimizer(model, settings), settings)
@@ -133,7 +133,7 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
     peer = peer.to(clock.device).train()
     optimiser = torch.optim.AdamW(peer.parameters(), lr=1e-4, fused=True)
     called = torch.compile(peer) if clock.device == "cuda" else peer
-    plan = own.task.sampler(encoded, config, asked.rows * config.max_length, 1, False)
+    plan = own.task.objective.sampler(encoded, config, asked.rows * config.max_length, 1, False)
     rows = np.random.default_rng(2).permutation(plan.epoch_rows(0))
     rows = rows[plan.row_lengths(rows) == config.max_length] if kind == "full" else rows
     rows = np.concatenate([rows, np.ones((len(rows), 2), dtype=np.int64)], axis=1)
@@ -156,7 +156,7 @@ def theirs(clock: Clock, asked: argparse.Namespace, kind: str) -> dict[str, floa
 
 def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tensor]:
     """A regard batch as inputs of BertForPreTraining, padded to the maximum length."""
-    batch, length = own.task.collate(encoded, rows, own.config), own.config.max_length
+    batch, length = own.task.objective.collate(encoded, rows, own.config), own.config.max_length
     assert (
         batch.labels is not None
         and batch.label_positions is not None

@@ -172,7 +172,7 @@ def share(
     answers = model.predict([points.astype(np.float32) for (points, _), _ in spoilt], **more)
     if name != "rooms":
         return 100 * float(np.mean([a.value == right for a, (_, right) in zip(answers, spoilt, strict=True)]))
-    overlap = SegmentationMetrics(len(model.spec.labels), -100)
+    overlap = SegmentationMetrics(len(model.spec.options.labels), -100)
     for answer, ((_, kept), right) in zip(answers, spoilt, strict=True):
         overlap.add(answer.extra["classes"], right[kept])
     return 100 * overlap.mean_iou()

@@ -116,7 +116,7 @@ def ours(device: str, way: ExecutionMode, size: Size, batches: int = 200) -> Ste
     settings = TrainSettings(
         steps=10**6, batch_tokens=size.rows * size.length, label_smoothing=0.0, grad_clip=1.0, precision="bfloat16"
     )
-    plan = model.task.sampler(encoded, model.config, settings.batch_tokens, 1, False)
+    plan = model.task.objective.sampler(encoded, model.config, settings.batch_tokens, 1, False)
     compute = ForwardBackward(
         LossModule(model, model.task, LossWeights()), settings, torch.device(device), ProcessGroup(), plan.static_shape
     )
@@ -124,7 +124,7 @@ def ours(device: str, way: ExecutionMode, size: Size, batches: int = 200) -> Ste
     compute.log = print
 
     def grain(number: int) -> Any:
-        batch = model.task.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+        batch = model.task.objective.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
         return batch.pin_memory() if device == "cuda" else batch
 
     grains = map(grain, micro_batch_indices(0, settings, ProcessGroup()))

@@ -212,8 +212,8 @@ def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     from regard.data.text.samples import Pair
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
-    encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 10**9)
-    batch = model.task.collate(encoded, range(len(pairs)), model.config)
+    encoded = model.task.objective.encode(samples, model.require_tokenizer(), model.config, 10**9)
+    batch = model.task.objective.collate(encoded, range(len(pairs)), model.config)
     assert batch.inputs.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
     return batch
 
@@ -267,7 +267,7 @@ def milliseconds(model: Any, distance: int, known: int, count: int, steps: int) 
     clock = Clock(model.device.type, steps)
 
     def learn() -> None:
-        total, number = model.task.loss(model, batch)
+        total, number = model.task.objective.loss(model, batch)
         (total / number).backward()
 
     return round(1000 * clock.median(learn, warm=2), 3)

@@ -134,7 +134,7 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
         steps=10**6, batch_tokens=int(share * size.tokens), label_smoothing=0.0, grad_clip=1.0, precision="bfloat16"
     )
     kind: Any = PackedSampler if device == "cuda" else LengthBucketed
-    plan = kind(model.task.lengths(encoded), settings.batch_tokens, 1)
+    plan = kind(model.task.objective.lengths(encoded), settings.batch_tokens, 1)
     compute = ForwardBackward(
         LossModule(model, model.task, LossWeights()),
         settings,
@@ -146,7 +146,7 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
     shape = getattr(plan, "shape", None)
 
     def grain(number: int) -> Any:
-        batch = model.task.collate(encoded, plan.micro_batch(number)[1], model.config, shape)
+        batch = model.task.objective.collate(encoded, plan.micro_batch(number)[1], model.config, shape)
         return batch.pin_memory() if device == "cuda" else batch
 
     grains = map(grain, micro_batch_indices(0, settings, ProcessGroup()))

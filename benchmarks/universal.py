@@ -245,12 +245,12 @@ def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any
     from regard.types import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))
-    encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 10**9)
+    encoded = model.task.objective.encode(samples, model.require_tokenizer(), model.config, 10**9)
     kept: dict[str, list[float]] = defaultdict(list)
     with torch.inference_mode():
         for first in range(0, len(samples), 100):
             some = range(first, min(first + 100, len(samples)))
-            batch = model.task.collate(encoded, some, model.config).to(model.device)
+            batch = model.task.objective.collate(encoded, some, model.config).to(model.device)
             states = model.body(batch)
             read = [row[row > 0].tolist() for row in states.act_steps.cpu()]
             says = (batch.labels != IGNORE).cpu()

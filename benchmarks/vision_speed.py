@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from regard import build
 from regard.model import Model, assemble
 from regard.nn.kernels.cuda_graph import capture
+from regard.tasks.base import HeadOptions
 
 GFLOP = {"vit": 17.58, "swin": 4.5, "dpt": 258.0}
 """Multiply-adds of one forward pass per image, in units of 10⁹; training has three times as many."""
@@ -65,7 +66,7 @@ SIZES = {
 def ours(system: str, size: Size) -> Side:
     model = build(size.model, task="depth" if system == "dpt" else "classify", device="meta", **size.changes)
     labels = () if system == "dpt" else tuple(map(str, range(CLASSES)))
-    made: Model = assemble(replace(model.spec, labels=labels), model.processor)
+    made: Model = assemble(replace(model.spec, options=HeadOptions(tuple(labels))), model.processor)
     for module in made.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -9,7 +9,8 @@ from typing import Any
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from tiny import noisy
 
 SIZES: dict[str, Any] = {
@@ -42,6 +43,11 @@ def encoder(
     if system == "universal-encoder":
         sizes["num_steps"] = sizes.pop("depth")
     config = replace(
-        TEXT_TASKS[task].adapt_config(TEXT_TASKS[task].fit_config(SYSTEMS[system].config(**sizes), text)), **changes
+        find_task(task, "text").objective.adapt_config(
+            find_task(task, "text").modality.fit_config(SYSTEMS[system].config(**sizes), text)
+        ),
+        **changes,
     )
-    return noisy(assemble(ModelSpec(SYSTEMS[system], config, TEXT_TASKS[task], labels=tuple(labels)), text))
+    return noisy(
+        assemble(ModelSpec(SYSTEMS[system], config, find_task(task, "text"), options=HeadOptions(tuple(labels))), text)
+    )

@@ -17,7 +17,7 @@ from regard.nn.recording import recorded
 from regard.nn.recurrent.score_attention import MultiplicativeScore, ScoreAttention
 from regard.processors.image import ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.image_classification import ImageClassification
+from regard.tasks import find_task
 from regard.types import Batch, Body, BodyOutput, Prediction
 
 
@@ -101,7 +101,8 @@ class Captioner(nn.Module):
         self.processor = SimpleNamespace(pixels=ImageProcessor((side, side)), text=text)
         self.config = SimpleNamespace(bos_id=1, eos_id=2, max_length=64, image_size=side, in_channels=3)
         self.config.traits = SimpleNamespace(palette=False)
-        self.task, self.said = Spoken(), ids
+        self.task, self.said = find_task("caption"), ids
+        self.objective = self.task.objective
         self.spec, self.head, self.device = None, None, torch.device("cpu")
 
     def require_tokenizer(self) -> TextTokenizer:
@@ -115,12 +116,6 @@ class Captioner(nn.Module):
 
     def explain(self, source: Any, target: str | None = None, at: Any = None) -> Any:
         return explain(self, source, target, at)
-
-
-class Spoken(ImageClassification):
-    """Captioning task with the image preprocessing of classification."""
-
-    name = "caption"
 
 
 def spotted(scene: ShapeScene, side: int, grid: tuple[int, int], heads: int = 1, seed: int = 0) -> np.ndarray:

@@ -25,8 +25,8 @@ from regard.data.points.cloud_files import CLOUD_SUFFIXES
 from regard.data.text.documents import TEXT_SUFFIXES
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tagged import CONLL_SUFFIXES
-from regard.foreign_names import SYNONYMS, TASK_ALIASES
-from regard.runs.check import CHECKS_BY_MODALITY
+from regard.foreign_names import SYNONYMS
+from regard.tasks import MODALITIES, TASKS
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_suffix(".json")
@@ -107,8 +107,8 @@ def collect() -> dict[str, Any]:
         "settings by task": {name: sorted(used) for name, used in tasks.items()},
         "presets": sorted(index.presets()),
         "foreign settings": dict(sorted(SYNONYMS.items())),
-        "foreign tasks": dict(sorted(TASK_ALIASES.items())),
-        "checks": {kind: sorted(table) for kind, table in CHECKS_BY_MODALITY.items()},
+        "foreign tasks": dict(sorted(index.task_aliases().items())),
+        "checks": {kind: sorted(task.name for task in TASKS if task.input == kind) for kind in MODALITIES},
         "signatures": signatures(),
         "findings": finding_ids(),
         "extensions": extensions(),

@@ -199,7 +199,7 @@ def assert_saved_alike(model: regard.Model, peer: Any, folder: Path) -> None:
         {key: SYNONYMS.get(str(value), value) for key, value in json.loads(one.config.to_json_string(False)).items()}
         for one in (again, peer)
     )
-    unset = UNSET if model.spec.labels else {*UNSET, "id2label", "label2id"}
+    unset = UNSET if model.spec.options.labels else {*UNSET, "id2label", "label2id"}
     for key in expected.keys() - unset:
         assert expected[key] is None or found[key] == expected[key], key
 

@@ -35,7 +35,8 @@ from regard.systems import (
     universal,
     universal_encoder,
 )
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.tasks.lm import document_spans
 from regard.types import Batch
 
@@ -264,21 +265,21 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
     """A model with random weights for a variant of a system."""
     system = SYSTEMS[name]
     config = replace(TINY[name].config, **{**TINY[name].variants.get(label, {}), **changes})
-    task = TEXT_TASKS[TINY[name].task or system.tasks[0]]
-    return noisy(assemble(ModelSpec(system, config, task, labels=TINY[name].labels)), seed=seed)
+    task = find_task(TINY[name].task or system.tasks[0], "text")
+    return noisy(assemble(ModelSpec(system, config, task, options=HeadOptions(TINY[name].labels))), seed=seed)
 
 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:
     """A batch of all samples or the given rows, collated by the task of the model."""
-    encoded = model.task.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
+    encoded = model.task.objective.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
     chosen: Any = range(len(samples)) if rows is None else rows
-    lengths = model.task.lengths(encoded)
+    lengths = model.task.objective.lengths(encoded)
     if model.task.name == "lm":  # rows of this task are spans of one token stream
         stretches = document_spans(encoded)
         chosen, lengths = stretches[list(chosen)], stretches[:, 1] - stretches[:, 0]
     # a shape with room to spare: padding must not change the results
     shape = PackedSampler(lengths, 1024, 0).shape if packed else None
-    return model.task.collate(encoded, chosen, model.config, shape)
+    return model.task.objective.collate(encoded, chosen, model.config, shape)
 
 
 def near(ours: Tensor, right: Tensor, tolerance: float = 1e-12) -> None:

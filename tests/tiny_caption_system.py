@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -128,17 +129,21 @@ def album_in(folder: Path) -> Path:
     return folder
 
 
+def captions(album: Any) -> Iterator[str]:
+    return (caption for sample in album for caption in sample.captions)
+
+
 def samples(album: Path) -> list[CaptionedImage]:
-    return list(TASK.iter_samples([str(album)]))
+    return list(TASK.reader.samples([str(album)]))
 
 
 def model(album: Path, **changes: Any) -> Model:
-    text = TextTokenizer.train_sentence_bpe(TASK.tokenizer_texts(samples(album)), 300)
+    text = TextTokenizer.train_sentence_bpe(captions(samples(album)), 300)
     config = replace(Config(), **changes)
-    reader = TASK.build_processor(text, config, DataSettings())
+    reader = TASK.modality.build_processor(text, config, DataSettings())
     torch.manual_seed(3)
-    return assemble(ModelSpec(SYSTEM, TASK.fit_config(config, reader), TASK), reader).double().eval()
+    return assemble(ModelSpec(SYSTEM, TASK.modality.fit_config(config, reader), TASK), reader).double().eval()
 
 
 def encoded(album: Path, made: Model, longest: int = 99, data: DataSettings | None = None) -> Any:
-    return TASK.encode(samples(album), made.processor, made.config, longest, data or DataSettings())
+    return TASK.objective.encode(samples(album), made.processor, made.config, longest, data or DataSettings())

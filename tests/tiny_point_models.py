@@ -12,6 +12,7 @@ from regard.model import Model, ModelSpec, assemble
 from regard.processors.points import PointProcessor
 from regard.systems import find_system
 from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from tiny import noisy
 
 SIZES: dict[str, Any] = {
@@ -25,8 +26,12 @@ def made(task: str, points: PointProcessor | None = None, **changes: Any) -> Mod
     """A model of a task with random weights in float64."""
     chosen, system = find_task(task, "points"), find_system("point")
     points = PointProcessor(0, "unit_sphere") if points is None else points
-    config = chosen.adapt_config(replace(system.config(), **{**SIZES, "feature_dim": points.width - 3, **changes}))
-    model: Model = noisy(assemble(ModelSpec(system, config, chosen, labels=LABELS[task], source="tiny"), points))
+    config = chosen.objective.adapt_config(
+        replace(system.config(), **{**SIZES, "feature_dim": points.width - 3, **changes})
+    )
+    model: Model = noisy(
+        assemble(ModelSpec(system, config, chosen, options=HeadOptions(tuple(LABELS[task])), source="tiny"), points)
+    )
     return model
 
 

@@ -16,7 +16,8 @@ import regard
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, gpt2
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from tiny import noisy
 
 LETTERS = "abcdefgh "
@@ -35,16 +36,17 @@ QUICK = (
 
 def letters() -> TextTokenizer:
     """Character tokenizer: the space first, then a, b, …, then the end-of-text and special tokens."""
-    return TEXT_TASKS["classify"].add_special_tokens(TextTokenizer.from_characters([LETTERS]), gpt2.Config())
+    return find_task("classify", "text").modality.build_processor(
+        TextTokenizer.from_characters([LETTERS]), gpt2.Config()
+    )
 
 
 def headed(task: str, system: str = "gpt2", labels: Sequence[str] = (), pair: str = "", **changes: Any) -> Model:
     """A model with random weights and the character tokenizer."""
     text = letters()
-    config = replace(TEXT_TASKS[task].fit_config(SYSTEMS[system].config(**SIZES), text), **changes)
-    return noisy(
-        assemble(ModelSpec(SYSTEMS[system], config, TEXT_TASKS[task], labels=tuple(labels), head_options=pair), text)
-    )
+    config = replace(find_task(task, "text").modality.fit_config(SYSTEMS[system].config(**SIZES), text), **changes)
+    options = HeadOptions(tuple(labels), pair_order=pair)
+    return noisy(assemble(ModelSpec(SYSTEMS[system], config, find_task(task, "text"), options=options), text))
 
 
 def language_loss(model: Model, row: Sequence[int]) -> Tensor:

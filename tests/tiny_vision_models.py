@@ -12,6 +12,7 @@ from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.types import Batch
 from tiny import noisy
 
@@ -39,14 +40,16 @@ ASKED = [(name, task) for name in SIZES for task in SYSTEMS[name].tasks]
 def fresh(system: str, task: str, labels: tuple[str, ...] = ("a", "b", "c"), **changes: Any) -> Model:
     """A model with initial weights."""
     chosen, offered = find_task(task, "image"), SYSTEMS[system]
-    config = chosen.adapt_config(offered.config(**{**SIZES[system], **changes}))
+    config = chosen.objective.adapt_config(offered.config(**{**SIZES[system], **changes}))
     colours = np.random.default_rng(1).uniform(-1, 1, (11, 3))
     reader = (
         Palette(colours, config.image_size)
         if system == "imagegpt"
         else ImageProcessor((config.image_size, config.image_size))
     )
-    return assemble(ModelSpec(offered, config, chosen, labels=labels if chosen.has_labels else ()), reader)
+    return assemble(
+        ModelSpec(offered, config, chosen, options=HeadOptions(labels if chosen.objective.has_labels else ())), reader
+    )
 
 
 def made(system: str, task: str, **changes: Any) -> Model:

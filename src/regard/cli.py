@@ -321,7 +321,7 @@ def explain(
         if model.task.name != "choose" or len(given) > 1:
             raise RegardError("--choices requires a multiple-choice model and one context.")
         given.append(choices)
-    found = model.explain(*given, at=parse_position(at, model.task.modality))
+    found = model.explain(*given, at=parse_position(at, model.task.input))
     path = found.save(out, layer, head)
     print(found.title, path, *found.extra_paths(path), sep="\n")
 

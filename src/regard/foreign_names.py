@@ -105,8 +105,6 @@ _TASK_NAMES_ELSEWHERE = {
     "draw": "image-generation unconditional-image-generation",
     "caption": "image-to-text image-captioning",
 }
-TASK_ALIASES = {alias: task for task, aliases in _TASK_NAMES_ELSEWHERE.items() for alias in aliases.split()}
-"""Pipeline names of Hugging Face and other common names: task of regard."""
 
 
 @functools.cache
@@ -126,11 +124,6 @@ PRESET_ALIASES = {
 def resolve_preset_name(name: str) -> str:
     """Preset of regard for the name of a paper; other names are returned unchanged."""
     return PRESET_ALIASES.get(name, name)
-
-
-def resolve_task_name(name: str) -> str:
-    """Task of regard for a pipeline name such as `token-classification`; other names are returned unchanged."""
-    return TASK_ALIASES.get(name, name)
 
 
 def resolve_value(setting: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import SettingError, UnknownNameError, suggest
-from regard.foreign_names import resolve_preset_name, resolve_task_name
+from regard.foreign_names import resolve_preset_name
 
 INDEX_PATH = Path(__file__).with_name("index.json")
 
@@ -46,6 +46,17 @@ def task_specific_settings() -> frozenset[str]:
 def processor_files() -> frozenset[str]:
     """File names of the tokenizers and processors of all tasks."""
     return frozenset(name for task in load_index()["tasks"] for name in task["reader_files"])
+
+
+@functools.cache
+def task_aliases() -> dict[str, str]:
+    """Task of regard for pipeline names of Hugging Face and other common names."""
+    return {alias: task["task"] for task in load_index()["tasks"] for alias in task.get("aliases", ())}
+
+
+def resolve_task_name(name: str) -> str:
+    """Task of regard for a pipeline name such as `token-classification`; other names are returned unchanged."""
+    return task_aliases().get(name, name)
 
 
 def check_task(name: str) -> None:

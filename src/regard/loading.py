@@ -16,7 +16,6 @@ from regard.decode.settings import DecodeSettings, generation_keys, translate_ge
 from regard.errors import RunError, SettingError, WeightsError
 from regard.foreign_names import print_note
 from regard.tasks import Task
-from regard.tasks.text_heads import add_bias, missing_bias_names
 from regard.weights.tables import NameTable, matches, mismatch_error
 
 
@@ -57,7 +56,7 @@ def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_t
         read, foreign = names.read(tensors, wanted)
     if foreign:
         model.notes.append(f"{UNUSED_WEIGHTS} {_describe_heads(foreign)} (of another task).")
-    if model.head is None and model.task.has_labels:
+    if model.head is None and model.objective.has_labels:
         model.notes.append("The model has no classification head yet: no classes are defined.")
         model.has_new_head = True
     return read | _init_missing(model, new, read)
@@ -65,6 +64,19 @@ def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_t
 
 UNUSED_WEIGHTS = "Not used:"
 """Start of a note about weights in the file without a counterpart in the model."""
+
+
+def missing_bias_names(head: nn.Module) -> list[str]:
+    """Names of the absent biases of a head: some checkpoints contain such biases."""
+    return [f"{name}.bias" for name, part in head.named_modules() if isinstance(part, nn.Linear) and part.bias is None]
+
+
+def add_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Create the absent biases that occur in the tensors of a checkpoint."""
+    for name, part in head.named_modules():
+        if isinstance(part, nn.Linear) and part.bias is None and f"{name}.bias" in tensors:
+            part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
+
 
 HEAD_DESCRIPTIONS = {
     "seq_relationship": "next-sentence prediction", "follows": "next-sentence prediction", "predictions": "masked tokens",
@@ -102,7 +114,7 @@ def _init_missing(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) ->
     if not new:
         return {}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
-    fresh = model.task.head(model.config, model.spec.labels)
+    fresh = model.objective.head(model.config, model.spec.options)
     heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}
     made = {}
     for name in new:
@@ -147,7 +159,8 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
 
     Unsupported values are printed in one note."""
     path = folder / "generation_config.json"
-    if "decode.max_length" not in task.settings_used:  # the task generates no text
+    used = task.objective.settings_used
+    if "decode.max_length" not in used:  # the task generates no text
         return None
     try:
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else generation_keys(published)
@@ -165,7 +178,7 @@ def published_decode(folder: Path, published: Mapping[str, Any], config: Any, ta
     try:
         return from_dict(
             DecodeSettings,
-            {key: value for key, value in found.items() if f"decode.{key}" in task.settings_used},
+            {key: value for key, value in found.items() if f"decode.{key}" in used},
             "decode.",
         )
     except SettingError as error:

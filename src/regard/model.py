@@ -20,6 +20,7 @@ from regard.explain import explain
 from regard.files import write_json
 from regard.folders import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, read_config_files
 from regard.loading import (
+    add_bias,
     assign_weights,
     convert_tensors,
     published_decode,
@@ -31,8 +32,7 @@ from regard.systems import find_by_model_type, find_preset, find_system
 from regard.systems.common.checkpoint import meta_device, read_published_config
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
-from regard.tasks.special_tokens import pad_id, with_special_ids
-from regard.tasks.text_heads import add_bias
+from regard.tasks.base import NO_OPTIONS, HeadOptions, Objective
 from regard.types import Batch, BodyOutput, Prediction
 from regard.weights.tables import read_checkpoint, write_safetensors
 
@@ -55,11 +55,8 @@ class ModelSpec:
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     source: str = ""
     """preset or folder of origin"""
-    labels: tuple[str, ...] = ()
-    """classes of the head, if any"""
-    head_options: str = ""
-    """options of the head as words: order of text pairs (`data.pair_order`), multi-label, tag scheme
-    (`data.tag_scheme`), class ids in masks, or longest training question; empty without options"""
+    options: HeadOptions = NO_OPTIONS
+    """classes and other options of the head"""
     pad_id: int | None = None
     """id of the padding token in a Hugging Face config.json"""
 
@@ -70,9 +67,10 @@ class Model(nn.Module):
         super().__init__()
         self.body: Any = body
         self.spec, self.processor = spec, processor
-        self.head: Any = spec.task.head(spec.config, spec.labels)
-        for part in spec.task.unused_modules(body, spec.config):
-            part.requires_grad_(False)
+        self.head: Any = spec.task.objective.head(spec.config, spec.options)
+        if self.objective.uses_feature_maps:  # modules after the last map are kept for the checkpoint format
+            for part in self.body.unused_modules([tap.index for tap in spec.config.feature_maps()]):
+                part.requires_grad_(False)
         self.notes: list[str] = []
         """messages about ignored and newly initialized weights"""
         self.dtype_note = ""
@@ -89,13 +87,18 @@ class Model(nn.Module):
         return self.spec.task
 
     @property
+    def objective(self) -> Objective:
+        """Head, loss, predictions and metrics of the task."""
+        return self.spec.task.objective
+
+    @property
     def tokenizer(self) -> TextTokenizer | None:
         """The tokenizer, or None."""
         return _tokenizer_of(self.processor)
 
     @tokenizer.setter
     def tokenizer(self, text: TextTokenizer | None) -> None:
-        if text is None or self.task.modality != "image" or not self.task.has_text:
+        if text is None or self.task.input != "image" or not self.task.has_text:
             self.processor = text
             return
         from regard.processors.image import CaptionProcessor, ImageProcessor
@@ -146,7 +149,7 @@ class Model(nn.Module):
     ) -> Tensor:
         """Logits of the task: for every token, or of the head."""
         recheck_packed()
-        return self.task.logits(
+        return self.objective.logits(
             self,
             Batch(
                 inputs,
@@ -175,12 +178,13 @@ class Model(nn.Module):
         "choices": […]}, tag a tuple of words, qa (question, context), embed {"query": …, "corpus": […], "top_k": 5}."""
         recheck_packed()
         decode = apply_overrides(self.spec.decode, settings)
-        single = self.task.is_single(inputs)
+        objective = self.objective
+        single = objective.modality.is_single(inputs) or isinstance(inputs, objective.single_types)
         training = self.training
         if training:
             self.eval()
         try:
-            answers = self.task.predict(self, [inputs] if single else list(inputs), decode)
+            answers = objective.predict(self, [inputs] if single else list(inputs), decode)
         finally:
             if training:
                 self.train()
@@ -190,10 +194,11 @@ class Model(nn.Module):
         """Yield the output of `predict` in parts during generation; a part never splits a character."""
         if not isinstance(prompt, str):
             raise RegardError("stream() takes one text. For a list use predict().")
+        if not self.objective.streams:
+            raise RegardError(f"Task '{self.task.name}' does not support streaming.")
+        objective: Any = self.objective
         # errors of the prompt or the settings are raised here, not at the first part
-        return self._stream_in_eval(
-            self.task.stream_prediction(self, prompt, apply_overrides(self.spec.decode, settings))
-        )
+        return self._stream_in_eval(objective.stream(self, prompt, apply_overrides(self.spec.decode, settings)))
 
     def _stream_in_eval(self, parts: Iterator[str]) -> Iterator[str]:
         training = self.training
@@ -206,10 +211,13 @@ class Model(nn.Module):
     def rank(self, prompt: str, choices: Sequence[str]) -> Prediction:
         """The most likely of several continuations, with probabilities."""
         recheck_packed()
+        objective: Any = self.objective
         training = self.training
         self.eval()
         try:
-            return self.task.rank(self, prompt, choices)
+            if not objective.ranks:
+                raise RegardError(f"Task '{self.task.name}' cannot rank choices. {objective.rank_advice}")
+            return objective.rank(self, prompt, choices)
         finally:
             self.train(training)
 
@@ -256,9 +264,9 @@ class Model(nn.Module):
 
     def require_processor(self) -> Any:
         """The processor of the task; raises an error if a part is missing."""
-        if self.task.modality == "image":
+        if self.task.input == "image":
             self.require_image_processor()
-        if self.task.modality == "points":
+        if self.task.input == "points":
             self.require_point_processor()
         if self.task.has_text:
             self.require_tokenizer()
@@ -281,7 +289,8 @@ class Model(nn.Module):
         else:
             save(self, folder, layout="huggingface")
         own: dict[str, Any] = {"format": FORMAT, "system": self.spec.system.name, "task": self.task.name}
-        own |= {"model": as_dict(self.config), "labels": list(self.spec.labels), "head_options": self.spec.head_options}
+        options = self.spec.options
+        own |= {"model": as_dict(self.config), "labels": list(options.labels), "head_options": options.as_dict()}
         write_json(folder / METADATA_FILE, {**own, "decode": as_dict(self.spec.decode), **(metadata or {})})
         return folder
 
@@ -298,11 +307,11 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
     """A model with random weights from a preset; `overrides` are config fields: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
     chosen = find_task(task or system.tasks[0], system.modality)
-    config = chosen.adapt_config(override(preset.config, system.part.resolve(preset.config, overrides), "model."))
+    config = override(preset.config, system.part.resolve(preset.config, overrides), "model.")
+    config = chosen.objective.adapt_config(config)
     decode = from_dict(DecodeSettings, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
-    model = assemble(
-        ModelSpec(system, config, chosen, decode, name), chosen.default_processor(config, DataSettings()), device=device
-    )
+    processor = chosen.modality.default_processor(config, DataSettings())
+    model = assemble(ModelSpec(system, config, chosen, decode, name), processor, device=device)
     if model.device.type != "meta":
         system.part.load(model.body, config)
     return model
@@ -336,22 +345,30 @@ def load(
     if not ours:
         config, tensors = system.published.from_published(config, tensors)
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
-    chosen = find_task(task or made_for, system.modality).from_folder(folder)
-    reader = chosen.load_processor(folder)
-    text = _tokenizer_of(reader)
-    config = chosen.adapt_config(config if text is None or own else with_special_ids(config, text))
+    chosen = find_task(task or made_for, system.modality)
+    objective = chosen.objective
+    processor = objective.modality.load_processor(folder)
+    text = _tokenizer_of(processor)
+    if text is not None and not own:
+        from regard.tasks.modality.text import with_special_ids
+
+        config = with_special_ids(config, text)
+    config = objective.adapt_config(config)
     usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
     decode = None if own else published_decode(folder, published, config, chosen)
     decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
     identity = ModelSpec(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
         system.published.check_head(published, chosen.name)
-        labels, pair = tuple(own.get("labels", ())), str(own.get("head_options", ""))
-        if not own and chosen.has_labels:
-            labels = published_labels(system.names, published, tensors)
-            pair = chosen.parse_head_options(published, labels)
-        identity = replace(identity, labels=labels, head_options=pair, pad_id=published.get("pad_token_id"))
-    model = assemble(identity, reader, device="meta")
+        options = HeadOptions.from_dict(own.get("head_options", {}), own.get("labels", ()))
+        if not own and objective.has_labels:
+            options = objective.options.load(
+                HeadOptions(published_labels(system.names, published, tensors)), folder, published
+            )
+        identity = replace(identity, options=options, pad_id=published.get("pad_token_id"))
+    if not objective.has_labels:
+        identity = replace(identity, options=objective.options.load(identity.options, folder))
+    model = assemble(identity, processor, device="meta")
     model.notes += () if text is None else text.notes
     tensors = convert_tensors(model, tensors, ours, same)
     assign_weights(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
@@ -384,7 +401,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
         raise UnknownNameError("layout", layout, LAYOUTS)
     system, config = model.spec.system, model.config
     # labels of tasks without classes have no meaning in Hugging Face, for example of qa
-    labels = model.spec.labels if model.task.has_labels else ()
+    labels = model.spec.options.labels if model.objective.has_labels else ()
     if reason := unsupported_by_layout(model):
         raise WeightsError(reason)
     tensors = system.published.to_published(config, system.names.write(model.weights()))
@@ -392,11 +409,12 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     if labels and model.head is not None:
         named = {str(number): label for number, label in enumerate(labels)}
         written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
-        written |= model.task.export_head_options(model.spec.head_options)
-    if labels and model.head is not None and model.task.modality == "text":
+        written |= model.objective.options.export(model.spec.options)
+    if labels and model.head is not None and model.task.input == "text":
+        from regard.tasks.modality.text import pad_id
+
         # Hugging Face reads the last token before the padding
-        padding = pad_id(config) if model.spec.pad_id is None else model.spec.pad_id
-        written |= {"pad_token_id": padding}
+        written["pad_token_id"] = pad_id(config) if model.spec.pad_id is None else model.spec.pad_id
     _write_folder(model, Path(folder), written, tensors)
     return Path(folder)
 
@@ -404,12 +422,10 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
 def unsupported_by_layout(model: Model) -> str:
     """Reason why the Hugging Face format does not support the model; empty if supported."""
     system, task = model.spec.system, model.task.name
-    if reason := system.unsupported_by_layout(model.config) or model.task.unsupported_by_layout(model.spec.labels):
+    if reason := system.unsupported_by_layout(model.config) or model.objective.options.unsupported(model.spec.options):
         return reason
     if model.head is not None and task not in system.published.head_architectures:
         return f"The Hugging Face format of {system.name} has no head for task '{task}'."
-    if "symmetric" in model.spec.head_options.split():
-        return "The Hugging Face format does not support a head that reads a pair in both orders (data.pair_order=symmetric)."
     return ""
 
 
@@ -420,8 +436,8 @@ def _write_folder(model: Model, folder: Path, config: dict[str, Any], tensors: d
     write_safetensors(aside, tensors)
     os.replace(aside, folder / "model.safetensors")
     write_json(folder / "config.json", {**config, "dtype": dtype})
-    for name, value in model.task.extra_files(model.config).items():
+    for name, value in model.objective.options.export_files(model.spec.options, model.config).items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, value)
     if model.processor is not None:
-        model.task.save_processor(model.task.export_tokenizer(model.processor, model.config), model.config, folder)
+        model.objective.modality.save_processor(model.processor, model.config, folder, export=True)

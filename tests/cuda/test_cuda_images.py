@@ -22,7 +22,7 @@ from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import accepts_gelu, linear_gelu
 from regard.nn.vision.dense import conv_then_resize, resize_bilinear
 from regard.processors.image import Augment, augment_images, sample_params
-from regard.tasks.base import LossWeights
+from regard.tasks.base import HeadOptions, LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
@@ -41,7 +41,10 @@ def made(task: str, name: str, **changes: Any) -> Model:
     torch.manual_seed(1)
     model = regard.build(name, task=task, device="meta", **changes)
     labels = () if task == "depth" else tuple("abcde")
-    model = assemble(replace(model.spec, labels=labels), model.task.default_processor(model.config, DataSettings()))
+    model = assemble(
+        replace(model.spec, options=HeadOptions(tuple(labels))),
+        model.task.modality.default_processor(model.config, DataSettings()),
+    )
     for parameter in model.parameters():
         if float(parameter.detach().abs().sum()) == 0:  # gates initialized to 0 would block all gradients
             torch.nn.init.normal_(parameter, std=0.02)
@@ -70,7 +73,11 @@ def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[flo
     model = copy.deepcopy(model).cuda().train()
     settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
     compute = ForwardBackward(
-        LossModule(model, model.task, LossWeights()), settings, torch.device("cuda"), ProcessGroup(), static_shape=True
+        LossModule(model, model.objective, LossWeights()),
+        settings,
+        torch.device("cuda"),
+        ProcessGroup(),
+        static_shape=True,
     )
     compute.set_mode(way)
     total = compute(batch)[0]

@@ -10,9 +10,9 @@ import torch
 
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
+from regard.tasks import find_task
 from regard.tasks.base import LossWeights
 from regard.tasks.caption import Caption
-from regard.tasks.translate import Translate
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ForwardBackward, GraphedForwardBackward, LossModule
 from regard.training.settings import TrainSettings
@@ -23,7 +23,7 @@ from tiny_caption_models import SIZES, batch_of, fresh
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 cases = pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
-TASK = Translate()
+TASK = find_task("translate")
 
 
 def apart(ours: list[torch.Tensor], right: list[torch.Tensor]) -> float:
@@ -42,8 +42,8 @@ def without_chance(body: Any) -> Any:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_captured_micro_batches_of_several_shapes_equal_plain_ones(name: str, label: str, precision: str) -> None:
     model = without_chance(tiny(name, label).float()).cuda().train()
-    found = TASK.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
-    plan = TASK.sampler(found, model.config, 40, 0, packed=True)
+    found = TASK.objective.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
+    plan = TASK.objective.sampler(found, model.config, 40, 0, packed=True)
     grains = [grain for number in range(4) for grain in plan.epoch(number)]
     settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
     results = []
@@ -61,7 +61,7 @@ def test_captured_micro_batches_of_several_shapes_equal_plain_ones(name: str, la
         told = []
         for grain in grains:
             compute.zero_grad()
-            total, count = compute(TASK.collate(found, grain, model.config, plan.shape_of(grain)))
+            total, count = compute(TASK.objective.collate(found, grain, model.config, plan.shape_of(grain)))
             told += [total.clone(), count.clone(), *(p.grad.clone() for p in compute.parameters if p.grad is not None)]
         assert compute.mode == way
         if way == "graph":

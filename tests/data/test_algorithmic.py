@@ -30,11 +30,11 @@ from regard.runs.check import check
 from regard.runs.evaluate import evaluate
 from regard.systems import SYSTEMS
 from regard.systems.universal import Config
-from regard.tasks import TEXT_TASKS
-from regard.tasks.base import LossSum
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions, LossSum
 from regard.types import Prediction
 
-RECALL: Any = TEXT_TASKS["algorithmic"]
+RECALL: Any = find_task("algorithmic", "text")
 
 
 def some(kind: str, **settings: Any) -> list[AlgorithmicQuestion]:
@@ -123,7 +123,7 @@ def test_names_are_understood_or_refused() -> None:
         with pytest.raises(error, match=problem):
             list(generate_questions(entry))
     with pytest.raises(DataError, match="cannot be combined"):
-        RECALL.expand_entries(["copy", "a.tsv"])
+        RECALL.reader.expand(["copy", "a.tsv"])
 
 
 def test_tokens_are_words_if_there_are_spaces_and_characters_otherwise() -> None:
@@ -141,26 +141,26 @@ def test_tokens_are_words_if_there_are_spaces_and_characters_otherwise() -> None
 
 def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     text = TextTokenizer.from_words(["0123"])
-    config = RECALL.fit_config(Config(width=8, heads=2, ffn_dim=8), text)
-    model = assemble(ModelSpec(SYSTEMS["universal"], config, RECALL, head_options="up to 2"), text)
+    config = RECALL.modality.fit_config(Config(width=8, heads=2, ffn_dim=8), text)
+    model = assemble(ModelSpec(SYSTEMS["universal"], config, RECALL, options=HeadOptions(max_train_length=2)), text)
     rows = [("12", "12"), ("10", "10"), ("123", "123"), ("1230", "1230")]
     samples = [AlgorithmicQuestion(*row, "", 0) for row in rows]
-    encoded = RECALL.encode(samples, text, config, 99)
+    encoded = RECALL.objective.encode(samples, text, config, 99)
     said = ["12", "11", "123", "12"]
 
     def answer(model: Any, inputs: Sequence[str], decode: DecodeSettings, **_: Any) -> list[Prediction]:
         return [Prediction(one, extra={"token_ids": text.encode([one])[0]}) for one in said]
 
-    monkeypatch.setattr(RECALL, "predict", answer)
-    scores, _ = RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
+    monkeypatch.setattr(RECALL.objective, "predict", answer)
+    scores, _ = RECALL.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
     assert scores == {
         "exact_match": 50.0, "token_accuracy": round(100 * 8 / 11, 2), "exact_match_in_range": 50.0,
         "token_accuracy_in_range": 75.0,
         "exact_match_longer": 50.0, "token_accuracy_longer": round(100 * 5 / 7, 2), "samples": 4,
     }  # fmt: skip
-    encoded = RECALL.encode([*samples[:2]], text, config, 99)
+    encoded = RECALL.objective.encode([*samples[:2]], text, config, 99)
     said = said[:2]
-    scores, _ = RECALL.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
+    scores, _ = RECALL.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
     assert "exact_match_longer" not in scores
 
 
@@ -193,8 +193,8 @@ def test_a_run_stores_its_data_settings(run: Path) -> None:
     facts = json.loads((run / "regard.json").read_text())
     assert facts["sources"]["data"] == ["facts-1#longest=3,samples=60"]
     assert facts["sources"]["valid"] == ["facts-1#longest=3,samples=12,part=valid"]
-    assert RECALL.validation_entries(["facts-1#longest=3,samples=60"]) == ["facts-1#longest=3,part=valid"]
-    assert facts["head_options"].startswith("up to ")
+    assert RECALL.reader.validation_entries(["facts-1#longest=3,samples=60"]) == ["facts-1#longest=3,part=valid"]
+    assert facts["head_options"]["max_train_length"] > 0
     result = evaluate(run, ["facts-1#longest=3,part=test,samples=12"])
     names = {f"{score}_{part}" for score in ("exact_match", "token_accuracy") for part in ("in_range", "longer")}
     assert names <= result.scores.keys()
@@ -260,20 +260,20 @@ def test_a_file_of_questions_is_trained_on_too(tmp_path: Path) -> None:
             "data.valid_fraction=0.2",
         ],
     )
-    assert model.tokenizer is not None and model.tokenizer.size == 13 and model.spec.head_options == "up to 2"
+    assert model.tokenizer is not None and model.tokenizer.size == 13 and model.spec.options.max_train_length == 2
     assert isinstance(model.predict("7").value, str)
 
 
 def test_pieces_of_words_are_refused() -> None:
     with pytest.raises(SettingError, match="words"):
-        RECALL.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
+        RECALL.objective.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
 
 
 def test_a_path_with_the_name_of_a_generated_dataset_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert RECALL.expand_entries(["copy"])
+    assert RECALL.reader.expand(["copy"])
     (tmp_path / "copy").mkdir()
     with pytest.raises(DataError, match=r"\./copy"):
-        RECALL.expand_entries(["copy"])
+        RECALL.reader.expand(["copy"])

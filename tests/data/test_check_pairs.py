@@ -24,8 +24,7 @@ from regard.data.check.report import Finding, Report
 from regard.data.settings import DataSettings
 from regard.data.text.samples import iterate_pairs
 from regard.errors import DataError, RegardError
-from regard.runs.check import TEXT_CHECKS, check
-from regard.tasks import TEXT_TASKS
+from regard.runs.check import check
 
 Pairs = list[tuple[str, str]]
 
@@ -57,10 +56,6 @@ def only(report: Report, *ids: str) -> Finding:
 
 def place(finding: Finding) -> tuple[str, int | None]:
     return finding.locations[0].path, finding.locations[0].line
-
-
-def test_every_task_defines_its_data_check() -> None:
-    assert TEXT_CHECKS.keys() == TEXT_TASKS.keys()
 
 
 def test_clean_data_has_no_finding(folder: Path, many: Pairs) -> None:

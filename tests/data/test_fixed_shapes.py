@@ -16,25 +16,25 @@ import regard
 from conftest import Pairs, stopped_in, write_pairs
 from regard.data.batching.samplers import FixedShape
 from regard.runs.train import _use_packing
+from regard.tasks import find_task
 from regard.tasks.base import Encoded
-from regard.tasks.translate import Translate
 from regard.training.settings import TrainSettings
 from regard.types import IGNORE
 from tiny import CASES, TINY, Numbers, tiny
 
 cases = pytest.mark.parametrize(("name", "label"), [c for c in CASES if c[0] in ("rnn", "rnnsearch", "convs2s")])
-TASK = Translate()
+TASK = find_task("translate")
 
 
 def encoded(name: str, label: str) -> tuple[regard.Model, Encoded]:
     model = tiny(name, label)
-    return model, TASK.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
+    return model, TASK.objective.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
 
 
 @cases
 def test_padding_is_not_trained_on(name: str, label: str) -> None:
     model, found = encoded(name, label)
-    plan = TASK.sampler(found, model.config, 40, 0, packed=True)
+    plan = TASK.objective.sampler(found, model.config, 40, 0, packed=True)
     assert isinstance(plan, FixedShape)
     sums = torch.zeros(2, 2, dtype=torch.float64)
     gradients = []
@@ -42,12 +42,12 @@ def test_padding_is_not_trained_on(name: str, label: str) -> None:
         model.zero_grad()
         for grain in plan.epoch(0):
             shape = plan.shape_of(grain) if way else None
-            batch = TASK.collate(found, grain, model.config, shape)
+            batch = TASK.objective.collate(found, grain, model.config, shape)
             if shape is not None:
                 assert batch.inputs.shape == (shape.num_documents, shape.max_lengths[0]) and batch.mask is not None
                 assert batch.labels is not None and batch.labels.shape == (shape.num_documents, shape.max_lengths[1])
                 assert (batch.labels[len(grain) :] == IGNORE).all()
-            total, count = TASK.loss(model, batch)
+            total, count = TASK.objective.loss(model, batch)
             total.backward()
             sums[way] += torch.stack([total.detach(), count.double()])
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])

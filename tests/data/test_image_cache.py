@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from regard.data.images.masks import folder_classes
 from regard.runs.preprocess import PreparedData, prepare
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.tasks import find_task
-from regard.tasks.segment import _folder_classes
 from regard.types import Batch
 
 
@@ -28,7 +28,7 @@ def prepared(task: str, entry: str, preset: str, **model: Any) -> PreparedData:
 
 
 def first(task: str, made: PreparedData) -> Batch:
-    return find_task(task, "image").collate(made.train, np.arange(2), made.config)
+    return find_task(task, "image").objective.collate(made.train, np.arange(2), made.config)
 
 
 def bitmaps(folder: Path, *shades: int) -> None:
@@ -87,7 +87,7 @@ def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path
         Image.new("L", (32, 32), number % 2).save(tmp_path / "masks" / f"{number}.png")
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
-        _folder_classes.cache_clear()  # as in a new process
+        folder_classes.cache_clear()  # as in a new process
         made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
         assert " ".join(made.labels) == names
         labels = first("segment", made).labels
@@ -101,5 +101,5 @@ def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path:
         Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
         Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
     made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
-    labels = find_task("segment", "image").collate(made.train, np.arange(8), made.config).labels
+    labels = find_task("segment", "image").objective.collate(made.train, np.arange(8), made.config).labels
     assert made.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

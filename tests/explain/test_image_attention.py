@@ -24,6 +24,7 @@ from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.explain import parse_position
 from regard.systems import find_preset
+from regard.tasks.modality.image import prepare_images
 from regard.types import Batch
 from tiny import near, noisy
 from tiny_vision_models import made
@@ -146,10 +147,10 @@ def merging(coarse: tuple[int, int], fine: tuple[int, int]) -> np.ndarray:
 def test_relevance_covers_windows_and_merging(pair: Any, task: str) -> None:
     """R ← R + Ā R for a block, R ← M R for a merge; a head on feature maps reads each stage."""
     model, _, _ = pair if task == "classify" else (made("swin", "segment"), None, None)
-    batch = model.task.prepare_inputs(model, Batch(_bytes(model)))
+    batch = prepare_images(model, Batch(_bytes(model)))
     floors = list(_grids(model))
     with record_attention(model.body, gradients=True) as seen, torch.enable_grad():
-        logits = model.task.logits(model, batch)[0]
+        logits = model.task.objective.logits(model, batch)[0]
     mean = logits if logits.ndim == 1 else logits.flatten(1).mean(1)
     best = int((logits if logits.ndim == 1 else logits.softmax(0).flatten(1).mean(1)).argmax())
     owed = torch.autograd.grad(logit_margin(mean, best), [look.weights for look in seen.records])

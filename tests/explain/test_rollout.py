@@ -25,7 +25,8 @@ from regard.model import ModelSpec, assemble
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, longformer
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.types import AttentionRecord, Batch
 from tiny import near, noise, noisy
 
@@ -155,7 +156,7 @@ def test_padding_and_other_rows_are_left_out() -> None:
 @pytest.mark.parametrize("dilation", [(), (1, 2, 3)])
 def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int, ...]) -> None:
     words = "the cat sat on the mat and looked at the moon"
-    text, task = TextTokenizer.train_wordpiece([words] * 3, 90), TEXT_TASKS["classify"]
+    text, task = TextTokenizer.train_wordpiece([words] * 3, 90), find_task("classify", "text")
     sizes = {
         "width": 12,
         "depth": 2,
@@ -165,8 +166,10 @@ def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int,
         "attention_window": (4,),
         "dilation": dilation,
     }
-    config = task.adapt_config(task.fit_config(longformer.Config(**sizes), text))
-    model = noisy(assemble(ModelSpec(SYSTEMS["longformer"], config, task, labels=("good", "bad")), text), 0.3)
+    config = task.objective.adapt_config(task.modality.fit_config(longformer.Config(**sizes), text))
+    model = noisy(
+        assemble(ModelSpec(SYSTEMS["longformer"], config, task, options=HeadOptions(("good", "bad"))), text), 0.3
+    )
     found = model.explain(words)
     assert found.decision is not None
     counted, rolled = found.decision.attributions[:2]
@@ -174,7 +177,7 @@ def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int,
     length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
     marked[0, 0] = True  # the first token has global attention
     with record_attention(model.body, gradients=True) as seen:
-        logits = model.task.logits(model, Batch(row, global_tokens=marked))[0]
+        logits = model.task.objective.logits(model, Batch(row, global_tokens=marked))[0]
     which = ("good", "bad").index(counted.title)
     owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.records])
     # per layer a record of windows and a record of the global row

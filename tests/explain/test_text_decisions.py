@@ -18,7 +18,8 @@ from regard.model import Model, ModelSpec, assemble
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.types import Batch
 from tiny import noisy
 from tiny_text_models import headed
@@ -34,11 +35,13 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 def encoder(task: str, labels: Sequence[str] = (), pair: str = "") -> Model:
     """BERT of two layers with random weights and a vocabulary of the sentences."""
-    text, kind = TextTokenizer.train_wordpiece(SENTENCES * 3, 130), TEXT_TASKS[task]
-    config = SYSTEMS["bert"].config(width=12, depth=2, heads=3, ffn_dim=20, max_length=48)
-    config = kind.adapt_config(kind.fit_config(config, text))
-    spec = ModelSpec(SYSTEMS["bert"], config, kind, labels=tuple(labels), head_options=pair)
-    return noisy(assemble(spec, text), 0.3)
+    text = TextTokenizer.train_wordpiece(SENTENCES * 3, 130)
+    sizes = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 48}
+    config = find_task(task, "text").objective.adapt_config(
+        find_task(task, "text").modality.fit_config(SYSTEMS["bert"].config(**sizes), text)
+    )
+    options = HeadOptions(tuple(labels), multi_label=pair == "several", pair_order=pair.replace("several", ""))
+    return noisy(assemble(ModelSpec(SYSTEMS["bert"], config, find_task(task, "text"), options=options), text), 0.3)
 
 
 def counted(found: Explanation, way: str = GRADIENT) -> list[TokenAttribution]:
@@ -60,7 +63,7 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float) -> Te
         return weights
 
     with torch.no_grad(), record_attention(model.body, edits=[edit]):
-        return model.task.logits(model, batch)
+        return model.task.objective.logits(model, batch)
 
 
 @pytest.mark.every(2)
@@ -71,13 +74,13 @@ def test_attributions_equal_finite_differences_by_each_weight(system: str, monke
     source = "the cat sat" if system == "bert" else "deaf"
     found = model.explain(source)
     one = counted(found)[0]
-    label = model.spec.labels.index(one.title)
+    label = model.spec.options.labels.index(one.title)
     assert found.decision is not None and one.title == found.decision.prediction
     length, depth, heads = len(one.pieces), model.config.depth, model.config.heads
     row = [model.require_tokenizer().token_to_id(piece.strip("␣")) for piece in one.pieces]
     batch = Batch(torch.tensor([row]))
     with torch.no_grad(), record_attention(model.body) as seen:
-        chance = float(model.task.logits(model, batch).softmax(-1)[0, label])
+        chance = float(model.task.objective.logits(model, batch).softmax(-1)[0, label])
     assert chance == pytest.approx(found.decision.probabilities[0][1], rel=1e-12)
     joined = torch.eye(length, dtype=torch.float64)
     for layer, name in enumerate(seen.names()):
@@ -115,16 +118,16 @@ def test_rollout_starts_from_the_predicted_token(system: str) -> None:
 def test_attention_weights_stay_in_the_graph_only_on_request() -> None:
     model, batch = encoder("classify", LABELS), Batch(torch.tensor([[2, 7, 9, 3]]))
     with record_attention(model.body) as plain:
-        model.task.logits(model, batch)
+        model.task.objective.logits(model, batch)
     assert not any(look.weights.requires_grad for look in plain.records)
     model.requires_grad_(False)
     with record_attention(model.body, gradients=True) as seen:  # even if frozen
-        value = model.task.logits(model, batch)[0, 1]
+        value = model.task.objective.logits(model, batch)[0, 1]
     found = torch.autograd.grad(value, [look.weights for look in seen.records])
     assert len(found) == 2 and all(bool(gradient.any()) for gradient in found)
     kept: list[str] = []
     with torch.no_grad(), record_attention(model.body, callback=lambda look: kept.append(look.name)) as none:
-        model.task.logits(model, batch)
+        model.task.objective.logits(model, batch)
     assert kept == plain.names() and not none.records
 
 
@@ -145,21 +148,30 @@ DECIDE = {"wonderful": "good", "dreadful": "bad"}
 @pytest.fixture(scope="module", params=["bert", "gpt2"])
 def reader(request: pytest.FixtureRequest) -> Model:
     """Classifier trained for a second on texts with one of two decisive words among neutral words."""
-    known, task = " ".join([*WORDS, *DECIDE]), TEXT_TASKS["classify"]
-    text, steps, rate, more = TextTokenizer.train_wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
-    if request.param == "gpt2":
+    known, task = " ".join([*WORDS, *DECIDE]), find_task("classify", "text")
+    sizes = {
+        "width": 128,
+        "depth": 2,
+        "heads": 4,
+        "ffn_dim": 256,
+        "max_length": 24,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+    if request.param == "bert":
+        text, steps, rate, more = TextTokenizer.train_wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
+    else:
         text, steps, rate, more = (
             TextTokenizer.train_lm_bpe([f" {known}"] * 9, 400),
             60,
             1e-3,
             {"embedding_dropout": 0.0},
         )
-    sizes = {"width": 128, "depth": 2, "heads": 4, "ffn_dim": 256, "max_length": 24}
-    config = SYSTEMS[request.param].config(**sizes, dropout=0.0, attention_dropout=0.0, **more)
-    text = task.add_special_tokens(text, config)
-    config = task.fit_config(config, text)
+    config = SYSTEMS[request.param].config(**sizes, **more)
+    text = task.modality.build_processor(text, config)
+    config = task.modality.fit_config(config, text)
     torch.manual_seed(0)
-    model = assemble(ModelSpec(SYSTEMS[request.param], config, task, labels=LABELS), text)
+    model = assemble(ModelSpec(SYSTEMS[request.param], config, task, options=HeadOptions(LABELS)), text)
     random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), rate)
     for _ in range(steps):
         lines, right = random.choice(WORDS, (16, 6)).tolist(), random.integers(0, 3, 16).tolist()
@@ -167,9 +179,8 @@ def reader(request: pytest.FixtureRequest) -> Model:
             if number < 2:
                 line[random.integers(6)] = [*DECIDE][number]
         samples = [LabeledText(" ".join(line), "", LABELS[number]) for line, number in zip(lines, right, strict=True)]
-        total, count = task.loss(
-            model, task.collate(task.encode(samples, text, config, 24, None, LABELS), range(16), config)
-        )
+        encoded = task.objective.encode(samples, text, config, 24, None, HeadOptions(LABELS))
+        total, count = task.objective.loss(model, task.objective.collate(encoded, range(16), config))
         optimiser.zero_grad()
         (total / count).backward()
         optimiser.step()

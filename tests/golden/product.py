@@ -17,7 +17,7 @@ import regard
 from golden import names
 from regard.errors import Interrupted
 from regard.systems import SYSTEMS
-from regard.tasks import all_tasks
+from regard.tasks import TASKS
 
 __all__ = ["Interrupted"]
 
@@ -44,7 +44,7 @@ def without_charts() -> Iterator[None]:
     """Disable curves and figures, because drawing takes longer than four steps of a tiny model."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch("regard.runs.folder.draw_training_curves"))
-        for kind in {type(task) for task in all_tasks()}:
+        for kind in {type(task.objective) for task in TASKS}:
             stack.enter_context(mock.patch.object(kind, "save_figures", lambda *_: []))
         yield
 

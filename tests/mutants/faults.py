@@ -132,7 +132,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("checkpoint-fsync", "regard.training.checkpoint:save_checkpoint", "fsync(aside)", "pass",
      "a checkpoint folder is not flushed to the disk before it is renamed"),
     # -- runs
-    ("best-by-higher-loss", "regard.runs.trainer:Trainer._score_key", "-1 if self.task.lower_is_better else 1", "1",
+    ("best-by-higher-loss", "regard.runs.trainer:Trainer._score_key", "-1 if self.task.objective.lower_is_better else 1", "1",
      "of metrics that are errors the highest counts as the best"),
     ("optimizer-not-restored", "regard.runs.trainer:Trainer.resume",
      'restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))', "pass",

@@ -6,7 +6,8 @@ import pytest
 
 from regard import index
 from regard.errors import SettingError
-from regard.foreign_names import PRESET_ALIASES, RELATED, SYNONYMS, TASK_ALIASES, print_note
+from regard.foreign_names import PRESET_ALIASES, RELATED, SYNONYMS, print_note
+from regard.index import task_aliases
 from regard.runs.info import info
 from regard.runs.settings import check_groups, collect_overrides
 from regard.systems import find_preset
@@ -48,9 +49,9 @@ def test_values_of_synonyms_are_checked_like_those_of_settings() -> None:
         check_groups(collect_overrides(["train.learning_rate=fast"]))
 
 
-@pytest.mark.parametrize("name", TASK_ALIASES)
+@pytest.mark.parametrize("name", task_aliases())
 def test_pipeline_names_are_tasks(name: str) -> None:
-    assert find_task(name).name == TASK_ALIASES[name]
+    assert find_task(name).name == task_aliases()[name]
     index.check_task(name)
 
 

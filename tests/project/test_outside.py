@@ -20,7 +20,7 @@ from outside import FILE, collect, differences, key_paths, update
 from regard.data.points.cloud_files import write_ply
 from regard.errors import RunError
 from regard.model import Model
-from regard.tasks import all_tasks
+from regard.tasks import TASKS
 from tiny_point_models import cloud
 
 INPUTS: dict[str, Any] = {
@@ -91,7 +91,7 @@ def test_keys_of_predictions_and_explanations(tmp_path: Path, monkeypatch: pytes
     found: dict[str, Any] = {}
     for name, make in MADE.items():
         model: Model = make().float()
-        one = INPUTS.get(name, "cloud.ply" if model.task.modality == "points" else "image.png")
+        one = INPUTS.get(name, "cloud.ply" if model.task.input == "points" else "image.png")
         one = ASKED[name][0].source if name in ASKED else one
         prediction = model.predict(one)
         value = (
@@ -106,14 +106,14 @@ def test_keys_of_predictions_and_explanations(tmp_path: Path, monkeypatch: pytes
             for key, item in prediction.extra.items()
             if key != "probabilities" or isinstance(item, np.ndarray)
         }
-        known = f"{model.task.name} ({model.task.modality})"
+        known = f"{model.task.name} ({model.task.input})"
         values = model.explain(*EXPLAINED.get(name, (one,))).values
         found[known] = {
             "value": value,
             "extra": sorted({*key_paths(extra), *prediction.extra}),
             "explanation": sorted(key for key in key_paths(values) if not key.startswith(("facts.", "attention."))),
         }
-    assert {*found, "translate (text)"} == {f"{task.name} ({task.modality})" for task in all_tasks()}
+    assert {*found, "translate (text)"} == {f"{task.name} ({task.input})" for task in TASKS}
     compare("keys of predictions", found)
 
 

@@ -13,15 +13,16 @@ import pytest
 
 from conftest import TINY, TWELVE
 from regard.cli import app
+from regard.data.check.engine import Survey
+from regard.data.reader import Reader
 from regard.demos import DEMOS
 from regard.errors import UnknownNameError
-from regard.explain import EXPLAINERS
 from regard.index import INDEX_PATH, list_rows, load_index
 from regard.lazy import LazyTable
-from regard.runs import check as checking
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS, find_by_model_type, find_preset
-from regard.tasks import IMAGE_TASKS, POINT_TASKS, TEXT_TASKS
+from regard.tasks import TASKS, find_task
+from regard.tasks.base import Objective
 
 PROGRAM = """
 import contextlib, io, json, sys, time
@@ -153,10 +154,13 @@ RUN = (
     *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
     *within("regard.systems.common", "checkpoint configs recipes seq2seq system"),
-    *within("regard.tasks", "act base file_task processors protocol seq2seq special_tokens text_heads translate"),
-    *within("regard.processors", "padding"), *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
-    *within("regard.data.batching", "samplers"), *within("regard.data", "file_discovery reader sources"),
-    *within("regard.data.store", "token_store"), *within("regard.data.text", "files formats samples tables"),
+    *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
+    *within("regard.processors", "padding"),
+    *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
+    *within("regard.data.batching", "samplers"),
+    *within("regard.data", "file_discovery reader sources"),
+    *within("regard.data.store", "token_store"),
+    *within("regard.data.text", "files formats samples tables"),
     *within("regard.runs", "predict predict_inputs terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
@@ -168,7 +172,7 @@ IN_NN = (
 """Modules of regard.nn that a translation does not use, among others."""
 
 EVALUATE = (
-    *RUN, "regard.training.*", "regard.tasks.multilabel", *within("regard.data.batching", "split"),
+    *RUN, "regard.training.*", *within("regard.data.batching", "split"),
     *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
     *within("regard.data.store", "cache"), *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan spec"),
@@ -213,15 +217,15 @@ def test_the_index_equals_the_tables() -> None:
     assert INDEX_PATH.read_text("utf-8") == json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
     assert [row["model"] for row in list_rows("models")] == list(SYSTEMS)
     assert [row["preset"] for row in list_rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
-    assert {row["task"] for row in list_rows("tasks")} == {*TEXT_TASKS, *IMAGE_TASKS, *POINT_TASKS}
+    assert {row["task"] for row in list_rows("tasks")} == {task.name for task in TASKS}
 
 
 def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
     assert all(system.name == name for name, system in SYSTEMS.items())
-    for table in (TEXT_TASKS, IMAGE_TASKS, POINT_TASKS):
-        assert all(task.name == name for name, task in table.items())
-    for functions in (*EXPLAINERS.values(), *checking.CHECKS_BY_MODALITY.values()):
-        assert functions and all(map(callable, functions.values()))
+    for task in TASKS:
+        assert isinstance(task.objective, Objective) and task.objective.modality.name == task.input
+        assert isinstance(task.reader, Reader) and issubclass(task.checker, Survey) and callable(task.explainer)
+        assert task.checker.task == task.name and find_task(task.name, task.input) is task
     assert all(demo.name == name for name, demo in DEMOS.items())
 
 

@@ -15,6 +15,7 @@ from regard.data.settings import DataSettings
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.files import write_json
+from regard.tasks import find_task
 from regard.tasks.base import Encoded, LossSum, LossWeights
 from regard.tasks.translate import Translate
 from regard.training.checkpoint import save_checkpoint
@@ -44,7 +45,11 @@ def seeds(done: int = 0, **more: Any) -> list[int]:
     settings = TrainSettings(**{"steps": 3, "grad_accum": 2, "precision": "float32", **more})
     model, ids = small(), torch.arange(3, 9).view(2, 3)
     noting = Noting(
-        LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), static_shape=False
+        LossModule(model, find_task("translate"), LossWeights()),
+        settings,
+        model.device,
+        ProcessGroup(),
+        static_shape=False,
     )
     noting.seeds = []
     batches = (Batch(ids, decoder_inputs=ids, labels=ids) for _ in micro_batch_indices(done, settings, ProcessGroup()))

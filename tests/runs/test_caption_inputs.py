@@ -24,7 +24,7 @@ from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 from regard.model import ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks import IMAGE_TASKS
+from regard.tasks import find_task
 
 ODD: dict[str, tuple[str, tuple[int, int]]] = {
     "UPPER 1.JPG": ("RGB", (40, 30)), "cmyk.jpg": ("CMYK", (33, 40)), "palette.png": ("P", (20, 20)),
@@ -42,10 +42,10 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     """Checkpoint of an untrained model."""
-    text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), IMAGE_TASKS["caption"]
+    text, task = TextTokenizer.train_sentence_bpe(["a red thing"], 300), find_task("caption", "image")
     config = caption_system.Config(max_length=4)
-    reader = task.build_processor(text, config, DataSettings())
-    identity = ModelSpec(caption_system.SYSTEM, task.fit_config(config, reader), task)
+    reader = task.modality.build_processor(text, config, DataSettings())
+    identity = ModelSpec(caption_system.SYSTEM, task.modality.fit_config(config, reader), task)
     return str(assemble(identity, reader).save(tmp_path / "a model"))
 
 

@@ -18,12 +18,11 @@ from encoders import encoder
 from regard.data.points.cloud_files import write_ply
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion
-from regard.explain import is_explainable
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.card import _usage
 from regard.systems import SYSTEMS, gpt2, universal
-from regard.tasks import IMAGE_TASKS, TEXT_TASKS, Task, all_tasks
+from regard.tasks import TASKS, Task, find_task
 from tiny_caption_models import config_of
 from tiny_point_models import cloud
 from tiny_point_models import made as gatherer
@@ -33,16 +32,16 @@ from tokenizer_texts import STORY
 
 
 def captioner(name: str) -> Model:
-    text, task = TextTokenizer.train_sentence_bpe([STORY], 300), IMAGE_TASKS["caption"]
+    text, task = TextTokenizer.train_sentence_bpe([STORY], 300), find_task("caption", "image")
     config = config_of(name, max_length=6)
-    reader = task.build_processor(text, config, DataSettings())
-    return assemble(ModelSpec(SYSTEMS[name], task.fit_config(config, reader), task), reader)
+    reader = task.modality.build_processor(text, config, DataSettings())
+    return assemble(ModelSpec(SYSTEMS[name], task.modality.fit_config(config, reader), task), reader)
 
 
 def speaker(task: str) -> Model:
-    text = TEXT_TASKS[task].add_special_tokens(TextTokenizer.train_lm_bpe([STORY], 300), gpt2.Config())
-    config = TEXT_TASKS[task].fit_config(gpt2.Config(**SIZES), text)
-    return assemble(ModelSpec(SYSTEMS["gpt2"], config, TEXT_TASKS[task]), text)
+    text = find_task(task, "text").modality.build_processor(TextTokenizer.train_lm_bpe([STORY], 300), gpt2.Config())
+    config = find_task(task, "text").modality.fit_config(gpt2.Config(**SIZES), text)
+    return assemble(ModelSpec(SYSTEMS["gpt2"], config, find_task(task, "text")), text)
 
 
 ASKED: dict[str, Sequence[Any]] = {
@@ -53,8 +52,11 @@ ASKED: dict[str, Sequence[Any]] = {
 
 def questioned() -> Model:
     """Model with a vocabulary of some digits."""
-    text, task = TextTokenizer.from_words([sample.source for sample in ASKED["algorithmic"]]), TEXT_TASKS["algorithmic"]
-    config = task.fit_config(universal.Config(width=8, heads=2, ffn_dim=8), text)
+    text, task = (
+        TextTokenizer.from_words([sample.source for sample in ASKED["algorithmic"]]),
+        find_task("algorithmic", "text"),
+    )
+    config = task.modality.fit_config(universal.Config(width=8, heads=2, ffn_dim=8), text)
     return assemble(ModelSpec(SYSTEMS["universal"], config, task), text)
 
 
@@ -82,8 +84,8 @@ def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[st
 
 
 def test_every_task_is_covered_here() -> None:
-    tasks = {(made.task.modality, made.task.name) for made in (make() for make in MADE.values())}
-    known = {(task.modality, task.name) for task in all_tasks()}
+    tasks = {(made.task.input, made.task.name) for made in (make() for make in MADE.values())}
+    known = {(task.input, task.name) for task in TASKS}
     assert known - tasks == {("text", "translate")}, "the run is queried below"
 
 
@@ -101,13 +103,6 @@ def test_a_card_names_commands_that_work(name: str, cli: Cli, tmp_path: Path, mo
         done = cli(*line)
         assert done.code == 0, (line, done.err)
     assert Path("explanation.html").exists()
-
-
-def test_unavailable_explanations_are_not_mentioned() -> None:
-    class Unknown(Task):
-        name = "guess"
-
-    assert not is_explainable(Unknown()) and [line[0] for line in commands("run", Unknown())] == ["predict", "evaluate"]
 
 
 def test_the_card_of_a_run_names_them(

@@ -34,8 +34,9 @@ from regard.runs.progress import ProgressReporter, ThroughputMeter
 from regard.runs.scan import describe_empty_rows
 from regard.runs.settings import GROUPS
 from regard.systems import find_preset
-from regard.tasks import IMAGE_TASKS, TEXT_TASKS, find_task, uses_setting
-from regard.tasks.text_heads import label_ids
+from regard.tasks import TASKS, find_task, uses_setting
+from regard.tasks.base import HeadOptions
+from regard.tasks.classify import label_ids
 from regard.training.loop import TrainStep
 
 CLASSIFY, SEGMENT = find_task("classify", "image"), find_task("segment")
@@ -110,9 +111,17 @@ def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
 
 def test_the_output_folder_is_a_folder_and_for_images(tmp_path: Path) -> None:
     with pytest.raises(RegardError, match="--out"):
-        predict(SimpleNamespace(task=SEGMENT), ["x.png"], None, False, 1, None, tmp_path / "seen.png")  # type: ignore[arg-type]
+        predict(
+            SimpleNamespace(task=SEGMENT, objective=SEGMENT.objective),
+            ["x.png"],
+            None,
+            False,
+            1,
+            None,
+            tmp_path / "seen.png",
+        )  # type: ignore[arg-type]
     with pytest.raises(RegardError, match="prints text"):
-        predict(SimpleNamespace(task=CLASSIFY), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
+        predict(SimpleNamespace(task=CLASSIFY, objective=CLASSIFY.objective), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_read_as_a_text_is_reported(tmp_path: Path, capsys: Any) -> None:
@@ -176,15 +185,19 @@ def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> No
 
 def test_a_setting_has_an_effect_in_tasks_that_use_it() -> None:
     known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
-    every = (*TEXT_TASKS.values(), *IMAGE_TASKS.values())
-    for task in every:
-        assert set(task.settings_used) <= known, f"{task.name} uses an unknown setting"
-        assert all(uses_setting(task, name) for name in ("train.lr", "data.valid_fraction", "model.width"))
-        reads_text = task.modality == "text"
-        assert uses_setting(task, "train.batch_tokens") == reads_text != uses_setting(task, "train.batch_size")
-        assert uses_setting(task, "decode.num_beams") == task.generates
-    assert [task.name for task in every if uses_setting(task, "data.depth_scale")] == ["depth"]
-    assert [task.name for task in every if uses_setting(task, "data.mask_prob")] == ["mlm"]
+    for task in TASKS:
+        assert set(task.objective.settings_used) <= known, f"{task.name} uses an unknown setting"
+        assert (
+            uses_setting(task, "train.lr")
+            and uses_setting(task, "data.valid_fraction")
+            and uses_setting(task, "model.width")
+        )
+        assert (
+            uses_setting(task, "train.batch_tokens") == (task.input == "text") != uses_setting(task, "train.batch_size")
+        )
+        assert uses_setting(task, "decode.num_beams") == task.objective.generates
+    assert [task.name for task in TASKS if uses_setting(task, "data.depth_scale")] == ["depth"]
+    assert [task.name for task in TASKS if uses_setting(task, "data.mask_prob")] == ["mlm"]
     assert not uses_setting(CLASSIFY, "data.max_length") and uses_setting(find_task("classify"), "data.max_length")
 
 
@@ -195,8 +208,8 @@ def test_tables_of_images_are_predicted_row_by_row(
     import pyarrow.parquet as pq
 
     made = regard.build("vit-tiny", task="classify", image_size=8, width=12, depth=1, heads=2, ffn_dim=12)
-    reader = made.task.default_processor(made.config, DataSettings())
-    assemble(replace(made.spec, labels=("a", "b", "c")), reader).save(tmp_path / "run")
+    reader = made.task.modality.default_processor(made.config, DataSettings())
+    assemble(replace(made.spec, options=HeadOptions(("a", "b", "c"))), reader).save(tmp_path / "run")
     files = []
     for number, grey in enumerate((10, 200)):
         Image.fromarray(np.full((9, 9, 3), grey, np.uint8)).save(tmp_path / f"{number}.png")
@@ -248,15 +261,25 @@ def test_if_most_images_are_broken_training_stops(folder: Path, tmp_path: Path) 
 def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     samples = [ImageSample(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
     config = replace(find_preset("vit-tiny")[1].config, image_size=8)
-    encoded = CLASSIFY.encode(
-        samples, CLASSIFY.default_processor(config, DataSettings()), config, 1, DataSettings(flip=True), ("a", "b")
+    encoded = CLASSIFY.objective.encode(
+        samples,
+        CLASSIFY.modality.default_processor(config, DataSettings()),
+        config,
+        1,
+        DataSettings(flip=True),
+        HeadOptions(("a", "b")),
     )
     rows = np.array([[0, 5], [1, 6], [2, 7], [3, 8]])
-    whole = CLASSIFY.collate(encoded, rows, config)
+    whole = CLASSIFY.objective.collate(encoded, rows, config)
     Path(samples[2].source).write_bytes(b"no picture")
-    less = CLASSIFY.collate(encoded, rows, config)
-    assert torch.equal(less.inputs, whole.inputs[[0, 1, 3, 3]]) and torch.equal(less.labels, whole.labels[[0, 1, 3, 3]])
-    assert torch.equal(less.augment_params, whole.augment_params)
+    less = CLASSIFY.objective.collate(encoded, rows, config)
+    assert torch.equal(less.inputs[[0, 1, 3]], whole.inputs[[0, 1, 3]]) and torch.equal(
+        less.augment_params, whole.augment_params
+    )
+    assert torch.equal(less.inputs[2], whole.inputs[3]) and less.labels.tolist() == [
+        *whole.labels[:2].tolist(),
+        *[int(whole.labels[3])] * 2,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from encoders import encoder
 from regard.errors import RegardError
 from regard.model import Model
 from regard.runs.predict_inputs import expand_files, read_inputs
-from regard.tasks import TEXT_TASKS, find_task
+from regard.tasks import find_task
 from tokenizer_texts import STORY
 
 TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
@@ -25,7 +25,7 @@ def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> 
     from dataclasses import replace
 
     model = encoder(task, [STORY, *TEXTS], labels, vocab_size=200)
-    model.spec = replace(model.spec, head_options=pair)
+    model.spec = replace(model.spec, options=replace(model.spec.options, pair_order=pair))
     return model.save(tmp / task), model
 
 
@@ -138,7 +138,12 @@ def test_one_invalid_line_is_named_and_the_others_are_predicted(cli: Cli, tmp_pa
     lines = done.out.splitlines()
     assert done.code == 2 and len(lines) == 7
     assert [bool(line) for line in lines] == [True, False, False, True, False, True, False]
-    assert lines[0] == lines[3] == lines[5] == model.task.format_prediction(pair, model.predict(("the cat", "a dog")))
+    assert (
+        lines[0]
+        == lines[3]
+        == lines[5]
+        == model.task.objective.format_prediction(pair, model.predict(("the cat", "a dog")))
+    )
     assert "a.txt, line 2: " in done.err and "a.txt, line 5: invalid UTF-8" in done.err
     assert "same error at a.txt, line 7" in done.err and "3 of 7 inputs failed" in done.err
     found = rows(cli("predict", folder, "a.txt", "--json").out)
@@ -221,9 +226,11 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
     from regard.runs.progress import shorten_lines
 
     assert shorten_lines("a\n" + "b" * 300 + "\n") == "a\n" + "b" * 198 + " …"
-    assert "scores on 1 text are imprecise" in small_sample_warning(TEXT_TASKS["classify"], 1)
-    assert "5.0 points" in small_sample_warning(TEXT_TASKS["tag"], 20)
-    assert not small_sample_warning(TEXT_TASKS["tag"], 100) and not small_sample_warning(TEXT_TASKS["mlm"], 3)
+    assert "scores on 1 text are imprecise" in small_sample_warning(find_task("classify", "text"), 1)
+    assert "5.0 points" in small_sample_warning(find_task("tag", "text"), 20)
+    assert not small_sample_warning(find_task("tag", "text"), 100) and not small_sample_warning(
+        find_task("mlm", "text"), 3
+    )
 
 
 @pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])

@@ -19,14 +19,17 @@ from test_image_tasks import paint
 
 import regard
 from conftest import facts, rows, same_tensors, stopped_in
+from regard.data.settings import DataSettings
 from regard.errors import DataError, RegardError, SettingError
 from regard.nn.recording import record_attention
-from regard.processors.image import NO_AUGMENT, Augment, ImageProcessor
+from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.evaluate import evaluate
 from regard.runs.probe import ImageSplits, probe, split_images
-from regard.tasks.image_task import ImageBatchContext, check_image_processor
+from regard.tasks.base import EncodingContext
+from regard.tasks.draw import prepare_colors
 from regard.tasks.linear_probe import extract_features, probe_layers
+from regard.tasks.modality.image import check_image_processor, train_processor
 from regard.types import Batch
 from tiny import near, noisy
 from tiny_text_models import headed, train
@@ -120,8 +123,10 @@ def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path
     model = regard.load(tmp_path / "run")
     assert "colours.weight" not in model.weights() and model.processor.side == 12
     large = Palette(np.zeros((2, 3)), 140)
-    assert ImageBatchContext(large, Augment(crop=0.5)).train_pixels.size == (160, 160)
-    assert ImageBatchContext(large, NO_AUGMENT).train_pixels is large
+    assert (
+        train_processor(EncodingContext(large, data=DataSettings(crop_scale=0.5))).size == (160, 160)
+        and train_processor(EncodingContext(large)) is large
+    )
 
 
 def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
@@ -139,7 +144,7 @@ def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
     pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in ((6, 6), (9, 20))]
     ours = regard.load(tmp_path)
-    assert ours.spec.labels == ("a", "b", "c")
+    assert ours.spec.options.labels == ("a", "b", "c")
     for picture, answer in zip(pictures, ours.predict(pictures), strict=True):
         right = theirs(**processor(Image.fromarray(picture), return_tensors="pt")).logits
         near(ours.logits(torch.from_numpy(ours.processor.encode(picture))[None]), right)
@@ -252,7 +257,7 @@ def test_image_generators_are_probed_with_the_start_token(place: Path) -> None:
     picture = np.asarray(Image.open(sorted((place / "pictures" / "left").iterdir())[0]))
     raw = torch.from_numpy(model.processor.prepare(picture).copy()).permute(2, 0, 1)[None]
     ids = torch.from_numpy(model.processor.encode(picture))
-    x = model.task.prepare_inputs(model, Batch(raw)).inputs[0]  # type: ignore[attr-defined]
+    x = prepare_colors(model, Batch(raw)).inputs[0]
     assert int(x[0]) == model.config.bos_id and torch.equal(x[1:], ids[:-1])
 
 

@@ -18,7 +18,7 @@ from regard.nn.attention.masks import Padding
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
 from regard.runs.train import train
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
 from regard.training.checkpoint import latest_checkpoint, save_checkpoint
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import NonFiniteGuard
@@ -90,7 +90,7 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
 
     bare = TextTokenizer(Tokenizer(models.BPE({"a": 0, "b": 1}, [])))
     with pytest.raises(DataError, match=r"<pad>, <s>, </s>"):
-        TEXT_TASKS["translate"].fit_config(tiny("transformer").config, bare)
+        find_task("translate", "text").modality.fit_config(tiny("transformer").config, bare)
 
 
 def test_nan_logits_are_reported_by_every_search() -> None:
@@ -117,8 +117,10 @@ def test_sampling_continues_where_the_last_chunk_ended(trained: Trained) -> None
     model = regard.load(trained.path)
     texts, settings = ["the cat danced"] * 6, DecodeSettings(do_sample=True, max_extra_tokens=8, seed=3)
     task = model.task
-    whole = [answer.value for answer in task.predict(model, texts, settings)]
-    parts = [answer.value for first in (0, 2, 4) for answer in task.predict(model, texts[:2], settings, first)]
+    whole = [answer.value for answer in task.objective.predict(model, texts, settings)]
+    parts = [
+        answer.value for first in (0, 2, 4) for answer in task.objective.predict(model, texts[:2], settings, first)
+    ]
     assert parts == whole and len(set(whole)) > 1
 
 
@@ -179,12 +181,12 @@ def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_take
 
 
 def test_one_packed_side_is_refused(rows: int = 4) -> None:
-    model, task = tiny("transformer"), TEXT_TASKS["translate"]
+    model, task = tiny("transformer"), find_task("translate", "text")
     samples = [np.array([3, 4, 2])] * rows
     shape = BatchShape((64, 64), (64, 64), 8)
     from regard.tasks.base import Encoded
 
-    packed = task.collate(
+    packed = task.objective.collate(
         Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape
     )
     with pytest.raises(ValueError, match="Packed"):

@@ -37,8 +37,8 @@ from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
 from regard.systems.transformer import PRESETS, Config
+from regard.tasks import find_task
 from regard.tasks.base import LossWeights
-from regard.tasks.translate import Translate
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ForwardBackward, LossModule
 from regard.training.loop import TrainStep, micro_batch_indices, train_loop
@@ -124,7 +124,11 @@ def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: T
     text = regard.load(trained.path).require_tokenizer()
     pair = Pair("the women wanted to say that we swam", "wir", "", 1)
     most = len(text.encode([pair.source])[0])
-    kept = [n for n in range(most - 3, most + 4) if Translate().encode([pair], text, Config(), n).samples]
+    kept = [
+        n
+        for n in range(most - 3, most + 4)
+        if find_task("translate").objective.encode([pair], text, Config(), n).samples
+    ]
     assert min(kept) == most  # data.max_length: pairs with *more* tokens than this are skipped
 
 
@@ -296,7 +300,11 @@ def grain(number: int) -> Batch:
 def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[TrainStep]:
     optimiser = torch.optim.SGD(model.parameters())
     compute = ForwardBackward(
-        LossModule(model, Translate(), LossWeights()), settings, model.device, ProcessGroup(), static_shape=False
+        LossModule(model, find_task("translate").objective, LossWeights()),
+        settings,
+        model.device,
+        ProcessGroup(),
+        static_shape=False,
     )
     grains = map(grain, micro_batch_indices(more.get("start_step", 0), settings, ProcessGroup()))
     return list(train_loop(model, compute, grains, optimiser, settings, **more))

@@ -60,7 +60,7 @@ def test_long_texts_and_the_auxiliary_loss_are_refused(tmp_path: Path) -> None:
         model.states(torch.zeros(1, 20, dtype=torch.long))
     with pytest.raises(RegardError, match="lm_loss_weight"):
         labels = torch.tensor([0, 1, IGNORE])
-        model.task.loss(model, Batch(text_inputs()[0], REAL, labels=labels), LossWeights(auxiliary=0.5))
+        model.task.objective.loss(model, Batch(text_inputs()[0], REAL, labels=labels), LossWeights(auxiliary=0.5))
 
 
 def test_the_loss_of_question_answering_equals_transformers(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_loss_of_question_answering_equals_transformers(tmp_path: Path) -> N
     # no padding: transformers includes padding in the softmax
     x, ends = text_inputs()[0][:, :4], torch.tensor([[1, 3], [0, 0], [2, 2]])
     expected = peer(x, start_positions=ends[:, 0], end_positions=ends[:, 1]).loss
-    total, count = model.task.loss(model, Batch(x, labels=ends))
+    total, count = model.task.objective.loss(model, Batch(x, labels=ends))
     near(total / count, expected)
     assert_gradients(model, peer, total, expected * 3, tmp_path / "gradients")
 
@@ -93,7 +93,7 @@ def test_the_pretraining_loss_is_mlm_plus_nsp(name: str, tmp_path: Path) -> None
         batch = Batch(
             x, REAL, labels=labels.flatten()[places], label_positions=places, nsp_labels=follows, token_types=types
         )
-    total, count = model.task.loss(model, batch)
+    total, count = model.task.objective.loss(model, batch)
     assert int(count) == int((labels != IGNORE).sum()) > 3
     near(total / count, right)
     assert_gradients(model, peer, total / count, right, tmp_path / "gradients")

@@ -24,7 +24,7 @@ from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, decoder, gpt3
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
 from regard.types import IGNORE, Batch
 from tiny import gradients, near, noise, noisy, tiny
 
@@ -204,7 +204,7 @@ IDS = torch.randint(23, (4, 11), generator=torch.Generator().manual_seed(2))
 
 
 def model_of(name: str, config: Any) -> Model:
-    made: Model = noisy(assemble(ModelSpec(SYSTEMS[name], config, TEXT_TASKS["lm"])))
+    made: Model = noisy(assemble(ModelSpec(SYSTEMS[name], config, find_task("lm", "text"))))
     return made
 
 

@@ -202,7 +202,7 @@ def test_a_folder_is_read_and_written_with_its_classes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**told, "id2label": {str(n): f"no. {n}" for n in range(5)}}))
     right = peer(PIXELS)[0].logits
     model = regard.load(tmp_path)
-    assert model.spec.labels == tuple(f"no. {n}" for n in range(5)) and model.config == OURS and not model.notes
+    assert model.spec.options.labels == tuple(f"no. {n}" for n in range(5)) and model.config == OURS and not model.notes
     near(model.logits(PIXELS), right, 1e-11)
     regard.save(model, tmp_path / "ours")
     ours, theirs = read_checkpoint(tmp_path / "ours"), read_checkpoint(tmp_path)

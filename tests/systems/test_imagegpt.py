@@ -23,7 +23,8 @@ from regard.nn.recording import record_attention
 from regard.processors import palette as palettes
 from regard.processors.palette import Palette
 from regard.systems import find_preset, imagegpt
-from regard.tasks.image_generation import ImageGeneration, shift_right
+from regard.tasks import find_task
+from regard.tasks.draw import shift_right
 from regard.types import Batch
 from tiny import near
 
@@ -73,7 +74,7 @@ def test_the_loss_equals_transformers_without_its_second_shift(tmp_path: Path) -
     colors = torch.randint(11, (3, 16), generator=torch.Generator().manual_seed(4))
     batch = shift_right(colors, model.config)
     assert bool((batch.inputs[:, 0] == 11).all()) and torch.equal(batch.inputs[:, 1:], colors[:, :-1])
-    total, count = ImageGeneration().loss(model, batch)
+    total, count = find_task("draw").objective.loss(model, batch)
     logits = peer(input_ids=batch.inputs).logits
     near(total, torch.nn.functional.cross_entropy(logits.flatten(0, 1), colors.flatten(), reduction="sum"))
     assert int(count) == 48

@@ -18,7 +18,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import materialize
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, longformer
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
 from regard.types import Batch, Offsets
 from tiny import near, noise, noisy
 
@@ -36,7 +36,7 @@ def peer_of(name: str, **changes: Any) -> Any:
 
 
 def embedder(system: str, config: Any) -> Model:
-    return noisy(assemble(ModelSpec(SYSTEMS[system], config, TEXT_TASKS["embed"])))
+    return noisy(assemble(ModelSpec(SYSTEMS[system], config, find_task("embed", "text"))))
 
 
 @pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4]])
@@ -63,12 +63,12 @@ def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path
     text.save(tmp_path / "tokenizer.json")
     model = regard.load(tmp_path)
     samples = [QASample("who is the king", context, (), (), False), QASample("where", context[:20], (), (), False)]
-    encoded = model.task.encode(samples, model.tokenizer, model.config, model.config.max_length)
+    encoded = model.task.objective.encode(samples, model.tokenizer, model.config, model.config.max_length)
     # one by one, because transformers searches the end of the question in rows without padding
     for chosen in ([0], [1]):
-        batch = model.task.collate(encoded, chosen, model.config)
+        batch = model.task.objective.collate(encoded, chosen, model.config)
         right = peer(batch.inputs)
-        near(model.task.logits(model, batch), torch.stack([right.start_logits, right.end_logits], -1), SINGLE)
+        near(model.task.objective.logits(model, batch), torch.stack([right.start_logits, right.end_logits], -1), SINGLE)
         end = int((batch.inputs[0] == model.config.eos_id).nonzero()[0])
         assert batch.global_tokens is not None and batch.max_global_tokens == int(batch.global_tokens.sum()) == end
     drawn, end = model.explain(("who is the king", context)).maps[0], 5

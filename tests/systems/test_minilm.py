@@ -62,7 +62,7 @@ def values(answers: list[regard.Answer]) -> Tensor:
 
 def test_vectors_are_those_of_transformers_together_and_alone(model: Model) -> None:
     assert FOLDER is not None and model.task.name == "embed" and model.notes == []
-    right = theirs(FOLDER, TEXTS, model.task.pooling.longest or model.config.max_length)  # type: ignore[attr-defined]
+    right = theirs(FOLDER, TEXTS, model.spec.options.pooling.max_length or model.config.max_length)  # type: ignore[attr-defined]
     together = values(model.predict(TEXTS))
     assert together.shape == (len(TEXTS), 384) and together.dtype == torch.float32
     assert float((together - right).abs().max()) < 1e-5

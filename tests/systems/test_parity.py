@@ -92,9 +92,13 @@ def test_checkpoints_are_read_and_written_unchanged(case: Case, dtype: torch.dty
     else:
         assert_saved_alike(model, peer, tmp_path / "own")
     has_labels = case.task in ("classify", "tag", "segment") and not case.model.endswith("Model")
-    assert model.spec.labels == (tuple(peer.config.id2label.values()) if has_labels else ())
+    assert model.spec.options.labels == (tuple(peer.config.id2label.values()) if has_labels else ())
     back = regard.load(tmp_path / "own", dtype="stored")
-    assert back.config == model.config and back.task.name == case.task and back.spec.labels == model.spec.labels
+    assert (
+        back.config == model.config
+        and back.task.name == case.task
+        and back.spec.options.labels == model.spec.options.labels
+    )
     if dtype == torch.float64:
         for own, right in zip(*case.outputs(back, peer), strict=True):
             near(own, right, case.tolerance)

@@ -276,11 +276,11 @@ def test_sixteen_bits_on_a_device_learn_about_the_same(case: str, packed: bool) 
         for parameter in model.parameters():
             parameter.mul_(0.3)
     batch = batch_of(case, model, packed=packed)
-    right = model.task.loss(model, batch, LossWeights())[0]
+    right = model.task.objective.loss(model, batch, LossWeights())[0]
     theirs = gradients(model.body, right)
     model = model.float().cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        ours = model.task.loss(model, batch.to("cuda"), LossWeights())[0]
+        ours = model.task.objective.loss(model, batch.to("cuda"), LossWeights())[0]
     assert float(ours.detach()) == pytest.approx(float(right.detach()), rel=1e-2)
     gaps = {name: gradient.double().cpu() - theirs[name] for name, gradient in gradients(model.body, ours).items()}
     for name, gap in gaps.items():  # in 16 bits, rounding may activate a ReLU of a few tokens

@@ -29,7 +29,8 @@ from regard.nn.vision.swin import (
     relative_index,
 )
 from regard.systems import swin
-from regard.tasks import IMAGE_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.types import Batch
 from regard.weights.tables import Tensors
 
@@ -152,7 +153,7 @@ def test_a_bare_folder_has_no_classes_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [(32, 48), (57, 43)])
 def test_dense_heads_read_its_maps(task: str, size: tuple[int, int]) -> None:
     labels = ("road", "sky", "tree") if task == "segment" else ()
-    model: Any = assemble(ModelSpec(swin.SYSTEM, TINY, IMAGE_TASKS[task], labels=labels)).eval()
+    model: Any = assemble(ModelSpec(swin.SYSTEM, TINY, find_task(task, "image"), options=HeadOptions(labels))).eval()
     found = model.logits(torch.rand(2, 3, *size))
     assert found.shape[0] == 2 and found.shape[-2:] == size and bool(found.isfinite().all())
 

@@ -20,8 +20,8 @@ from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
 from regard.systems.common.recipes import TaskRecipes
-from regard.tasks import TEXT_TASKS
-from regard.tasks.base import LossWeights
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions, LossWeights
 from regard.types import IGNORE, Batch
 from tiny import CASES, TINY, gradients, near, noisy, tiny
 from tiny import collate as tiny_collate
@@ -52,7 +52,7 @@ def lengths_of(batch: Batch) -> Tensor:
 def asked(model: Model, batch: Batch) -> Tensor:
     """Logits at all labeled positions, row by row."""
     assert batch.labels is not None
-    return model.task.logits(model, batch)[batch.labels != IGNORE]
+    return model.task.objective.logits(model, batch)[batch.labels != IGNORE]
 
 
 # -- the table
@@ -78,12 +78,13 @@ def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: 
 @systems
 def test_the_tasks_of_a_system_exist_and_no_other_is_accepted(name: str) -> None:
     system = SYSTEMS[name]
-    assert system.tasks and set(system.tasks) <= set(TEXT_TASKS)
-    assert all(TEXT_TASKS[task].name == task for task in TEXT_TASKS)
+    assert system.tasks and all(find_task(task, "text").name == task for task in system.tasks)
     with pytest.raises(UnknownNameError, match=f"task for {name}"):
         assemble(
             ModelSpec(
-                replace(system, task_recipes=TaskRecipes(("nothing",))), TINY[name].config, TEXT_TASKS[system.tasks[0]]
+                replace(system, task_recipes=TaskRecipes(("nothing",))),
+                TINY[name].config,
+                find_task(system.tasks[0], "text"),
             ),
             device="meta",
         )
@@ -156,7 +157,7 @@ SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7
 def test_a_small_preset_reads_and_generates_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
     x = torch.arange(1, 7)[None]
-    sides = (x, x) if "target" in model.task.fields else (x,)
+    sides = (x, x) if "target" in model.task.objective.fields else (x,)
     with torch.no_grad():
         logits = model.logits(*sides)
     assert logits.shape == (1, 6, model.config.vocab_size) and bool(logits.isfinite().all())
@@ -176,7 +177,7 @@ def test_a_preset_is_described_layer_by_layer(preset: str) -> None:
 @cases
 def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
     model = tiny(name, label)
-    total, count = model.task.loss(model, collate(model, name), LossWeights(0.1))
+    total, count = model.task.objective.loss(model, collate(model, name), LossWeights(0.1))
     found = gradients(model.body, total)
     reached = {parameter for parameter, gradient in found.items() if bool(gradient.any())}
     # these parameters serve only the first token, which has no label in tagging
@@ -231,7 +232,7 @@ def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: f
     padded, packed = collate(model, name), collate(model, name, packed=True)
     assert packed.offsets is not None and len(packed.inputs) == 1 and padded.offsets is None and len(padded.inputs) > 1
     (right, number), (ours, count) = (
-        model.task.loss(model, batch, LossWeights(smoothing)) for batch in (padded, packed)
+        model.task.objective.loss(model, batch, LossWeights(smoothing)) for batch in (padded, packed)
     )
     near(ours, right)
     assert int(count) == int(number) == int((padded.labels != IGNORE).sum())  # type: ignore[operator]
@@ -321,7 +322,7 @@ def test_the_public_calls_equal_the_body(name: str, label: str) -> None:
     }
     given |= {"token_types": batch.token_types, "global_tokens": batch.global_tokens}
     states = model.body(replace(batch, **given)).sequence  # type: ignore[arg-type]
-    right = model.task.logits(model, replace(batch, **given))  # type: ignore[arg-type]
+    right = model.task.objective.logits(model, replace(batch, **given))  # type: ignore[arg-type]
     assert torch.equal(model.logits(batch.inputs, batch.decoder_inputs, **given), right)
     assert torch.equal(model(batch.inputs, batch.decoder_inputs, **given), right)
     assert torch.equal(model.states(batch.inputs, batch.decoder_inputs, **given).sequence, states)
@@ -366,8 +367,8 @@ def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_p
 
 @cases
 def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
-    task = TEXT_TASKS[SYSTEMS[name].tasks[0]]
-    model = assemble(ModelSpec(SYSTEMS[name], task.adapt_config(tiny(name, label).config), task)).eval()
+    task = find_task(SYSTEMS[name].tasks[0], "text")
+    model = assemble(ModelSpec(SYSTEMS[name], task.objective.adapt_config(tiny(name, label).config), task)).eval()
     same_model(regard.load(model.save(tmp_path)), model)
 
 
@@ -413,11 +414,18 @@ def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> N
     bodies = [tiny(name, label) for label in labels]
     config = TINY[name].config
     heads = [
-        assemble(ModelSpec(system, TEXT_TASKS[t].adapt_config(config), TEXT_TASKS[t], labels=("a", "b")))
+        assemble(
+            ModelSpec(
+                system,
+                find_task(t, "text").objective.adapt_config(config),
+                find_task(t, "text"),
+                options=HeadOptions(("a", "b")),
+            )
+        )
         for t in system.tasks
     ]
     if config.traits.optional_pooler:
-        heads.append(assemble(ModelSpec(system, replace(config, pooler=True), TEXT_TASKS[system.tasks[0]])))
+        heads.append(assemble(ModelSpec(system, replace(config, pooler=True), find_task(system.tasks[0], "text"))))
     keys = {key for model in (*bodies, *heads) for key in model.weights() if system.names.published_names(key)}
     seen = {SYSTEMS[name].names._find_entry(key)[0].native for key in keys}
     assert seen == {entry.native for entry in SYSTEMS[name].names.entries}

@@ -35,7 +35,7 @@ def test_teacher_forcing_and_its_loss_equal_marian(tmp_path: Path) -> None:
     peer = make_peer("MarianConfig", "MarianMTModel", **SIZES["Marian"])
     model = load_peer(peer, tmp_path)
     batch, mask, _ = padded(model)
-    total, count = model.task.loss(model, batch)
+    total, count = model.task.objective.loss(model, batch)
     labels, _ = pad([[*row, END] for row in Numbers().encode([pair.target for pair in SAMPLES])], IGNORE)
     near(total / count, peer(input_ids=batch.inputs, attention_mask=mask.long(), labels=labels).loss)
 
@@ -126,7 +126,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any, Batch,
     random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(120):
         source = [random.integers(3, 23, random.integers(1, 7)) for _ in range(32)]
-        total, count = model.task.loss(model, collate(model, pairs((row, row[::-1]) for row in source)))
+        total, count = model.task.objective.loss(model, collate(model, pairs((row, row[::-1]) for row in source)))
         optimiser.zero_grad()
         (total / count).backward()
         optimiser.step()

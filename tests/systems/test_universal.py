@@ -22,7 +22,7 @@ from regard.model import Model
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.recording import record_attention
 from regard.systems import universal, universal_encoder
-from regard.tasks.base import LossWeights
+from regard.tasks.base import HeadOptions, LossWeights
 from regard.types import IGNORE, Batch
 from tiny import TINY, collate, near, noise, noisy, tiny
 from tiny_text_models import train
@@ -130,9 +130,9 @@ def test_padding_does_not_ponder_and_changes_nothing(name: str, label: str) -> N
 def test_steps_cost_while_a_model_learns_and_not_when_it_is_judged() -> None:
     model = tiny("universal", "halting", dropout=0.0, max_position_offset=0)
     batch = collate(model, TINY["universal"].samples)
-    judged, count = model.task.loss(model, batch)
+    judged, count = model.task.objective.loss(model, batch)
     model.train()
-    learnt, _ = model.task.loss(model, batch, LossWeights())
+    learnt, _ = model.task.objective.loss(model, batch, LossWeights())
     states = model.body(batch)
     near(learnt - judged, states.aux_losses["penalty"])
     asked = batch.labels != IGNORE
@@ -280,11 +280,13 @@ def asked(task: str, **changes: Any) -> Model:
 @pytest.mark.parametrize("task", ["classify", "tag", "qa", "embed"])
 def test_the_steps_of_an_encoder_cost_in_training_only(task: str) -> None:
     model, (samples, labels) = asked(task, ponder_cost=0.3), SAMPLES[task]
-    encoded = model.task.encode(samples, model.require_tokenizer(), model.config, 48, DataSettings(), labels)
-    batch = model.task.collate(encoded, range(len(samples)), model.config)
-    judged, count = model.task.loss(model, batch)
+    encoded = model.task.objective.encode(
+        samples, model.require_tokenizer(), model.config, 48, DataSettings(), HeadOptions(tuple(labels))
+    )
+    batch = model.task.objective.collate(encoded, range(len(samples)), model.config)
+    judged, count = model.task.objective.loss(model, batch)
     model.train()
-    learnt, again = model.task.loss(model, batch, LossWeights())
+    learnt, again = model.task.objective.loss(model, batch, LossWeights())
     assert int(count) == int(again)
     cost = (learnt - judged) / count
     sides = [model.body(Batch(batch.inputs.flatten(0, -2), None if batch.mask is None else batch.mask.flatten()))]
@@ -305,9 +307,9 @@ def test_masked_tokens_are_predicted_with_a_ponder_cost() -> None:
         label_positions=torch.tensor([2]),
         token_types=torch.zeros(1, 5).long(),
     )
-    judged, count = model.task.loss(model, batch)
+    judged, count = model.task.objective.loss(model, batch)
     model.train()
-    near(model.task.loss(model, batch)[0] - judged, model.body(batch).aux_losses["cost"] * count, 1e-9)
+    near(model.task.objective.loss(model, batch)[0] - judged, model.body(batch).aux_losses["cost"] * count, 1e-9)
     answer = model.eval().predict("the [MASK] sat on a mat")
     (thought,) = model.explain("the [MASK] sat on a mat").act_steps
     assert answer.extra["act_steps"] == list(thought.steps) and "[MASK]" in thought.pieces
@@ -340,7 +342,7 @@ def test_a_prediction_reports_the_ponder_steps_of_its_tokens(task: str) -> None:
 def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     model = asked("tag", max_length=8)
     (answer,) = model.predict([" ".join(["the old cat"] * 5)])
-    encoded = model.task.encode(
+    encoded = model.task.objective.encode(
         [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.require_tokenizer(), model.config, 8
     )
     assert len(encoded) > 1
@@ -358,7 +360,7 @@ def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
     counted, rolled = found.decision.attributions[:2]
     ids = [model.config.bos_id, *model.require_tokenizer().encode(["the old cat sat"])[0], model.config.eos_id]
     with record_attention(model.body, gradients=True) as seen:
-        logits = model.task.logits(model, Batch(torch.tensor([ids])))[0]
+        logits = model.task.objective.logits(model, Batch(torch.tensor([ids])))[0]
     which = ("no", "yes").index(counted.title)
     owed = torch.autograd.grad(
         logits[which] - logits.mean(), [look.weights for look in seen.records], allow_unused=True

@@ -12,7 +12,7 @@ from regard.config import field_types
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_by_model_type, find_preset
-from regard.tasks import IMAGE_TASKS, find_task
+from regard.tasks import find_task
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from regard.types import Batch
@@ -33,7 +33,7 @@ def test_the_image_systems_of_the_lectures_exist() -> None:
 @systems
 def test_the_tasks_of_a_system_exist_for_images(name: str) -> None:
     system = SYSTEMS[name]
-    assert system.tasks and set(system.tasks) <= set(IMAGE_TASKS) and system.description
+    assert system.tasks and all(find_task(task, "image") for task in system.tasks) and system.description
     assert all(find_task(task, "image").name == task for task in system.tasks)
     assert not system.published.model_type or find_by_model_type(system.published.model_type) is system
     assert set(system.published.keys) <= set(field_types(system.config))
@@ -97,7 +97,7 @@ def test_a_small_preset_reads_an_image_at_once(preset: str) -> None:
 def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None:
     """Otherwise distributed training would wait for missing gradients."""
     model = fresh(name, task).train()
-    model.task.loss(model, batch_for(model))[0].backward()
+    model.task.objective.loss(model, batch_for(model))[0].backward()
     unread = [place for place, part in model.named_parameters() if part.requires_grad and part.grad is None]
     assert not unread
     frozen = [place for place, part in model.named_parameters() if not part.requires_grad]
@@ -108,8 +108,8 @@ def test_every_parameter_that_may_learn_does_learn(name: str, task: str) -> None
 def test_an_image_alone_equals_the_same_image_in_a_batch(name: str, task: str) -> None:
     model = made(name, task)
     batch = batch_for(model, 3)
-    together = model.task.logits(model, batch)
-    alone = [model.task.logits(model, Batch(batch.inputs[row : row + 1])) for row in range(3)]
+    together = model.task.objective.logits(model, batch)
+    alone = [model.task.objective.logits(model, Batch(batch.inputs[row : row + 1])) for row in range(3)]
     near(torch.cat(alone), together, 1e-11)
 
 
@@ -118,9 +118,9 @@ def test_bfloat16_is_near_to_float32(name: str, task: str) -> None:
     model = fresh(name, task).eval()
     batch = batch_for(model)
     with torch.no_grad():
-        right = model.task.logits(model, batch)
+        right = model.task.objective.logits(model, batch)
         with torch.autocast("cpu", torch.bfloat16):
-            ours = model.task.logits(model, batch)
+            ours = model.task.objective.logits(model, batch)
     torch.testing.assert_close(ours.float(), right, rtol=0.05, atol=0.05)
 
 
@@ -169,6 +169,6 @@ def test_a_new_classification_head_is_initialized_as_in_its_paper(name: str, zer
     weight = model.head.classes.weight
     assert bool(weight.any()) != zero and not bool(model.head.classes.bias.any())
     if zero:
-        assert bool((model.task.logits(model, batch_for(model)) == 0).all())
+        assert bool((model.task.objective.logits(model, batch_for(model)) == 0).all())
     else:
         assert 0.01 < float(weight.std()) < 0.03

@@ -22,8 +22,9 @@ from regard.errors import RegardError, SettingError
 from regard.model import Model
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
+from regard.tasks.modality.image import prepare_images
 from regard.types import Batch, BodyOutput
-from tiny_caption_system import TASK, album_in, model, samples
+from tiny_caption_system import TASK, album_in, captions, model, samples
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +87,9 @@ def test_the_caption_of_an_image_does_not_depend_on_its_batch(settings: dict[str
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]
     decode = DecodeSettings(**settings)
-    whole = TASK.predict(made, some, decode)
+    whole = TASK.objective.predict(made, some, decode)
     for number, path in enumerate(some):
-        (alone,) = TASK.predict(made, [path], decode, first=number)
+        (alone,) = TASK.objective.predict(made, [path], decode, first=number)
         assert alone.value == whole[number].value and alone.score == pytest.approx(whole[number].score, rel=1e-9)
     assert len(whole[0].extra["alternatives"]) == settings.get("num_return_sequences", 1)
 
@@ -114,7 +115,7 @@ def test_cached_steps_equal_one_pass(album: Path) -> None:
     made = model(album)
     x = torch.randint(0, 256, (2, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     target = torch.tensor([[1, 5, 9], [1, 7, 8]])
-    batch = TASK.prepare_inputs(made, Batch(x, decoder_inputs=target))
+    batch = prepare_images(made, Batch(x, decoder_inputs=target))
     states: BodyOutput = made.body(batch)
     state = made.body.start(batch)
     torch.testing.assert_close(made.body.step(target[:, -1], state), made.body.to_logits(states.sequence)[:, -1])
@@ -151,11 +152,11 @@ def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
 
 
 def test_images_are_split_not_captions(run: Path, album: Path) -> None:
-    assert len({TASK.split_key(sample) for sample in samples(album)}) == 30
+    assert len({TASK.reader.split_key(sample) for sample in samples(album)}) == 30
     held = {row["image"] for row in evaluate(run).rows}
     assert len(held) == facts(run)["data_stats"]["valid"]
     learnt = TextTokenizer.train_sentence_bpe(
-        TASK.tokenizer_texts(sample for sample in samples(album) if sample.source not in held), 300
+        captions(sample for sample in samples(album) if sample.source not in held), 300
     )
     assert regard.load(run).require_tokenizer().fingerprint() == learnt.fingerprint(), (
         "trained on captions, not on file names"
@@ -171,7 +172,7 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     assert (
         scores["samples"] == 1
         and "cider" not in scores
-        and TASK.selection_metric(scores) == "bleu4"
+        and next(name for name in TASK.objective.metrics if name in scores) == "bleu4"
         and scores["exact_match"] == 100.0
     )
     long = tmp_path / "long.csv"

@@ -17,12 +17,12 @@ from regard.errors import RegardError, SettingError
 from regard.model import Model
 from regard.processors.image import CaptionProcessor, ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.runs.check import IMAGE_CHECKS
-from regard.tasks import IMAGE_TASKS
+from regard.tasks import find_task
 from regard.tasks.base import LossWeights
 from regard.tasks.caption import Caption, caption_index
+from regard.tasks.modality.image import prepare_images
 from regard.types import IGNORE
-from tiny_caption_system import TASK, album_in, encoded, model, samples
+from tiny_caption_system import TASK, album_in, captions, encoded, model, samples
 
 
 @pytest.fixture(autouse=True)
@@ -47,17 +47,15 @@ def train(album: Path, out: Path, *settings: str, **more: Any) -> Model:
 
 
 def test_it_is_listed_and_checked() -> None:
-    assert TASK is IMAGE_TASKS["caption"] and "caption" in IMAGE_CHECKS and isinstance(TASK, Caption)
+    assert TASK is find_task("caption", "image") and isinstance(TASK.objective, Caption)
 
 
 def test_a_row_is_an_image_with_one_of_its_captions(album: Path) -> None:
     made, some = model(album), samples(album)
     found = encoded(album, made)
-    assert (
-        len(found) == TASK.num_samples(found) == 30 and TASK.num_rows(found) == sum(len(s.captions) for s in some) == 75
-    )
+    assert len(found) == found.num_samples == 30 and found.num_rows == sum(len(s.captions) for s in some) == 75
     told: list[tuple[float, str]] = []
-    for batch in TASK.eval_batches(found, made.config, 8):
+    for batch in TASK.objective.eval_batches(found, made.config, 8):
         assert batch.inputs.dtype == torch.uint8 and batch.augment_params is None and batch.decoder_inputs is not None
         assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), "each image once"
         for x, target, labels in zip(batch.inputs[batch.image_index], batch.decoder_inputs, batch.labels, strict=True):  # type: ignore[arg-type]
@@ -74,19 +72,19 @@ def test_a_row_is_an_image_with_one_of_its_captions(album: Path) -> None:
 def test_captions_that_are_too_long_are_skipped_and_their_images_stay(album: Path) -> None:
     made = model(album)
     whole, short = encoded(album, made), encoded(album, made, longest=4)
-    assert TASK.num_rows(short) < TASK.num_rows(whole) and len(short) == 30 and short.too_long
-    assert len(short.too_long) == TASK.num_rows(whole) - TASK.num_rows(short)
+    assert short.num_rows < whole.num_rows and len(short) == 30 and short.too_long
+    assert len(short.too_long) == whole.num_rows - short.num_rows
     assert caption_index(short).lengths.max() <= 5 and set(caption_index(short).sample_index) <= set(range(30))
     narrow = model(album, max_length=5)
     assert caption_index(encoded(album, narrow)).lengths.max() <= 5
     none = encoded(album, made, longest=1)
-    assert TASK.num_rows(none) == 0 and len(none) == 30
+    assert none.num_rows == 0 and len(none) == 30
 
 
 def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
     made = model(album)
     found = encoded(album, made)
-    plan, steady = (TASK.sampler(found, made.config, 8, 5, packed) for packed in (False, True))
+    plan, steady = (TASK.objective.sampler(found, made.config, 8, 5, packed) for packed in (False, True))
     assert (
         isinstance(plan, SortedUniform)
         and not plan.static_shape
@@ -99,16 +97,20 @@ def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
             range(75)
         )
     assert plan.padding_fraction() < 0.1
-    shapes = {tuple(TASK.collate(found, g, made.config, steady.shape).decoder_inputs.shape) for g in steady.epoch(1)}
+    shapes = {
+        tuple(TASK.objective.collate(found, g, made.config, steady.shape).decoder_inputs.shape) for g in steady.epoch(1)
+    }
     assert shapes == {(8, steady.shape.max_lengths[0])} and steady.shape.max_lengths[0] <= made.config.max_length
-    plain = TASK.collate(found, steady.epoch(1)[0], made.config)
-    padded = TASK.collate(found, steady.epoch(1)[0], made.config, steady.shape)
+    plain = TASK.objective.collate(found, steady.epoch(1)[0], made.config)
+    padded = TASK.objective.collate(found, steady.epoch(1)[0], made.config, steady.shape)
     with torch.no_grad():
-        assert float(TASK.loss(made, plain)[0]) == pytest.approx(float(TASK.loss(made, padded)[0]), rel=1e-12)
+        assert float(TASK.objective.loss(made, plain)[0]) == pytest.approx(
+            float(TASK.objective.loss(made, padded)[0]), rel=1e-12
+        )
 
 
 def test_an_image_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import regard.tasks.image_task as pictured
+    import regard.tasks.modality.image as pictured
 
     seen: list[Any] = []
     real = pictured.read_image
@@ -117,34 +119,36 @@ def test_an_image_is_decoded_once_for_all_its_captions(album: Path, monkeypatch:
     )
     made = model(album)
     found = encoded(album, made)
-    plan = TASK.sampler(found, made.config, 8, 5, False)
+    plan = TASK.objective.sampler(found, made.config, 8, 5, False)
     for grain in (*plan.epoch(0), *plan.epoch(1)):
-        TASK.collate(found, grain, made.config)
+        TASK.objective.collate(found, grain, made.config)
     assert len(seen) == len(set(seen)) == 30
 
 
 def test_images_are_augmented_in_training_and_captions_are_not(album: Path) -> None:
     made = model(album)
     found = encoded(album, made, data=DataSettings(flip=True, color_jitter=0.3))
-    grain = TASK.sampler(found, made.config, 8, 5, False).epoch(0)[0]
-    batch, again = (TASK.collate(found, grain, made.config) for _ in range(2))
+    grain = TASK.objective.sampler(found, made.config, 8, 5, False).epoch(0)[0]
+    batch, again = (TASK.objective.collate(found, grain, made.config) for _ in range(2))
     assert batch.augment_params is not None and torch.equal(batch.augment_params, again.augment_params)  # type: ignore[arg-type]
-    assert TASK.prepare_inputs(made, batch).augment_params is None
+    assert prepare_images(made, batch).augment_params is None
     with pytest.raises(SettingError, match=r"data\.mixup"):
-        TASK.check_settings(made.config, 8, DataSettings(mixup=0.2))
+        TASK.objective.check_settings(made.config, 8, DataSettings(mixup=0.2))
     with pytest.raises(SettingError, match=r"data\.tokenizer_type=char"):
-        TASK.check_settings(made.config, 8, DataSettings(tokenizer_type="char"))
+        TASK.objective.check_settings(made.config, 8, DataSettings(tokenizer_type="char"))
 
 
 def test_the_penalty_counts_while_learning(album: Path) -> None:
     made, plain = model(album, penalty=0.5), model(album)
     plain.body.load_state_dict(made.body.state_dict())
-    batch = next(TASK.eval_batches(encoded(album, made), made.config, 8))
+    batch = next(TASK.objective.eval_batches(encoded(album, made), made.config, 8))
     with torch.no_grad():
-        own = float(made.body(TASK.prepare_inputs(made, batch)).aux_losses["penalty"])
-        without, count = TASK.loss(plain, batch, LossWeights(smoothing=0.1))
-        assert float(TASK.loss(made, batch, LossWeights(smoothing=0.1))[0]) == pytest.approx(float(without), rel=1e-12)
-        learns = float(TASK.loss(made.train(), batch, LossWeights(smoothing=0.1))[0])
+        own = float(made.body(prepare_images(made, batch)).aux_losses["penalty"])
+        without, count = TASK.objective.loss(plain, batch, LossWeights(smoothing=0.1))
+        assert float(TASK.objective.loss(made, batch, LossWeights(smoothing=0.1))[0]) == pytest.approx(
+            float(without), rel=1e-12
+        )
+        learns = float(TASK.objective.loss(made.train(), batch, LossWeights(smoothing=0.1))[0])
     assert own > 0 and learns == pytest.approx(float(without) + own, rel=1e-12)
     assert int(count) == int((batch.labels != IGNORE).sum())
 
@@ -194,23 +198,23 @@ def test_images_are_preprocessed_for_the_image_encoder(album: Path) -> None:
             return self.said
 
     text, own = TextTokenizer.train_sentence_bpe(["a b"], 300), ImageProcessor((16, 16), mean=(0.1, 0.2, 0.3))
-    assert TASK.build_processor(text, Through(said=own), DataSettings()).pixels is own
+    assert TASK.modality.build_processor(text, Through(said=own), DataSettings()).pixels is own
     assert (
-        TASK.build_processor(text, Through(), DataSettings()).pixels
-        == TASK.build_processor(text, caption_system.Config(), DataSettings()).pixels
+        TASK.modality.build_processor(text, Through(), DataSettings()).pixels
+        == TASK.modality.build_processor(text, caption_system.Config(), DataSettings()).pixels
     )
 
 
 def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
-    TextTokenizer.train_wordpiece(TASK.tokenizer_texts(samples(album)), 120).save(tmp_path / "tokenizer.json")
+    TextTokenizer.train_wordpiece(captions(samples(album)), 120).save(tmp_path / "tokenizer.json")
     made = train(album, tmp_path / "run", f"data.tokenizer={tmp_path / 'tokenizer.json'}", "train.steps=2")
     text, config = made.require_tokenizer(), made.config
     assert (config.bos_id, config.eos_id, config.pad_id) == tuple(
         text.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]")
     )
     assert config.vocab_size == text.size
-    TextTokenizer.train_lm_bpe(TASK.tokenizer_texts(samples(album)), 300).save(tmp_path / "other.json")
-    adopted = TASK.adapt_tokenizer(TextTokenizer.load(tmp_path / "other.json"))
+    TextTokenizer.train_lm_bpe(captions(samples(album)), 300).save(tmp_path / "other.json")
+    adopted = TASK.modality.build_processor(TextTokenizer.load(tmp_path / "other.json"), config, DataSettings()).text
     assert (
         adopted.special_id("pad") is not None and adopted.special_id("start") == adopted.special_id("end") is not None
     )

@@ -21,7 +21,7 @@ from regard.errors import RegardError, WeightsError
 from regard.model import load
 from regard.runs.evaluate import evaluate
 from regard.tasks.base import LossWeights
-from regard.tasks.special_tokens import SPECIAL_TOKENS
+from regard.tasks.modality.text import HEAD_TOKENS
 from tiny import gradients, near, noisy
 from tiny_text_models import QUICK, SMALL, headed, language_loss, last_state, letters, train
 
@@ -32,12 +32,12 @@ SAMPLES = [
 
 
 def encode(model: Any, samples: Any) -> Any:
-    return model.task.encode(samples, model.tokenizer, model.config, 99)
+    return model.task.objective.encode(samples, model.tokenizer, model.config, 99)
 
 
 def test_each_choice_has_a_row_between_special_tokens() -> None:
     text, model = letters(), headed("choose")
-    start, delimiter, extract = (text.token_to_id(mark) for mark in SPECIAL_TOKENS)
+    start, delimiter, extract = (text.token_to_id(mark) for mark in HEAD_TOKENS)
     found = encode(model, SAMPLES)
     first, second = text.encode(["h a"])[0], text.encode(["bed", "c"])
     ways = [[start, *first, delimiter, *choice, extract] for choice in second]
@@ -62,10 +62,10 @@ def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
 def test_the_loss_equals_the_paper(terms: LossWeights, packed: bool) -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES)
-    plan = model.task.sampler(encoded, model.config, 128, 0, packed)
+    plan = model.task.objective.sampler(encoded, model.config, 128, 0, packed)
     assert isinstance(plan, PackedSampler) == packed
-    batch = model.task.collate(encoded, range(len(encoded)), model.config, plan.shape)
-    total, count = model.task.loss(model, batch, terms)
+    batch = model.task.objective.collate(encoded, range(len(encoded)), model.config, plan.shape)
+    total, count = model.task.objective.loss(model, batch, terms)
     assert int(count) == 3
     right = oracle(model, encoded, terms)
     near(total, right)
@@ -77,10 +77,10 @@ def test_the_loss_equals_the_paper(terms: LossWeights, packed: bool) -> None:
 def test_packed_micro_batches_have_one_shape() -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES * 8)
-    plan = model.task.sampler(encoded, model.config, 100, 0, True)
-    batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
+    plan = model.task.objective.sampler(encoded, model.config, 100, 0, True)
+    batches = [model.task.objective.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
-    whole = sum(model.task.loss(model, batch, LossWeights(0, 0.5))[0] for batch in batches)
+    whole = sum(model.task.objective.loss(model, batch, LossWeights(0, 0.5))[0] for batch in batches)
     near(whole, 8 * oracle(model, encode(model, SAMPLES), LossWeights(0, 0.5)), 1e-11)
 
 
@@ -93,7 +93,7 @@ def test_predictions_are_choices_with_their_probabilities() -> None:
     several = model.predict([json.dumps(asked), {"context": "abc", "choices": ["de", "f", "gag"]}])
     assert several[0].value == answer.value and np.allclose(several[0].score, answer.score, rtol=1e-12)
     assert len(several[1].score) == 3
-    chosen = model.task.rank(model, "h a", ["bed", "c"])
+    chosen = model.task.objective.rank(model, "h a", ["bed", "c"])
     assert chosen.value == answer.value and np.allclose(chosen.score, answer.score, rtol=1e-12)
     assert set(chosen.extra) >= {"prompt", "choices"}
 
@@ -211,13 +211,14 @@ def test_many_positions_are_reported_one_by_one(tmp_path: Path) -> None:
         ChoiceSample("abc", "", tuple(f"{'ab' * (number % 5)}c{'d' * number}" for number in range(26)), right)
         for right in (0, 3, 25)
     ]
-    encoded = model.task.encode(samples, model.tokenizer, model.config, 24)
-    scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
+    encoded = model.task.objective.encode(samples, model.tokenizer, model.config, 24)
+    scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert (
         "confusion_matrix" not in scores
         and "choice 25" in scores["per_class"]
         and "choice 25" in scores["most_confused"]
     )
     assert (
-        model.task.save_figures(tmp_path, samples, answers) == ["choices.png"] and (tmp_path / "choices.png").exists()
+        model.task.objective.save_figures(tmp_path, samples, answers) == ["choices.png"]
+        and (tmp_path / "choices.png").exists()
     )

@@ -27,9 +27,10 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
 from regard.runs.spec import load_initial_weights
 from regard.systems import gpt2
-from regard.tasks.base import LossWeights
-from regard.tasks.classify import Classify, confusion_matrix, confusion_scores
-from regard.tasks.special_tokens import SPECIAL_TOKENS, truncate_middle
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions, LossWeights
+from regard.tasks.classify import confusion_matrix, confusion_scores
+from regard.tasks.modality.text import HEAD_TOKENS, truncate_middle
 from regard.training.optimizer import lr_at
 from regard.training.settings import TrainSettings
 from tiny import gradients, near
@@ -48,13 +49,18 @@ PAIRS = [LabeledText("abc", "de", "good"), LabeledText("h", "gag", "so"), Labele
 def ids(said: str) -> list[int]:
     """Token ids of a string; S, D and E are the special tokens, the rest are letters."""
     text = letters()
-    marks = {name: text.token_to_id(mark) for name, mark in zip("SDE", SPECIAL_TOKENS, strict=True)}
+    marks = {name: text.token_to_id(mark) for name, mark in zip("SDE", HEAD_TOKENS, strict=True)}
     return [marks[letter] if letter in marks else text.encode([letter])[0][0] for letter in said]
 
 
 def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -> Any:
-    return model.task.encode(
-        samples, model.tokenizer, model.config, longest, DataSettings(pair_order=pair), model.spec.labels
+    return model.task.objective.encode(
+        samples,
+        model.tokenizer,
+        model.config,
+        longest,
+        DataSettings(pair_order=pair),
+        model.spec.options,
     )
 
 
@@ -86,12 +92,14 @@ def test_long_texts_lose_their_middle_and_never_a_special_token() -> None:
 
 
 def test_special_tokens_in_a_text_are_text() -> None:
-    text = Classify().add_special_tokens(
+    text = find_task("classify").modality.build_processor(
         TextTokenizer.train_lm_bpe(["_start_ is a word _classify_"], 300), gpt2.Config()
     )
-    start, end = (text.token_to_id(mark) for mark in (SPECIAL_TOKENS[0], SPECIAL_TOKENS[2]))
+    start, end = (text.token_to_id(mark) for mark in (HEAD_TOKENS[0], HEAD_TOKENS[2]))
     model = headed("classify", labels=LABELS)
-    found = Classify().encode([LabeledText("_start_ _classify_", "", "so")], text, model.config, 90, None, LABELS)
+    found = find_task("classify").objective.encode(
+        [LabeledText("_start_ _classify_", "", "so")], text, model.config, 90, None, HeadOptions(LABELS)
+    )
     row = found.fields["text"][0].tolist()
     assert (row[0], row[-1]) == (start, end) and row.count(start) == row.count(end) == 1
 
@@ -102,7 +110,7 @@ def test_an_unknown_label_is_named() -> None:
     with pytest.raises(DataError, match="line 3"):
         encode(model, strange)
     with pytest.raises(DataError, match="class"):
-        model.task.encode(SAMPLES, model.tokenizer, model.config, 99, None, ("good",))
+        model.task.objective.encode(SAMPLES, model.tokenizer, model.config, 99, None, HeadOptions(("good",)))
 
 
 # -- loss
@@ -127,10 +135,10 @@ def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
 def test_the_loss_equals_the_paper(pair: str, packed: bool) -> None:
     model, terms = headed("classify", labels=LABELS, pair=pair), LossWeights(0.1, 0.5)
     encoded = encode(model, PAIRS if pair else SAMPLES, pair or "ordered")
-    plan = model.task.sampler(encoded, model.config, 96, 0, packed)
+    plan = model.task.objective.sampler(encoded, model.config, 96, 0, packed)
     assert isinstance(plan, PackedSampler) == packed
-    batch = model.task.collate(encoded, range(len(encoded)), model.config, plan.shape)
-    total, count = model.task.loss(model, batch, terms)
+    batch = model.task.objective.collate(encoded, range(len(encoded)), model.config, plan.shape)
+    total, count = model.task.objective.loss(model, batch, terms)
     assert int(count) == len(encoded)
     right = oracle(model, encoded, terms)
     near(total, right)
@@ -143,8 +151,8 @@ def test_the_loss_equals_the_paper(pair: str, packed: bool) -> None:
 def test_without_the_auxiliary_loss_only_the_class_counts() -> None:
     model = headed("classify", labels=LABELS)
     encoded = encode(model, SAMPLES)
-    batch = model.task.collate(encoded, range(4), model.config)
-    near(model.task.loss(model, batch)[0], oracle(model, encoded, LossWeights()))
+    batch = model.task.objective.collate(encoded, range(4), model.config)
+    near(model.task.objective.loss(model, batch)[0], oracle(model, encoded, LossWeights()))
 
 
 def test_padding_and_neighbors_change_no_prediction() -> None:
@@ -202,7 +210,7 @@ def test_published_classifiers_are_read_and_written(system: str, tmp_path: Path)
     theirs = published(transformers, system)
     theirs.save_pretrained(tmp_path / "theirs")
     model = load(tmp_path / "theirs")
-    assert model.task.name == "classify" and model.spec.labels == ("no", "yes", "perhaps") and not model.notes
+    assert model.task.name == "classify" and model.spec.options.labels == ("no", "yes", "perhaps") and not model.notes
     x = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 22, 22], [1, 2, 22, 22, 22]])
     lengths = torch.tensor([5, 3, 2])
     logits, right = model.logits(x, mask=lengths), theirs(x).logits
@@ -252,7 +260,7 @@ def test_classes_without_names_get_default_names(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config.pop("id2label"), config.pop("label2id", None)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load(tmp_path).spec.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert load(tmp_path).spec.options.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
 def test_a_classifier_loaded_for_another_task_drops_its_head_and_reports_it(tmp_path: Path) -> None:
@@ -283,7 +291,7 @@ def test_both_orders_are_not_supported_in_hugging_face_format(tmp_path: Path) ->
     model.save(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "regard"
     again = load(tmp_path / "run")
-    assert again.spec.head_options == "symmetric" and alike(again, model, ("abc", "d"))
+    assert again.spec.options.pair_order == "symmetric" and alike(again, model, ("abc", "d"))
     assert load(tmp_path / "run", task="lm").notes == ["Not used: head.classes.weight (of another task)."]
 
 
@@ -379,11 +387,11 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
     for name, tensor in theirs.items():
         assert torch.equal(ours[name][: len(tensor)], tensor), name
     assert len(ours["tokens.table.weight"]) == rows_before + 3 and torch.equal(ours["tokens.table.weight"][-3:], made)
-    assert after.tokenizer.token_to_id(SPECIAL_TOKENS[0]) == rows_before
+    assert after.tokenizer.token_to_id(HEAD_TOKENS[0]) == rows_before
     assert load_initial_weights(fresh, place / "run", {}) == [] and torch.equal(
         fresh.head.classes.weight, after.head.classes.weight
     )
-    named = regard.model.assemble(replace(after.spec, labels=("good", "bad")), after.tokenizer)
+    named = regard.model.assemble(replace(after.spec, options=HeadOptions(("good", "bad"))), after.tokenizer)
     assert load_initial_weights(named, place / "run", {}) == [
         f"Not used: the head of {place / 'run'} for other classes (bad, good).",
         "Newly initialized: new head for 2 classes (32 parameters).",
@@ -410,7 +418,9 @@ def test_pairs_are_trained_in_both_formats_from_scratch(tmp_path: Path) -> None:
     said = train("classify", path, tmp_path / "run", *settings, model="gpt2-mini")
     assert "new tokens" not in said
     model = load(tmp_path / "run")
-    assert model.spec.head_options == "symmetric" and facts(tmp_path / "run")["head_options"] == "symmetric"
+    assert model.spec.options.pair_order == "symmetric" and facts(tmp_path / "run")["head_options"] == {
+        "pair_order": "symmetric"
+    }
     assert model.predict("fine\tpoor").value in ("same", "other")
     near(*(torch.tensor(model.predict(pair).score) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
     scores = evaluate(tmp_path / "run").scores
@@ -441,10 +451,10 @@ def test_long_texts_are_counted_and_cut_in_training(place: Path, tmp_path: Path)
 def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    text = Classify().add_special_tokens(
+    text = find_task("classify").modality.build_processor(
         TextTokenizer.train_lm_bpe(["a wonderful evening, a dull one"] * 5, 280), gpt2.Config()
     )
-    Classify().export_tokenizer(text, gpt2.Config()).save(tmp_path / "tokenizer.json")
+    find_task("classify").modality.save_processor(text, gpt2.Config(), tmp_path, export=True)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     start, delimiter, extract = (text.token_to_id(mark) for mark in ("_start_", "_delimiter_", "_classify_"))
     one, other = text.encode(["a dull evening", "wonderful"])
@@ -508,8 +518,10 @@ def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
     labels = tuple(f"c{number:02}" for number in range(30))
     model = headed("classify", labels=labels)
     samples = [LabeledText("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
-    encoded = model.task.encode(samples, model.tokenizer, model.config, 24, labels=labels)
-    scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
+    encoded = model.task.objective.encode(
+        samples, model.tokenizer, model.config, 24, options=HeadOptions(tuple(labels))
+    )
+    scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert "confusion_matrix" not in scores and scores["most_confused"].splitlines()[0].split()[1::2] == [
         "true",
         "predicted",
@@ -521,7 +533,8 @@ def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
     wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
     assert sum(int(line.split()[5]) for line in scores["most_confused"].splitlines()[2:]) == min(wrong, 12)
     assert (
-        model.task.save_figures(tmp_path, samples, answers) == ["classes.png"] and (tmp_path / "classes.png").exists()
+        model.task.objective.save_figures(tmp_path, samples, answers) == ["classes.png"]
+        and (tmp_path / "classes.png").exists()
     )
-    few = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None, max_samples=5)[0]
+    few = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None, max_samples=5)[0]
     assert "per_class" not in few and "most_confused" not in few

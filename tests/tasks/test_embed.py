@@ -18,7 +18,6 @@ import regard
 from conftest import stopped_in
 from encoders import encoder
 from regard.data.batching.samplers import PackedSampler
-from regard.data.settings import DataSettings
 from regard.data.text.samples import Pair
 from regard.errors import SettingError
 from regard.model import Model
@@ -27,9 +26,9 @@ from regard.runs.folder import RunFolder
 from regard.runs.spec import DataSources, resume_spec
 from regard.runs.spec import TrainRequest as Order
 from regard.systems import SYSTEMS
-from regard.tasks import TEXT_TASKS
-from regard.tasks.base import LossWeights
-from regard.tasks.embed import SCALE, Embed
+from regard.tasks import find_task
+from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
+from regard.tasks.embed import SCALE, Embed, _encode_texts
 from regard.tasks.pooling import Pooling, pooling_files
 from regard.types import Batch
 from tiny import gradients, near, noise, noisy
@@ -60,7 +59,7 @@ def model(published: Path) -> Model:
 
 def with_pooling(model: Model, pooling: Pooling) -> Model:
     """The same weights with another pooling."""
-    other = Model(model.body, replace(model.spec, task=Embed(pooling)), model.tokenizer)
+    other = Model(model.body, replace(model.spec, options=HeadOptions(pooling=pooling)), model.tokenizer)
     return other.eval()
 
 
@@ -117,8 +116,13 @@ def test_long_texts_are_truncated_at_their_end_and_reported(model: Model, publis
     brief = with_pooling(model, Pooling(max_length=7))
     right = said_by_others(published, [long], longest=7)
     near(values([brief.predict(long)]), right / right.norm())
-    encoded = brief.task.encode(
-        [Pair(short, long, "", 1), Pair(short, short, "", 2)], brief.tokenizer, brief.config, 99
+    encoded = brief.task.objective.encode(
+        [Pair(short, long, "", 1), Pair(short, short, "", 2)],
+        brief.tokenizer,
+        brief.config,
+        99,
+        None,
+        brief.spec.options,
     )
     assert list(map(len, encoded.fields["second"])) == [7, 4] and [s.line for s in encoded.too_long] == [1]
 
@@ -128,10 +132,12 @@ def test_texts_are_lowercased_if_the_checkpoint_requires_it(published: Path) -> 
     text = regard.processors.tokenizer.tokenizer.TextTokenizer.load(folder)
     config = regard.load(published).config
     rows = [
-        Embed(Pooling(lowercase=lower))._encode_texts(["The CAT"], text, config, 99)[0][0].tolist()
+        _encode_texts(
+            ["The CAT"], config, EncodingContext(text, options=HeadOptions(pooling=Pooling(lowercase=lower)))
+        )[0][0].tolist()
         for lower in (True, False)
     ]
-    assert rows[0] == Embed()._encode_texts(["the cat"], text, config, 99)[0][0].tolist() != rows[1]
+    assert rows[0] == _encode_texts(["the cat"], config, EncodingContext(text))[0][0].tolist() != rows[1]
 
 
 def test_other_libraries_read_saved_models(model: Model, tmp_path: Path) -> None:
@@ -151,7 +157,7 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(value))
     model = regard.load(folder)
-    assert isinstance(model.task, Embed) and model.task.pooling == pooling
+    assert isinstance(model.objective, Embed) and model.spec.options.pooling == pooling
     right = said_by_others(folder, ASKED, pooling.mode, pooling.max_length or 40)
     near(values(model.predict(ASKED)), right / right.norm(dim=1, keepdim=True) if pooling.normalize else right)
     data = tmp_path / "pairs.tsv"
@@ -160,11 +166,15 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
     with stopped_in(3):
         train("embed", data, tmp_path / "run", *steps, model=str(folder))
     assert RunFolder(tmp_path / "run").exists()
-    order = resume_spec(Order(TEXT_TASKS["embed"], None, DataSources(()), {}), RunFolder(tmp_path / "run"))
-    assert order.identity.task.pooling == pooling  # type: ignore[attr-defined]
+    order = resume_spec(Order(find_task("embed", "text"), None, DataSources(()), {}), RunFolder(tmp_path / "run"))
+    assert order.identity.options.pooling == pooling
     train("embed", "", tmp_path / "run", resume=True)
     run = regard.load(tmp_path / "run")
-    assert isinstance(run.task, Embed) and run.task.pooling == pooling and regard.load(run.spec.source, task="classify")
+    assert (
+        isinstance(run.objective, Embed)
+        and run.spec.options.pooling == pooling
+        and regard.load(run.spec.source, task="classify")
+    )
 
 
 # -- training
@@ -199,16 +209,16 @@ def oracle(model: Model, pairs: list[Pair]) -> Tensor:
 
 
 def encode(model: Model, pairs: list[Pair]) -> Any:
-    return model.task.encode(pairs, model.tokenizer, model.config, 99)
+    return model.task.objective.encode(pairs, model.tokenizer, model.config, 99)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_loss_has_both_directions_and_equal_texts_are_not_negatives(model: Model, packed: bool) -> None:
     encoded = encode(model, PAIRS)
-    plan = model.task.sampler(encoded, model.config, 256, 0, packed)
+    plan = model.task.objective.sampler(encoded, model.config, 256, 0, packed)
     assert isinstance(plan, PackedSampler) == packed
-    batch = model.task.collate(encoded, range(len(PAIRS)), model.config, plan.shape)
-    total, count = model.task.loss(model, batch)
+    batch = model.task.objective.collate(encoded, range(len(PAIRS)), model.config, plan.shape)
+    total, count = model.task.objective.loss(model, batch)
     right = oracle(model, PAIRS)
     assert int(count) == len(PAIRS)
     near(total, right)
@@ -230,60 +240,66 @@ def test_every_encoder_is_supported_and_packed_rows_have_equal_gradients(system:
     assert vector.shape == (1, model.config.width) and float(vector.norm()) == pytest.approx(1, abs=1e-12)
     encoded = encode(model, PAIRS)
     batches = [
-        model.task.collate(
-            encoded, range(len(PAIRS)), model.config, model.task.sampler(encoded, model.config, 256, 0, packed).shape
+        model.task.objective.collate(
+            encoded,
+            range(len(PAIRS)),
+            model.config,
+            model.task.objective.sampler(encoded, model.config, 256, 0, packed).shape,
         )
         for packed in (False, True)
     ]
-    padded, packed = (model.task.loss(model, batch)[0] for batch in batches)
+    padded, packed = (model.task.objective.loss(model, batch)[0] for batch in batches)
     near(packed, padded)
     near(vector, values(model.predict(["the cat sat", "on the mat, and the cat's"]))[:1])
 
 
 def test_packed_micro_batches_have_one_shape(model: Model) -> None:
     encoded = encode(model, PAIRS * 8)
-    plan = model.task.sampler(encoded, model.config, 100, 0, True)
-    batches = [model.task.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
+    plan = model.task.objective.sampler(encoded, model.config, 100, 0, True)
+    batches = [model.task.objective.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
     assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
 
 
 def test_lengths_of_vectors_are_not_trained_wherever_they_are_normalized(model: Model) -> None:
-    batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    near(Embed(Pooling(normalize=False)).loss(model, batch)[0], Embed().loss(model, batch)[0])
+    batch = model.task.objective.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    bare = with_pooling(model, Pooling(normalize=False))
+    near(model.objective.loss(bare, batch)[0], model.objective.loss(model, batch)[0])
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_pair_that_is_longer_than_a_micro_batch_is_a_micro_batch(model: Model, packed: bool) -> None:
-    plan = model.task.sampler(encode(model, PAIRS), model.config, 4, 0, packed)
+    plan = model.task.objective.sampler(encode(model, PAIRS), model.config, 4, 0, packed)
     assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == list(range(len(PAIRS)))
 
 
 def test_token_caches_depend_on_length_and_case() -> None:
     kinds = [Pooling(), Pooling(max_length=7), Pooling(lowercase=True), Pooling("max")]
-    assert len({Embed(kind).encoding_key(DataSettings()) for kind in kinds}) == 3  # the pooling does not change tokens
+    assert len({HeadOptions(pooling=kind).encoding_key for kind in kinds}) == 3  # the pooling does not change tokens
 
 
 def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
-    total, count = model.task.loss(model, model.task.collate(encode(model, PAIRS[:1]), [0], model.config))
+    total, count = model.task.objective.loss(
+        model, model.task.objective.collate(encode(model, PAIRS[:1]), [0], model.config)
+    )
     assert float(total.detach()) == pytest.approx(0, abs=1e-12) and int(count) == 1
 
 
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """In 16 bits, 20 times a cosine would have an error of 0.1."""
-    batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    batch = model.task.objective.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
     monkeypatch.setattr(
         model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float())
     )
     monkeypatch.setattr(model.body, "has_pooler", False)
-    right = model.task.loss(model, batch)[0]
+    right = model.task.objective.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):
-        assert float(model.task.loss(model, batch)[0]) == pytest.approx(float(right), rel=1e-6)
+        assert float(model.task.objective.loss(model, batch)[0]) == pytest.approx(float(right), rel=1e-6)
 
 
 def test_settings_without_a_meaning_are_refused(model: Model) -> None:
-    batch = model.task.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    batch = model.task.objective.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
     with pytest.raises(SettingError, match=r"train\.label_smoothing"):
-        model.task.loss(model, batch, LossWeights(smoothing=0.1))
+        model.task.objective.loss(model, batch, LossWeights(smoothing=0.1))
 
 
 # -- runs

@@ -24,10 +24,9 @@ from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
 from regard.systems import SYSTEMS, imagegpt
-from regard.tasks import IMAGE_TASKS, find_task
+from regard.tasks import find_task
 from regard.tasks.base import Encoded, LossSum
-from regard.tasks.file_task import reservoir_sample
-from regard.tasks.image_generation import ImageGeneration, draw_completions, shift_right
+from regard.tasks.draw import draw_completions, shift_right
 from regard.tasks.linear_probe import (
     LayerFeatures,
     extract_features,
@@ -36,13 +35,14 @@ from regard.tasks.linear_probe import (
     probe,
     probe_layers,
 )
+from regard.tasks.modality.base import reservoir_sample
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import near, noise, noisy
 
 TINY = imagegpt.Config(image_size=8, num_colors=3, width=32, depth=2, heads=2, ffn_dim=64)
 THREE = np.array([[10, 10, 10], [200, 30, 30], [240, 240, 240]], dtype=np.uint8)
-TASK = ImageGeneration()
+TASK = find_task("draw")
 
 
 def striped(count: int, seed: int) -> list[Any]:
@@ -62,10 +62,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoded(folder: Path) -> tuple[Encoded, Palette, Any]:
-    samples = [sample for sample in TASK.iter_samples([str(folder)]) if isinstance(sample, ImageSample)]
-    palette = TASK.fit_processor(iter(samples), replace(TINY, num_colors=16), DataSettings())
-    config = TASK.fit_config(replace(TINY, num_colors=16), palette)
-    return TASK.encode(samples, palette, config, 10**9), palette, config
+    samples = [sample for sample in TASK.reader.samples([str(folder)]) if isinstance(sample, ImageSample)]
+    palette = TASK.modality.fit_processor(iter(samples), replace(TINY, num_colors=16), DataSettings())
+    config = TASK.modality.fit_config(replace(TINY, num_colors=16), palette)
+    return TASK.objective.encode(samples, palette, config, 10**9), palette, config
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,15 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
     rows, palette, config = encoded
     torch.manual_seed(0)
     model = assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK, DecodeSettings(do_sample=True)), palette)
-    plan = TASK.sampler(rows, config, TASK.batch_budget(TrainSettings(batch_size=32)), 0, packed=True)
+    plan = TASK.objective.sampler(
+        rows, config, TASK.modality.batch_budget(TrainSettings(batch_size=32)), 0, packed=True
+    )
     assert plan.static_shape and plan.shape is None
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
     losses = []
     for number in range(100):
-        batch = TASK.collate(rows, plan.micro_batch(number)[1], config, plan.shape)
-        total, count = TASK.loss(model, batch)
+        batch = TASK.objective.collate(rows, plan.micro_batch(number)[1], config, plan.shape)
+        total, count = TASK.objective.loss(model, batch)
         optimiser.param_groups[0]["lr"] = 1e-2 * min(1.0, number / 20) * (1 - number / 101)
         optimiser.zero_grad()
         (total / count).backward()
@@ -94,21 +96,21 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
 
 
 def test_the_task_is_listed_for_bodies_that_read_images() -> None:
-    assert find_task("draw", "image") is IMAGE_TASKS["draw"] and find_task("draw").name == "draw"
-    assert "draw" in SYSTEMS["imagegpt"].tasks and SYSTEMS["imagegpt"].modality == TASK.modality == "image"
+    assert find_task("draw", "image") is find_task("draw", "image") and find_task("draw").name == "draw"
+    assert "draw" in SYSTEMS["imagegpt"].tasks and SYSTEMS["imagegpt"].modality == TASK.input == "image"
 
 
 def test_a_palette_is_fitted_and_the_model_has_its_colors(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
-    assert len(palette) == config.num_colors == 3 and palette.side == 8 and TASK.row_encoding(palette)[0] == 3
-    assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colors" in TASK.describe_processor(palette)
-    assert TASK.default_processor(config, DataSettings()) is None and len(rows) == 96 and not rows.too_long
+    assert len(palette) == config.num_colors == 3 and palette.side == 8 and TASK.modality.row_encoding(palette)[0] == 3
+    assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colors" in TASK.modality.describe_processor(palette)
+    assert TASK.modality.default_processor(config, DataSettings()) is None and len(rows) == 96 and not rows.too_long
 
 
 def test_rows_are_the_images_and_are_not_shifted_twice(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, palette, config = encoded
-    batch = TASK.collate(rows, [5, 0], config)
-    assert torch.equal(TASK.collate(rows, np.array([[5, 77], [0, 78]]), config).inputs, batch.inputs)
+    batch = TASK.objective.collate(rows, [5, 0], config)
+    assert torch.equal(TASK.objective.collate(rows, np.array([[5, 77], [0, 78]]), config).inputs, batch.inputs)
     assert batch.labels is not None and batch.inputs.shape == (2, 64) and bool((batch.inputs[:, 0] == 3).all())
     assert torch.equal(batch.inputs[:, 1:], batch.labels[:, :-1])
     assert np.array_equal(palette.decode(batch.labels[0].numpy()), np.asarray(Image.open(rows.samples[5].source)))
@@ -117,8 +119,8 @@ def test_rows_are_the_images_and_are_not_shifted_twice(encoded: tuple[Encoded, P
 def test_every_sample_is_measured_once(encoded: tuple[Encoded, Palette, Any]) -> None:
     rows, _, config = encoded
     for tokens in (1, 7 * 64, 10**6):
-        found = torch.cat([batch.labels for batch in TASK.eval_batches(rows, config, tokens)])  # type: ignore[misc]
-        assert torch.equal(found, TASK.collate(rows, range(96), config).labels)
+        found = torch.cat([batch.labels for batch in TASK.objective.eval_batches(rows, config, tokens)])  # type: ignore[misc]
+        assert torch.equal(found, TASK.objective.collate(rows, range(96), config).labels)
 
 
 def test_few_samples_are_chosen_evenly() -> None:
@@ -196,19 +198,24 @@ def test_a_generated_image_depends_on_its_seed_and_not_on_its_neighbors(learnt: 
 def test_the_score_is_bits_of_a_pixel(learnt: tuple[Model, list[float]], encoded: Any, tmp_path: Path) -> None:
     model, rows = learnt[0], encoded[0]
     sums = LossSum(64 * math.log(2), 128)
-    quick = TASK.fast_decode(DecodeSettings(do_sample=True, num_return_sequences=3))
-    scores, answers = TASK.evaluate(model, rows, quick, DataSettings(), sums, max_samples=10)
-    assert scores == {"bits_per_pixel": 0.5} and TASK.metric in scores and TASK.lower_is_better and len(answers) == 8
-    assert "0.5" in TASK.format_scores(scores) and all("whole" not in answer.extra for answer in answers)
-    scores, answers = TASK.evaluate(
+    quick = replace(DecodeSettings(do_sample=True, num_return_sequences=3), **TASK.objective.validation_decode)
+    scores, answers = TASK.objective.evaluate(model, rows, quick, DataSettings(), sums, max_samples=10)
+    assert (
+        scores == {"bits_per_pixel": 0.5}
+        and TASK.objective.metrics[0] in scores
+        and TASK.objective.lower_is_better
+        and len(answers) == 8
+    )
+    assert "0.5" in TASK.objective.format_scores(scores) and all("whole" not in answer.extra for answer in answers)
+    scores, answers = TASK.objective.evaluate(
         model, rows, DecodeSettings(do_sample=True, num_return_sequences=2), DataSettings(), sums
     )
-    names = TASK.save_figures(tmp_path, rows.samples, answers)
+    names = TASK.objective.save_figures(tmp_path, rows.samples, answers)
     assert names == ["completions.png", "drawn.png"]
     for name in names:
         assert np.asarray(Image.open(tmp_path / name).convert("RGB")).std() > 10
-    assert TASK.save_figures(tmp_path, [], []) == []
-    row = TASK.example_row(rows.samples[0], answers[0])
+    assert TASK.objective.save_figures(tmp_path, [], []) == []
+    row = TASK.objective.example_row(rows.samples[0], answers[0])
     assert row["image"].endswith(".png") and float(row["bits_per_pixel"]) >= 0
 
 
@@ -239,7 +246,7 @@ def test_unsupported_requests_are_refused(learnt: Any) -> None:
     with pytest.raises(RegardError):
         model.predict(np.zeros((4, 4)))
     with pytest.raises(RegardError, match="palette"):
-        TASK.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
+        TASK.objective.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
 
 
 # -- linear probes

@@ -23,10 +23,12 @@ from regard.errors import DataError, SettingError
 from regard.processors.image import ImageProcessor
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
-from regard.tasks import dense_prediction, depth, find_task, segment
-from regard.tasks.base import LossSum
-from regard.tasks.file_task import decode_source, encode_source
-from regard.tasks.image_task import ImageTask, load_image
+from regard.tasks import dense, find_task, segment
+from regard.tasks.base import HeadOptions, LossSum
+from regard.tasks.depth import MAPS as DEPTH_MAPS
+from regard.tasks.depth import METERS_LABEL
+from regard.tasks.modality.base import decode_source, encode_source
+from regard.tasks.modality.image import load_image, stack_images
 from regard.types import Prediction
 from tiny_vision_models import fresh
 
@@ -68,7 +70,7 @@ def test_ambiguous_gray_values_are_refused_from_pillow_too() -> None:
 
 def test_bytes_of_a_table_take_two_bytes_each_and_come_back() -> None:
     for sample in (ImageSample("", content=bytes(range(256))), ImageSample("/a/ü.png")):
-        row = encode_source(sample)
+        row = encode_source(sample.source, sample.content)
         assert row.dtype == np.uint16 and decode_source(row) == (sample.content or sample.source)
 
 
@@ -77,12 +79,11 @@ def test_evaluation_and_prediction_decode_images_equally(tmp_path: Path) -> None
     path.parent.mkdir()
     path.write_bytes(file_of(Image.fromarray(noise((600, 800, 3))), "JPEG", quality=90))
     task = find_task("classify", "image")
-    assert isinstance(task, ImageTask)
     config = SYSTEMS["vit"].presets["vit-tiny"].config
     pixels = ImageProcessor((32, 32), "shortest", 36, crop=True, resample=3)
-    encoded = task.encode([ImageSample(str(path), "a")], pixels, config, 0, None, ("a", "b"))
-    scored = task.collate(encoded, np.arange(1), config).inputs
-    assert torch.equal(scored, task.open_inputs([str(path)], pixels))
+    encoded = task.objective.encode([ImageSample(str(path), "a")], pixels, config, 0, None, HeadOptions(("a", "b")))
+    scored = task.objective.collate(encoded, np.arange(1), config).inputs
+    assert torch.equal(scored, stack_images([pixels.prepare(load_image(str(path)))]))
 
 
 @pytest.mark.parametrize("task", ["segment", "depth"])
@@ -93,10 +94,10 @@ def test_maps_are_never_mixed(task: str) -> None:
             for name in system.presets:
                 order = new_spec(TrainRequest(find_task(task, "image"), name, DataSources(("x",)), {}))
                 assert order.settings.data.mixup == 0, name
-                order.identity.task.check_settings(order.identity.config, 1, order.settings.data)
+                order.identity.task.objective.check_settings(order.identity.config, 1, order.settings.data)
     order = new_spec(TrainRequest(find_task(task, "image"), "swin-mini", DataSources(("x",)), {"data": {"mixup": 0.5}}))
     with pytest.raises(SettingError, match=r"data\.mixup"):
-        order.identity.task.check_settings(order.identity.config, 1, order.settings.data)
+        order.identity.task.objective.check_settings(order.identity.config, 1, order.settings.data)
 
 
 # -- masks and depth maps
@@ -133,10 +134,10 @@ def test_images_with_kept_aspect_ratio_are_predicted_scored_and_trained_on(
     model = regard.load(tmp_path / "run")
     names = [f"{data}/images/{number}.png" for number in range(4)]
     key = "mask" if task == "segment" else "depth"
-    found = [answer.extra[key] for answer in model.task.predict(model, names, model.spec.decode)]
+    found = [answer.extra[key] for answer in model.task.objective.predict(model, names, model.spec.decode)]
     assert [one.shape for one in found] == [(64, 40), (40, 64)] * 2
     for name, one in zip(names, found, strict=True):
-        (alone,) = model.task.predict(model, [name], model.spec.decode)
+        (alone,) = model.task.objective.predict(model, [name], model.spec.decode)
         assert np.array_equal(alone.extra[key], one)
     scores = regard.evaluate(tmp_path / "run").scores
     if task == "depth":  # other data settings than in training
@@ -163,14 +164,14 @@ def test_a_downscaled_image_is_reported_and_its_map_has_full_size(
     key = "mask" if task == "segment" else "depth"
     assert large.extra[key].shape == (120, 200) and large.extra["image"].shape == (60, 100, 3)
     assert small.extra[key].shape == small.extra["image"].shape[:2] == (60, 80)
-    left = model.task.write_files("large", large, tmp_path / "out")
+    left = model.task.objective.write_files("large", large, tmp_path / "out")
     if task == "segment":
         with Image.open(left["mask"]) as written:
             assert written.size == (200, 120)
     else:
         assert np.load(left["array"]).shape == (120, 200)
     assert Path(left["image"]).exists()
-    monkeypatch.setattr(dense_prediction, "free_memory", lambda: 16 * 120 * 200 - 1)
+    monkeypatch.setattr(dense, "free_memory", lambda: 16 * 120 * 200 - 1)
     assert model.predict(str(tmp_path / "small.jpg")).extra[key].shape == (60, 80)
     with pytest.raises(DataError, match="120"):
         model.predict(str(tmp_path / "large.jpg"))
@@ -179,16 +180,15 @@ def test_a_downscaled_image_is_reported_and_its_map_has_full_size(
 def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size(tmp_path: Path) -> None:
     """The data check reports the smaller size."""
     data = scenes(tmp_path / "data", "depth", 3)
-    model = fresh("dpt", "depth", (depth.METERS_LABEL,))
+    model = fresh("dpt", "depth", (METERS_LABEL,))
     task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
-    assert isinstance(task, depth.Depth)
     np.save(samples[1].depth, np.ones((20, 32), np.float32))
-    encoded = task.encode(samples, model.processor, model.config, 0, None, model.spec.labels)
-    found = [(said.shape, right.shape) for _, said, right in task.iter_predictions_and_targets(model, encoded, 3)]
+    encoded = task.objective.encode(samples, model.processor, model.config, 0, None, model.spec.options)
+    found = [(said.shape, right.shape) for _, said, right in DEPTH_MAPS.predict_encoded(model, encoded, 3)]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].depth, np.ones((32, 32), np.float32))
     with pytest.raises(DataError, match=r"1\.npy"):
-        list(task.iter_predictions_and_targets(model, encoded, 3))
+        list(DEPTH_MAPS.predict_encoded(model, encoded, 3))
 
 
 @pytest.mark.parametrize(
@@ -215,26 +215,25 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
 ) -> None:
     """Clipping predictions at the maximum depth of the same image would leak the reference."""
     task = find_task("depth", "image")
-    assert isinstance(task, depth.Depth)
     near, far = np.linspace(1, 2, 2000).reshape(40, 50), np.linspace(3, 9, 2000).reshape(40, 50)
     for name, values in (("near", near), ("far", far)):
         np.save(tmp_path / f"{name}.npy", values)
     files = [ImageSample("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
     reader, config = ImageProcessor((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
-    encoded = task.encode(files, reader, config, 0, None)
+    encoded = task.objective.encode(files, reader, config, 0, None)
     said = 1 / near
     said[3, 4] = -1.0  # negative inverse depth: farther than any reference
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
-    monkeypatch.setattr(depth.Depth, "iter_predictions_and_targets", lambda *asked: iter(both))
-    model = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=())))
-    scores, answers = task.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
+    monkeypatch.setattr(dense.TargetMaps, "predict_encoded", lambda *asked: iter(both))
+    model = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions())))
+    scores, answers = task.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     metres = answers[0].extra["meters"]
     assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
     assert np.allclose(answers[1].extra["meters"], far)
     expected = (np.abs(metres - near) / near).mean() / 2
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
-    metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(labels=(depth.METERS_LABEL,))))
-    _, answers = task.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
+    metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions((METERS_LABEL,)))))
+    _, answers = task.objective.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     assert np.array_equal(answers[0].extra["meters"], said), "meters are not rescaled"
 
 
@@ -245,13 +244,12 @@ def test_images_normalized_by_a_palette_are_writable() -> None:
 
 
 def test_classes_of_a_large_image_are_predicted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, said = find_task("segment", "image"), torch.randn(5, 7, 9)
-    assert isinstance(task, segment.Segment)
+    said = torch.randn(5, 7, 9)
     for size in ((50, 31), (3, 4), (7, 9)):
         whole = F.interpolate(said[None], size, mode="bilinear", align_corners=False)[0].argmax(0)
         for room in (2**25, 5 * size[1] * 2, 1):
             monkeypatch.setattr(segment, "MAX_LOGITS", room)
-            assert np.array_equal(task.resize_map(said, size), whole.numpy())
+            assert np.array_equal(segment._resize_classes(said, size), whole.numpy())
 
 
 def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> None:
@@ -259,42 +257,44 @@ def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> N
     (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
     task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
     sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
-    task.encode([sample], ImageProcessor((32, 32)), config, 0, None, ("tram", "road", "sky"))
+    task.objective.encode([sample], ImageProcessor((32, 32)), config, 0, None, HeadOptions(("tram", "road", "sky")))
     with pytest.raises(DataError, match="'tram'"):
-        task.encode([sample], ImageProcessor((32, 32)), config, 0, None, ("road", "sky"))
+        task.objective.encode([sample], ImageProcessor((32, 32)), config, 0, None, HeadOptions(("road", "sky")))
 
 
 @pytest.mark.parametrize(
     ("labels", "told", "wanted"),
     [
-        (("road", "sky"), "", [0, 1]),
-        (("road", "sky"), "7,3", [7, 3]),
-        (("0", "255"), "", [0, 255]),
-        (("7", "3000"), "", [7, 3000]),
+        (("road", "sky"), (), [0, 1]),
+        (("road", "sky"), (7, 3), [7, 3]),
+        (("0", "255"), (), [0, 255]),
+        (("7", "3000"), (), [7, 3000]),
     ],
 )
-def test_masks_are_written_in_the_ids_of_training(labels: Any, told: str, wanted: list[int], tmp_path: Path) -> None:
+def test_masks_are_written_in_the_ids_of_training(
+    labels: Any, told: tuple[int, ...], wanted: list[int], tmp_path: Path
+) -> None:
     mask = np.array([[0, 1, 1], [1, 0, 0]], np.uint8)
-    numbers = segment.class_pixel_values(labels, told)
+    numbers = segment.class_values(HeadOptions(labels, class_ids=told))
     answer = Prediction(
         {}, (), (), {"mask": mask, "image": noise((2, 3, 3)), "labels": labels, "class_values": numbers}
     )
-    left = find_task("segment", "image").write_files("a", answer, tmp_path)
+    left = find_task("segment", "image").objective.write_files("a", answer, tmp_path)
     assert np.array_equal(read_mask(left["mask"]), np.array(wanted)[mask])
 
 
 def test_a_model_remembers_which_numbers_its_classes_have_in_masks(tmp_path: Path) -> None:
     folder = scenes(tmp_path, "segment", 1)
-    task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
-    sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
-    for number, (text, told) in enumerate((("0 road\n1 sky\n", ""), ("1 road\n3 sky\n", "1,3"))):
+    for number, (text, told) in enumerate((("0 road\n1 sky\n", ()), ("1 road\n3 sky\n", (1, 3)))):
         there = folder / f"masks-{number}"
         there.mkdir()
         (there / "classes.txt").write_text(text, encoding="utf-8")
         (there / "0.png").write_bytes((folder / "masks/0.png").read_bytes())
         sample = ImageSample(str(folder / "images/0.png"), mask=str(there / "0.png"))
-        encoded = task.encode([sample], ImageProcessor((32, 32)), config, 0, None, ("road", "sky"))
-        assert task.head_options([sample], DataSettings(), encoded) == told
+        options = find_task("segment", "image").objective.options.fit(
+            ("road", "sky"), [sample], DataSettings(), HeadOptions()
+        )
+        assert options.class_ids == told
 
 
 # -- memory

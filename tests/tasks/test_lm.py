@@ -69,7 +69,7 @@ def passages(*texts: str) -> list[Passage]:
 
 
 def encode(model: regard.Model, *texts: str, data: DataSettings | None = None) -> Any:
-    return TASK.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
+    return TASK.objective.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
 
 
 def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> None:
@@ -97,7 +97,7 @@ def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> No
     found = files.scan()
     text, end = model.require_tokenizer(), model.config.eos_id
     for samples in (list(files.samples(found, "read")), found.held):
-        encoded = TASK.encode(samples, text, model.config, 10**9)
+        encoded = TASK.objective.encode(samples, text, model.config, 10**9)
         values, ends, cut = encoded.fields["text"].values.tolist(), 0, 0
         for first, last in document_spans(encoded).tolist():
             words = text.decode([[i for i in values[first : last + 1] if i != end]])[0]
@@ -151,20 +151,20 @@ def test_with_a_stride_every_token_is_predicted_once_with_the_longest_context(st
 def test_a_stride_beyond_the_context_is_refused() -> None:
     model = model_of(length=8)
     with pytest.raises(SettingError, match=r"data\.stride"):
-        list(TASK.eval_batches(encode(model, "abc"), model.config, 64, DataSettings(stride=9)))
+        list(TASK.objective.eval_batches(encode(model, "abc"), model.config, 64, DataSettings(stride=9)))
 
 
 def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -> None:
     model = model_of(length=8)
     texts = ["abc", "defghijabcd efg\n" * 9, "|hi", "j" * 40 + "ab" * 99]
     encoded = encode(model, *texts)
-    plan = TASK.sampler(encoded, model.config, 8, 1, False)
+    plan = TASK.objective.sampler(encoded, model.config, 8, 1, False)
     assert plan.static_shape and plan.shape is None
     values, spans, places = encoded.fields["text"].values, document_spans(encoded).tolist(), []
     for grain in plan.epoch(0):
-        batch = TASK.collate(encoded, grain, model.config)
+        batch = TASK.objective.collate(encoded, grain, model.config)
         assert batch.labels is not None and batch.inputs.shape == batch.labels.shape == (1, 8)
-        part, count = TASK.loss(model, batch)
+        part, count = TASK.objective.loss(model, batch)
         first, last, said, _ = grain[0].tolist()
         start, stop = next((a, b) for a, b in spans if a <= first and last <= b)
         assert first == max(start, last - 8) and stop >= last
@@ -179,10 +179,12 @@ def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -
 def test_micro_batches_of_short_documents_equal_each_document_alone(packed: bool) -> None:
     model = model_of(length=8)
     encoded = encode(model, "abc", "defghijabcdefg", "hi", "j")
-    plan = TASK.sampler(encoded, model.config, 32, 1, packed)
+    plan = TASK.objective.sampler(encoded, model.config, 32, 1, packed)
     total, count = 0.0, 0.0
     for number in range(len(plan.epoch(0))):
-        part, labels = TASK.loss(model, TASK.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape))
+        part, labels = TASK.objective.loss(
+            model, TASK.objective.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+        )
         total, count = total + float(part.detach()), count + float(labels)
     right = 0.0
     for first, last in np.concatenate([plan.micro_batch(n)[1] for n in range(len(plan.epoch(0)))]).tolist():
@@ -198,8 +200,8 @@ def test_no_document_changes_the_loss_of_another() -> None:
     losses = []
     for other in ("jjjjjjj", "abababa"):
         encoded = encode(model, "abc", other, "hij")
-        plan = TASK.sampler(encoded, model.config, 64, 1, packed=True)
-        batch = TASK.collate(encoded, plan.micro_batch(0)[1], model.config, plan.shape)
+        plan = TASK.objective.sampler(encoded, model.config, 64, 1, packed=True)
+        batch = TASK.objective.collate(encoded, plan.micro_batch(0)[1], model.config, plan.shape)
         assert batch.labels is not None
         logits = model.body.to_logits(model.body(batch).sequence)[0].detach()
         logs = F.cross_entropy(logits, batch.labels[0], reduction="none", ignore_index=IGNORE)
@@ -217,7 +219,7 @@ def test_perplexity_bits_and_words_match_their_names() -> None:
 
     model = model_of(length=64)
     encoded = encode(model, "abc de\nfg\n", "hij")
-    scores, answers = TASK.evaluate(
+    scores, answers = TASK.objective.evaluate(
         model, encoded, DecodeSettings(max_new_tokens=3), DataSettings(), LossSum(30.0, 12.0)
     )
     assert scores["perplexity"] == pytest.approx(math.exp(30 / 12), abs=1e-3)
@@ -235,7 +237,7 @@ def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypat
     monkeypatch.setitem(lm.DETOKENIZERS, "wikitext", lambda text: text.replace(" e", "e"))
     model = model_of(length=64)
     encoded = encode(model, "a b c d e f g h i j a b c d ")
-    _, answers = TASK.evaluate(
+    _, answers = TASK.objective.evaluate(
         model, encoded, DecodeSettings(max_new_tokens=3), DataSettings(detokenize="wikitext"), LossSum(1.0, 1.0)
     )
     assert answers[0].extra["prompt"].startswith("a b c de f")
@@ -437,7 +439,7 @@ def test_too_small_a_micro_batch_and_no_text_are_refused(tmp_path: Path) -> None
     with pytest.raises(DataError):
         train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.tokenizer_type=char")
     with pytest.raises(DataError, match=END_OF_TEXT.replace("|", r"\|")):
-        TASK.fit_config(model_of().config, TextTokenizer.train_sentence_bpe(["a b c"] * 9, 300))
+        TASK.modality.fit_config(model_of().config, TextTokenizer.train_sentence_bpe(["a b c"] * 9, 300))
 
 
 def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_presets(tmp_path: Path) -> None:
@@ -481,7 +483,7 @@ def test_streams_of_several_texts_equal_their_predictions() -> None:
     model = model_of(length=64)
     decode = apply_overrides(model.spec.decode, {"temperature": 1.0, "max_new_tokens": 12})
     answers = [answer.value for answer in model.predict(["abc", "abc"], temperature=1.0, max_new_tokens=12)]
-    assert answers == ["".join(TASK.stream_prediction(model, "abc", decode, first)) for first in (0, 1)]
+    assert answers == ["".join(TASK.objective.stream(model, "abc", decode, first)) for first in (0, 1)]
     assert answers[0] != answers[1]
 
 

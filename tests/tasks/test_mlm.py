@@ -120,12 +120,12 @@ def asked_model(**changes: Any) -> regard.Model:
 
 def encode(model: regard.Model, texts: Iterable[str], **settings: Any) -> Encoded:
     data = DataSettings(**{"max_length": 24, **settings})
-    return TASK.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
+    return TASK.objective.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
 
 
 def grain(model: regard.Model, encoded: Encoded, number: int = 0, packed: bool = False, seed: int = 1) -> Batch:
-    plan = TASK.sampler(encoded, model.config, 144, seed, packed)
-    return TASK.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+    plan = TASK.objective.sampler(encoded, model.config, 144, seed, packed)
+    return TASK.objective.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -161,16 +161,16 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: 
     held = tuple(passage for passage in held if not passage.starts_document)
     assert len({passage.path for passage in held}) > 2
     model = asked_model()
-    encoded = TASK.encode(held, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
+    encoded = TASK.objective.encode(held, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
     number = {passage.document: passage.path for passage in held}
     assert len(set(number.values())) == len(number) == len(set(document_parts(encoded)[:, 2].tolist()))
-    follows = torch.cat([batch.nsp_labels for batch in TASK.eval_batches(encoded, model.config, 384)])
+    follows = torch.cat([batch.nsp_labels for batch in TASK.objective.eval_batches(encoded, model.config, 384)])
     assert {*follows.tolist()} == {0, 1}
-    scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
+    scores, _ = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert 0 <= scores["nsp_accuracy"] <= 100
-    alone = TASK.encode(held[:1], model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
-    scores, _ = TASK.evaluate(model, alone, model.spec.decode, DataSettings(max_length=24), None)
-    assert "a single document" in TASK.format_scores(scores)
+    alone = TASK.objective.encode(held[:1], model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
+    scores, _ = TASK.objective.evaluate(model, alone, model.spec.decode, DataSettings(max_length=24), None)
+    assert "a single document" in TASK.objective.format_scores(scores)
 
 
 def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
@@ -182,8 +182,10 @@ def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
     reading = found.scan()
     split = [list(found.samples(reading, "read")), list(reading.held)]
     for own, other in (split, split[::-1]):
-        encoded = TASK.encode(own, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
-        plan = TASK.sampler(encoded, model.config, 144, 1, False)
+        encoded = TASK.objective.encode(
+            own, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24)
+        )
+        plan = TASK.objective.sampler(encoded, model.config, 144, 1, False)
         whole = [
             "".join(model.require_tokenizer().decode([row]))
             for row in model.require_tokenizer().encode([s.text for s in own])
@@ -204,11 +206,11 @@ def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
 def test_a_row_is_two_texts_between_special_tokens_with_labels_of_masked_tokens(packed: bool) -> None:
     model = asked_model()
     config, encoded = model.config, encode(model, stories(8))
-    plan = TASK.sampler(encoded, config, 144, 1, packed)
+    plan = TASK.objective.sampler(encoded, config, 144, 1, packed)
     stream = encoded.fields["text"].values
     for number in range(6):
         chosen = plan.micro_batch(number)[1]
-        batch = TASK.collate(encoded, chosen, config, plan.shape)
+        batch = TASK.objective.collate(encoded, chosen, config, plan.shape)
         assert (
             batch.labels is not None
             and batch.label_positions is not None
@@ -246,13 +248,15 @@ def test_packed_micro_batches_have_one_shape_with_equally_many_labels() -> None:
 def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
     model = asked_model(nsp=pairs, pooler=pairs)
     encoded = encode(model, stories(12))
-    plan = TASK.sampler(encoded, model.config, 144, 1, True)
+    plan = TASK.objective.sampler(encoded, model.config, 144, 1, True)
     for number in range(3):
         chosen = plan.micro_batch(number)[1]
         losses = []
         for shape in (plan.shape, None):
             model.zero_grad()
-            total, count = TASK.loss(model, TASK.collate(encoded, chosen, model.config, shape), LossWeights())
+            total, count = TASK.objective.loss(
+                model, TASK.objective.collate(encoded, chosen, model.config, shape), LossWeights()
+            )
             total.backward()
             losses.append((total.detach(), count, [p.grad for p in model.parameters()]))
         near(*(loss[0] for loss in losses))
@@ -264,10 +268,10 @@ def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
 def test_a_micro_batch_is_the_same_in_any_order_and_from_workers_and_differs_from_others() -> None:
     model = asked_model()
     encoded = encode(model, stories(20))
-    plan = TASK.sampler(encoded, model.config, 144, 1, False)
+    plan = TASK.objective.sampler(encoded, model.config, 144, 1, False)
 
     def made(number: int) -> Batch:
-        return TASK.collate(encoded, plan.micro_batch(number)[1], model.config)
+        return TASK.objective.collate(encoded, plan.micro_batch(number)[1], model.config)
 
     first = [made(number) for number in range(12)]
     assert all(same(made(number), first[number]) for number in (11, 3, 0, 7))
@@ -278,7 +282,7 @@ def test_a_micro_batch_is_the_same_in_any_order_and_from_workers_and_differs_fro
     chosen = plan.micro_batch(0)[1]
     again = chosen.copy()
     again[:, 6] = 5
-    one, two = (TASK.collate(encoded, which, model.config) for which in (chosen, again))
+    one, two = (TASK.objective.collate(encoded, which, model.config) for which in (chosen, again))
     assert torch.equal(one.nsp_labels, two.nsp_labels) and not torch.equal(one.label_positions, two.label_positions)
 
 
@@ -311,7 +315,7 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_ma
     model = asked_model()
     batch = grain(model, encode(model, stories(8)))
     assert batch.labels is not None and batch.label_positions is not None and batch.nsp_labels is not None
-    total, count = TASK.loss(model, batch)
+    total, count = TASK.objective.loss(model, batch)
     logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.token_types)
     assert logits.shape == (*batch.inputs.shape, model.config.vocab_size)
     words = F.cross_entropy(logits.flatten(0, 1)[batch.label_positions], batch.labels)
@@ -319,14 +323,14 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_ma
     follows = F.cross_entropy(model.head.follows(summary), batch.nsp_labels)
     assert int(count) == len(batch.labels)
     near(total / count, words + follows)
-    unknown = TASK.loss(model, replace(batch, nsp_labels=torch.full_like(batch.nsp_labels, IGNORE)))[0]
+    unknown = TASK.objective.loss(model, replace(batch, nsp_labels=torch.full_like(batch.nsp_labels, IGNORE)))[0]
     near(unknown / count, words)
 
 
 def test_smoothing_is_of_words_alone() -> None:
     model = asked_model()
     batch = grain(model, encode(model, stories(8)))
-    smooth, plain = (TASK.loss(model, batch, LossWeights(smoothing=share))[0] for share in (0.2, 0.0))
+    smooth, plain = (TASK.objective.loss(model, batch, LossWeights(smoothing=share))[0] for share in (0.2, 0.0))
     words = [cross_entropy(_logits(model, batch), batch.labels, share)[0] for share in (0.2, 0.0)]
     near(smooth - plain, words[0] - words[1], 1e-10)
 
@@ -339,11 +343,14 @@ def test_the_validation_loss_does_not_depend_on_batching() -> None:
     encoded = encode(model, stories(10))
     losses = []
     for tokens in (48, 300, 10_000):
-        batches = list(TASK.eval_batches(encoded, model.config, tokens))
+        batches = list(TASK.objective.eval_batches(encoded, model.config, tokens))
         labels = sorted(label for batch in batches for label in batch.labels.tolist())
         words = sum(F.cross_entropy(_logits(model, batch), batch.labels, reduction="sum") for batch in batches)
         losses.append((labels, float(words.detach())))
-        assert all(same(*both) for both in zip(batches, TASK.eval_batches(encoded, model.config, tokens), strict=True))
+        assert all(
+            same(*both)
+            for both in zip(batches, TASK.objective.eval_batches(encoded, model.config, tokens), strict=True)
+        )
     assert losses[0][0] == losses[1][0] == losses[2][0]
     assert losses[0][1] == pytest.approx(losses[1][1], rel=1e-10) == pytest.approx(losses[2][1], rel=1e-10)
 
@@ -358,9 +365,9 @@ def test_scores_are_those_of_the_masked_tokens_and_pairs_of_validation() -> None
     model = asked_model()
     encoded, data = encode(model, stories(10)), DataSettings(max_length=24)
     sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"max_length": 24}}, {}))
-    scores, answers = TASK.evaluate(model, encoded, model.spec.decode, data, sums)
+    scores, answers = TASK.objective.evaluate(model, encoded, model.spec.decode, data, sums)
     hits, count, told, pairs, loss = 0, 0, 0, 0, 0.0
-    for batch in TASK.eval_batches(encoded, model.config, 100, data):
+    for batch in TASK.objective.eval_batches(encoded, model.config, 100, data):
         logits = _logits(model, batch)
         said = model.head.follows(
             model.states(batch.inputs, mask=batch.mask, token_types=batch.token_types).pooled
@@ -372,9 +379,11 @@ def test_scores_are_those_of_the_masked_tokens_and_pairs_of_validation() -> None
     assert scores["nsp_accuracy"] == round(100 * told / pairs, 2)
     assert scores["mlm_loss"] == round(loss / count, 4)
     assert len(answers) == 3 and all(answer.extra["masks"] for answer in answers)
-    shown = TASK.format_example(encoded.samples[0], answers[0])
+    shown = TASK.objective.format_example(encoded.samples[0], answers[0])
     assert "[MASK]" in shown and answers[0].extra["references"][0] in shown
-    assert "chance: 50 %" in TASK.format_scores(scores) and set(TASK.example_row(None, answers[0])) == {
+    assert "chance: 50 %" in TASK.objective.format_scores(scores) and set(
+        TASK.objective.example_row(None, answers[0])
+    ) == {
         "text",
         "prediction",
         "reference",
@@ -385,18 +394,22 @@ def test_validation_of_one_document_has_no_nsp_score() -> None:
     model = asked_model()
     encoded = encode(model, stories(1))
     sums = validation_loss(model, encoded, resolve({"data": {"max_length": 24}}, {}))
-    scores, _ = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), sums)
+    scores, _ = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), sums)
     assert scores["nsp_accuracy"] == NSP_NOT_MEASURED and scores["mlm_loss"] == pytest.approx(sums.mean, abs=1e-3)
-    assert "chance" not in TASK.format_scores(scores)
+    assert "chance" not in TASK.objective.format_scores(scores)
 
 
 def test_samples_without_masked_tokens_are_shown_unchanged() -> None:
     model = asked_model()
     encoded = encode(model, ["sun [MASK] sea", "? ! .", "sun sand " * 30])
-    scores, answers = TASK.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
+    scores, answers = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert [len(answer.extra["references"]) for answer in answers] == [0, 0, 2] and scores["mlm_loss"] > 0
-    assert TASK.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
-    assert TASK.example_row(encoded.samples[1], answers[1]) == {"text": "? ! .", "prediction": "", "reference": ""}
+    assert TASK.objective.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
+    assert TASK.objective.example_row(encoded.samples[1], answers[1]) == {
+        "text": "? ! .",
+        "prediction": "",
+        "reference": "",
+    }
 
 
 # -- predictions
@@ -424,9 +437,9 @@ def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
             said = (before if gap[0]["begins"] else before.rstrip()) + gap[0]["word"] + after
         assert answer.value == said and answer.score[0] == answer.extra["masks"][0][0]["probability"]
     assert model.predict(given[0]).value == answers[0].value
-    assert "| mask |" in TASK.format_prediction(given[1], answers[1]) and answers[1].value in TASK.format_prediction(
-        given[1], answers[1]
-    )
+    assert "| mask |" in TASK.objective.format_prediction(given[1], answers[1]) and answers[
+        1
+    ].value in TASK.objective.format_prediction(given[1], answers[1])
 
 
 def test_a_continued_word_is_written_without_a_space() -> None:
@@ -437,7 +450,7 @@ def test_a_continued_word_is_written_without_a_space() -> None:
         model.head.words.bias[piece] = 1e3
     name = text.id_to_token(piece).removeprefix("##")
     answer = model.predict("sun [MASK] sea.")
-    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.format_prediction("", answer)
+    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.objective.format_prediction("", answer)
 
 
 def test_a_text_without_a_mask_token_or_too_long_is_refused() -> None:
@@ -451,7 +464,7 @@ def test_a_text_without_a_mask_token_or_too_long_is_refused() -> None:
 
 def test_a_mask_token_can_be_written_as_in_the_tokenizer_or_as_in_bert(tmp_path: Path) -> None:
     text = TextTokenizer.load(write_roberta(tmp_path))
-    config = TASK.fit_config(bert.Config(width=12, depth=1, heads=3, ffn_dim=20, max_length=24), text)
+    config = TASK.modality.fit_config(bert.Config(width=12, depth=1, heads=3, ffn_dim=20, max_length=24), text)
     from regard.model import ModelSpec, assemble
 
     model = noisy(assemble(ModelSpec(bert.SYSTEM, config, TASK), text))
@@ -609,6 +622,6 @@ def test_data_for_it_is_checked_as_text_is(corpus: Path) -> None:
 
 
 def test_it_is_a_task_of_encoders_alone() -> None:
-    assert isinstance(TASK, MaskedLM) and bert.SYSTEM.tasks[0] == "mlm"
+    assert isinstance(TASK.objective, MaskedLM) and bert.SYSTEM.tasks[0] == "mlm"
     with pytest.raises(SettingError, match="'mlm'"):
         regard.train("mlm", "a.txt", model="gpt2-mini", out="nowhere")

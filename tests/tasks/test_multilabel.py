@@ -30,15 +30,15 @@ from regard.processors.image import ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate, write_predictions
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
-from regard.tasks.multilabel import MULTILABEL
 from regard.types import IGNORE, Batch
 from tiny import gradients, near, noisy
 from tiny_text_models import QUICK, SMALL, train
 from tiny_vision_models import fresh
 
-TASK = TEXT_TASKS["classify"]
+TASK = find_task("classify", "text")
 LABELS = ("new", "old", "red")
 SAMPLES = [
     LabeledText(text, "", "", label_set=labels)
@@ -47,9 +47,9 @@ SAMPLES = [
 TEXTS = [sample.text for sample in SAMPLES] * 3
 
 
-def model_of(pair: str = MULTILABEL) -> Model:
+def model_of(multi_label: bool = True) -> Model:
     model = encoder("classify", TEXTS, LABELS)
-    model.spec = replace(model.spec, head_options=pair)
+    model.spec = replace(model.spec, options=replace(model.spec.options, multi_label=multi_label))
     return model
 
 
@@ -69,15 +69,15 @@ def published(folder: Path, **changes: Any) -> Any:
 def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None:
     peer = published(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
-    assert model.spec.head_options == MULTILABEL and model.spec.labels == LABELS
-    encoded = TASK.encode(SAMPLES, model.tokenizer, model.config, 16, labels=model.spec.labels)
-    batch = TASK.collate(encoded, range(3), model.config)
+    assert model.spec.options.multi_label and model.spec.options.labels == LABELS
+    encoded = TASK.objective.encode(SAMPLES, model.tokenizer, model.config, 16, options=model.spec.options)
+    batch = TASK.objective.collate(encoded, range(3), model.config)
     assert batch.labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     x, lengths = batch.inputs[:, 0], batch.mask[:, 0]
     mask = torch.arange(x.shape[1]) < lengths[:, None]
     right = peer(x, attention_mask=mask.long(), labels=batch.labels.double())
-    near(TASK.logits(model, batch), right.logits)
-    total, count = TASK.loss(model, batch)
+    near(TASK.objective.logits(model, batch), right.logits)
+    total, count = TASK.objective.loss(model, batch)
     near(total / count, right.loss)
     said = model.predict([sample.text for sample in SAMPLES])
     for answer, logits in zip(said, right.logits, strict=True):
@@ -90,7 +90,7 @@ def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None
     assert again.config.problem_type == "multi_label_classification" and again.config.id2label == dict(
         enumerate(LABELS)
     )
-    assert regard.load(tmp_path / "ours").spec.head_options == MULTILABEL
+    assert regard.load(tmp_path / "ours").spec.options.multi_label
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_a_regression_head_is_refused(changes: dict[str, Any], said: str, tmp_pa
 
 def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
     model = model_of()
-    encoded = TASK.encode(SAMPLES, model.tokenizer, model.config, 24, labels=LABELS)
+    encoded = TASK.objective.encode(SAMPLES, model.tokenizer, model.config, 24, options=HeadOptions(LABELS))
     right = torch.zeros((), dtype=torch.float64)
     for row, sample in enumerate(SAMPLES):
         x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
         wanted = torch.tensor([[float(label in (sample.label_set or ())) for label in LABELS]], dtype=torch.float64)
         right = right + F.binary_cross_entropy_with_logits(model.logits(x), wanted)
-    shape = PackedSampler(TASK.lengths(encoded), 60, 0).shape
-    for batch in (TASK.collate(encoded, range(3), model.config, shape) for shape in (None, shape)):
-        total, count = TASK.loss(model, batch)
+    shape = PackedSampler(TASK.objective.lengths(encoded), 60, 0).shape
+    for batch in (TASK.objective.collate(encoded, range(3), model.config, shape) for shape in (None, shape)):
+        total, count = TASK.objective.loss(model, batch)
         near(total, right)
         assert int(count) == 3
         for name, gradient in gradients(model, total).items():
@@ -130,14 +130,20 @@ def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None
     same = [replace(sample, label_set=(sample.label,)) for sample in one]
     model, losses = model_of(), []
     for samples in (one, same):
-        encoded = TASK.encode(samples, model.tokenizer, model.config, 24, labels=LABELS)
-        batch = TASK.collate(encoded, range(3), model.config)
-        losses.append(TASK.loss(model, batch)[0])
+        encoded = TASK.objective.encode(samples, model.tokenizer, model.config, 24, options=HeadOptions(LABELS))
+        batch = TASK.objective.collate(encoded, range(3), model.config)
+        losses.append(TASK.objective.loss(model, batch)[0])
     near(*losses)
     with pytest.raises(DataError, match="several"):
-        TASK.loss(model_of(pair=""), batch)
+        TASK.objective.loss(model_of(multi_label=False), batch)
     with pytest.raises(DataError, match="'blue'"):
-        TASK.encode([replace(SAMPLES[0], label_set=("red", "blue"))], model.tokenizer, model.config, 24, labels=LABELS)
+        TASK.objective.encode(
+            [replace(SAMPLES[0], label_set=("red", "blue"))],
+            model.tokenizer,
+            model.config,
+            24,
+            options=HeadOptions(LABELS),
+        )
 
 
 def test_each_label_is_counted_by_hand() -> None:
@@ -197,7 +203,11 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     )
     said = train("classify", data, out, *SMALL, *QUICK, *more, model="gpt2-mini")
     facts = json.loads((out / "regard.json").read_text())
-    assert facts["scores"]["micro_f1"] > 95 and facts["best"]["micro_f1"] and facts["head_options"] == MULTILABEL, said
+    assert (
+        facts["scores"]["micro_f1"] > 95
+        and facts["best"]["micro_f1"]
+        and facts["head_options"] == {"multi_label": True}
+    ), said
     assert {"macro_f1", "exact_match", "per_class"} <= facts["scores"].keys()
     assert evaluate(out).scores["micro_f1"] == facts["scores"]["micro_f1"]
     assert (out / "classes.png").exists() and "classes.png" in (out / "README.md").read_text()
@@ -237,7 +247,7 @@ def seeing(folder: Path, **changes: Any) -> Any:
 def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> None:
     peer = seeing(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
-    assert model.spec.head_options == MULTILABEL and model.spec.labels == LABELS
+    assert model.spec.options.multi_label and model.spec.options.labels == LABELS
     pictures = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
     x = model.processor.normalize(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
     classes = torch.tensor([0, 2, 1, 1])
@@ -247,14 +257,14 @@ def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> 
         chances = logits.sigmoid().tolist()
         assert answer.score == pytest.approx(chances, abs=1e-6)
         assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
-        assert model.task.format_prediction("a.png", answer).split("\t")[1] == "|".join(answer.value)
+        assert model.task.objective.format_prediction("a.png", answer).split("\t")[1] == "|".join(answer.value)
     assert (
         len(model.predict(pictures[0], threshold=0).value) == 3 and model.predict(pictures[0], threshold=1).value == []
     )
-    total, count = model.task.loss(model, Batch(x, labels=classes))
+    total, count = model.task.objective.loss(model, Batch(x, labels=classes))
     near(total / count, right.loss)
     regard.save(model, tmp_path / "ours", layout="huggingface")
-    assert regard.load(tmp_path / "ours").spec.head_options == MULTILABEL
+    assert regard.load(tmp_path / "ours").spec.options.multi_label
     explained, chances = model.explain(pictures[0]), right.logits[0].sigmoid()
     assert explained.facts == {
         LABELS[n]: f"{100 * chances[n]:.1f} %" for n in chances.argsort(descending=True).tolist()
@@ -275,7 +285,7 @@ def test_images_of_one_class_each_score_a_multi_label_model(tmp_path: Path) -> N
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [line["reference"] for line in lines] == [LABELS[n % 3] for n in range(4)]
     samples = [ImageSample(str(tmp_path / f"{n}.png"), LABELS[n % 3]) for n in range(4)]
-    assert model.task.save_figures(tmp_path, samples, found.predictions) == ["classes.png"]
+    assert model.task.objective.save_figures(tmp_path, samples, found.predictions) == ["classes.png"]
 
 
 @pytest.mark.parametrize("problem", ["regression", None])
@@ -292,15 +302,18 @@ def test_many_classes_are_reported_and_drawn_equally_for_texts_and_images(many: 
     labels = tuple(f"c{n:02d}" for n in range(many))
     model = noisy(fresh("vit", "classify", labels)).float().eval()
     samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]
-    encoded = model.task.encode(samples, model.processor, model.config, 1, labels=labels)
-    scores, answers = model.task.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
+    encoded = model.task.objective.encode(samples, model.processor, model.config, 1, options=HeadOptions(tuple(labels)))
+    scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
     assert ({"per_class", "most_confused"} if many > 24 else {"confusion_matrix"}) <= set(scores) and (
         "top5" in scores
     ) == (many > 5)
     assert ("confusion_matrix" in scores) == (many <= 24)
-    drawn = model.task.save_figures(tmp_path, samples, answers)
+    drawn = model.task.objective.save_figures(tmp_path, samples, answers)
     assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
-    assert TASK.save_figures(tmp_path, [LabeledText("", "", sample.label) for sample in samples], answers) == drawn
+    assert (
+        TASK.objective.save_figures(tmp_path, [LabeledText("", "", sample.label) for sample in samples], answers)
+        == drawn
+    )
 
 
 def _file(number: int) -> bytes:

@@ -17,9 +17,9 @@ from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.model import Model
-from regard.tasks.base import LossSum
-from regard.tasks.embed import Embed
-from regard.tasks.nearest import TextIndex
+from regard.tasks import embed
+from regard.tasks.base import EncodingContext, LossSum
+from regard.tasks.embed import TextIndex
 from tokenizer_texts import STORY
 
 TEXTS = [f"{a} {b} on the {c}" for a in ("cats", "the dog") for b in ("sat", "is") for c in ("mat", "été", "façade")]
@@ -47,17 +47,15 @@ def test_the_nearest_are_those_of_the_largest_cosines(model: Model) -> None:
 
 def test_texts_that_are_searched_are_read_once(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    real = Embed.embed_texts
-    monkeypatch.setattr(
-        Embed, "embed_texts", lambda self, m, texts, *more: read.append(len(texts)) or real(self, m, texts, *more)
-    )  # type: ignore[func-returns-value]
+    real = embed.embed_texts
+    monkeypatch.setattr(embed, "embed_texts", lambda m, texts, *more: read.append(len(texts)) or real(m, texts, *more))
     texts = ["one", "two", "two"]
     answers = model.predict([{"query": query, "corpus": texts} for query in ("x", "y", "two")])
     assert read == [3, 2] and answers[2].value == "two" and answers[2].score[0] == pytest.approx(1)
 
 
 def test_ties_keep_input_order_and_vector_length_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.nearest.MAX_COSINES", 4)  # one query at a time
+    monkeypatch.setattr("regard.tasks.embed.MAX_COSINES", 4)  # one query at a time
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
     hits = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
     assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]
@@ -85,8 +83,8 @@ def test_no_query_gives_no_result(model: Model) -> None:
 
 
 def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
-    encoded = model.task.encode(pairs, model.tokenizer, model.config, 99)
-    scores, answers = model.task.evaluate(
+    encoded = model.task.objective.encode(pairs, model.tokenizer, model.config, 99)
+    scores, answers = model.task.objective.evaluate(
         model, encoded, DecodeSettings(), regard.data.settings.DataSettings(), LossSum(1.0, 1.0), most
     )
     return scores, [answer.extra["rank"] for answer in answers]
@@ -95,14 +93,14 @@ def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dic
 def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
     """Substitute embeddings: the vector of each text is a given angle."""
     name = {
-        tuple(Embed()._encode_texts([text], model.tokenizer, model.config, 99)[0][0].tolist()): at
+        tuple(embed._encode_texts([text], model.config, EncodingContext(model.tokenizer))[0][0].tolist()): at
         for text, at in table.items()
     }
     angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
     monkeypatch.setattr(
-        Embed,
+        embed,
         "_embed_rows",
-        lambda self, model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1),
+        lambda model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1),
     )
 
 
@@ -184,7 +182,7 @@ def test_errors_of_a_search_are_reported(
 
 
 def test_long_searches_report_progress(cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runs.progress.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS))
     err = cli("predict", saved, "the cat", "--search", "a.txt").err

@@ -27,11 +27,19 @@ from regard.processors.points import PointProcessor
 from regard.runs.evaluate import evaluate
 from regard.runs.modality import resolve_task
 from regard.systems import find_system
-from regard.tasks import POINT_TASKS, find_task, uses_setting
-from regard.tasks.base import LossSum
-from regard.tasks.point_classification import MAX_VOTES
-from regard.tasks.point_segmentation import point_label_ids
-from regard.tasks.point_task import PointCloudTask, decode_cloud_source, encode_cloud_source, pack_clouds, pack_slices
+from regard.tasks import find_task, uses_setting
+from regard.tasks.base import HeadOptions, LossSum
+from regard.tasks.modality.points import (
+    MAX_VOTES,
+    decode_cloud_source,
+    encode_cloud_source,
+    load_cloud,
+    open_cloud,
+    pack_clouds,
+    pack_slices,
+    prepare_clouds,
+)
+from regard.tasks.segment_points import point_label_ids
 from regard.types import IGNORE, Batch
 from tiny import near
 from tiny_point_models import LABELS, RANDOM, cloud, made
@@ -43,7 +51,7 @@ SMALL = (
     "data.num_points=64", "train.lr=2e-3",
     "train.precision=float32",
 )  # fmt: skip
-both = pytest.mark.parametrize("task", POINT_TASKS)
+both = pytest.mark.parametrize("task", ["classify", "segment"])
 
 
 def train(task: str, data: str, out: Path, *settings: str, **more: Any) -> Model:
@@ -90,21 +98,21 @@ def scans(tmp_path: Path) -> Path:
 
 
 def test_point_clouds_are_recognized_by_model_name_and_files(scans: Path, tmp_path: Path) -> None:
-    assert resolve_task("classify", "point-tiny", ["x.tsv"], None).modality == "points"
-    assert resolve_task("classify", "vit-tiny", ["solids"], None).modality == "image"
+    assert resolve_task("classify", "point-tiny", ["x.tsv"], None).input == "points"
+    assert resolve_task("classify", "vit-tiny", ["solids"], None).input == "image"
     for name, data in (("classify", "solids"), ("segment", "rooms#samples=3"), ("classify", str(scans))):
-        assert resolve_task(name, None, [data], None) is POINT_TASKS[name]
+        assert resolve_task(name, None, [data], None) is find_task(name, "points")
     (tmp_path / "table.csv").write_text("cloud,label\nscans/flat/00.ply,flat\n")
-    assert resolve_task("classify", None, [str(tmp_path / "table.csv")], None).modality == "points"
-    assert resolve_task("classify", None, ["a.csv"], {"cloud": "file"}).modality == "points"
-    assert resolve_task("segment", None, ["nothing.csv"], None).modality == "image"
+    assert resolve_task("classify", None, [str(tmp_path / "table.csv")], None).input == "points"
+    assert resolve_task("classify", None, ["a.csv"], {"cloud": "file"}).input == "points"
+    assert resolve_task("segment", None, ["nothing.csv"], None).input == "image"
     for name, text in (("texts.tsv", "text\tlabel\na\tb\n"), ("texts.jsonl", '{"text": "a", "label": "b"}\n')):
         (tmp_path / name).write_text(text)
-        assert resolve_task("classify", None, [str(tmp_path / name)], None).modality == "text"
+        assert resolve_task("classify", None, [str(tmp_path / name)], None).input == "text"
 
 
 def test_point_cloud_settings_apply_to_point_clouds_only() -> None:
-    for task in POINT_TASKS.values():
+    for task in (find_task("classify", "points"), find_task("segment", "points")):
         for name in ("data.num_points", "data.voxel_size", "data.rotate", "data.point_dropout"):
             assert uses_setting(task, name) and not uses_setting(find_task(task.name, "image"), name), name
         assert (
@@ -137,10 +145,14 @@ def test_invalid_settings_are_reported_before_reading(setting: str, said: str, t
 
 def encoded(task: str, data: str, points: PointProcessor, **settings: Any) -> tuple[Any, Any, Any]:
     chosen: Any = find_task(task, "points")
-    samples = list(chosen.iter_samples([data]))
-    config = chosen.fit_config(find_system("point").config(), points)
-    labels = sorted({label for sample in samples for label in chosen.labels(sample)})
-    return chosen, chosen.encode(samples, points, config, 10**9, DataSettings(**settings), labels), config
+    samples = list(chosen.reader.samples([data]))
+    config = chosen.modality.fit_config(find_system("point").config(), points)
+    labels = sorted({label for sample in samples for label in chosen.reader.labels(sample)})
+    return (
+        chosen,
+        chosen.objective.encode(samples, points, config, 10**9, DataSettings(**settings), HeadOptions(tuple(labels))),
+        config,
+    )
 
 
 @both
@@ -150,11 +162,11 @@ def test_a_batch_is_a_pure_function_of_its_rows(task: str) -> None:
     shaken = {"rotate": "any", "scale": (0.8, 1.2), "jitter": 0.02, "point_dropout": 0.3, "shift": 0.1}
     chosen, some, config = encoded(task, data, points, **shaken)
     _, again, _ = encoded(task, data, points, **shaken)
-    plan = chosen.sampler(some, config, 4, 1, False)
+    plan = chosen.objective.sampler(some, config, 4, 1, False)
     _, rows_of = plan.micro_batch(3)
-    one, two = chosen.collate(some, rows_of, config), chosen.collate(again, rows_of, config)
+    one, two = chosen.objective.collate(some, rows_of, config), chosen.objective.collate(again, rows_of, config)
     assert torch.equal(one.inputs, two.inputs) and torch.equal(one.labels, two.labels)
-    other = chosen.collate(some, np.stack([rows_of[:, 0], rows_of[:, 1] + 1], 1), config)
+    other = chosen.objective.collate(some, np.stack([rows_of[:, 0], rows_of[:, 1] + 1], 1), config)
     assert one.inputs.shape != other.inputs.shape or not torch.equal(one.inputs, other.inputs)
     starts = one.offsets.starts
     assert len(starts) == 5 and int(starts[-1]) == one.inputs.shape[1] and one.inputs.shape[-1] == 6
@@ -166,9 +178,9 @@ def test_a_batch_is_a_pure_function_of_its_rows(task: str) -> None:
 def test_micro_batches_have_one_shape_if_every_point_cloud_has_enough_points() -> None:
     for many, steady in ((80, True), (81, False)):
         chosen, some, config = encoded("classify", "solids#samples=6,points=80", PointProcessor(many))
-        plan = chosen.sampler(some, config, 3, 1, False)
+        plan = chosen.objective.sampler(some, config, 3, 1, False)
         assert plan.static_shape == steady and plan.description == "3 point clouds per micro-batch"
-        batch = chosen.collate(some, plan.micro_batch(0)[1], config)
+        batch = chosen.objective.collate(some, plan.micro_batch(0)[1], config)
         assert batch.inputs.shape == (1, 240, 3) and batch.offsets.max_length == 80
 
 
@@ -177,13 +189,13 @@ def test_labels_follow_their_points_through_all_transforms() -> None:
     chosen, some, config = encoded(
         "segment", "rooms#samples=2,points=200", PointProcessor(60, "center", voxel=0.1), point_dropout=0.5
     )
-    (_, rows_of) = chosen.sampler(some, config, 2, 1, False).micro_batch(0)
-    batch = chosen.collate(some, rows_of, config)
-    for whole, x, at in chosen.prepare_clouds(some, rows_of):
+    (_, rows_of) = chosen.objective.sampler(some, config, 2, 1, False).micro_batch(0)
+    batch = chosen.objective.collate(some, rows_of, config)
+    for whole, x, at in prepare_clouds(some, rows_of):
         moved = x[:, :3] - whole.coordinates[at]
         assert np.abs(moved - moved[0]).max() < 1e-5 and 0 < len(at) < 60
-    found = zip(rows_of[:, 0], chosen.prepare_clouds(some, rows_of), strict=True)
-    right = [chosen.point_labels(some, int(n), whole)[at] for n, (whole, _, at) in found]
+    found = zip(rows_of[:, 0], prepare_clouds(some, rows_of), strict=True)
+    right = [chosen.objective.targets._labels(some, int(n))[at] for n, (whole, _, at) in found]
     assert torch.equal(batch.labels, torch.from_numpy(np.concatenate(right)))
 
 
@@ -191,22 +203,24 @@ def test_a_mesh_has_more_points_than_are_sampled_in_training_and_prediction(tmp_
     (tmp_path / "it.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 2 3 4\n")
     points = PointProcessor(2000)
     chosen: Any = find_task("classify", "points")
-    some = chosen.encode(
-        [CloudSample(str(tmp_path / "it.obj"), "a")], points, find_system("point").config(), 1, None, ("a", "b")
+    some = chosen.objective.encode(
+        [CloudSample(str(tmp_path / "it.obj"), "a")],
+        points,
+        find_system("point").config(),
+        1,
+        None,
+        HeadOptions(("a", "b")),
     )
-    whole = chosen.load_cloud(some, 0)
-    assert (
-        len(whole) == 8000
-        and (chosen.open_input(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
-    )
+    whole = load_cloud(some, 0)
+    assert len(whole) == 8000 and (open_cloud(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
 
 
 def test_point_clouds_are_rotated_about_the_up_axis_of_the_processor() -> None:
     chosen, some, config = encoded(
         "classify", "solids#samples=2,points=40", PointProcessor(0, "center", up="y"), rotate="up"
     )
-    rows_of = chosen.sampler(some, config, 2, 1, False).micro_batch(0)[1]
-    found = zip(chosen.prepare_clouds(some, rows_of), chosen.prepare_clouds(some, rows_of[:, 0]), strict=True)
+    rows_of = chosen.objective.sampler(some, config, 2, 1, False).micro_batch(0)[1]
+    found = zip(prepare_clouds(some, rows_of), prepare_clouds(some, rows_of[:, 0]), strict=True)
     for (_, turned, _), (_, still, _) in found:
         assert np.allclose(turned[:, 1], still[:, 1], atol=1e-6) and not np.allclose(
             turned[:, 0], still[:, 0], atol=1e-2
@@ -221,10 +235,15 @@ def test_normals_rotate_with_their_points(tmp_path: Path) -> None:
     write_ply(tmp_path / "ball.ply", PointCloud(places, normals=places))
     chosen: Any = find_task("classify", "points")
     sample, config = CloudSample(str(tmp_path / "ball.ply"), "a"), replace(find_system("point").config(), feature_dim=3)
-    some = chosen.encode(
-        [sample], PointProcessor(0, features=("normals",)), config, 1, DataSettings(rotate="any"), ("a", "b")
+    some = chosen.objective.encode(
+        [sample],
+        PointProcessor(0, features=("normals",)),
+        config,
+        1,
+        DataSettings(rotate="any"),
+        HeadOptions(("a", "b")),
     )
-    ((_, x, _),) = chosen.prepare_clouds(some, np.array([[0, 7]]))
+    ((_, x, _),) = prepare_clouds(some, np.array([[0, 7]]))
     assert np.allclose(x[:, :3], x[:, 3:], atol=1e-5) and not np.allclose(x[:, :3], places, atol=0.1)
 
 
@@ -234,7 +253,7 @@ def test_scans_of_one_name_and_size_are_distinguished(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         write_ply(tmp_path / folder / "points.ply", PointCloud(places[number % 2]))
     one, two, copy = (
-        chosen.split_key(CloudSample(str(tmp_path / name / "points.ply"))) for name in ("one", "two", "copy")
+        chosen.reader.split_key(CloudSample(str(tmp_path / name / "points.ply"))) for name in ("one", "two", "copy")
     )
     assert one == copy != two
 
@@ -354,8 +373,10 @@ def test_a_large_point_cloud_is_sampled_until_each_point_was_used(tmp_path: Path
     for number, one in enumerate(asked):
         write_ply(tmp_path / f"{number}.ply", one)
     samples = [CloudSample(str(tmp_path / f"{number}.ply"), "ball") for number in range(len(asked))]
-    encoded = model.task.encode(samples, points, model.config, 0, None, LABELS["classify"])
-    scored = model.task.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 4.0))[1]
+    encoded = model.task.objective.encode(
+        samples, points, model.config, 0, None, HeadOptions(tuple(LABELS["classify"]))
+    )
+    scored = model.task.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 4.0))[1]
     assert np.allclose([a.score for a in scored], [a.score for a in model.predict(asked)], atol=1e-5)
 
 
@@ -366,7 +387,7 @@ def test_logits_are_of_padded_or_packed_point_clouds(task: str) -> None:
     whole = model.logits(x)
     assert whole.shape == ((3, 3) if task == "classify" else (3, 40, 5))
     line, offsets = pack_clouds([one.numpy() for one in x])
-    near(model.task.logits(model, Batch(line, offsets=offsets)).reshape(whole.shape), whole, 1e-10)
+    near(model.task.objective.logits(model, Batch(line, offsets=offsets)).reshape(whole.shape), whole, 1e-10)
 
 
 def test_arrays_files_and_point_clouds_give_equal_predictions(tmp_path: Path) -> None:
@@ -427,7 +448,7 @@ def test_a_scene_in_one_piece_equals_the_model_output() -> None:
     scene, points = read_cloud(ROOM), PointProcessor(0, "floor")
     model = made("segment", points)
     x = torch.from_numpy(points.prepare(scene)[0])[None]
-    right = model.task.logits(model, Batch(x))[0].softmax(-1).detach().numpy()
+    right = model.task.objective.logits(model, Batch(x))[0].softmax(-1).detach().numpy()
     found = model.predict(scene).extra
     assert np.allclose(found["probabilities"], right.max(-1), atol=1e-6) and right.max(-1).std() > 0.01
     assert (found["classes"] == right.argmax(-1)).all()
@@ -463,9 +484,9 @@ def test_labels_are_numbers_of_classes_by_their_names() -> None:
 def test_a_file_next_to_the_point_clouds_names_their_classes(scans: Path, tmp_path: Path) -> None:
     (scans / "classes.txt").write_text("0 left\n1 right\n")
     model = train("segment", str(scans), tmp_path / "run", "data.valid_fraction=0.2")
-    assert model.spec.labels == ("left", "right") and model.processor.features == ()
+    assert model.spec.options.labels == ("left", "right") and model.processor.features == ()
     bare = train("segment", str(scans / "flat"), tmp_path / "two", "data.valid_fraction=0.4", "train.steps=1")
-    assert bare.spec.labels == ("left", "right")
+    assert bare.spec.options.labels == ("left", "right")
 
 
 # -- runs
@@ -476,7 +497,7 @@ def test_a_file_next_to_the_point_clouds_names_their_classes(scans: Path, tmp_pa
 def test_a_run_trains_on_generated_point_clouds(task: str, runs: dict[str, Path]) -> None:
     run = runs[task]
     scores, model = facts(run)["scores"], regard.load(run)
-    assert scores["samples"] == {"classify": 20, "segment": 3}[task] and model.task is POINT_TASKS[task]
+    assert scores["samples"] == {"classify": 20, "segment": 3}[task] and model.task is find_task(task, "points")
     assert {"classify": "accuracy", "segment": "miou"}[task] in scores and model.config.has_decoder == (
         task == "segment"
     )
@@ -547,7 +568,7 @@ def test_predictions_for_files_are_saved_as_labeled_point_clouds_and_pages(
     model = regard.load(runs["segment"])
     scene = read_cloud(ROOM)
     answer = model.predict(ROOM)
-    left = model.task.write_files("it", answer, tmp_path)
+    left = model.task.objective.write_files("it", answer, tmp_path)
     found = read_cloud(left["cloud"])
     assert (
         found.labels is not None
@@ -566,9 +587,8 @@ def test_predictions_for_files_are_saved_as_labeled_point_clouds_and_pages(
 def test_settings_of_a_checkpoint_stay_until_overridden() -> None:
     """Includes a return to the defaults: all points, whole point clouds, z upwards."""
     task, brought = find_task("segment", "points"), PointProcessor(2048, "floor", voxel=0.04, block=4.0, up="y")
-    assert isinstance(task, PointCloudTask)
-    assert task.adapt_processor(brought, None, DataSettings()) == brought
-    said = task.adapt_processor(
+    assert task.modality.adapt_processor(brought, None, DataSettings()) == brought
+    said = task.modality.adapt_processor(
         brought,
         None,
         DataSettings(

@@ -19,14 +19,14 @@ from regard.data.text.qa import QASample
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.runs.evaluate import evaluate
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
 from regard.tasks.qa import NO_ANSWER, answer_tokens
-from regard.tasks.windowed import window_start
+from regard.tasks.windows import window_start
 from regard.types import Prediction
 from tiny import gradients, near
 from tiny_text_models import train
 
-TASK = TEXT_TASKS["qa"]
+TASK = find_task("qa", "text")
 CONTEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
 TEXTS = [CONTEXT, "who sat on what", "where did it sleep"] * 3
 
@@ -41,7 +41,7 @@ SAMPLES = [span("who sat", "unbelievably old cat"), span("where did it sleep", "
 
 
 def encoded_of(model: regard.Model, samples: list[QASample], longest: int = 48, **data: Any) -> Any:
-    return TASK.encode(samples, model.tokenizer, model.config, longest, DataSettings(**data))
+    return TASK.objective.encode(samples, model.tokenizer, model.config, longest, DataSettings(**data))
 
 
 def test_the_label_is_the_tokens_of_the_answer() -> None:
@@ -85,7 +85,7 @@ def test_a_long_context_is_read_in_windows_and_the_answer_is_in_those_that_conta
         if (a, b) != (0, 0):
             held += 1
             assert context[places[first + a - second][0] : places[first + b - second][1]] == "Paris"
-    assert held >= 1 and len(encoded) > 5 and TASK.num_samples(encoded) == 1
+    assert held >= 1 and len(encoded) > 5 and encoded.num_samples == 1
 
 
 def reference(model: regard.Model, encoded: Any) -> Tensor:
@@ -104,8 +104,8 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
     model = encoder("qa", TEXTS, max_length=48)
     encoded = encoded_of(model, [*SAMPLES, span("a", "mat", "on a mat")])
     right = reference(model, encoded)
-    for shape in (None, PackedSampler(TASK.lengths(encoded), 160, 0).shape):
-        total, count = TASK.loss(model, TASK.collate(encoded, range(4), model.config, shape))
+    for shape in (None, PackedSampler(TASK.objective.lengths(encoded), 160, 0).shape):
+        total, count = TASK.objective.loss(model, TASK.objective.collate(encoded, range(4), model.config, shape))
         near(total, right)
         assert int(count) == 4
         for name, gradient in gradients(model, total).items():
@@ -118,7 +118,7 @@ def test_the_answer_is_the_best_span_of_all_windows(silent: bool) -> None:
     context = " ".join([CONTEXT] * 2)
     sample = QASample("where did it sleep", context, (), (), False)
     answer = model.predict(("where did it sleep", context), max_new_tokens=5)
-    encoded = TASK.encode([sample], model.tokenizer, model.config, 24)
+    encoded = TASK.objective.encode([sample], model.tokenizer, model.config, 24)
     _, places = model.tokenizer.encode_offsets([context])[0]
     best, nothing = (-np.inf, 0, 0), np.inf
     for row in range(len(encoded)):
@@ -161,10 +161,10 @@ def test_the_reported_threshold_is_not_rounded(monkeypatch: pytest.MonkeyPatch) 
     answers = [
         Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "null_score_diff": doubt}) for doubt in doubts
     ]
-    monkeypatch.setattr(type(TASK), "_predictions", lambda *_: answers)
-    scores, _ = TASK.evaluate(model, encoded_of(model, samples), DecodeSettings(), DataSettings(), None)
+    monkeypatch.setattr(type(TASK.objective), "_predictions", lambda *_: answers)
+    scores, _ = TASK.objective.evaluate(model, encoded_of(model, samples), DecodeSettings(), DataSettings(), None)
     assert scores["best_exact_match"] == 100 and doubts[0] <= scores["best_exact_match_threshold"] < doubts[1]
-    again, _ = TASK.evaluate(
+    again, _ = TASK.objective.evaluate(
         model,
         encoded_of(model, samples),
         DecodeSettings(threshold=scores["best_exact_match_threshold"]),
@@ -204,7 +204,7 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
     settings = (*SMALL, *more)
     said = train("qa", path, tmp_path / "run", *settings, model="bert-mini")
     model = regard.load(tmp_path / "run")
-    assert model.spec.labels == (NO_ANSWER,)
+    assert model.spec.options.labels == (NO_ANSWER,)
     assert model.predict(("where", "the cow slept in oslo .")).value == "oslo", said
     assert model.predict(("who", "the cow slept in oslo .")).value == "cow"
     assert model.predict(("when", "the cow slept in oslo .")).value == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from regard.data.settings import DataSettings
 from regard.data.text.tagged import TaggedSentence
 from regard.errors import DataError, RegardError
 from regard.runs.evaluate import evaluate
-from regard.tasks import TEXT_TASKS
+from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.tasks.tag import WORD_PATTERN
-from regard.tasks.windowed import windows
+from regard.tasks.windows import windows
 from regard.types import IGNORE
 from tiny import near
 from tiny_text_models import train
 
-TASK = TEXT_TASKS["tag"]
+TASK = find_task("tag", "text")
 TEXTS = ["john smith lives in new york", "mary went to rome and to paris", "unbelievably longwinded words"] * 3
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 SENTENCES = [
@@ -48,7 +50,7 @@ def test_windows_cover_everything_and_overlap() -> None:
 
 def test_the_first_piece_of_each_word_is_labeled_and_tags_are_converted() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), LABELS)
+    encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), HeadOptions(LABELS))
     for number, sample in enumerate(SENTENCES):
         ids, words = model.tokenizer.encode_words([sample.words])[0]
         row, label = encoded.fields["text"][number].tolist(), encoded.fields["label"][number].tolist()
@@ -63,9 +65,9 @@ def test_the_first_piece_of_each_word_is_labeled_and_tags_are_converted() -> Non
 
 def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), LABELS)
-    padded = TASK.collate(encoded, range(3), model.config)
-    total, count = TASK.loss(model, padded)
+    encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), HeadOptions(LABELS))
+    padded = TASK.objective.collate(encoded, range(3), model.config)
+    total, count = TASK.objective.loss(model, padded)
     expected = torch.zeros((), dtype=torch.float64)
     for number in range(3):
         alone = torch.from_numpy(encoded.fields["text"][number].astype(np.int64))[None]
@@ -74,8 +76,10 @@ def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> Non
         expected = expected + F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
     near(total, expected)
     assert int(count) == 11
-    packed = TASK.collate(encoded, range(3), model.config, PackedSampler(TASK.lengths(encoded), 64, 0).shape)
-    also, number = TASK.loss(model, packed)
+    packed = TASK.objective.collate(
+        encoded, range(3), model.config, PackedSampler(TASK.objective.lengths(encoded), 64, 0).shape
+    )
+    also, number = TASK.objective.loss(model, packed)
     near(also, expected)
     assert int(number) == 11 and int((packed.labels != IGNORE).sum()) == 11
 
@@ -83,8 +87,8 @@ def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> Non
 def test_a_long_sentence_is_read_in_windows_and_every_word_tagged_once() -> None:
     model = encoder("tag", TEXTS, LABELS, max_length=12)
     words = ("john", "unbelievably", "rome", "longwinded", "to", "mary") * 5
-    encoded = TASK.encode([TaggedSentence(words, ())], model.tokenizer, model.config, 12)
-    assert len(encoded) > 3 and TASK.num_samples(encoded) == 1
+    encoded = TASK.objective.encode([TaggedSentence(words, ())], model.tokenizer, model.config, 12)
+    assert len(encoded) > 3 and encoded.num_samples == 1
     assert max(map(len, encoded.fields["text"])) == 12
     answer = model.predict(words)
     assert len(answer.value) == len(words) == len(answer.score) and answer.tokens == words
@@ -116,33 +120,39 @@ def test_together_as_alone_and_entities_are_spelt_out() -> None:
     assert model.predict(("a", "b")).tokens == ("a", "b")
 
 
+def head_labels(labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
+    return TASK.objective.options.fit(labels, (), data, HeadOptions()).labels
+
+
 def test_head_labels_hold_every_tag_of_the_scheme() -> None:
     data = ("B-LOC", "I-LOC", "I-PER", "O")
-    assert TASK.head_labels(data, DataSettings()) == LABELS
+    assert head_labels(data, DataSettings()) == LABELS
     assert (
-        "E-PER" in TASK.head_labels(data, DataSettings(tag_scheme="BIOES"))
-        and len(TASK.head_labels(data, DataSettings(tag_scheme="BIOES"))) == 9
+        "E-PER" in head_labels(data, DataSettings(tag_scheme="BIOES"))
+        and len(head_labels(data, DataSettings(tag_scheme="BIOES"))) == 9
     )
-    assert TASK.head_labels(("DT", "NN"), DataSettings()) == ("DT", "NN")
-    model = encoder("tag", TEXTS, TASK.head_labels(data, DataSettings(tag_scheme="BIOES")))
-    encoded = TASK.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), model.spec.labels)
+    assert head_labels(("DT", "NN"), DataSettings()) == ("DT", "NN")
+    model = encoder("tag", TEXTS, head_labels(data, DataSettings(tag_scheme="BIOES")))
+    encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), model.spec.options)
     labels = encoded.fields["label"][0]
-    assert [model.spec.labels[n - 1] for n in labels if n] == ["B-PER", "E-PER", "O", "O", "B-LOC", "E-LOC"]
+    assert [model.spec.options.labels[n - 1] for n in labels if n] == ["B-PER", "E-PER", "O", "O", "B-LOC", "E-LOC"]
 
 
 def test_unknown_tags_and_empty_sentences_are_named() -> None:
     model = encoder("tag", TEXTS, LABELS)
     with pytest.raises(DataError, match="'B-ORG'"):
-        TASK.encode(
+        TASK.objective.encode(
             [TaggedSentence(("john",), ("B-ORG",), "file", 3)],
             model.tokenizer,
             model.config,
             24,
             DataSettings(),
-            LABELS,
+            HeadOptions(LABELS),
         )
     with pytest.raises(DataError, match="tag"):
-        TASK.encode([TaggedSentence(("john",), ("O",))], model.tokenizer, model.config, 24, DataSettings(), ("O",))
+        TASK.objective.encode(
+            [TaggedSentence(("john",), ("O",))], model.tokenizer, model.config, 24, DataSettings(), HeadOptions(("O",))
+        )
     for wrong in ("", "  ", [], ["a", ""], [1]):
         with pytest.raises(RegardError, match="sentence"):
             model.predict([wrong])
@@ -176,6 +186,6 @@ def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
         evaluate(tmp_path / "run").scores["f1"] == evaluate(tmp_path / "run", [str(path)]).scores["f1"] == known["f1"]
     )
     model = regard.load(tmp_path / "run")
-    assert model.spec.labels == LABELS
+    assert model.spec.options.labels == LABELS
     assert model.predict("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]
-    assert "[dora PER]" in TASK.format_prediction("", model.predict("dora sees old oslo ."))
+    assert "[dora PER]" in TASK.objective.format_prediction("", model.predict("dora sees old oslo ."))

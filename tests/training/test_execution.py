@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from regard.systems.point import PRESETS, build
+from regard.tasks import find_task
 from regard.tasks.base import LossWeights
-from regard.tasks.translate import Translate
 from regard.training import execution as ways
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import MODE_NAMES, TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
@@ -24,7 +24,7 @@ def made(
     model: Any, settings: TrainSettings | None = None, static_shape: bool = True, bucketed: bool = False
 ) -> ForwardBackward:
     """Forward and backward pass of a translation model on the CPU."""
-    loss = LossModule(model, Translate(), LossWeights(0.1))
+    loss = LossModule(model, find_task("translate").objective, LossWeights(0.1))
     settings = settings or TrainSettings()
     return ForwardBackward(loss, settings, torch.device("cpu"), ProcessGroup(), static_shape, bucketed)
 

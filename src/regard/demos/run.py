@@ -358,7 +358,7 @@ class PointCloudDemo(Demo):
         folder.mkdir(exist_ok=True)
         for path in (row["cloud"] for row in evenly_spaced(rows, 3)):
             answer = model.predict(path)
-            files = model.task.write_files(Path(path).stem, answer, folder)
+            files = model.objective.write_files(Path(path).stem, answer, folder)
             log(format_fractions(path, answer).replace("\t", "  "))
             log(f"  {files['page']}")
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import RegardError
-from regard.lazy import LazyTable
 
 if TYPE_CHECKING:
     from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood
-    from regard.tasks import Task
-    from regard.tasks.protocol import ModelProtocol
+    from regard.tasks.base import ModelProtocol
 
 
 @dataclass(frozen=True)
@@ -92,57 +89,16 @@ class Explanation:
         return draw_heatmaps(self.maps, path, title=self.title, layer=layer, head=head, **parts)
 
 
-Explainer = Callable[..., Explanation]
-"""Called with model, source, target and position; `target` and position may be None."""
-
-EXPLAINERS: dict[str, LazyTable[Explainer]] = {
-    "text": LazyTable(
-        {
-            "translate": "regard.explain.text_generation:explain_translation",
-            "algorithmic": "regard.explain.text_generation:explain_translation",
-            "lm": "regard.explain.text_generation:explain_lm",
-            "classify": "regard.explain.text_decisions:explain_classify",
-            "tag": "regard.explain.text_decisions:explain_tag",
-            "qa": "regard.explain.text_decisions:explain_qa",
-            "choose": "regard.explain.text_decisions:explain_choice",
-            "mlm": "regard.explain.text_decisions:explain_mlm",
-            "embed": "regard.explain.text_decisions:explain_embed",
-        }
-    ),
-    "image": LazyTable(
-        {
-            "classify": "regard.explain.images:explain_image",
-            "segment": "regard.explain.images:explain_image",
-            "depth": "regard.explain.images:explain_image",
-            "draw": "regard.explain.images:explain_generation",
-            "caption": "regard.explain.captioning:explain_caption",
-        }
-    ),
-    "points": LazyTable(
-        {"classify": "regard.explain.points:explain_cloud", "segment": "regard.explain.points:explain_cloud"}
-    ),
-}
-"""Explainers by modality and task name."""
-
-
-def is_explainable(task: Task) -> bool:
-    """True if `explain` supports the task."""
-    return task.name in EXPLAINERS[task.modality]
-
-
 def explain(model: ModelProtocol, source: Any, target: str | None = None, at: Any = None) -> Explanation:
     """Explain one input in evaluation mode. `at`: the query, a pixel (row, column) of an image or a point of a point cloud."""
-    task = model.task
-    if at is not None and task.modality == "text":
+    if at is not None and model.task.input == "text":
         raise RegardError(
             "A position (--at) is supported only for images and point clouds. Text explanations show every token."
         )
-    if not is_explainable(task):
-        supported = ", ".join(EXPLAINERS[task.modality])
-        raise RegardError(f"Task '{task.name}' does not support explanations. Supported: {supported}.")
     training = model.training
     model.eval()
     try:
-        return EXPLAINERS[task.modality][task.name](model, source, target, at)
+        made: Explanation = model.task.explainer(model, source, target, at)
+        return made
     finally:
         model.train(training)

@@ -26,8 +26,8 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.image_task import load_image
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.base import ModelProtocol
+from regard.tasks.modality.image import load_image
 from regard.types import AttentionRecords, Batch
 
 TOP_K = 5  # Alternatives listed per word.

@@ -42,10 +42,11 @@ from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions
 from regard.nn.vision.patches import VisionTransformer
 from regard.nn.vision.swin import SwinBody
+from regard.tasks.base import ModelProtocol
+from regard.tasks.classify import class_probabilities
 from regard.tasks.depth import METERS_LABEL
-from regard.tasks.image_generation import require_palette, shift_right
-from regard.tasks.image_task import load_image
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.draw import require_palette, shift_right
+from regard.tasks.modality.image import load_image, prepare_images
 from regard.types import AttentionRecord, Batch
 
 METHODS = {
@@ -345,7 +346,7 @@ def explain_image(
     check_pixel(at, image)
     batch = image_batch(model, image)
     with torch.inference_mode():
-        logits = model.task.logits(model, batch).float()
+        logits = model.objective.logits(model, batch).float()
     class_index, prediction, facts = _target_class(model, logits, target, at)
     title = f"{source_name(source)} → {prediction}"
     grids = token_grids(model, batch)
@@ -409,7 +410,7 @@ def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
 def image_batch(model: ModelProtocol, image: np.ndarray) -> Batch:
     """Batch of one preprocessed image."""
     x = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].contiguous().to(model.device)
-    return model.task.prepare_inputs(model, Batch(x))
+    return prepare_images(model, Batch(x))
 
 
 def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, float] | None:
@@ -437,7 +438,7 @@ def _target_class(
     model: ModelProtocol, logits: Tensor, target: str | None, at: Pixel | None
 ) -> tuple[int, str, dict[str, str]]:
     """Index of the explained class (0 for depth), name of the prediction, and labeled values for the page header."""
-    labels = model.spec.labels
+    labels = model.spec.options.labels
     if model.task.name == "depth":
         unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"
         value, name = (
@@ -446,7 +447,7 @@ def _target_class(
             else (logits[0][at], "predicted depth at this pixel")
         )
         return 0, "depth", {"explained value": f"{name}: {float(value):.4g} {unit}"}
-    chances = (model.task.probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
+    chances = (class_probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
     if chances.ndim > 1:
         chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]
     best = int(chances.argmax())

@@ -17,9 +17,9 @@ from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
-from regard.tasks.file_task import warn_once
-from regard.tasks.point_task import pack_clouds
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.base import ModelProtocol, require_head
+from regard.tasks.modality.base import warn_once
+from regard.tasks.modality.points import open_cloud, pack_clouds
 from regard.types import AttentionRecord, Batch, BodyOutput
 
 MAX_STORED_QUERIES = 4096
@@ -81,7 +81,7 @@ def explain_cloud(
             f"Remove '{target}'."
         )
     points: PointProcessor = model.require_point_processor()
-    cloud: PointCloud = model.task.open_input(source, points)
+    cloud = open_cloud(source, points)
     number = query_index(cloud, at)
     name = Path(source).name if isinstance(source, str) else "point cloud"
     if isinstance(at, tuple):
@@ -102,11 +102,12 @@ def explain_cloud(
     x, offsets = pack_clouds([points.normalize(points.rows(cloud, indices))])
     with torch.no_grad(), record_attention(model.body) as records:
         states: BodyOutput = model.body(Batch(x, offsets=offsets).to(model.device))
-        probabilities = model.task.apply_head(model, states).float().softmax(-1)
+        features = states.sequence if is_segment else states.pooled
+        probabilities = require_head(model)(features).float().softmax(-1)
     levels = level_indices(states, len(indices))
     probabilities = probabilities.reshape(-1, probabilities.shape[-1]).cpu().numpy()
     own = probabilities[query if is_segment else 0]
-    labels, best = model.spec.labels, int(own.argmax())
+    labels, best = model.spec.options.labels, int(own.argmax())
     where = ", ".join(f"{value:.4g}" for value in cloud.coordinates[number].astype(np.float64) + cloud.origin)
     instead = f" (nearest point used: {indices[query]})" if indices[query] != number else ""
     facts = {

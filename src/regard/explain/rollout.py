@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.recording import named_attentions, record_attention
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.base import ModelProtocol
 from regard.types import AttentionRecord, Batch
 
 CHUNK_ROWS = 4096  # Queries per chunk, to limit the memory of products over long sequences.
@@ -328,7 +328,7 @@ def record_layers(
         layers[-1].append(record)
 
     with torch.set_grad_enabled(gradients), record_attention(model.body, gradients=gradients, callback=receive):
-        logits = model.task.logits(model, batch)
+        logits = model.objective.logits(model, batch)
     finish_layer()
     return logits, layers
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
 from regard.data.text.samples import ChoiceSample, LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
@@ -45,13 +44,11 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.act import act_steps
-from regard.tasks.base import Encoded
-from regard.tasks.fill_mask import mask_token, text_token_mask, token_word
-from regard.tasks.multilabel import pair_order
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import SpecialTokens, pad_id
-from regard.tasks.windowed import window_start
+from regard.tasks.base import Encoded, ModelProtocol, act_steps
+from regard.tasks.embed import pooling_of
+from regard.tasks.mlm import mask_token, text_token_mask, token_word
+from regard.tasks.modality.text import SpecialTokens, pad_id
+from regard.tasks.windows import window_start
 from regard.types import IGNORE, Batch
 
 MAX_WEIGHTS = 3_000_000
@@ -200,7 +197,7 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
     """Explain a classifier. `target`: the second text of a pair, or the class to explain instead of the predicted class.
 
     The most likely other class is explained too. Multi-label classifiers: all predicted labels, up to `MAX_TARGETS`."""
-    labels, pairing = model.spec.labels, pair_order(model.spec.head_options)
+    labels, pairing = model.spec.options.labels, model.spec.options.pair_order
     named = target if not pairing and target in labels else None
     if target is not None and named is None and not pairing and len(target.split()) == 1:
         raise UnknownNameError("class", target, labels)  # one word is an unlikely second text
@@ -211,8 +208,7 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
     texts = [part.strip() for part in item]
     check_not_empty(texts)
     sample = LabeledText(texts[0], "".join(texts[1:]), labels[0])
-    data = DataSettings(pair_order="symmetric" if pairing == "symmetric" else "ordered")
-    encoded = encode_sample(model, sample, data, labels)
+    encoded = encode_sample(model, sample)
     rows = _encoded_rows(model, encoded, ("given order", "reverse order"), [texts, texts[::-1]])
     probabilities = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
     classes = [*([] if named is None else [named]), *(name for name, _ in probabilities if name != named)]
@@ -232,7 +228,7 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
         prediction=prediction,
         probabilities=tuple(probabilities),
         rows=rows,
-        batch=model.task.collate(encoded, [0], model.config).to(model.device),
+        batch=model.objective.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(scores),
         facts={"prediction": prediction if several else format_confidence(prediction, probabilities[0][1])}
         | truncation_fact(encoded),
@@ -253,7 +249,7 @@ def explain_choice(model: Any, source: Any, target: str | None = None, at: None 
         prediction=choices[0],
         probabilities=probabilities,
         rows=rows,
-        batch=model.task.collate(encoded, [0], model.config).to(model.device),
+        batch=model.objective.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(
             OutputScore(row.name, n, _output_positions(model, row), partial(_class_margin, n), "choice")
             for n, row in enumerate(rows)
@@ -269,7 +265,7 @@ def explain_embed(model: Any, source: Any, target: str | None = None, at: None =
     texts = [source] if target is None else [source, target]
     for text in texts:
         check_not_empty([text])
-    encoded, pooling = encode_sample(model, Pair(texts[0], texts[-1], "", 0)), model.task.pooling
+    encoded, pooling = encode_sample(model, Pair(texts[0], texts[-1], "", 0)), pooling_of(model.spec.options)
     ids = [encoded.fields[side][0] for side in ("first", "second")][: len(texts)]
     x, mask = pad(ids, pad_id(model.config))
     rows, names, facts = [], ("first text", "second text"), {}
@@ -298,13 +294,13 @@ def explain_embed(model: Any, source: Any, target: str | None = None, at: None =
 def explain_tag(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
     """Explain a tagger: all entities, or the words `target`; without both, the word with the lowest confidence."""
     answer = model.predict(source)
-    words, tags = answer.tokens, model.spec.labels
+    words, tags = answer.tokens, model.spec.options.labels
     spans = [(entity["first"], entity["last"]) for entity in answer.extra.get("entities", ())]
     spans = [_find_words(words, target)] if target is not None else spans or [(int(np.argmin(answer.score)),) * 2]
     encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
     windows = []  # position of the labeled token of each word, by word index
     for row in range(len(encoded)):
-        labeled = (model.task.collate(encoded, [row], model.config).labels[0] != IGNORE).nonzero()[:, 0].tolist()
+        labeled = (model.objective.collate(encoded, [row], model.config).labels[0] != IGNORE).nonzero()[:, 0].tolist()
         windows.append(dict(enumerate(labeled, window_start(encoded, row))))
     # the window with the most context on both sides of the first span
     lengths, first_word = [len(ids) for ids in encoded.fields["text"]], spans[0][0]
@@ -322,7 +318,7 @@ def explain_tag(model: Any, source: Any, target: str | None = None, at: None = N
         outputs = tuple(tags.index(answer.value[word]) for word in range(first, last + 1))
         name = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
         scores.append(OutputScore(name, 0, positions, partial(_position_margin, positions, outputs)))
-    logits = torch.from_numpy(model.task.token_logits(model, encoded)[row][scores[0].positions[0]])
+    logits = torch.from_numpy(model.objective.token_logits(model, encoded)[row][scores[0].positions[0]])
     probabilities = sorted(zip(tags, logits.softmax(-1).tolist(), strict=True), key=lambda pair: -pair[1])
     decision = Decision(
         title=f"{join_titles(' '.join(words))} → {', '.join(score.name for score in scores)}",
@@ -346,11 +342,11 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
     question, value = question.strip(), str(answer.value)
     answers, starts = ((value,), (answer.extra["start"],)) if value else ((), ())
     encoded = encode_sample(model, QASample(question, context, answers, starts, bool(value)))
-    spans = [model.task.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
+    spans = [model.objective.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
     if value:
         row = next((row for row, span in enumerate(spans) if any(span)), 0)
     else:  # no answer: the window with the lowest no-answer score decides
-        logits = model.task.token_logits(model, encoded)
+        logits = model.objective.token_logits(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
     scores = tuple(
         OutputScore(f"{name} of the answer", 0, (position,), partial(_span_margin, position, which))
@@ -386,7 +382,7 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
     positions = [position for position, token in enumerate(row) if token == config.mask_id]
     if target is None:
         with torch.inference_mode():
-            logits = model.task.logits(model, batch)[0, positions].float().cpu()
+            logits = model.objective.logits(model, batch)[0, positions].float().cpu()
         known = torch.from_numpy(text_token_mask(text, config))
         tokens = logits.masked_fill(~known, -torch.inf).argmax(-1).tolist()
     else:
@@ -417,12 +413,11 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
 # -- functions shared by the tasks
 
 
-def encode_sample(
-    model: ModelProtocol, sample: Any, data: DataSettings | None = None, labels: Sequence[str] = ()
-) -> Encoded:
-    """One sample, encoded by the task of the model."""
-    config = model.config
-    encoded: Encoded = model.task.encode([sample], model.require_tokenizer(), config, config.max_length, data, labels)
+def encode_sample(model: ModelProtocol, sample: Any) -> Encoded:
+    """One sample, encoded by the objective of the model."""
+    encoded: Encoded = model.objective.encode(
+        [sample], model.require_tokenizer(), model.config, options=model.spec.options
+    )
     return encoded
 
 
@@ -491,7 +486,7 @@ def _encoded_rows(
 def _window(model: Any, encoded: Encoded, row: int) -> dict[str, Any]:
     """Token row and batch of one window of a text."""
     own = TokenRow(tuple(encoded.fields["text"][row].tolist()), int(encoded.fields["second"][row][0]))
-    return {"rows": (own,), "batch": model.task.collate(encoded, [row], model.config).to(model.device)}
+    return {"rows": (own,), "batch": model.objective.collate(encoded, [row], model.config).to(model.device)}
 
 
 def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:

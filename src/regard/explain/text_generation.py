@@ -18,7 +18,8 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions, record_attention
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.base import ModelProtocol
+from regard.tasks.translate import source_ids
 from regard.types import AttentionRecords, Batch
 
 
@@ -102,7 +103,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
         translation, ids = str(answer.value), list(answer.extra["token_ids"])
     else:
         translation, ids = target, text.encode([target])[0]
-    x = torch.tensor(model.task.source_ids(text, [source], config), device=model.device)
+    x = torch.tensor(source_ids(text, [source], config), device=model.device)
     inputs, outputs = [config.bos_id, *ids], [*ids, config.eos_id]
     batch = Batch(x, decoder_inputs=torch.tensor([inputs], device=model.device))
     records, logs = record_forward(model, batch)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from regard.draw.text import markdown_table
-from regard.explain import is_explainable
 from regard.files import write_text
 from regard.folders import display_name
 from regard.runs.evaluate import small_sample_warning
@@ -42,24 +41,12 @@ def write_card(
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
 
-PIPELINE_TAGS = {
-    ("translate", "text"): "translation", ("algorithmic", "text"): "text2text-generation", ("lm", "text"): "text-generation",
-    ("mlm", "text"): "fill-mask", ("classify", "text"): "text-classification", ("tag", "text"): "token-classification",
-    ("qa", "text"): "question-answering", ("choose", "text"): "multiple-choice", ("embed", "text"): "sentence-similarity",
-    ("classify", "image"): "image-classification", ("segment", "image"): "image-segmentation",
-    ("depth", "image"): "depth-estimation", ("draw", "image"): "unconditional-image-generation",
-    ("caption", "image"): "image-to-text",
-}  # fmt: skip
-"""Pipeline tags of the Hugging Face Hub; the Hub has none for point clouds."""
-
-
 def _front_matter(facts: dict[str, Any], task: Task) -> str:
     """YAML metadata of the Hugging Face Hub."""
     numbers = [name for name, value in facts["scores"].items() if isinstance(value, float)]
-    tag = PIPELINE_TAGS.get((task.name, task.modality))
     lines = [
         "library_name: regard",
-        *([f"pipeline_tag: {tag}"] if tag else []),
+        *([f"pipeline_tag: {task.pipeline_tag}"] if task.pipeline_tag else []),
         f"tags:\n- {facts['system']}",
         *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
     ]
@@ -106,7 +93,7 @@ def _relative(path: str, folder: Path) -> str:
 
 
 def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
-    sources, found, unit = facts["sources"], facts["data_stats"], task.unit
+    sources, found, unit = facts["sources"], facts["data_stats"], task.reader.unit
     fraction = found["valid"] / max(found["train"] + found["valid"], 1)
     valid = ", ".join(f"`{_relative(p, folder)}`" for p in sources["valid"])
     valid = valid or f"{100 * fraction:.3g} % of the training data, held out by a content hash"
@@ -115,14 +102,16 @@ def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
         f"({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"
         f"- Validation: {valid} ({found['valid']:,} {unit})"
     )
-    if task.modality != "text":
+    if task.input != "text":
         return text
     rows = facts.get("rows") or ("packed rows" if facts.get("packed") else "padded rows of similar length")
     return f"{text}\n- Batches: {rows}" + (f", {100 * facts['padding']:.1f} % padding" if "padding" in facts else "")
 
 
 def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction], folder: Path) -> str:
-    shown = [task.example_row(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]]
+    shown = [
+        task.objective.example_row(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]
+    ]
     rows = [
         {
             n: shorten_lines(_relative(v, folder).replace("\n", " "), MAX_LINE_CHARS) if isinstance(v, str) else v
@@ -134,9 +123,10 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction],
 
 
 def _usage(name: str, task: Task, samples: Sequence[Any]) -> str:
-    asked = task.usage_for(samples)
-    lines = [f"predict {name} {asked}", f"evaluate {name}"]
-    lines[1:1] = [f"explain {name} {asked} --out explanation.html"] * is_explainable(task)
+    example = task.usage
+    if task.objective.example_from and samples:  # other words may be missing in the vocabulary
+        example = shlex.quote(getattr(samples[0], task.objective.example_from))
+    lines = [f"predict {name} {example}", f"explain {name} {example} --out explanation.html", f"evaluate {name}"]
     return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
 
 

@@ -13,7 +13,7 @@ from regard.index import INDEX_PATH
 from regard.runs.settings import GROUPS
 from regard.systems import SYSTEMS
 from regard.systems.common.system import System
-from regard.tasks import all_tasks
+from regard.tasks import TASKS
 
 MAX_DEFAULT_CHARS = 40
 """Maximum length of a default value; longer values, such as the config of a captioner's encoder, are shortened."""
@@ -32,14 +32,15 @@ def build_index() -> dict[str, Any]:
     tasks = [
         {
             "task": task.name,
-            "reads": task.modality,
+            "reads": task.input,
             "about": task.description,
-            "columns": list(task.columns),
+            "columns": list(task.reader.columns),
             "model": task.default_model,
-            "settings": list(task.settings_used),
-            "reader_files": list(task.processor_files),
+            "settings": list(task.objective.settings_used),
+            "reader_files": list(task.modality.processor_files),
+            "aliases": list(task.aliases),
         }
-        for task in all_tasks()
+        for task in TASKS
     ]
     groups = [*((name, kind, "all") for name, kind in GROUPS.items())]
     groups += [("model", system.config, system.name) for system in SYSTEMS.values()]

@@ -10,46 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from regard import index
 from regard.config import override
-from regard.data.check.engine import Paths, ProgressCallback, Survey
+from regard.data.check.engine import Paths, ProgressCallback
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
-from regard.errors import SettingError, UnknownNameError
-from regard.foreign_names import resolve_task_name
-from regard.index import TASK_ADVICE
-from regard.lazy import LazyTable
+from regard.errors import SettingError
 from regard.runs.modality import resolve_task
 from regard.runs.settings import collect_overrides
-
-TEXT_CHECKS: LazyTable[type[Survey]] = LazyTable({
-    "translate": "regard.data.check.pairs:PairSurvey",
-    "lm": "regard.data.check.texts:TextSurvey",
-    "mlm": "regard.data.check.texts:DocumentSurvey",
-    "classify": "regard.data.check.texts:LabeledSurvey",
-    "choose": "regard.data.check.texts:ChoiceSurvey",
-    "tag": "regard.data.check.texts:TagSurvey",
-    "qa": "regard.data.check.texts:QASurvey",
-    "embed": "regard.data.check.pairs:ContrastivePairSurvey",
-    "algorithmic": "regard.data.check.pairs:AlgorithmicSurvey",
-})  # fmt: skip
-"""Data checks of text tasks."""
-
-IMAGE_CHECKS: LazyTable[type[Survey]] = LazyTable({
-    "classify": "regard.data.check.files:ImageSurvey",
-    "segment": "regard.data.check.files:MaskSurvey",
-    "depth": "regard.data.check.files:DepthSurvey",
-    "draw": "regard.data.check.files:UnlabeledImageSurvey",
-    "caption": "regard.data.check.files:CaptionSurvey",
-})  # fmt: skip
-"""Data checks of image tasks."""
-
-POINT_CHECKS: LazyTable[type[Survey]] = LazyTable({
-    "classify": "regard.data.check.point_clouds:CloudSurvey",
-    "segment": "regard.data.check.point_clouds:LabeledCloudSurvey",
-})  # fmt: skip
-"""Data checks of point cloud tasks."""
-
-CHECKS_BY_MODALITY = {"text": TEXT_CHECKS, "image": IMAGE_CHECKS, "points": POINT_CHECKS}
 
 
 def check(
@@ -63,9 +31,7 @@ def check(
 ) -> Report:
     """Check data in the same way as `train` reads it. Print the report or use its findings; `out` is a folder or a .png or
     .svg file for the chart of lengths."""
-    task = resolve_task_name(task)
-    if task not in TEXT_CHECKS and task not in IMAGE_CHECKS:
-        raise UnknownNameError("task", task, [*TEXT_CHECKS, *IMAGE_CHECKS], TASK_ADVICE)
+    index.check_task(task)
     if not data:
         raise SettingError("No data given. Pass files with --data.")
     overrides = collect_overrides(settings)
@@ -76,8 +42,8 @@ def check(
     figure_path = None if out is None else _figure_path(Path(out))
     with _progress() as progress:
         paths = [data] if isinstance(data, str | os.PathLike) else data
-        modality = resolve_task(task, None, [os.fspath(path) for path in paths], columns).modality
-        report = CHECKS_BY_MODALITY[modality][task].check(data, valid, columns or None, data_settings, progress)
+        row = resolve_task(task, None, [os.fspath(path) for path in paths], columns)
+        report: Report = row.checker.check(data, valid, columns or None, data_settings, progress)
     if figure_path is None:
         return report
     figures = []

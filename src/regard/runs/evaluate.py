@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
-from regard.config import override
-from regard.data.batching.split import compute_fingerprint
-from regard.data.settings import PairOrder
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
 from regard.folders import read_config_files
-from regard.model import Model, load
+from regard.model import load
 from regard.nn.kernels.linear import recheck_packed
-from regard.runs.preprocess import LogFn, read_samples, validation_samples
-from regard.runs.settings import Settings, collect_overrides, resolve
+from regard.runs.preprocess import LogFn, content_fingerprint, read_samples, validation_samples
+from regard.runs.settings import collect_overrides, resolve
 from regard.runs.spec import DataSources
-from regard.tasks.base import Encoded, LossSum, Task
-from regard.tasks.multilabel import pair_order
+from regard.tasks import Task
+from regard.tasks.base import Encoded, LossSum
 from regard.training.distributed import pick_device
 from regard.training.optimizer import autocast
 from regard.types import Prediction
@@ -67,7 +64,7 @@ def evaluate(
         samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), log)
     elif "sources" in own:
         samples = validation_samples(model.task, DataSources.from_dict(own["sources"]), made, log)
-        if compute_fingerprint(model.task.fingerprint_texts(samples)) != own["data_stats"]["valid_fingerprint"]:
+        if content_fingerprint(model.task, samples) != own["data_stats"]["valid_fingerprint"]:
             raise RunError(
                 f"{folder}: the validation data of this run has changed since training. Pass files with --data."
             )
@@ -75,26 +72,18 @@ def evaluate(
         raise RunError(f"{folder} is not a run folder, so it has no validation data. Pass files with --data.")
     for note in filter(None, (*model.notes, model.dtype_note)):
         log(note)
-    task, reader = model.task, model.require_processor()
+    task, objective, processor = model.task, model.objective, model.require_processor()
     few = small_sample_warning(task, len(samples))
-    log(f"warning: {few}." if few else task.format_count(len(samples)))
-    made = _with_trained_pairing(made, model)
-    encoded = task.encode(samples, reader, model.config, 10**9, made.data, model.spec.labels)
+    log(f"warning: {few}." if few else task.reader.format_count(len(samples)))
+    encoded = objective.encode(samples, processor, model.config, 10**9, made.data, model.spec.options)
     if encoded.too_long:
-        fate = f"truncated {task.truncation_side}" if task.truncates else "excluded from the loss"
-        what = f"{len(encoded.too_long):,} {task.row_unit or task.unit}"
+        fate = f"truncated {objective.truncation}" if objective.truncation else "excluded from the loss"
+        what = f"{len(encoded.too_long):,} {objective.row_unit or task.reader.unit}"
         log(f"warning: {what} have more than {model.config.max_length:,} tokens and are {fate}.")
     sums = validation_loss(model, encoded, made)
-    scores, answers = task.evaluate(model, encoded, decode, made.data, sums)
-    rows = [task.example_row(*both) for both in zip(encoded.samples, answers, strict=False)]
+    scores, answers = objective.evaluate(model, encoded, decode, made.data, sums)
+    rows = [objective.example_row(*both) for both in zip(encoded.samples, answers, strict=False)]
     return Evaluation({"loss": round(sums.mean, 4), **scores}, answers, rows)
-
-
-def _with_trained_pairing(settings: Settings, model: Model) -> Settings:
-    """Settings with the pair order of the trained head."""
-    pair = pair_order(model.spec.head_options)
-    known = pair in get_args(PairOrder)  # head_options of other tasks have other meanings, for example a tag scheme
-    return replace(settings, data=override(settings.data, {"pair_order": pair}, "data.")) if known else settings
 
 
 def _parse_numbers(row: Mapping[str, str]) -> dict[str, Any]:
@@ -123,8 +112,8 @@ def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossS
     recheck_packed()  # the weights have changed since the last validation
     with torch.no_grad(), autocast(model.device, settings.train):
         tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)
-        for batch in model.task.eval_batches(encoded, model.config, tokens, settings.data):
-            part, number = model.task.loss(model, batch.to(model.device))
+        for batch in model.objective.eval_batches(encoded, model.config, tokens, settings.data):
+            part, number = model.objective.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
     if not count:
         advice = f"'regard check {model.task.name}' lists missing labels; add validation data with --valid PATH."
@@ -134,11 +123,11 @@ def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossS
 
 def small_sample_warning(task: Task, num_samples: int) -> str:
     """Warning about imprecise scores on few samples, or an empty string."""
-    if task.min_valid_samples == 1 or num_samples >= MIN_RELIABLE_SAMPLES:
+    if task.reader.min_valid_samples == 1 or num_samples >= MIN_RELIABLE_SAMPLES:
         return ""
     worth = (
         ""
-        if task.lower_is_better or task.has_file_output
+        if task.objective.lower_is_better or task.objective.has_file_output
         else f": each sample counts {100 / max(num_samples, 1):.1f} points"
     )
-    return f"scores on {task.format_count(num_samples)} are imprecise{worth}"
+    return f"scores on {task.reader.format_count(num_samples)} are imprecise{worth}"

@@ -30,7 +30,7 @@ def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:
         )
     if list(inputs).count(STDIN_ARGUMENT) > 1:
         raise RegardError("Standard input (-) can be used only once. Pass a file for the second text.")
-    return list(inputs) if task.modality != "text" else [_read_text(text) for text in inputs]
+    return list(inputs) if task.input != "text" else [_read_text(text) for text in inputs]
 
 
 def parse_position(at: str | None, modality: str = "image") -> Any:

@@ -131,27 +131,27 @@ def _count_flops(model: Model) -> int:
     Point clouds need real coordinates: neighborhoods do not follow from shapes."""
     x = _dummy_input(model)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model = model.to("meta") if model.task.modality != "points" else model.to_empty(device="cpu").eval()
+        model = model.to("meta") if model.task.input != "points" else model.to_empty(device="cpu").eval()
         if _captions_images(model):
             model.logits(x, torch.zeros((1, model.config.max_length), dtype=torch.long, device="meta"))
-        elif model.head is None and model.task.modality != "text" and model.task.name != "draw":
+        elif model.head is None and model.task.input != "text" and model.task.name != "draw":
             model.states(x)  # a model without classes has no head
         else:
-            model.logits(x, x if "target" in model.task.fields else None)
+            model.logits(x, x if "target" in model.objective.fields else None)
     return int(counter.get_total_flops())
 
 
 def _captions_images(model: Model) -> bool:
     """True for a captioner."""
-    return model.task.modality == "image" and model.task.has_text
+    return model.task.input == "image" and model.task.has_text
 
 
 def _dummy_input(model: Model) -> Tensor:
     """Input of the counted forward pass: tokens, palette colors, an image of the config's size, or a point cloud."""
     config = model.config
-    if model.task.modality == "text":
+    if model.task.input == "text":
         return torch.zeros((1, FLOP_TOKENS), dtype=torch.long, device="meta")
-    if model.task.modality == "points":
+    if model.task.input == "points":
         return torch.rand((1, FLOP_POINTS, 3 + config.feature_dim))
     if config.traits.palette:
         return torch.zeros((1, config.max_length), dtype=torch.long, device="meta")
@@ -159,9 +159,9 @@ def _dummy_input(model: Model) -> Tensor:
 
 
 def _describe_input(model: Model) -> str:
-    if model.task.modality == "text":
-        return f"{FLOP_TOKENS} tokens" + (" on each side" if "target" in model.task.fields else "")
-    if model.task.modality == "points":
+    if model.task.input == "text":
+        return f"{FLOP_TOKENS} tokens" + (" on each side" if "target" in model.objective.fields else "")
+    if model.task.input == "points":
         return f"point cloud of {FLOP_POINTS:,} points"
     more = f" and {model.config.max_length} tokens" if _captions_images(model) else ""
     return f"image of {model.config.image_size} × {model.config.image_size} pixels{more}"

@@ -12,10 +12,10 @@ from regard.data.text.formats import file_format, read_header
 from regard.data.text.tables import first_value
 from regard.errors import RegardError
 from regard.folders import is_folder_path, read_config_files
-from regard.foreign_names import resolve_task_name
+from regard.index import resolve_task_name
 from regard.runs.folder import RunFolder
 from regard.systems import find_by_model_type, find_preset, find_system
-from regard.tasks import Task, find_task, tasks_by_modality
+from regard.tasks import TASKS, Task, find_task
 
 
 def resolve_task(
@@ -23,11 +23,11 @@ def resolve_task(
 ) -> Task:
     """Task of this name for the modality of the model or data; `run`: the run to resume."""
     name = resolve_task_name(name)
-    known = [reads for reads, table in tasks_by_modality().items() if name in table]
-    if len(known) < 2:
+    inputs = [task.input for task in TASKS if task.name == name]
+    if len(inputs) < 2:
         return find_task(name)
-    reads = _detect_modality(model, data, columns, run)
-    return find_task(name, reads if reads in known else known[0])
+    detected = _detect_modality(model, data, columns, run)
+    return find_task(name, detected if detected in inputs else inputs[0])
 
 
 def _detect_modality(

@@ -45,7 +45,7 @@ class PredictionWriter:
         """`in_batch`: other inputs are predicted in the same call."""
         self.total += 1
         self.truncated += bool(prediction.extra.get("truncated"))
-        if self.model.task.has_file_output:
+        if self.model.objective.has_file_output:
             return self._write_files(item, prediction)
         if self.as_json:
             row = {
@@ -62,24 +62,25 @@ class PredictionWriter:
             for option in options:
                 print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
             return
-        print(self.model.task.format_prediction(item.title, prediction), flush=True)
-        if self.model.task.multiline and in_batch:
+        print(self.model.objective.format_prediction(item.title, prediction), flush=True)
+        if self.model.objective.multiline and in_batch:
             print(flush=True)
 
     def _write_files(self, one: PredictInput, answer: Prediction) -> None:
         # a page of this name could not be opened by its address with a #
-        stem = Path(str(one.title)).stem.replace("#", "-") or self.model.task.unit.removesuffix("s")
+        stem = Path(str(one.title)).stem.replace("#", "-") or self.model.task.reader.unit.removesuffix("s")
         name, number = stem, 1
         while name in self.written_names:  # files of one name from several folders
             number += 1
             name = f"{stem}-{number}"
         self.written_names.add(name)
         self.folder.mkdir(parents=True, exist_ok=True)
-        files = self.model.task.write_files(name, answer, self.folder)
+        objective: Any = self.model.objective
+        files = objective.write_files(name, answer, self.folder)
         if self.as_json:
             _print_json({"input": one.to_json(), "value": answer.value, "files": files})
         else:
-            print(self.model.task.format_prediction(one.title, answer), *files.values(), sep="\t", flush=True)
+            print(self.model.objective.format_prediction(one.title, answer), *files.values(), sep="\t", flush=True)
 
     def write_missing(self, item: PredictInput, error: RegardError | None) -> None:
         """Output of an empty input, or of an input with an error."""
@@ -115,7 +116,7 @@ class PredictionWriter:
             return
         if model.tokenizer.special_id("mask") is None:
             return
-        from regard.tasks.fill_mask import mask_token
+        from regard.tasks.mlm import mask_token
 
         if mask_token(model.tokenizer) in item.value:
             self.mask_warned = True
@@ -139,7 +140,7 @@ class PredictionWriter:
         if self.failed and self.total > 1:
             print(f"{format_count(self.failed, self.total)} failed.", file=sys.stderr)
         if self.truncated:
-            where = self.model.task.truncation_side
+            where = self.model.objective.truncation
             print(
                 f"warning: {format_count(self.truncated, self.total)} truncated {where} to the maximum length of the model.",
                 file=sys.stderr,
@@ -164,12 +165,13 @@ def predict(
     if (
         not as_json
         and sys.stdout.isatty()
-        and model.task.can_stream(decode)
+        and model.objective.streams
+        and decode.num_beams == decode.num_return_sequences == 1
         and (said.interactive or said.single_input)
     ):
         return _stream(model, asked, decode)
     done = 0
-    for some in chunked(asked, 1 if said.interactive else min(chunk_size, model.task.max_inputs)):
+    for some in chunked(asked, 1 if said.interactive else min(chunk_size, model.objective.modality.max_inputs)):
         real = [one for one in some if one.value is not None]
         for one in real:
             said.warn_mask_token(one)
@@ -185,7 +187,7 @@ def predict(
 
 
 def _check_folder(model: Model, folder: Path) -> None:
-    if not model.task.has_file_output:
+    if not model.objective.has_file_output:
         raise RegardError(
             f"--out is only for predictions that are files; task '{model.task.name}' prints text. "
             "Redirect the output with > FILE."
@@ -195,11 +197,12 @@ def _check_folder(model: Model, folder: Path) -> None:
 
 
 def _stream(model: Model, asked: Iterator[PredictInput], decode: DecodeSettings) -> int:
+    objective: Any = model.objective
     for number, one in enumerate(asked):
         if one.error is not None:
             raise one.error
         print(one.value or "", end="", flush=True)
-        for part in model.task.stream_prediction(model, one.value or "", decode, number):
+        for part in objective.stream(model, one.value or "", decode, number):
             print(part, end="", flush=True)
         print(flush=True)
     return 0
@@ -212,7 +215,7 @@ def _predict_or_errors(
     if not values:
         return []
     try:
-        return list(model.task.predict(model, values, decode, first))
+        return list(model.objective.predict(model, values, decode, first))
     except RegardError as error:
         if len(values) == 1:
             return [error]
@@ -249,10 +252,9 @@ def search(
     model: Model, inputs: Sequence[str], texts: Mapping[int, str], top_k: int | None, as_json: bool, chunk_size: int
 ) -> int:
     """Print the `top_k` texts most similar to each input; the texts are embedded once."""
-    from regard.tasks.embed import TOP_K, Embed
+    from regard.tasks import embed
 
     task = model.task
-    assert isinstance(task, Embed)
     own = _trained_task(model.spec.source)
     if own != task.name:
         print(
@@ -260,12 +262,12 @@ def search(
             f"Train an embedding model: regard train embed --data PAIRS --model {model.spec.source} --out RUN",
             file=sys.stderr,
         )
-    among, numbers = task.build_index(model, list(texts.values()), ProgressPrinter("texts")), list(texts)
+    among, numbers = embed.build_index(model, list(texts.values()), ProgressPrinter("texts")), list(texts)
     said = PredictionWriter(model, inputs, as_json)
     headed = not (said.interactive or said.single_input or as_json)
     for some in chunked(read_inputs(task, inputs), 1 if said.interactive else chunk_size):
         real = [one for one in some if one.value is not None]
-        answers = iter(task.search(model, [one.value for one in real], among, top_k or TOP_K) if real else [])
+        answers = iter(embed.search(model, [one.value for one in real], among, top_k or embed.TOP_K) if real else [])
         for one in some:
             if one.value is None:
                 said.write_missing(one, one.error)

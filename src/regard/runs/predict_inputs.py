@@ -16,7 +16,6 @@ from regard.data.text.files import ErrorHandler, read_lines
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format
 from regard.errors import DataError, RegardError
 from regard.tasks import Task
-from regard.tasks.file_task import FileSampleTask
 
 FILE_NAME = re.compile(rf"\S+({'|'.join(map(re.escape, (*ALL_TABLE_SUFFIXES, '.conll', '.conllu', '.gz')))})")
 """Arguments of this form are file names, so that a misspelled file name is an error instead of a text."""
@@ -32,7 +31,7 @@ class PredictInput:
     """One input and its location."""
 
     value: Any
-    """input of `Task.predict`; None for an empty or unreadable input"""
+    """input of `Objective.predict`; None for an empty or unreadable input"""
     location: str = ""
     """file and line; empty for a command-line argument"""
     error: RegardError | None = None
@@ -60,15 +59,17 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
     The value of an empty line is None, except for generation tasks."""
     if columns and not any(_is_file(task, entry) or _is_table(task, entry) for entry in inputs):
         raise RegardError("--columns requires an input file.")
-    if task.allows_empty_prompt and not inputs:
+    if task.objective.allows_empty_prompt and not inputs:
         yield PredictInput("")
-    elif isinstance(task, FileSampleTask):
+    elif task.reader.suffixes:
         for entry in _stdin_paths(task) if not inputs or list(inputs) == ["-"] else inputs:
             if _is_table(task, entry):
                 yield from _table_inputs(task, entry, columns)
             else:
                 yield from (
-                    _file_inputs(task, entry) if entry else (PredictInput("" if task.allows_empty_prompt else None),)
+                    _file_inputs(task, entry)
+                    if entry
+                    else (PredictInput("" if task.objective.allows_empty_prompt else None),)
                 )
     elif not inputs:
         yield from _stdin_inputs(task)
@@ -78,7 +79,7 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
                 if os.path.isdir(entry):
                     print(f"note: {entry} is a folder; its name is used as text.", file=sys.stderr)
                 yield _text_input(task, entry)
-            elif columns or file_format(entry) in task.table_suffixes:
+            elif columns or file_format(entry) in task.reader.table_suffixes:
                 yield from _row_inputs(task, entry, columns)
             elif kind := _non_text_kind(entry):
                 raise RegardError(f"{entry}: expected text, got {'an' if kind == 'image' else 'a'} {kind}.")
@@ -88,7 +89,7 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
                 yield from _line_inputs(task, entry)
 
 
-def _stdin_paths(task: FileSampleTask) -> Iterator[str]:
+def _stdin_paths(task: Task) -> Iterator[str]:
     """Lines of standard input. If standard input is the content of a file, a single error is raised."""
     try:
         for number, line in enumerate(sys.stdin):
@@ -100,43 +101,43 @@ def _stdin_paths(task: FileSampleTask) -> Iterator[str]:
             yield entry
     except UnicodeDecodeError as error:
         raise RegardError(
-            f"Standard input: expected one path per line, got binary data. Pass the paths of {task.unit} as arguments."
+            f"Standard input: expected one path per line, got binary data. Pass the paths of {task.reader.unit} as arguments."
         ) from error
 
 
-def _file_inputs(task: FileSampleTask, entry: str) -> Iterator[PredictInput]:
+def _file_inputs(task: Task, entry: str) -> Iterator[PredictInput]:
     """Inputs of a path, folder or pattern. An error in a file of a folder or pattern (with a location) stops no other
     input."""
     return (PredictInput(path, "" if path == entry else entry) for path in expand_files(task, [entry]))
 
 
-def expand_files(task: FileSampleTask, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
+def expand_files(task: Task, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
     """Paths of the task's files for paths, patterns and folders; files of a folder are sorted by name."""
     for entry in expand_patterns(inputs):
         if not os.path.isdir(entry):
             yield entry
             continue
-        found = [item.path for item in walk_files(entry, task.suffixes) if item.matches]
+        found = [item.path for item in walk_files(entry, task.reader.suffixes) if item.matches]
         if not found:
-            raise DataError(f"contains no {task.unit}.", entry)
+            raise DataError(f"contains no {task.reader.unit}.", entry)
         yield from found
 
 
 def _is_table(task: Task, entry: str) -> bool:
     """True for a table of files, or for a part of one such as captions.json#val."""
     if os.path.isfile(entry):
-        return file_format(entry) in task.table_suffixes
-    name = next(iter(task.paths(entry)), entry) if "#" in entry else entry
-    return name != entry and (os.path.isdir(name) or file_format(name) in task.table_suffixes)
+        return file_format(entry) in task.reader.table_suffixes
+    name = next(iter(task.reader.paths(entry)), entry) if "#" in entry else entry
+    return name != entry and (os.path.isdir(name) or file_format(name) in task.reader.table_suffixes)
 
 
-def _table_inputs(task: Any, entry: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
+def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> Iterator[PredictInput]:
     """Inputs of the files listed or contained in a table, in order."""
     found: list[DataError] = []
-    for sample in task.iter_table(entry, columns, lambda kind, error: found.append(error)):
+    for sample in task.reader.inputs(entry, columns, lambda kind, error: found.append(error)):
         path = sample.path
         yield from (PredictInput(None, path, found.pop(0)) for _ in range(len(found)))
-        if isinstance(sample, task.sample_type):
+        if isinstance(sample, task.reader.sample_type):
             inside = f"{Path(path).stem}-{sample.line}" if sample.content else ""
             where = (
                 "" if sample.source == entry else f"{path}, row {sample.line}"
@@ -149,9 +150,9 @@ def _is_file(task: Task, text: str) -> bool:
     if len(text) >= 4096:
         return False
     there = os.path.isfile(text) and (
-        task.modality == "text" or file_format(text) in task.table_suffixes
+        task.input == "text" or file_format(text) in task.reader.table_suffixes
     )  # images have no columns
-    return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.table_suffixes
+    return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.reader.table_suffixes
 
 
 def _non_text_kind(entry: str) -> str:
@@ -163,7 +164,7 @@ def _non_text_kind(entry: str) -> str:
 
 
 def _text_input(task: Task, text: str, place: str = "") -> PredictInput:
-    return PredictInput(text if text.strip() or task.generates else None, place)
+    return PredictInput(text if text.strip() or task.objective.generates else None, place)
 
 
 def _stdin_inputs(task: Task) -> Iterator[PredictInput]:
@@ -197,7 +198,7 @@ def _row_inputs(task: Task, path: str, columns: Mapping[str, str] | None) -> Ite
             raise error
         found.append(error)
 
-    for number, value in task.iter_inputs(path, columns, complain):
+    for number, value in task.reader.inputs(path, columns, complain):
         while found and (found[0].line or 0) <= number:
             yield PredictInput(None, path, found.pop(0))
         yield PredictInput(value, f"{path}, line {number}")

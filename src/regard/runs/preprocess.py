@@ -5,13 +5,14 @@ Validation samples stay in memory; training samples are encoded in chunks and st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
 import tokenizers
 
 from regard.data.batching.split import compute_fingerprint
+from regard.data.settings import DataSettings
 from regard.data.store.cache import cache_key, cached_store, load_note, save_note
 from regard.data.store.token_store import MAX_INT, VERSION, StoreWriter
 from regard.data.text.files import chunked
@@ -22,7 +23,7 @@ from regard.runs.scan import ScanResult, TrainingFiles, describe_empty_rows
 from regard.runs.settings import Settings
 from regard.runs.spec import DataSources, TrainSpec
 from regard.tasks import Task
-from regard.tasks.base import Encoded
+from regard.tasks.base import Encoded, EncodingContext, HeadOptions
 
 LogFn = Callable[[str], None]
 
@@ -38,16 +39,14 @@ class PreparedData:
     """model config with the vocabulary size of the tokenizer"""
     stats: dict[str, Any]
     """sample counts and data fingerprints"""
-    labels: tuple[str, ...] = ()
-    """classes; empty if the task has no classes"""
-    head_options: str = ""
-    """see `Task.head_options`"""
+    options: HeadOptions
+    """classes and other options of the head"""
 
 
 def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], log: LogFn) -> list[Any]:
     found: list[Any] = []
     empty: list[SkippedRow] = []
-    for item in task.iter_samples(paths, columns or None):
+    for item in task.reader.samples(paths, columns or None):
         (empty if isinstance(item, SkippedRow) else found).append(item)
     if empty:
         log(describe_empty_rows(task, len(empty), empty[0].path, empty[0].line))
@@ -59,80 +58,82 @@ def validation_samples(task: Task, sources: DataSources, settings: Settings, log
     if sources.valid:
         return read_samples(task, sources.valid, dict(sources.columns), log)
     held = list(TrainingFiles(task, sources, settings.data.valid_fraction, log).scan().held)
-    log(f"Evaluating on the {task.format_count(len(held))} held out during training.")
+    log(f"Evaluating on the {task.reader.format_count(len(held))} held out during training.")
     return held
 
 
-def _holdout_samples(task: Task, found: ScanResult, say: LogFn) -> list[Any]:
-    held = len(found.held)
-    say(
-        f"note: no --valid given; {task.format_count(held)} held out for validation (data.valid_fraction, by content hash)."
-    )
-    return list(found.held)
+def content_fingerprint(task: Task, samples: Sequence[Any]) -> str:
+    """Fingerprint of texts and targets."""
+    return compute_fingerprint(text for sample in samples for text in task.reader.contents(sample))
 
 
 def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
-    task.check_settings(spec.identity.config, task.batch_budget(settings.train), settings.data)
+    reader, objective, modality, data = task.reader, task.objective, task.modality, settings.data
+    objective.check_settings(spec.identity.config, modality.batch_budget(settings.train), data)
     own = validation_samples(task, sources, settings, log) if sources.valid else []
-    files = TrainingFiles(task, sources, settings.data.valid_fraction, log, own)
+    files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()
-    found = replace(found, labels=task.head_labels(found.labels, settings.data))
-    valid = own or _holdout_samples(task, found, log)
-    reader, config = spec.processor, spec.identity.config  # tokenizer and config of a checkpoint already match
-    reader = (
-        task.default_processor(config, settings.data)
-        if reader is None
-        else task.adapt_processor(reader, config, settings.data)
-    )
-    if reader is None and not task.has_text:
-        log(task.fit_message)
-        reader = task.fit_processor(files.samples(found, "read"), config, settings.data)
-        config = task.fit_config(config, reader)
-    if reader is None:
-        reader = task.build_processor(_make_tokenizer(files, found, settings, log, valid), config, settings.data)
-        config = task.fit_config(config, reader)
+    valid = own or list(found.held)
+    if not own:
+        held = f"{reader.format_count(len(valid))} held out for validation (data.valid_fraction, by content hash)."
+        log(f"note: no --valid given; {held}")
+    options = objective.options.fit(found.labels, valid, data, spec.identity.options)
+    processor, config = spec.processor, spec.identity.config  # tokenizer and config of a checkpoint already match
+    if processor is None:
+        processor = modality.default_processor(config, data)
+    else:
+        processor = modality.adapt_processor(processor, config, data)
+    if processor is None:
+        if task.has_text:
+            tokenizer = _make_tokenizer(files, found, settings, log, valid)
+            processor = modality.build_processor(tokenizer, config, data)
+        else:
+            log(modality.fit_message)
+            processor = modality.fit_processor(files.samples(found, "read"), config, data)
+        config = modality.fit_config(config, processor)
     limit = LengthLimit.from_settings(settings, task, config)
-    train = _load_or_encode(files, found, reader, config, settings, limit, log)
-    encoded = task.encode(valid, reader, config, limit.max_length, settings.data, found.labels)
-    limit.report("validation", task.num_rows(encoded), encoded.too_long[:1], len(encoded.too_long), log)
-    task.validate_data(train, encoded, config, log)
+    context = EncodingContext(processor, limit.max_length, data, options)
+    train = _load_or_encode(files, found, config, context, limit, log)
+    encoded = objective.encode(valid, processor, config, limit.max_length, data, options)
+    limit.report("validation", encoded.num_rows, encoded.too_long[:1], len(encoded.too_long), log)
+    objective.validate_data(train, encoded, config, log)
     facts = {
-        "train": task.num_samples(train),
-        "valid": task.num_samples(encoded),
+        "train": train.num_samples,
+        "valid": encoded.num_samples,
         "fingerprint": found.fingerprint,
-        "valid_fingerprint": compute_fingerprint(task.fingerprint_texts(valid)),
+        "valid_fingerprint": content_fingerprint(task, valid),
     }
-    log(f"Data      {facts['train']:,} training {task.unit}, {facts['valid']:,} validation {task.unit}")
-    log(f"{'Tokenizer' if task.modality == 'text' else 'Input    '} {task.describe_processor(reader)}")
-    return PreparedData(
-        train, encoded, reader, config, facts, found.labels, task.head_options(valid, settings.data, train)
-    )
+    log(f"Data      {facts['train']:,} training {reader.unit}, {facts['valid']:,} validation {reader.unit}")
+    log(f"{'Tokenizer' if task.input == 'text' else 'Input    '} {modality.describe_processor(processor)}")
+    return PreparedData(train, encoded, processor, config, facts, objective.options.complete(options, train))
 
 
 def _make_tokenizer(
     files: TrainingFiles, found: ScanResult, settings: Settings, say: LogFn, valid: Sequence[Any]
 ) -> TextTokenizer:
     if settings.data.tokenizer:
-        text = files.task.adapt_tokenizer(TextTokenizer.load(settings.data.tokenizer))
+        text = TextTokenizer.load(settings.data.tokenizer)
         say(f"Tokenizer {settings.data.tokenizer}")
         return text
+    modality, reader = files.task.modality, files.reader
     # The tokenizer depends on the texts, these settings and possibly the version of the library.
     made = (
         files.task.name,
         settings.data.vocab_size,
         settings.data.tokenizer_type,
-        files.task.encoding_key(settings.data),
+        _encoding_key(files.task, settings.data),
     )
     # a closed vocabulary must cover the validation data
-    more = list(files.task.tokenizer_texts(valid)) if files.task.has_closed_vocabulary(settings.data) else []
+    closed = files.task.name == "algorithmic" or settings.data.tokenizer_type == "char"
+    more = [text for sample in valid for text in reader.texts(sample)] if closed else []
     key = cache_key("tokenizer", tokenizers.__version__, found.fingerprint, compute_fingerprint(more), *made)
     if (kept := load_note(key)) is not None:
         say("Tokenizer loaded from the cache (trained earlier on the same texts)")
         return TextTokenizer(tokenizers.Tokenizer.from_str(kept))
     say("Training a tokenizer")
-    texts = files.task.tokenizer_texts(files.samples(found, "read"))
-    text = files.task.train_tokenizer(chain(texts, more), settings.data)
+    texts = (text for sample in files.samples(found, "read") for text in reader.texts(sample))
+    text = modality.train_tokenizer(chain(texts, more), settings.data)
     save_note(key, text.backend.to_str())
     return text
 
@@ -149,13 +150,18 @@ class LengthLimit:
 
     @classmethod
     def from_settings(cls, settings: Settings, task: Task, config: Any) -> LengthLimit:
-        if task.truncates:
-            limit = min((settings.data.max_length, "data.max_length"), (config.max_length, "model.max_length"))
-            return cls(*limit, task.unit, f"are truncated {task.truncation_side}")
-        if not task.has_length_limit:
-            return cls(10**9, "", task.unit)
-        most = min((settings.data.max_length, "data.max_length"), task.length_limit(config, settings.train))
-        return cls(*most, task.row_unit or task.unit)
+        objective, unit = task.objective, task.reader.unit
+        longest = (settings.data.max_length, "data.max_length")
+        if task.input == "text" and objective.truncation:
+            limit = min(longest, (config.max_length, "model.max_length"))
+            return cls(*limit, unit, f"are truncated {objective.truncation}")
+        if not task.has_text or not objective.has_length_limit:
+            return cls(10**9, "", unit)
+        if task.input != "text":
+            return cls(*min(longest, (config.max_length - 1, "model.max_length")), objective.row_unit or unit)
+        # a sample and its special tokens must fit into a micro-batch
+        room = int(settings.train.batch_tokens) // len(objective.fields) - 1
+        return cls(*min(longest, (room, "train.batch_tokens")), objective.row_unit or unit)
 
     def report(self, name: str, remaining: int, examples: Sequence[Any], skipped: int, log: LogFn) -> None:
         """Log the number of samples above the limit and the first location. Raise an error if no samples remain."""
@@ -170,35 +176,42 @@ class LengthLimit:
             )
 
 
+def _encoding_key(task: Task, data: DataSettings) -> tuple[Any, ...]:
+    """Settings that affect the encoding of samples."""
+    return tuple(getattr(data, name) for name in task.objective.encoding_settings)
+
+
 def _load_or_encode(
-    files: TrainingFiles,
-    found: ScanResult,
-    reader: Any,
-    config: Any,
-    settings: Settings,
-    limit: LengthLimit,
-    say: LogFn,
+    files: TrainingFiles, found: ScanResult, config: Any, context: EncodingContext, limit: LengthLimit, say: LogFn
 ) -> Encoded:
     """Encoded training samples, from the cache or computed now."""
-    flavour = files.task.encoding_key(settings.data), found.labels, len(found.held)
-    count, mark = files.task.row_encoding(reader)
-    name = files.task.name if files.task.modality == "text" else f"{files.task.name} {files.task.modality}"
-    if files.task.modality != "text":
+    assert context.data is not None
+    task, objective, processor, data, options = (
+        files.task,
+        files.task.objective,
+        context.processor,
+        context.data,
+        context.options,
+    )
+    special = config.traits.special_ids
+    flavor = _encoding_key(task, data), options.encoding_key, len(found.held)
+    count, mark = task.modality.row_encoding(processor)
+    name, what = task.name, "tokens"
+    if task.input != "text":
+        name, what = f"{task.name} {task.input}", f"the list of {files.reader.unit}"
         mark = f"{mark} {files.location_key()}"
-    key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, config.traits.special_ids, count, flavour)
+    key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, special, count, flavor)
 
     def encode(samples: Sequence[Any]) -> Encoded:
-        return files.task.encode(samples, reader, config, limit.max_length, settings.data, found.labels)
+        return objective.encode(samples, processor, config, limit.max_length, data, options)
 
-    sides = {side: MAX_INT if side in files.task.count_fields else count for side in files.task.fields}
-    what = "tokens" if files.task.modality == "text" else f"the list of {files.task.unit}"
+    sides = {side: MAX_INT if side in objective.count_fields else count for side in objective.fields}
     store = cached_store(key, sides, lambda writer: _write_tokens(files, found, encode, writer), say, what)
     skipped, place = store.metadata["too_long"], store.metadata["first"]
     # The store has the number of the sample, not its location: the same texts may be in other files now.
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
-    how = files.task.batch_context(reader, config, limit.max_length, settings.data, found.labels)
-    train = Encoded([], store.sides, [], how)
-    limit.report("training", files.task.num_rows(train), first, skipped, say)
+    train = Encoded([], store.sides, [], context)
+    limit.report("training", train.num_rows, first, skipped, say)
     return train
 
 

@@ -32,11 +32,12 @@ from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, expand_paths
 from regard.runs.terminal import ProgressPrinter
 from regard.tasks import Task, find_task
-from regard.tasks.file_task import EVAL_BATCH_SIZE, reservoir_sample
-from regard.tasks.image_task import ImageTask, read_sample_image
+from regard.tasks.classify import label_ids
+from regard.tasks.draw import prepare_colors
 from regard.tasks.linear_probe import ProbeLayer, extract_features, probe_layers
 from regard.tasks.linear_probe import probe as classifiers
-from regard.tasks.text_heads import label_ids
+from regard.tasks.modality.base import EVAL_BATCH_SIZE, reservoir_sample
+from regard.tasks.modality.image import prepare_images, read_sample_image
 from regard.training.distributed import pick_device
 from regard.types import Batch
 
@@ -98,10 +99,10 @@ def probe(
     model = load(Path(folder), device=pick_device(device), dtype=dtype)
     if model.dtype_note:
         log(model.dtype_note)
-    if model.task.modality != "image":
+    if model.task.input != "image":
         raise RegardError(
             f"{folder}: linear probes require an image model; this model has the task {model.task.name} "
-            f"on {model.task.modality} inputs."
+            f"on {model.task.input} inputs."
         )
     model.require_image_processor()
     files = [expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test)]
@@ -164,7 +165,7 @@ class _ImageBatches:
     """Batches of preprocessed images, decoded in advance by threads."""
 
     def __init__(self, model: Model, layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
-        self.model, self.classes, self.progress = model, parts.classes, ProgressPrinter(IMAGE_TASK.unit)
+        self.model, self.classes, self.progress = model, parts.classes, ProgressPrinter(READER.unit)
         self.processor = model.require_image_processor()
         self.total, self.done = sum(parts.counts().values()), 0
         height, width = self.processor.size
@@ -192,9 +193,8 @@ class _ImageBatches:
         labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], self.classes))
         self.progress(self.done, self.total)
         self.done += len(samples)
-        task = self.model.task
-        assert isinstance(task, ImageTask)
-        return task.prepare_inputs(self.model, Batch(x, labels=labels).to(self.model.device))
+        batch = Batch(x, labels=labels).to(self.model.device)
+        return (prepare_colors if self.model.task.name == "draw" else prepare_images)(self.model, batch)
 
 
 def _draw(made: ProbeReport, name: str, path: Path) -> None:
@@ -211,6 +211,7 @@ def _draw(made: ProbeReport, name: str, path: Path) -> None:
 
 IMAGE_TASK = find_task("classify", "image")
 """Task that reads the images."""
+READER = IMAGE_TASK.reader
 HOLDOUT_FRACTION, MAX_HOLDOUT = 0.2, 5_000
 """Fraction of the images held out for a split without files, and maximum number."""
 
@@ -230,11 +231,7 @@ class ImageSplit:
         return int(self.mask.sum())
 
     def __iter__(self) -> Iterator[ImageSample]:
-        found = (
-            item
-            for item in IMAGE_TASK.iter_samples(self.files, self.columns or None)
-            if not isinstance(item, SkippedRow)
-        )
+        found = (item for item in READER.samples(self.files, self.columns or None) if not isinstance(item, SkippedRow))
         return compress(found, self.mask)
 
 
@@ -289,17 +286,15 @@ def split_images(
         shared = left & every.location_mask(set(other.locations))
         left &= ~shared
         if shared.any():
-            log(
-                f"note: {IMAGE_TASK.format_count(int(shared.sum()))} of --data also in --{name}; not used for training."
-            )
+            log(f"note: {READER.format_count(int(shared.sum()))} of --data also in --{name}; not used for training.")
     found = {name: other.split() for name, other in others.items()}
     if "test" not in found:
         marks = left & every.location_mask(_run_holdout(run_metadata, data, log))
         if marks.any():
-            log(f"Testing on the {IMAGE_TASK.format_count(int(marks.sum()))} that this run held out during training.")
+            log(f"Testing on the {READER.format_count(int(marks.sum()))} that this run held out during training.")
         else:
             marks = every.holdout_mask(left, "test")
-            log(f"note: no --test given; {IMAGE_TASK.format_count(int(marks.sum()))} held out (by content hash).")
+            log(f"note: no --test given; {READER.format_count(int(marks.sum()))} held out (by content hash).")
             if _trained_on(run_metadata, data):
                 log("warning: the model was trained on these files: accuracy on unseen images may be lower.")
         found["test"], left = every.split(marks), left & ~marks
@@ -307,9 +302,7 @@ def split_images(
         marks = every.holdout_mask(left, "valid")
         found["valid"], left = every.split(marks), left & ~marks
     if left.sum() > max_images:
-        log(
-            f"Training on a random sample of {max_images:,} of {IMAGE_TASK.format_count(int(left.sum()))} (--max-images)."
-        )
+        log(f"Training on a random sample of {max_images:,} of {READER.format_count(int(left.sum()))} (--max-images).")
         kept = np.zeros_like(left)
         kept[reservoir_sample(np.flatnonzero(left), max_images)] = True
         left = kept
@@ -320,11 +313,11 @@ def split_images(
 
 def _list_images(files: tuple[str, ...], columns: Columns, say: LogFn) -> _ImageList:
     found, empty = _ImageList(files, columns), list[SkippedRow]()
-    for item in log_progress(IMAGE_TASK.iter_samples(files, columns or None), f"{IMAGE_TASK.unit} found", say):
+    for item in log_progress(READER.samples(files, columns or None), f"{READER.unit} found", say):
         if isinstance(item, SkippedRow):
             empty.append(item)
             continue
-        found.keys.append(IMAGE_TASK.split_key(item))
+        found.keys.append(READER.split_key(item))
         found.labels.append(item.label)
         found.locations.append(_location(item))
     if empty:
@@ -337,7 +330,7 @@ def _check_labels(other: _ImageList, classes: Sequence[str]) -> None:
     if strange:
         named = ", ".join(f"'{label}'" for label in sorted({other.labels[n] for n in strange})[:5])
         raise DataError(
-            f"{IMAGE_TASK.format_count(len(strange))} of class {named}, which is not in --data.",
+            f"{READER.format_count(len(strange))} of class {named}, which is not in --data.",
             ", ".join(other.files),
             advice="Add images of this class to --data, or remove them here.",
         )

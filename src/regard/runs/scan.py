@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from regard import __version__
 from regard.data.batching.split import Fingerprint, HeldOutKeys, compute_fingerprint
+from regard.data.reader import Reader
 from regard.data.store.cache import cache_key, delete_note, load_note, save_note
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
@@ -58,15 +59,15 @@ class _EmptyRows:
 
 
 class _GapTracker:
-    """Marks samples after removed samples: see `Task.mark_gap`."""
+    """Marks samples after removed samples: see `Reader.mark_gap`."""
 
     def __init__(self, task: Task) -> None:
-        self.task = task
+        self.reader = task.reader
         self.first_skipped: Any = None
         """first sample skipped after the last kept sample"""
 
     def keep(self, sample: Any) -> Any:
-        joined = sample if self.first_skipped is None else self.task.mark_gap(sample, self.first_skipped)
+        joined = sample if self.first_skipped is None else self.reader.mark_gap(sample, self.first_skipped)
         self.first_skipped = None
         return joined
 
@@ -82,8 +83,9 @@ class TrainingFiles:
     ) -> None:
         """`valid`: samples of the validation files, if any."""
         self.task, self.sources, self.valid_fraction, self.log = task, sources, valid_fraction, log
-        self._valid_keys = {task.split_key(sample) for sample in valid}
-        self._paths = [path for entry in sources.data for path in task.paths(entry)]
+        self.reader = task.reader
+        self._valid_keys = {self.reader.split_key(sample) for sample in valid}
+        self._paths = [path for entry in sources.data for path in self.reader.paths(entry)]
         for path in self._paths:
             if os.path.exists(path) and not os.path.isdir(path) and not stat.S_ISREG(os.stat(path).st_mode):
                 advice = "Training reads the data several times; write the stream to a file first."
@@ -94,7 +96,7 @@ class TrainingFiles:
         self.key = self._content_key()
         kept = load_note(self.key)
         if kept is not None:
-            held = tuple(self.task.sample_type(**fields) for fields in kept["held"])
+            held = tuple(self.reader.sample_type(**fields) for fields in kept["held"])
             lists = {name: tuple(kept[name]) for name in ("first_empty", "labels")}
             found = ScanResult(**{**kept, **lists, "held": held})
         else:
@@ -110,8 +112,8 @@ class TrainingFiles:
             self.log(describe_empty_rows(self.task, found.empty, path, line))
         if found.shared:
             self.log(
-                f"warning: {found.shared:,} training {self.task.unit} are also in the validation data: scores are too high. "
-                f"'regard check {self.task.name}' lists these {self.task.unit}."
+                f"warning: {found.shared:,} training {self.reader.unit} are also in the validation data: scores are too high. "
+                f"'regard check {self.task.name}' lists these {self.reader.unit}."
             )
         return found
 
@@ -120,16 +122,16 @@ class TrainingFiles:
 
         `action` is the verb of the progress messages."""
         held, total, rest = (
-            {self.task.split_key(sample) for sample in result.held},
+            {self.reader.split_key(sample) for sample in result.held},
             Fingerprint(),
             _GapTracker(self.task),
         )
-        for sample in log_progress(self._iter_samples(), f"{self.task.unit} {action}", self.log):
-            if held and self.task.split_key(sample) in held:
+        for sample in log_progress(self._iter_samples(), f"{self.reader.unit} {action}", self.log):
+            if held and self.reader.split_key(sample) in held:
                 rest.skip(sample)
                 continue
             joined = rest.keep(sample)
-            total.add(_content_parts(self.task, joined))
+            total.add(_content_parts(self.reader, joined))
             yield joined
         if str(total) != result.fingerprint:
             delete_note(self.key)
@@ -143,9 +145,9 @@ class TrainingFiles:
         total = Fingerprint()
         total.add([self.key])
         for entry in self.sources.data:
-            if any(os.path.isdir(os.path.expanduser(path)) for path in self.task.paths(entry)):
+            if any(os.path.isdir(os.path.expanduser(path)) for path in self.reader.paths(entry)):
                 continue
-            for item in self.task.iter_samples((entry,), dict(self.sources.columns) or None):
+            for item in self.reader.samples((entry,), dict(self.sources.columns) or None):
                 if not isinstance(item, SkippedRow):
                     beside = (getattr(item, name, "") for name in ("source", "mask", "depth"))
                     total.add(_file_stamp(path) for path in beside if path)
@@ -155,24 +157,24 @@ class TrainingFiles:
         held, kept, empty = None, [], _EmptyRows()
         valid, rest = _GapTracker(self.task), _GapTracker(self.task)
         if not self.sources.valid:
-            keys = map(self.task.split_key, log_progress(self._iter_samples(), f"{self.task.unit} read", self.log))
-            held = HeldOutKeys(keys, self.valid_fraction, min_keys=self.task.min_valid_samples)
+            keys = map(self.reader.split_key, log_progress(self._iter_samples(), f"{self.reader.unit} read", self.log))
+            held = HeldOutKeys(keys, self.valid_fraction, min_keys=self.reader.min_valid_samples)
         total, count, shared, labels = Fingerprint(), 0, 0, dict[str, None]()
-        for sample in log_progress(self._iter_samples(empty), f"{self.task.unit} read", self.log):
-            if held is not None and self.task.split_key(sample) in held:
+        for sample in log_progress(self._iter_samples(empty), f"{self.reader.unit} read", self.log):
+            if held is not None and self.reader.split_key(sample) in held:
                 rest.skip(sample)
                 kept.append(valid.keep(sample))
                 continue
             valid.skip(sample)
             count += 1
-            shared += self.task.split_key(sample) in self._valid_keys
-            total.add(_content_parts(self.task, rest.keep(sample)))
-            labels.update(dict.fromkeys(self.task.labels(sample)))
-        listed = tuple(labels) if self.task.keeps_label_order else sort_labels(labels)
+            shared += self.reader.split_key(sample) in self._valid_keys
+            total.add(_content_parts(self.reader, rest.keep(sample)))
+            labels.update(dict.fromkeys(self.reader.labels(sample)))
+        listed = tuple(labels) if self.reader.keeps_label_order else sort_labels(labels)
         return ScanResult(count, str(total), tuple(kept), empty.count, empty.first, shared, listed)
 
     def _iter_samples(self, empty: _EmptyRows | None = None) -> Iterator[Any]:
-        for item in self.task.iter_samples(self.sources.data, dict(self.sources.columns) or None):
+        for item in self.reader.samples(self.sources.data, dict(self.sources.columns) or None):
             if not isinstance(item, SkippedRow):
                 yield item
             elif empty is not None:
@@ -183,8 +185,8 @@ class TrainingFiles:
         """Cache key of the contents, the settings of parsing and splitting, and the paths, which are part of samples."""
         sums = [_digest(path) for path in self._paths]
         share = None if self.sources.valid else self.valid_fraction
-        known = compute_fingerprint([*sorted(self._valid_keys), self.task.label_source(self.sources.data)])
-        kind = self.task.name if self.task.modality == "text" else f"{self.task.name} {self.task.modality}"
+        known = compute_fingerprint([*sorted(self._valid_keys), self.reader.label_source(self.sources.data)])
+        kind = self.task.name if self.task.input == "text" else f"{self.task.name} {self.task.input}"
         return cache_key(_CACHE_VERSION, __version__, kind, self.sources.data, self.sources.columns, share, sums, known)
 
     def _read_stamps(self) -> list[tuple[int | str, int]]:
@@ -196,13 +198,10 @@ class TrainingFiles:
         return []
 
 
-def _content_parts(task: Task, sample: Any) -> Iterator[str]:
-    """Texts for the fingerprint of a sample. Equal passages may be one document or several, with different tokens."""
-    yield from task.fingerprint_texts((sample,))
-    if hasattr(sample, "starts_document"):
-        yield f"{sample.starts_document} {sample.after_gap}"
-    if "document" in task.fields:
-        yield str(sample.document)
+def _content_parts(reader: Reader, sample: Any) -> Iterator[str]:
+    """Texts and document boundaries for the fingerprint of a sample."""
+    yield from reader.contents(sample)
+    yield from reader.boundaries(sample)
 
 
 def _file_stamp(path: str) -> str:
@@ -221,11 +220,14 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
-    if task.modality != "text":
-        lacking = f" or without {task.columns[1].removesuffix('s')}" if len(task.columns) > 1 else ""
+    columns, unit = task.reader.columns, task.reader.unit
+    if task.input != "text":
+        lacking = f" or without {columns[1].removesuffix('s')}" if len(columns) > 1 else ""
         some = "1 entry" if count == 1 else f"{count:,} entries"
-        return f"note: {some} skipped: hidden, no {task.unit.removesuffix('s')}{lacking}. 'regard check {task.name}' lists all."
-    side = "an empty field" if len(task.columns) > 1 else "no text"
+        return (
+            f"note: {some} skipped: hidden, no {unit.removesuffix('s')}{lacking}. 'regard check {task.name}' lists all."
+        )
+    side = "an empty field" if len(columns) > 1 else "no text"
     return f"note: {count:,} rows with {side} skipped; first: {path}, line {line}"
 
 

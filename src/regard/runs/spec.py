@@ -15,13 +15,13 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
 from regard.folders import absolute_folder, is_folder_path
 from regard.foreign_names import resolve_preset_name
-from regard.loading import UNUSED_WEIGHTS
+from regard.loading import UNUSED_WEIGHTS, add_bias
 from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, check_tokenizer_settings, diff_settings, resolve
 from regard.systems import SYSTEMS, find_preset, find_system
 from regard.tasks import Task
-from regard.tasks.text_heads import add_bias
+from regard.tasks.base import HeadOptions
 from regard.weights.tables import matches
 
 
@@ -94,7 +94,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
         if (
             loaded.has_new_head and loaded.tokenizer is not None
         ):  # an existing head was trained without these special tokens
-            reader = request.task.add_special_tokens(reader, config)
+            reader = request.task.modality.build_processor(reader, config)
             config = replace(config, vocab_size=max(config.vocab_size, reader.size))
         return _make_spec(replace(loaded.spec, config=config), reader, settings, request.sources, name, Path(name))
     system, preset = find_preset(name)
@@ -104,7 +104,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
             f"Model '{name}' does not support task '{request.task.name}'. Supported: {', '.join(able)}. "
             f"Try --model {request.task.default_model}."
         )
-    identity = ModelSpec(system, request.task.adapt_config(preset.config), request.task, source=name)
+    identity = ModelSpec(system, request.task.objective.adapt_config(preset.config), request.task, source=name)
     return _make_spec(
         identity,
         None,
@@ -121,7 +121,7 @@ def _make_spec(
     check_tokenizer_settings(settings.model, identity.task.has_text)
     part = identity.system.part
     overrides = part.resolve(identity.config, settings.model)
-    config = identity.task.adapt_config(override(identity.config, overrides, "model."))
+    config = identity.task.objective.adapt_config(override(identity.config, overrides, "model."))
     part.check(config, None if start is None else identity.config, name)
     # values parsed by the config: "32" on the command line equals 32 in a file
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
@@ -163,9 +163,12 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
         )
     decode = from_dict(DecodeSettings, old["decode"], "decode.")
     start = Path(old["preset"]) if is_folder_path(old["preset"]) else None
-    task = request.task.from_folder(start if start is not None and start.is_dir() else folder.path)
-    identity = ModelSpec(system, config, task, decode, str(old["preset"]))
-    return TrainSpec(identity, task.load_processor(folder.path), settings, kept, str(old["preset"]), start)
+    task = request.task
+    origin = start if start is not None and start.is_dir() else folder.path
+    options = task.objective.options.load(HeadOptions(), origin)
+    identity = ModelSpec(system, config, task, decode, str(old["preset"]), options)
+    processor = task.modality.load_processor(folder.path)
+    return TrainSpec(identity, processor, settings, kept, str(old["preset"]), start)
 
 
 def _format_values(values: Sequence[Any]) -> str:
@@ -198,7 +201,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
     made = [f"{now - before} new tokens"] * (before < now)
     left = [note for note in loaded.notes if note.startswith(UNUSED_WEIGHTS)]
     if new_model.head is not None:
-        same = not loaded.has_new_head and loaded.spec.labels == new_model.spec.labels
+        same = not loaded.has_new_head and loaded.spec.options.labels == new_model.spec.options.labels
         if same:
             add_bias(new_model.head, loaded.head.state_dict())
             wanted = new_model.head.state_dict()  # the new head may have fewer tensors
@@ -208,16 +211,18 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
         else:
             made += [_describe_new_head(new_model)]
         if not same and not loaded.has_new_head:
-            left += [f"{UNUSED_WEIGHTS} the head of {folder} for other classes ({', '.join(loaded.spec.labels)})."]
+            left += [
+                f"{UNUSED_WEIGHTS} the head of {folder} for other classes ({', '.join(loaded.spec.options.labels)})."
+            ]
     return left + [f"Newly initialized: {', '.join(made)}."] * bool(made)
 
 
 def _describe_new_head(model: Model) -> str:
-    many, size = len(model.spec.labels), sum(value.numel() for value in model.head.parameters())
+    many, size = len(model.spec.options.labels), sum(value.numel() for value in model.head.parameters())
     return f"new head{f' for {many} classes' if many else ''} ({size:,} parameters)"
 
 
 def expand_paths(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """Absolute paths of the files for one or several paths or patterns."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
-    return tuple(task.absolute_path(entry) for entry in task.expand_entries([os.fspath(path) for path in given]))
+    return tuple(task.reader.absolute(entry) for entry in task.reader.expand([os.fspath(path) for path in given]))

@@ -51,14 +51,16 @@ def train(
     found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
     files = expand_paths(found, data)
     sources = DataSources(
-        files, expand_paths(found, valid or found.validation_entries(files)), tuple(sorted((columns or {}).items()))
+        files,
+        expand_paths(found, valid or found.reader.validation_entries(files)),
+        tuple(sorted((columns or {}).items())),
     )
     asked = TrainRequest(found, model, sources, collect_overrides(settings, config))
     where = pick_device(device)
     first = process_group_from_env().is_main
     console = (console or PipeSafeConsole()) if first else quiet_console()
     for setting in unused_settings(found, asked.overrides):
-        print_line(console, f"note: {setting} has no effect for task '{found.name}' ({found.unit}).")
+        print_line(console, f"note: {setting} has no effect for task '{found.name}' ({found.reader.unit}).")
     going_on = resume and folder.exists()
     if first and not going_on:
         _check_new_run(folder, sources, resume, console)
@@ -79,9 +81,7 @@ def train(
         begun = folder.read_metadata().get("packed") if going_on or not first else None
         packed = _use_packing(order, prepared, where, console, begun)
         torch.manual_seed(order.settings.train.seed)
-        identity = replace(
-            order.identity, config=prepared.config, labels=prepared.labels, head_options=prepared.head_options
-        )
+        identity = replace(order.identity, config=prepared.config, options=prepared.options)
         fresh = assemble(identity, prepared.processor)
         made = _init_weights(fresh, order)
         for line in made if not going_on else ():
@@ -164,11 +164,9 @@ def _use_packing(
     packed = settings.packing == "on" or (settings.packing == "auto" and able)
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts have no padding
-        task = order.identity.task
-        packed = (
-            task.sampler(prepared.train, prepared.config, task.batch_budget(settings), settings.seed, True).shape
-            is not None
-        )
+        objective = order.identity.task.objective
+        tokens = objective.modality.batch_budget(settings)
+        packed = objective.sampler(prepared.train, prepared.config, tokens, settings.seed, True).shape is not None
     if packed and not able and not alone:
         print_line(
             console, f"warning: {where} has no kernel for packed rows; attention uses explicit masks, which is slow."

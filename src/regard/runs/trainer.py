@@ -78,9 +78,10 @@ class Trainer:
         self.model, self.folder, self.prepared, self.spec, self.console = model, folder, prepared, spec, console
         self.process_group = process_group
         self.settings = spec.settings
-        self.task, self.config = model.task, spec.settings.train
-        self.sampler = self.task.sampler(
-            prepared.train, model.config, self.task.batch_budget(self.config), self.config.seed, packed
+        self.task, self.objective, self.config = model.task, model.objective, spec.settings.train
+        self.modality, self.unit = model.objective.modality, model.task.reader.unit
+        self.sampler = self.objective.sampler(
+            prepared.train, model.config, self.modality.batch_budget(self.config), self.config.seed, packed
         )
         if self.config.epochs:
             steps = math.ceil(self.config.epochs * self.sampler.num_micro_batches() / self.config.grad_accum)
@@ -100,10 +101,10 @@ class Trainer:
 
     def write_initial_files(self) -> None:
         try:
-            self.task.save_processor(self.prepared.processor, self.prepared.config, self.folder.path)
+            self.modality.save_processor(self.prepared.processor, self.prepared.config, self.folder.path)
             write_json(self.folder.path / "regard.json", self._metadata())
         except OSError:  # files of an incomplete run would block the folder
-            for name in self.task.processor_files:
+            for name in self.modality.processor_files:
                 (self.folder.path / name).unlink(missing_ok=True)
             raise
 
@@ -114,7 +115,7 @@ class Trainer:
             if old["data_stats"][key] != self.prepared.stats[key]:
                 count = {"training": "train", "validation": "valid"}[name]
                 before, now = old["data_stats"][count], self.prepared.stats[count]
-                unit = self.task.unit
+                unit = self.unit
                 changed = (
                     f"{before:,} {unit} before, {now:,} now" if before != now else f"{now:,} {unit}, other content"
                 )
@@ -158,7 +159,9 @@ class Trainer:
         done = self.completed_steps
         if self._is_finished() and (self.folder.path / "README.md").exists():  # the card is written last
             return None
-        loss = LossModule(self.model, self.task, LossWeights(self.config.label_smoothing, self.config.lm_loss_weight))
+        loss = LossModule(
+            self.model, self.objective, LossWeights(self.config.label_smoothing, self.config.lm_loss_weight)
+        )
         compute = ForwardBackward(
             loss, self.config, self.model.device, self.process_group, self.sampler.static_shape, self.sampler.bucketed
         )
@@ -166,7 +169,11 @@ class Trainer:
         if self.process_group.is_main and not any(row["kind"] == "plan" for row in self.folder.read_log()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
         self.meter = ThroughputMeter(
-            self._step_tokens, done, self.pending_losses, self.task.batch_unit, lambda: self.timed_batches.wait_seconds
+            self._step_tokens,
+            done,
+            self.pending_losses,
+            self.modality.batch_unit,
+            lambda: self.timed_batches.wait_seconds,
         )
         if not self._is_finished():
             self._train_steps(compute)
@@ -182,7 +189,9 @@ class Trainer:
     def _train_steps(self, compute: ForwardBackward) -> None:
         chooser = CompileTuner(compute, self.config, self._log, self.compute_mode)
         with (
-            ProgressReporter(self.config.steps, self.completed_steps, self.console, self.task.batch_unit) as reporter,
+            ProgressReporter(
+                self.config.steps, self.completed_steps, self.console, self.modality.batch_unit
+            ) as reporter,
             self.signals.defer(),
         ):
             self.timed_batches = grains = TimedIterator(self._micro_batches())
@@ -209,7 +218,7 @@ class Trainer:
     def micro_batch(self, number: int) -> Batch:
         """Micro-batch with this number, a deterministic function of the number."""
         _, rows = self.sampler.micro_batch(number)
-        return self.task.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
+        return self.objective.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
     def _micro_batches(self) -> Generator[Batch]:
         cuda = self.model.device.type == "cuda"
@@ -286,8 +295,10 @@ class Trainer:
             row.pop(name, None)
         self.folder.log({**row, "elapsed": time.perf_counter() - self.start_time})
         self.folder.draw_curves(f"{self.task.name}: {self.folder.path.name}")
-        reporter.log_validation(shown, self.task.format_scores(shown), better)
-        some = [self.task.format_example(*both) for both in zip(self.prepared.valid.samples, answers, strict=False)][:5]
+        reporter.log_validation(shown, self.objective.format_scores(shown), better)
+        some = [
+            self.objective.format_example(*both) for both in zip(self.prepared.valid.samples, answers, strict=False)
+        ][:5]
         for text in some[:1]:
             reporter.log(shorten_lines(text))
         with self.folder.samples_file.open("a", encoding="utf-8") as file:
@@ -298,8 +309,8 @@ class Trainer:
         self.model.eval()
         valid, data = self.prepared.valid, self.settings.data
         sums = validation_loss(self.model, valid, self.settings)
-        quick = self.task.fast_decode(self.settings.decode)
-        scores, answers = self.task.evaluate(self.model, valid, quick, data, sums, data.eval_samples)
+        quick = replace(self.settings.decode, **self.objective.validation_decode)
+        scores, answers = self.objective.evaluate(self.model, valid, quick, data, sums, data.eval_samples)
         row = {"kind": "valid", "step": step, "loss": sums.mean, **scores, **more}
         better = not self.best or self._score_key(row) > self._score_key(self.best)
         self.stale_evals = 0 if better else self.stale_evals + 1
@@ -308,9 +319,12 @@ class Trainer:
             self.model.save(self.folder.path, self._metadata())
         return row, answers, better
 
+    def _selection_metric(self, row: dict[str, Any]) -> str:
+        return next(name for name in self.objective.metrics if name in row)
+
     def _score_key(self, row: dict[str, Any]) -> tuple[float, float]:
-        sign = -1 if self.task.lower_is_better else 1
-        return sign * row[self.task.selection_metric(row)], -row["loss"]
+        sign = -1 if self.objective.lower_is_better else 1
+        return sign * row[self._selection_metric(row)], -row["loss"]
 
     def _save(self, step: int) -> None:
         if self.saved_step == step or not self.process_group.is_main:
@@ -353,7 +367,7 @@ class Trainer:
         with swap_weights(self.model, mean):
             row, _, better = self._evaluate(self.completed_steps, averaged_checkpoints=len(steps))
         self.stale_evals = stale
-        kept, metric = "kept" if better else "no improvement, not kept", self.task.selection_metric(row)
+        kept, metric = "kept" if better else "no improvement, not kept", self._selection_metric(row)
         self._log(f"Average of the last {len(steps)} checkpoints: {metric} {row[metric]} ({kept}).")
 
     def _finish(self) -> Model:
@@ -362,15 +376,15 @@ class Trainer:
         best = load(self.folder.path, device=self.model.device)
         decode = self.settings.decode
         how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"
-        how = how if self.task.generates else ""
-        self._log(f"Evaluating the best model (step {self.best['step']:,}) on all validation {self.task.unit}{how}.")
+        how = how if self.objective.generates else ""
+        self._log(f"Evaluating the best model (step {self.best['step']:,}) on all validation {self.unit}{how}.")
         valid = self.prepared.valid
         sums = validation_loss(best, valid, self.settings)
-        scores, answers = self.task.evaluate(best, valid, self.settings.decode, self.settings.data, sums)
+        scores, answers = self.objective.evaluate(best, valid, self.settings.decode, self.settings.data, sums)
         write_json(
             self.folder.path / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores}
         )
-        pictures = self.task.save_figures(self.folder.path, valid.samples, answers)
+        pictures = self.objective.save_figures(self.folder.path, valid.samples, answers)
         write_card(self.folder, valid.samples, answers, pictures)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
         self._log(f"Validation: {shown}\nRun folder: {self.folder.path}")
@@ -391,7 +405,7 @@ class Trainer:
             "packed": self.sampler.shape is not None,
             "rows": self.sampler.description.rstrip(","),
             "padding": self.padding,
-            "labels": list(identity.labels),
+            "labels": list(identity.options.labels),
             "settings": self.settings.as_dict(),
             "best": self.best,
         }
@@ -409,8 +423,8 @@ class Trainer:
         frozen = "".join(f" ({number:,} {name})" for name, number in counts.items() if number)
         together = f", {self.process_group.size} processes" if self.process_group.size > 1 else ""
         rows = self.sampler.description.rstrip(",") or ("packed" if self.sampler.shape is not None else "padded")
-        rows = f"{rows}, {100 * self.padding:.1f} % padding" if self.task.modality == "text" else rows
-        batch = self.task.batch_budget(config) * config.grad_accum
+        rows = f"{rows}, {100 * self.padding:.1f} % padding" if self.task.input == "text" else rows
+        batch = self.modality.batch_budget(config) * config.grad_accum
         resumed = 0 < self.completed_steps < config.steps
         steps = f"steps {self.completed_steps + 1:,} to {config.steps:,}" if resumed else f"{config.steps:,} steps"
         weights = f"weights of step {self.completed_steps:,}" if self.completed_steps else self.spec.weights_note()
@@ -418,7 +432,7 @@ class Trainer:
         self._log(f"Device    {where}{together}, {precision}")
         self._log(
             f"Training  {steps} ({epochs:,.1f} epoch{'s' * (f'{epochs:.1f}' != '1.0')}), "
-            f"batch {batch:,} {self.task.batch_unit}, lr {config.lr:g}, {rows}"
+            f"batch {batch:,} {self.modality.batch_unit}, lr {config.lr:g}, {rows}"
         )
         if self._num_workers() and not uses_workers(self._num_workers()):
             self._log("note: data.num_workers has no effect: worker processes need fork, which this platform lacks.")

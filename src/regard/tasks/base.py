@@ -1,33 +1,35 @@
-"""Base class of tasks. Commands, runs, model cards and evaluation use only this interface."""
+"""Objectives: head, loss, predictions and metrics of a task, and the encoded samples that they exchange with the modalities."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from regard.data.batching.samplers import BatchSampler, BatchShape, FixedShape, LengthBucketed, PackedSampler
+from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
 from regard.data.settings import DataSettings
-from regard.data.sources import absolute_entry, expand_patterns, split_parallel
 from regard.data.store.token_store import RaggedRows
-from regard.data.text.files import ErrorHandler
-from regard.data.text.formats import TABLE_SUFFIXES
-from regard.data.text.tables import read_text_column
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
-from regard.tasks.processors import ProcessorMixin
-from regard.tasks.protocol import ModelProtocol
-from regard.types import Batch, Prediction
+from regard.lazy import resolve
+from regard.tasks import MODALITIES, Task
+from regard.types import Batch, BodyOutput, Prediction
+
+if TYPE_CHECKING:
+    from regard.processors.tokenizer.tokenizer import TextTokenizer
+    from regard.tasks.modality.base import Modality
 
 FieldRows = Sequence[np.ndarray] | RaggedRows
 
-TEXT_SETTINGS = ("data.vocab_size", "data.tokenizer", "train.batch_tokens", "train.packing")
-"""Settings of all text tasks. Text tasks without generation also use `ENCODING_SETTINGS`."""
 ENCODING_SETTINGS = ("data.tokenizer_type", "data.max_length")
+"""Settings of text objectives without generation."""
 SEARCH_SETTINGS = tuple(
     f"decode.{name}"
     for name in (
@@ -41,10 +43,120 @@ SEARCH_SETTINGS = tuple(
         "seed",
     )
 )
-"""Settings of all generation tasks. Text generation also uses `GENERATION_SETTINGS`."""
+"""Settings of all generating objectives. Text generation also uses `GENERATION_SETTINGS`."""
 GENERATION_SETTINGS = tuple(
     f"decode.{name}" for name in ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings")
 )
+
+BATCH_TOKENS = 16_384
+"""Tokens per batch at inference."""
+
+
+class ModelProtocol(Protocol):
+    """Interface of a model for objectives and explanations, without an import of the model class."""
+
+    body: Any
+    head: Any
+    spec: Any
+    processor: Any
+    training: bool
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def task(self) -> Task: ...
+    @property
+    def objective(self) -> Any: ...
+    def require_tokenizer(self) -> TextTokenizer: ...
+    def require_image_processor(self) -> Any: ...
+    def require_point_processor(self) -> Any: ...
+    def predict(self, inputs: str, **settings: Any) -> Prediction: ...
+    def eval(self) -> Any: ...
+    def train(self, mode: bool = True) -> Any: ...
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """Options of a head beyond the config, saved with the model."""
+
+    labels: tuple[str, ...] = ()
+    """classes of the head, if any"""
+    multi_label: bool = False
+    """True if every label is an independent binary decision"""
+    pair_order: str = ""
+    """order of text pairs (`data.pair_order`); empty for models of single texts"""
+    tag_scheme: str = ""
+    """tag scheme of predictions (`data.tag_scheme`)"""
+    class_ids: tuple[int, ...] = ()
+    """values of the classes in masks or point labels, if these differ from the class indices"""
+    max_train_length: int = 0
+    """maximum number of tokens of a training question; 0: unknown"""
+    pooling: Any = field(default=None, compare=False)
+    """pooling of embeddings, saved in files of sentence-transformers"""
+
+    @property
+    def encoding_key(self) -> tuple[Any, ...]:
+        """Options that affect the encoding of samples."""
+        limits = None if self.pooling is None else (self.pooling.max_length, self.pooling.lowercase)
+        return self.labels, limits
+
+    def as_dict(self) -> dict[str, Any]:
+        """Options other than the labels that differ from the defaults, for JSON."""
+        usual = HeadOptions()
+        names = [item.name for item in fields(self) if item.name not in ("labels", "pooling")]
+        return {name: value for name, value in asdict(self).items() if name in names and value != getattr(usual, name)}
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any], labels: Sequence[str] = ()) -> HeadOptions:
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+        return cls(labels=tuple(labels), **values)
+
+
+NO_OPTIONS = HeadOptions()
+
+
+class OptionRules:
+    """Head options of an objective: from the data, from a checkpoint folder, and for a Hugging Face config."""
+
+    def fit(
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
+    ) -> HeadOptions:
+        """Options before encoding, from the classes of the data and the validation samples."""
+        return replace(initial, labels=tuple(labels))
+
+    def complete(self, options: HeadOptions, train: Encoded) -> HeadOptions:
+        """Options that follow from the encoded training samples."""
+        return options
+
+    def load(self, options: HeadOptions, folder: Path, published: Mapping[str, Any] | None = None) -> HeadOptions:
+        """Options with the values in other files of a checkpoint folder. `published`: config of a Hugging Face checkpoint
+        with a head for this task."""
+        return options
+
+    def export(self, options: HeadOptions) -> dict[str, Any]:
+        """Keys of a Hugging Face config for the options."""
+        return {}
+
+    def export_files(self, options: HeadOptions, config: Any) -> dict[str, Any]:
+        """Contents of additional JSON files of a checkpoint, by file name."""
+        return {}
+
+    def unsupported(self, options: HeadOptions) -> str:
+        """Reason why the Hugging Face format cannot represent the options, or an empty string."""
+        return ""
+
+
+@dataclass(frozen=True)
+class EncodingContext:
+    """Processor, settings and options that samples were encoded with, and data computed from them at the first use."""
+
+    processor: Any = None
+    max_length: int = 10**9
+    data: DataSettings | None = None
+    options: HeadOptions = NO_OPTIONS
+    cache: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,15 +168,37 @@ class Encoded:
     samples: list[Any]
     fields: Mapping[str, FieldRows]
     too_long: list[Any]
-    batch_context: Any = None
-    """additional data for `Task.collate`: see `Task.batch_context`"""
+    context: EncodingContext = field(default_factory=EncodingContext)
 
     def __len__(self) -> int:
         return len(next(iter(self.fields.values())))
 
+    @property
+    def num_rows(self) -> int:
+        """Number of training rows within the length limit: an image has one row per caption."""
+        return int(row_lengths(self.fields["ends"]).sum()) if "ends" in self.fields else len(self)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples, which may have several windows. Sample indices restart in each encoded chunk."""
+        if "owner" not in self.fields:
+            return len(self)
+        owners = np.array([int(owner[0]) for owner in self.fields["owner"]], dtype=np.int64)
+        return 1 + int((np.diff(owners) != 0).sum()) if len(owners) else 0
+
+    def select(self, rows: Sequence[int], num_samples: int | None) -> Encoded:
+        """The first `num_samples` samples with the given rows."""
+        sides: dict[str, FieldRows] = {name: [side[row] for row in rows] for name, side in self.fields.items()}
+        return Encoded(self.samples[:num_samples], sides, self.too_long, self.context)
+
 
 def row_lengths(rows: FieldRows) -> np.ndarray:
     return rows.lengths() if isinstance(rows, RaggedRows) else np.array([len(row) for row in rows], dtype=np.int64)
+
+
+def int_rows(rows: Sequence[Any]) -> list[np.ndarray]:
+    """Rows of integers for the token store."""
+    return [np.atleast_1d(np.array(row, dtype=np.int32)) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -75,6 +209,11 @@ class LossWeights:
     """label smoothing"""
     auxiliary: float = 0.0
     """weight of the auxiliary language modeling loss"""
+
+
+NO_WEIGHTS = LossWeights()
+Loss = tuple[Tensor, Tensor]
+"""Sum and count of a loss; gradient accumulation and data parallelism divide by the global count."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +228,28 @@ class LossSum:
         return self.total / self.count
 
 
-EvalResult = tuple[dict[str, float | str], list[Prediction]]
+Scores = dict[str, float | str]
+EvalResult = tuple[Scores, list[Prediction]]
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """Settings of an evaluation."""
+
+    decode: DecodeSettings
+    data: DataSettings
+    loss: LossSum
+    """loss on all samples"""
+    max_samples: int | None = None
+    """predictions for the first samples only; None: all"""
+
+    @property
+    def complete(self) -> bool:
+        """True if all samples are evaluated; tables are added to the scores."""
+        return self.max_samples is None
+
+    def count(self, encoded: Encoded) -> int:
+        return len(encoded) if self.max_samples is None else min(self.max_samples, len(encoded))
 
 
 METRIC_LABELS = {
@@ -99,237 +259,125 @@ METRIC_LABELS = {
 """Printed names of metrics; other names are printed with spaces."""
 
 
-class Task(ProcessorMixin):
-    """Data format, encoding, loss, prediction and metrics of a task. Samples have the attributes `path` and `line`."""
+class Objective:
+    """Head, loss, predictions and metrics of a task; one instance per row of the table of tasks."""
 
-    name: ClassVar[str]
-    description: ClassVar[str]
-    columns: ClassVar[tuple[str, ...]]
-    """columns that the user can rename"""
-    unit: ClassVar[str]
-    """plural noun for samples"""
-    metric: ClassVar[str]
-    """score for model selection; the loss decides between equal scores"""
+    metrics: ClassVar[tuple[str, ...]]
+    """scores for model selection: the first one that was computed; the loss decides between equal scores"""
     lower_is_better: ClassVar[bool] = False
-    """True if a lower score is better"""
-    sample_type: ClassVar[type[Any]]
-    """class of the samples"""
-    fields: ClassVar[tuple[str, ...]]
+    fields: tuple[str, ...]
     """fields of an encoded sample"""
     count_fields: ClassVar[tuple[str, ...]] = ()
-    """fields of encoded samples with positions or counts instead of token ids; their values may exceed the vocabulary size"""
-    default_model: ClassVar[str]
-    """preset if no model is given"""
-    multiline: ClassVar[bool] = False
-    """True if predictions may have several lines"""
-    has_length_limit: ClassVar[bool] = True
-    """True if samples may exceed the length limit"""
-    usage: ClassVar[str] = '"a text"'
-    """example of an input on the command line"""
-    generates: ClassVar[bool] = True
+    """fields with positions or counts instead of token ids; their values may exceed the vocabulary size"""
+    options: OptionRules = OptionRules()
+    settings: ClassVar[tuple[str, ...]] = ()
+    """task-specific settings with an effect, in addition to those of the modality"""
+    input_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """further settings by input modality"""
+    modality_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """arguments of the modality class by input modality"""
+    encoding_settings: ClassVar[tuple[str, ...]] = ()
+    """settings `data.*` that change encoded samples"""
+    single_types: ClassVar[tuple[type, ...]] = ()
+    """types of one input, besides those of the modality; lists are several inputs"""
+    validation_decode: ClassVar[Mapping[str, Any]] = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
+    """decode settings of validations during training. The full settings apply at the end"""
+    truncation: ClassVar[str] = ""
+    """removed part of long samples; empty: long samples are skipped"""
+    row_unit: ClassVar[str] = ""
+    """plural noun for the rows with a length limit, if a sample has several rows; empty: unit of the reader"""
+    generates: ClassVar[bool] = False
     """True if predictions are generated with the settings of `decode`"""
     has_labels: ClassVar[bool] = False
     """True if predictions are classes collected from the data"""
-    keeps_label_order: ClassVar[bool] = False
-    """True if classes keep the order of the data; otherwise classes are sorted"""
-    truncates: ClassVar[bool] = False
-    """True if long samples are truncated instead of skipped"""
-    truncation_side: ClassVar[str] = "in the middle"
-    """truncated part of a sample"""
+    has_length_limit: bool = True
+    """True if samples may exceed the length limit"""
+    multiline: ClassVar[bool] = False
+    """True if predictions may have several lines"""
     allows_empty_prompt: ClassVar[bool] = False
-    """True if the empty prompt is valid input"""
+    """True if no input at all is a valid input"""
     has_file_output: ClassVar[bool] = False
-    """True if predictions are images or point clouds, written to files"""
-    max_inputs: ClassVar[int] = 512
-    """maximum inputs per call of `predict`, whose predictions are held in memory together"""
-    modality: ClassVar[str] = "text"
-    """input modality: text, image or points. A task may have one class per modality"""
-    row_unit: ClassVar[str] = ""
-    """plural noun for the rows with a length limit, if a sample has several rows; empty: `unit`"""
-    batch_unit: ClassVar[str] = "tokens"
-    """unit of the micro-batch budget and of the log"""
-    min_valid_samples: ClassVar[int] = 100
-    """minimum number of held-out samples or groups in large datasets: scores of fewer samples are imprecise"""
-    table_suffixes: ClassVar[tuple[str, ...]] = TABLE_SUFFIXES
-    """suffixes of files with one input per row; other files have one input per line"""
-    settings_used: ClassVar[tuple[str, ...]] = TEXT_SETTINGS
-    """task-specific settings with an effect in this task. Settings in no such list apply to all tasks"""
+    """True if predictions are images or point clouds, written to files by `write_files`"""
+    streams: ClassVar[bool] = False
+    """True if the objective has `stream`"""
+    ranks: ClassVar[bool] = False
+    """True if the objective has `rank`"""
+    rank_advice: ClassVar[str] = "Use a model trained for task 'lm' or 'choose'."
+    """advice of the error if the objective has no `rank`"""
+    uses_feature_maps: bool = False
+    """True if the head reads feature maps: later modules of the body are frozen"""
+    example_from: ClassVar[str] = ""
+    """attribute of a sample with an example for the command line; empty: `usage` of the task"""
 
-    def format_count(self, count: int) -> str:
-        """Number of samples with the unit."""
-        return f"{count:,} {self.unit if count != 1 else self.unit.removesuffix('s')}"
+    def __init__(self, task: Task) -> None:
+        self.task, self.name = task, task.name
+        self.modality: Modality = self._make_modality()
+        self.settings_used = (*self.modality.settings, *self.settings, *self.input_settings.get(task.input, ()))
 
-    def expand_entries(self, data: Sequence[str]) -> list[str]:
-        """Files for paths and glob patterns."""
-        return expand_patterns(data)
+    def _make_modality(self) -> Modality:
+        made: Modality = resolve(MODALITIES[self.task.input])(**self.modality_options.get(self.task.input, {}))
+        return made
 
-    def absolute_path(self, entry: str) -> str:
-        """The data entry with absolute paths."""
-        return absolute_entry(entry)
-
-    def validation_entries(self, data: Sequence[str]) -> Sequence[str]:
-        """Entries of a dataset's own validation split. Empty: a fraction of the training data is held out."""
-        return ()
-
-    def paths(self, entry: str) -> Sequence[str]:
-        """Files or folders of a data entry."""
-        return split_parallel(entry) or (entry,)
-
-    def iter_samples(self, data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Any]:
-        """Iterate over samples, with a `SkippedRow` for each skipped row."""
-        raise NotImplementedError
-
-    def iter_inputs(
-        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
-    ) -> Iterator[tuple[int, Any]]:
-        """Line number and input of `predict` for each row of a table without labels. The input of an empty row is None."""
-        return read_text_column(entry, columns, complain)
-
-    def split_key(self, sample: Any) -> str:
-        """Samples with equal keys are in the same split, to prevent leaks between training and validation."""
-        raise NotImplementedError
-
-    def fingerprint_texts(self, samples: Iterable[Any]) -> Iterator[str]:
-        """All texts of the samples, for the fingerprint of the data."""
-        raise NotImplementedError
-
-    def tokenizer_texts(self, samples: Iterable[Any]) -> Iterator[str]:
-        """Training texts of the tokenizer."""
-        return self.fingerprint_texts(samples)
-
-    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
-        """Settings that affect the encoding of samples."""
-        return ()
-
-    def labels(self, sample: Any) -> Iterable[str]:
-        """Classes of a sample. Empty if the task has no classes."""
-        return ()
-
-    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        """Classes of the head, computed from the classes in the data."""
-        return tuple(labels)
-
-    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        """Raise an error before the first step for data that would stop or invalidate a later validation."""
-
-    def num_rows(self, encoded: Encoded) -> int:
-        """Number of rows within the length limit."""
-        return len(encoded)
-
-    def num_samples(self, encoded: Encoded) -> int:
-        """Number of samples. A sample may have several rows."""
-        return len(encoded)
-
-    def mark_gap(self, sample: Any, removed: Any) -> Any:
-        """The sample, marked as following a gap; `removed` is the first of the samples removed before it."""
-        return sample
-
-    def length_limit(self, config: Any, train: Any) -> tuple[int, str]:
-        """Maximum tokens per side besides `data.max_length`, and the setting that limits them: a sample and its special
-        tokens must fit into a micro-batch."""
-        return int(train.batch_tokens) // len(self.fields) - 1, "train.batch_tokens"
-
-    def label_source(self, data: Sequence[str]) -> str:
-        """Content of a file next to the data with class definitions. Empty if such a file has no effect."""
-        return ""
-
-    def batch_budget(self, train: Any) -> int:
-        """Size of a micro-batch in `batch_unit`."""
-        return int(train.batch_tokens)
-
-    def usage_for(self, samples: Sequence[Any]) -> str:
-        """Example of a command-line input, for a model trained on such samples."""
-        return self.usage
-
-    def from_folder(self, folder: Path) -> Task:
-        """The task with the options stored in a checkpoint folder."""
-        return self
-
-    def extra_files(self, config: Any) -> dict[str, Any]:
-        """Contents of additional JSON files of a Hugging Face checkpoint, by file name."""
-        return {}
-
-    def adapt_config(self, config: Any) -> Any:
-        """Model config with the optional modules that this task requires."""
-        return config
-
-    def unused_modules(self, body: Any, config: Any) -> Sequence[nn.Module]:
-        """Modules of the body without an effect on the output of this task. These modules are frozen."""
-        return ()
-
-    def head_options(self, samples: Sequence[Any], data: DataSettings, train: Encoded) -> str:
-        """Options of the head as a string in the checkpoint, for example the order of two texts (`data.pair_order`),
-        multi-label classification or the tagging scheme; empty if there are none. `samples` are the validation samples;
-        `train` contains only encoded rows."""
-        return ""
-
-    def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
-        """Head options from a Hugging Face config."""
-        return ""
-
-    def export_head_options(self, head_options: str) -> dict[str, Any]:
-        """Keys of a Hugging Face config for the head options."""
-        return {}
-
-    def unsupported_by_layout(self, labels: Sequence[str]) -> str:
-        """Reason why the Hugging Face format cannot represent a model with these labels, or an empty string."""
-        return ""
+    # -- data
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         """Raise an error for invalid settings before data is read. `tokens`: tokens per micro-batch."""
 
-    def fit_config(self, config: Any, processor: Any) -> Any:
-        """Model config with the values from the processor: vocabulary size and special token ids, or the color palette."""
-        raise NotImplementedError
-
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        """Head on the hidden states of the body. None: the body has the output layer."""
-        return None
+    def adapt_config(self, config: Any) -> Any:
+        """Model config with the optional modules that this objective requires."""
+        return config
 
     def encode(
-        self, samples: Sequence[Any], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
-        labels: Sequence[str] = (),
+        self, samples: Sequence[Any], processor: Any, config: Any, max_length: int = 10**9,
+        data: DataSettings | None = None, options: HeadOptions = NO_OPTIONS,
     ) -> Encoded:  # fmt: skip
         """Encode samples with the processor (a tokenizer, an image or point processor, or a color palette)."""
+        return self._encode(samples, config, EncodingContext(processor, max_length, data, options))
+
+    def _encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> Encoded:
         raise NotImplementedError
 
-    def batch_context(
-        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
-    ) -> Any:
-        """Additional data for `collate`, for example augmentation or token masking."""
-        return None
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
+        """Raise an error before the first step for data that would stop or invalidate a later validation."""
+        if isinstance(self.modality, resolve("regard.tasks.modality.base:FileModality")):
+            self.modality.validate_data(self, train, valid, config, log)
+
+    # -- batches
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         """(N, fields) number of positions per sample."""
-        return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
+        return self.modality.lengths(encoded)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        if packed and not config.traits.packs:
-            return FixedShape(self.lengths(encoded), tokens, seed)
-        return (PackedSampler if packed else LengthBucketed)(self.lengths(encoded), tokens, seed)
+        """Micro-batches of at most `tokens` units of the modality."""
+        return self.modality.sampler(encoded, self.lengths(encoded), config, tokens, seed, packed)
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+        """Batch of the rows. With a `shape` the samples are packed into one row per side, or padded to a fixed shape."""
         raise NotImplementedError
 
     def eval_batches(
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         """Batches of all samples, for the evaluation loss."""
-        lengths = self.lengths(encoded)
-        for rows in LengthBucketed(lengths, max(tokens, int(lengths.sum(1).max())), seed=0).sequential():
+        for rows in self.modality.eval_rows(encoded, self.lengths(encoded), tokens):
             yield self.collate(encoded, rows, config)
+
+    # -- model
+
+    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+        """Head on the hidden states of the body. None: the body has the output layer, or no classes are known."""
+        return None
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """Logits of the model."""
         return model.body.to_logits(model.body(batch).sequence)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """(sum, count) of the loss. Gradient accumulation and data parallelism divide by the global count."""
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        """(sum, count) of the loss."""
         raise NotImplementedError
 
-    def is_single(self, inputs: Any) -> bool:
-        """True for a single input, False for a list of inputs."""
-        return isinstance(inputs, str)
+    # -- predictions
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
@@ -337,54 +385,24 @@ class Task(ProcessorMixin):
         """Predictions in input order. Input i has the random stream `first + i`."""
         raise NotImplementedError
 
-    def can_stream(self, decode: DecodeSettings) -> bool:
-        """True if the prediction can be streamed."""
-        return False
-
-    def stream_prediction(
-        self, model: ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0
-    ) -> Iterator[str]:
-        raise RegardError(f"Task '{self.name}' does not support streaming.")
-
-    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
-        """Rank the choices by the likelihood after the prompt."""
-        raise RegardError(f"Task '{self.name}' cannot rank choices. Use a model trained for task 'lm' or 'choose'.")
-
     def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
+        self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings, data: DataSettings, sums: LossSum,
         max_samples: int | None = None,
-    ) -> EvalResult:
-        """Metrics of the task, and predictions for the first `max_samples` (None: all); `sums` is the loss on all samples."""
+    ) -> EvalResult:  # fmt: skip
+        """Metrics, and predictions for the first `max_samples` (None: all); `sums` is the loss on all samples."""
+        return self._evaluate(model, encoded, EvalSpec(decode, data, sums, max_samples))
+
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         raise NotImplementedError
-
-    def selection_metric(self, scores: Mapping[str, Any]) -> str:
-        """Name of the score for model selection."""
-        return self.metric
-
-    def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
-        """Decode settings for validation during training: greedy search. Full settings apply at the end."""
-        return replace(decode, num_beams=1, num_return_sequences=1, do_sample=False)
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         """Validation scores in one line."""
-        return "  ".join(
+        shown = "  ".join(
             f"{METRIC_LABELS.get(name, name.replace('_', ' '))} {value:.2f}"
             for name, value in scores.items()
             if isinstance(value, float) and name != "loss"
         )
-
-    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        """Save figures of the predictions to the run folder, and return the file names."""
-        return []
-
-    def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
-        """Write a prediction as an image and data files, and return the paths by kind (tasks with file output)."""
-        return {}
+        return f"{shown}  ({scores['samples']:,} samples, greedy)" if self.generates else shown
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Prediction as text for the terminal."""
@@ -398,3 +416,84 @@ class Task(ProcessorMixin):
         """A sample with its prediction as indented lines, one per value."""
         rows = self.example_row(sample, prediction).items()
         return "".join(f"    {name}: {' ⏎ '.join(str(value).splitlines())}\n" for name, value in rows)
+
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
+        """Save figures of the predictions to the run folder, and return the file names."""
+        return []
+
+
+# -- shared by the objectives
+
+
+def require_head(model: ModelProtocol) -> Any:
+    """Head of the model. A missing head is an error."""
+    if model.head is None:
+        files = "FILE" if model.task.input == "text" else "FILES"
+        raise RegardError(
+            f"{model.spec.source or 'This model'} has no head for task '{model.task.name}'. Fine-tune the model first: "
+            f"regard train {model.task.name} --data {files} --model {model.spec.source or 'FOLDER'} --out RUN"
+        )
+    return model.head
+
+
+def length_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
+    """Row indices of inference batches: rows of similar lengths, at most `budget` tokens or one row."""
+    if len(lengths):
+        longest = int(lengths.reshape(len(lengths), -1).sum(1).max())
+        yield from LengthBucketed(lengths, max(budget, longest), seed=0).sequential()
+
+
+def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch], Sequence[Any]]) -> list[Any]:
+    """Value of each row, from a function of a batch that returns one value per row, without gradients."""
+    values: list[Any] = [None] * len(encoded)
+    objective = model.objective
+    with torch.inference_mode():
+        for rows in length_batches(objective.lengths(encoded), BATCH_TOKENS):
+            batch = objective.collate(encoded, rows, model.config).to(model.device)
+            for row, value in zip(rows.tolist(), function(batch), strict=True):
+                values[row] = value
+    return values
+
+
+def add_act_cost(model: ModelProtocol, loss: Loss, *states: BodyOutput) -> Loss:
+    """(sum, count) of a loss of a model with adaptive computation time. During training `count` × `aux_losses["cost"]`,
+    the ponder cost averaged over tokens, is added; for several forward passes, the average of their costs."""
+    total, count = loss
+    costs = [one.aux_losses["cost"] for one in states if "cost" in one.aux_losses]
+    if not model.training or not costs:
+        return total, count
+    return total + torch.stack(costs).mean() * count, count
+
+
+def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
+    """Ponder steps of each token in each row, or None for a fixed number of steps. Inputs (S, K, L) have S·K rows."""
+    if not model.config.traits.act:
+        return None
+    length = batch.inputs.shape[-1]
+    mask = None if batch.mask is None else batch.mask.reshape(-1, *([length] if batch.mask.dtype == torch.bool else []))
+    types = None if batch.token_types is None else batch.token_types.reshape(-1, length)
+    with torch.inference_mode():
+        steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, token_types=types)).act_steps
+    return [row[row > 0].tolist() for row in steps.cpu()]  # padding has 0 steps
+
+
+def with_act_steps(model: ModelProtocol, encoded: Encoded, predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Predictions with the ponder steps of all input tokens including special tokens (`extra["act_steps"]`). The steps of
+    several sequences or windows of a sample are concatenated."""
+    if not model.config.traits.act:
+        return list(predictions)
+
+    def steps_per_row(batch: Batch) -> list[list[int]]:
+        steps = act_steps(model, batch)
+        assert steps is not None
+        ways = len(steps) // len(batch.inputs)
+        return [[*chain(*steps[at : at + ways])] for at in range(0, len(steps), ways)]
+
+    found = [list[int]() for _ in predictions]
+    for row, steps in enumerate(map_rows(model, encoded, steps_per_row)):
+        found[int(encoded.fields["owner"][row][0]) if "owner" in encoded.fields else row] += steps
+    return [replace(one, extra={**one.extra, "act_steps": own}) for one, own in zip(predictions, found, strict=True)]
+
+
+def safe_exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf

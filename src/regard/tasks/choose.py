@@ -1,173 +1,152 @@
-"""Task `choose`: multiple choice with encoders or decoders."""
+"""Objective `choose`: multiple choice with encoders or decoders."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler
-from regard.data.text.samples import QUESTION_COLUMNS, ChoiceSample, iterate_questions, read_questions
-from regard.data.text.tables import SkippedRow, sample_inputs
+from regard.data.batching.samplers import BatchShape
+from regard.data.text.samples import QUESTION_COLUMNS, ChoiceSample
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.act import with_act_steps
-from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum
-from regard.tasks.classify import class_report
-from regard.tasks.metrics.per_class import ClassMetrics
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import SpecialTokens
-from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, first_samples
-from regard.types import IGNORE, Prediction
+from regard.tasks.base import (
+    ENCODING_SETTINGS,
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Objective,
+    Scores,
+    int_rows,
+    map_rows,
+    require_head,
+    with_act_steps,
+)
+from regard.tasks.metrics.per_class import ClassMetrics, class_report
+from regard.tasks.modality.text import SequenceOutput, SpecialTokens, add_text_losses, run_body, sequence_fields
+from regard.types import IGNORE, Batch, Prediction
 
 
-class Choose(SequenceHeadTask):
-    name = "choose"
-    description = "Multiple choice: context, optional question, choices."
-    columns = QUESTION_COLUMNS
-    unit = "questions"
-    sample_type = ChoiceSample
-    usage = '"a context" --choices "one answer|another"'
-    labels_are_sequences = True
-    settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
+class Choose(Objective):
+    metrics = ("accuracy",)
+    ranks = True
+    fields = ("text", "ways", "second", "label")
+    count_fields = ("ways", "second", "label")
+    truncation = "in the middle"
+    single_types = (Mapping, ChoiceSample)
+    modality_options: ClassVar[Any] = {"text": {"head_tokens": True}}
+    settings = (*ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
 
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[ChoiceSample | SkippedRow]:
-        return iterate_questions(data, columns)
+    def adapt_config(self, config: Any) -> Any:
+        traits = config.traits
+        return replace(config, pooler=traits.head_activation is None) if traits.optional_pooler else config
 
-    def iter_inputs(
-        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
-    ) -> Iterator[tuple[int, Any]]:
-        return sample_inputs(read_questions(entry, columns, complain, inputs_only=True), complain)
-
-    def split_key(self, sample: ChoiceSample) -> str:
-        return "\0".join((sample.prompt, *sample.choices))
-
-    def sample_texts(self, sample: ChoiceSample) -> Iterable[str]:
-        return (sample.prompt, *sample.choices)
-
-    def target_text(self, sample: ChoiceSample) -> str:
-        return str(sample.label)
-
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
+    def head(self, config: Any, options: HeadOptions) -> nn.Module:
         return text_head("choice", config, 1)
 
-    def encode(
-        self,
-        samples: Sequence[ChoiceSample],
-        processor: TextTokenizer,
-        config: Any,
-        max_length: int,
-        data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:
+    def _encode(self, samples: Sequence[ChoiceSample], config: Any, context: EncodingContext) -> Encoded:
         """One token sequence per choice: `[start] prompt [delimiter] choice [extract]`."""
-        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
-        told = processor.encode([sample.prompt for sample in samples])
-        choices = iter(processor.encode([marks.second_text(choice) for sample in samples for choice in sample.choices]))
-        ways = [
-            [marks.build_sequence([first or [config.eos_id], next(choices)], limit) for _ in sample.choices]
-            for first, sample in zip(told, samples, strict=True)
+        text, limit = context.processor, min(context.max_length, config.max_length)
+        marks = SpecialTokens.from_tokenizer(text, config)
+        prompts = text.encode([sample.prompt for sample in samples])
+        choices = iter(text.encode([marks.second_text(choice) for sample in samples for choice in sample.choices]))
+        sequences = [
+            [marks.build_sequence([prompt or [config.eos_id], next(choices)], limit) for _ in sample.choices]
+            for prompt, sample in zip(prompts, samples, strict=True)
         ]
-        return self.build_encoded(samples, ways, [max(sample.label, 0) for sample in samples])
+        fields, truncated = sequence_fields(samples, sequences)
+        fields["label"] = int_rows([max(sample.label, 0) for sample in samples])
+        return Encoded(list(samples), fields, truncated, context)
 
-    def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
-        """(S, K) logits of the choices, −∞ for missing choices."""
-        return self.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+        labels = torch.tensor([int(encoded.fields["label"][int(row)][0]) for row in rows])
+        return self.modality.collate(encoded, rows, config, labels, shape)
 
-    def sample_loss(
-        self, logits: Tensor, output: SequenceOutput, labels: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy over the choices; label smoothing is distributed over the other choices of the question."""
-        asked, there = labels != IGNORE, output.lengths > 0
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        return _choice_logits(model, run_body(model.body, batch))
+
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        """(sum, count) over questions of the cross-entropy over the choices, plus `auxiliary` × language modeling loss;
+        label smoothing is distributed over the other choices of the question."""
+        assert batch.labels is not None
+        output = run_body(model.body, batch)
+        logits, labels = _choice_logits(model, output), batch.labels
+        asked, present = labels != IGNORE, output.lengths > 0
         logs = (logits if logits.dtype == torch.float64 else logits.float()).masked_fill(~asked[:, None], 0.0)
-        logs = logs.log_softmax(-1).masked_fill(~there, 0.0)
+        logs = logs.log_softmax(-1).masked_fill(~present, 0.0)
         own = logs.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-        others = (logs.sum(1) - own) / (there.sum(1) - 1).clamp(min=1)
-        losses = -(1 - smoothing) * own - smoothing * others
-        return torch.where(asked, losses, 0.0).sum(), asked.sum()
-
-    def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | Mapping | ChoiceSample)
+        others = (logs.sum(1) - own) / (present.sum(1) - 1).clamp(min=1)
+        losses = -(1 - terms.smoothing) * own - terms.smoothing * others
+        return add_text_losses(model, labels, output, (torch.where(asked, losses, 0.0).sum(), asked.sum()), terms)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Most likely choice for each {"context": …, "question": …, "choices": […]}, a dict or JSON."""
-        samples = [_parse_input(item) for item in inputs]
-        text = model.require_tokenizer()
-        encoded = self.encode(samples, text, model.config, model.config.max_length)
-        return with_act_steps(self, model, encoded, self._predictions(model, encoded))
+        encoded = self.encode([_parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
+        return with_act_steps(model, encoded, self._predictions(model, encoded))
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Prediction for one context."""
-        text = model.require_tokenizer()
-        return self._predictions(
-            model, self.encode([_make_question(prompt, "", choices)], text, model.config, model.config.max_length)
-        )[0]
+        question = _make_question(prompt, "", choices)
+        return self._predictions(model, self.encode([question], model.require_tokenizer(), model.config))[0]
 
     def _predictions(self, model: ModelProtocol, encoded: Encoded) -> list[Prediction]:
         """Scores and `choices` are sorted by probability."""
-        self.require_head(model)
-        cut = {id(sample) for sample in encoded.too_long}
-        answers = []
-        for sample, chances in zip(encoded.samples, self.predict_probabilities(model, encoded), strict=True):
+        require_head(model)
+        truncated = {id(sample) for sample in encoded.too_long}
+        tables = map_rows(model, encoded, lambda batch: self.logits(model, batch).double().softmax(-1).cpu().numpy())
+        predictions = []
+        for sample, table in zip(encoded.samples, tables, strict=True):
+            chances = table[: len(sample.choices)]
             order = np.argsort(-chances, kind="stable").tolist()
             listed = [{"value": sample.choices[i], "probability": float(chances[i])} for i in order]
             extra: dict[str, Any] = {"prompt": sample.prompt, "choices": listed, "index": order[0]}
-            extra |= {"truncated": True} if id(sample) in cut else {}
-            answers.append(Prediction(sample.choices[order[0]], tuple(float(chances[i]) for i in order), (), extra))
-        return answers
+            extra |= {"truncated": True} if id(sample) in truncated else {}
+            scores = tuple(float(chances[i]) for i in order)
+            predictions.append(Prediction(sample.choices[order[0]], scores, (), extra))
+        return predictions
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Accuracy and chance accuracy in percent."""
-        some = first_samples(encoded, max_samples)
-        answers = self._predictions(model, some)
-        right = [sample.label == answer.extra["index"] for sample, answer in zip(some.samples, answers, strict=True)]
+        some = encoded.select(range(spec.count(encoded)), spec.max_samples)
+        predictions = self._predictions(model, some)
+        correct = [sample.label == one.extra["index"] for sample, one in zip(some.samples, predictions, strict=True)]
         chance = [1 / len(sample.choices) for sample in some.samples]
-        scores: dict[str, float | str] = {
-            "accuracy": round(100 * float(np.mean(right)), 2),
+        scores: Scores = {
+            "accuracy": round(100 * float(np.mean(correct)), 2),
             "chance_accuracy": round(100 * float(np.mean(chance)), 2),
-            "samples": len(answers),
+            "samples": len(predictions),
         }
-        places = max(len(sample.choices) for sample in some.samples)
-        if max_samples is None:
-            scores |= class_report(
-                _choice_names(places),
-                _choice_confusion(some.samples, answers, places),
-                _per_choice_metrics(some.samples, answers),
-            )
-        return scores, answers
+        if spec.complete:
+            names, counts = _choice_confusion(some.samples, predictions)
+            scores |= class_report(names, counts, _per_choice_metrics(some.samples, predictions))
+        return scores, predictions
 
     def save_figures(
         self, folder: Path, samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
     ) -> list[str]:
         """Confusion matrix of choice positions, which shows position bias."""
-        places = max((len(sample.choices) for sample in samples), default=0)
-        if places < 2:
+        names, counts = _choice_confusion(samples, predictions)
+        if len(names) < 2:
             return []
-        if places > MAX_CLASSES:
+        if len(names) > MAX_CLASSES:
             return [_per_choice_metrics(samples, predictions).save_figure(folder / "choices.png").name]
-        counts = _choice_confusion(samples, predictions, places)
-        return [draw_confusion(_choice_names(places), counts, folder / "confusion.png").name]
+        return [draw_confusion(names, counts, folder / "confusion.png").name]
 
     def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
         return {
@@ -178,22 +157,26 @@ class Choose(SequenceHeadTask):
         }
 
 
-def _choice_names(count: int) -> list[str]:
-    return [f"choice {place}" for place in range(count)]
+def _choice_logits(model: ModelProtocol, output: SequenceOutput) -> Tensor:
+    """(S, K) logits of the choices, −∞ for missing choices."""
+    return require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 
 
-def _per_choice_metrics(samples: Sequence[ChoiceSample], answers: Sequence[Prediction]) -> ClassMetrics:
+def _per_choice_metrics(samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]) -> ClassMetrics:
     """Precision, recall and F1 per choice position."""
-    right = [[f"choice {sample.label}"] for sample in samples]
-    return ClassMetrics.from_labels(right, [[f"choice {answer.extra['index']}"] for answer in answers], "questions")
+    targets = [[f"choice {sample.label}"] for sample in samples]
+    return ClassMetrics.from_labels(targets, [[f"choice {one.extra['index']}"] for one in predictions], "questions")
 
 
-def _choice_confusion(samples: Sequence[ChoiceSample], answers: Sequence[Prediction], places: int) -> np.ndarray:
-    """(places, places) counts by position of the correct choice (rows) and of the predicted choice (columns)."""
+def _choice_confusion(
+    samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
+) -> tuple[list[str], np.ndarray]:
+    """Names of choice positions, and counts by position of the correct choice (rows) and of the predicted one (columns)."""
+    places = max((len(sample.choices) for sample in samples), default=0)
     counts = np.zeros((places, places), dtype=np.int64)
-    for sample, answer in zip(samples, answers, strict=True):
-        counts[sample.label, answer.extra["index"]] += 1
-    return counts
+    for sample, one in zip(samples, predictions, strict=True):
+        counts[sample.label, one.extra["index"]] += 1
+    return [f"choice {place}" for place in range(places)], counts
 
 
 def _parse_input(item: Any) -> ChoiceSample:

@@ -1,262 +1,423 @@
-"""Task `classify`: single-label or multi-label classification of texts or text pairs with encoders or decoders."""
+"""Objective `classify`: single-label or multi-label classification of texts, text pairs, images or point clouds."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler
-from regard.data.text.samples import LABEL_SEPARATOR, LABELED_COLUMNS, LabeledText, iterate_labeled, read_text_inputs
-from regard.data.text.tables import SkippedRow
+from regard.data.text.samples import LABEL_SEPARATOR, LabeledText
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
-from regard.draw.text import markdown_table
-from regard.errors import DataError, RegardError
-from regard.nn.blocks.heads import text_head
+from regard.errors import DataError, RegardError, SettingError, WeightsError
+from regard.lazy import resolve
 from regard.nn.kernels.losses import cross_entropy
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.act import with_act_steps
-from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
-from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
-from regard.tasks.multilabel import (
-    MULTILABEL,
-    PUBLISHED_PROBLEM_TYPE,
-    binary_cross_entropy,
-    is_multilabel,
-    label_rows,
-    labels_above_threshold,
-    match_label_format,
-    pair_order,
-    parse_problem_type,
+from regard.processors.image import mixup_weights
+from regard.tasks.base import (
+    ENCODING_SETTINGS,
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Objective,
+    OptionRules,
+    Scores,
+    int_rows,
+    require_head,
+    with_act_steps,
 )
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import SpecialTokens
-from regard.tasks.text_heads import SequenceHeadTask, SequenceOutput, first_samples
-from regard.types import Batch, Prediction
+from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix, confusion_scores
+from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
+from regard.types import IGNORE, Batch, Prediction
 
 MAX_PRINTED_LABELS = 5
 """Maximum number of printed class probabilities."""
+TOP_K = 5
+"""Rank of the top-5 accuracy of images and point clouds."""
+DEFAULT_THRESHOLD = 0.5
+"""Probability threshold of multi-label models if `decode.threshold` is not set."""
+PUBLISHED_PROBLEM_TYPE = "multi_label_classification"
+REGRESSION_ADVICE = (
+    "To train a classifier on the same encoder, save the encoder without the head: "
+    "regard.save(regard.load(FOLDER, task='embed'), NEW_FOLDER)."
+)
 
 
-class Classify(SequenceHeadTask):
-    name = "classify"
-    description = "Classification of texts or text pairs, single- or multi-label."
-    columns = LABELED_COLUMNS
-    unit = "texts"
-    sample_type = LabeledText
-    usage = '"a text"'
-    has_labels = True
-    settings_used = (
-        *TEXT_SETTINGS,
-        *ENCODING_SETTINGS,
-        "data.pair_order",
-        "train.label_smoothing",
-        "train.lm_loss_weight",
-        "decode.threshold",
-    )
+class ClassOptions(OptionRules):
+    """Multi-label classification, and the order of text pairs."""
 
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[LabeledText | SkippedRow]:
-        return iterate_labeled(data, columns)
+    def __init__(self, advice: str) -> None:
+        """`advice`: end of the error message for a regression model."""
+        self.advice = advice
 
-    def iter_inputs(
-        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
-    ) -> Iterator[tuple[int, Any]]:
-        return read_text_inputs(entry, columns, complain)
+    def fit(
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
+    ) -> HeadOptions:
+        texts = [sample for sample in samples if isinstance(sample, LabeledText)]
+        several = any(sample.label_set is not None for sample in texts)
+        order = data.pair_order if any(sample.text_pair for sample in texts) else ""
+        return HeadOptions(tuple(labels), several, order)
 
-    def split_key(self, sample: LabeledText) -> str:
-        return f"{sample.text}\0{sample.text_pair}"
+    def complete(self, options: HeadOptions, train: Encoded) -> HeadOptions:
+        return replace(options, multi_label=options.multi_label or len(train.fields["label"][0]) > 1)
 
-    def sample_texts(self, sample: LabeledText) -> Iterable[str]:
-        return (sample.text, sample.text_pair) if sample.text_pair else (sample.text,)
-
-    def target_text(self, sample: LabeledText) -> str:
-        return sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
-
-    def labels(self, sample: LabeledText) -> Iterable[str]:
-        return sample.labels
-
-    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
-        return (data.pair_order,)
-
-    def head_options(self, samples: Sequence[LabeledText], data: DataSettings, train: Encoded) -> str:
-        several = len(train.fields["label"][0]) > 1 or any(sample.label_set is not None for sample in samples)
-        return " ".join([MULTILABEL] * several + [data.pair_order] * any(sample.text_pair for sample in samples))
-
-    def parse_head_options(self, published_config: Mapping[str, Any], labels: Sequence[str]) -> str:
-        return parse_problem_type(
-            published_config, labels,
-            "To train a classifier on the same encoder, save the encoder without the head: "
-            "regard.save(regard.load(FOLDER, task='embed'), NEW_FOLDER).",
-        )  # fmt: skip
-
-    def export_head_options(self, head_options: str) -> dict[str, Any]:
-        return {"problem_type": PUBLISHED_PROBLEM_TYPE} if MULTILABEL in head_options.split() else {}
-
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return text_head("classes", config, len(labels)) if labels else None
-
-    def encode(
-        self,
-        samples: Sequence[LabeledText],
-        processor: TextTokenizer,
-        config: Any,
-        max_length: int,
-        data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:
-        """One token sequence per text or ordered pair, two for a symmetric pair (both orders)."""
-        if len(labels) < 2:
-            raise DataError(
-                f"Only one class found ('{labels[0]}'). Classification needs at least two."
-                if labels
-                else "No classes found. Classification needs at least two."
+    def load(self, options: HeadOptions, folder: Path, published: Mapping[str, Any] | None = None) -> HeadOptions:
+        """Multi-label classification from `problem_type` of a Hugging Face config. Regression is an error."""
+        if published is None:
+            return options
+        problem = published.get("problem_type")
+        if problem == "regression" or len(options.labels) == 1:
+            reason = "problem_type=regression" if problem == "regression" else "a head with one output"
+            raise WeightsError(
+                f"config.json: {reason} is not supported by task 'classify', which predicts classes, not numbers. "
+                f"{self.advice}".rstrip()
             )
-        return self._encode(
-            samples, processor, config, max_length, data is not None and data.pair_order == "symmetric", labels
-        )
+        return replace(options, multi_label=problem == PUBLISHED_PROBLEM_TYPE)
 
-    def _encode(
-        self,
-        samples: Sequence[LabeledText],
-        processor: TextTokenizer,
-        config: Any,
-        longest: int,
-        symmetric: bool,
-        labels: Sequence[str],
-    ) -> Encoded:
-        """`labels` is empty at inference."""
-        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(longest, config.max_length)
-        firsts = processor.encode([sample.text for sample in samples])
-        seconds = processor.encode(
-            [marks.second_text(sample.text_pair) if sample.text_pair else "" for sample in samples]
-        )
-        ways = []
-        for first, second in zip(firsts, seconds, strict=True):
-            orders = [[first, second]] if second else [[first or [config.eos_id]]]
-            orders += [[second, first]] * (symmetric and bool(second))
-            ways.append([marks.build_sequence(parts, limit) for parts in orders])
-        right = label_rows(samples, labels) if labels else [[0]] * len(samples)
-        return self.build_encoded(samples, ways, right)
+    def export(self, options: HeadOptions) -> dict[str, Any]:
+        return {"problem_type": PUBLISHED_PROBLEM_TYPE} if options.multi_label else {}
 
-    def sample_logits(self, model: ModelProtocol, output: SequenceOutput) -> Tensor:
-        """Logits from the sum of the pooled states of both orders of a symmetric pair."""
-        return self.require_head(model)(output.pooled.sum(1))
+    def unsupported(self, options: HeadOptions) -> str:
+        if options.pair_order != "symmetric":
+            return ""
+        return "The Hugging Face format does not support a head that reads a pair in both orders (data.pair_order=symmetric)."
 
-    def sample_loss(
-        self, logits: Tensor, output: SequenceOutput, labels: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        return (binary_cross_entropy if labels.ndim == 2 else cross_entropy)(logits, labels, smoothing)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """As in the base class; the loss of a multi-label sample is the average binary cross-entropy over labels."""
+class Classify(Objective):
+    metrics = ("micro_f1", "accuracy")
+    has_labels = True
+    count_fields = ("ways", "second", "label")
+    truncation = "in the middle"
+    single_types = (tuple,)
+    encoding_settings = ("pair_order",)
+    modality_options: ClassVar[Any] = {"text": {"head_tokens": True}, "points": {"count": 1024, "frame": "unit_sphere"}}
+    input_settings: ClassVar[Any] = {
+        "text": (
+            *ENCODING_SETTINGS, "data.pair_order", "train.label_smoothing", "train.lm_loss_weight", "decode.threshold",
+        ),
+        "image": (
+            "data.crop_scale", "data.shift", "data.flip", "data.color_jitter", "data.random_erasing", "data.mixup",
+            "train.label_smoothing", "decode.threshold",
+        ),
+        "points": ("decode.num_votes",),
+    }  # fmt: skip
+
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        self.is_text = task.input == "text"
+        self.options = ClassOptions(REGRESSION_ADVICE if self.is_text else "")
+        self._add_losses = resolve("regard.tasks.modality.text:add_text_losses") if self.is_text else None
+        self.fields = ("text", "ways", "second", "label") if self.is_text else (self.modality.input_field, "label")
+
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        if self.task.input == "image" and data.mixup and config.traits.palette:
+            raise SettingError(
+                "data.mixup is not supported by models with a color palette, because palette colors cannot be averaged. "
+                "Supported: data.crop_scale, data.shift, data.flip and data.color_jitter."
+            )
+        self.modality.adapt_processor(self.modality.initial_processor, config, data)
+
+    def adapt_config(self, config: Any) -> Any:
+        """The pooled state of a text encoder requires one more layer: the pooler of the body, or a layer in the head."""
+        if self.task.input == "points":
+            return replace(config, has_decoder=False)
+        if self.task.input == "image":
+            return replace(config, lm_head=False) if config.traits.optional_lm_head else config
+        traits = config.traits
+        return replace(config, pooler=traits.head_activation is None) if traits.optional_pooler else config
+
+    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+        return self.modality.class_head(config, len(options.labels)) if options.labels else None
+
+    # -- batches
+
+    def _encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> Encoded:
+        labels = context.options.labels
+        if len(labels) < 2:
+            found = f"Only one class found ('{labels[0]}')" if labels else "No classes found"
+            raise DataError(f"{found}. Classification needs at least two.")
+        fields, truncated = self.modality.encode(samples, config, context)
+        fields["label"] = int_rows(label_rows(samples, labels))
+        return Encoded(list(samples), fields, truncated, context)
+
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+        def build(rows: np.ndarray) -> Batch:
+            labels = label_tensor([encoded.fields["label"][int(row)] for row in sample_ids(rows)])
+            return self.modality.collate(encoded, rows, config, labels, shape)
+
+        return readable_batch(build, rows, self)
+
+    # -- loss
+
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        """(B, classes) logits."""
+        head = require_head(model)
+        return head(self.modality.pooled(model, batch)[0])
+
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        """(sum, count) over samples of cross-entropy, or of the binary cross-entropy averaged over labels; texts: plus
+        `auxiliary` × language modeling loss."""
         assert batch.labels is not None
-        return super().loss(model, replace(batch, labels=match_label_format(model, batch.labels)), terms)
+        labels = match_label_format(model, batch.labels)
+        head = require_head(model)
+        pooled, output = self.modality.pooled(model, replace(batch, labels=labels))
+        logits = head(pooled)
+        if labels.ndim == 2:
+            loss = binary_cross_entropy(logits, labels, terms.smoothing)
+        elif batch.augment_params is not None and batch.augmentation.mixup:
+            loss = _mixup_cross_entropy(logits, labels, batch.augment_params, terms.smoothing)
+        else:
+            loss = cross_entropy(logits, labels, terms.smoothing)
+        return loss if self._add_losses is None else self._add_losses(model, labels, output, loss, terms)
 
-    def probabilities(self, model: ModelProtocol, logits: Tensor) -> Tensor:
-        return logits.sigmoid() if is_multilabel(model) else super().probabilities(model, logits)
-
-    def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | tuple)
+    # -- predictions
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Class of each text or pair, given as (a, b) or "a<tab>b", or the list of labels above the threshold, most likely
-        first. The scores are the probabilities of all classes."""
-        self.require_head(model)
-        pairing = pair_order(model.spec.head_options)
-        samples = [_parse_input(item, pairing) for item in inputs]
-        text = model.require_tokenizer()
-        encoded = self._encode(samples, text, model.config, model.config.max_length, pairing == "symmetric", ())
-        return with_act_steps(self, model, encoded, self._predictions(model, encoded, decode))
+        """Class of each input, or the list of labels above the threshold, most likely first. The scores are the
+        probabilities of all classes. Texts may be pairs, given as (a, b) or "a<tab>b"."""
+        if not self.is_text:
+            return self._predictions(model, inputs, len(inputs), decode)
+        require_head(model)
+        options = model.spec.options
+        samples = [_parse_input(item, options.pair_order) for item in inputs]
+        context = EncodingContext(model.require_tokenizer(), options=options)
+        fields, truncated = self.modality.encode(samples, model.config, context)
+        encoded = Encoded(samples, {**fields, "label": int_rows([0] * len(samples))}, truncated, context)
+        return with_act_steps(model, encoded, self._predictions(model, encoded, len(encoded), decode))
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
-        labels, several = model.spec.labels, is_multilabel(model)
-        cut = {id(sample) for sample in encoded.too_long}
-        answers = []
-        for sample, chances in zip(encoded.samples, self.predict_probabilities(model, encoded), strict=True):
-            said = {label: float(chance) for label, chance in zip(labels, chances, strict=True)}
-            extra: dict[str, Any] = {"probabilities": said} | ({"truncated": True} if id(sample) in cut else {})
-            value = labels_above_threshold(said, decode.threshold) if several else labels[int(chances.argmax())]
-            answers.append(Prediction(value, tuple(said.values()), (), extra))
-        return answers
+    def _predictions(
+        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+    ) -> list[Prediction]:
+        options = model.spec.options
+        truncated = {id(sample) for sample in inputs.too_long} if isinstance(inputs, Encoded) else set()
+        predictions = []
+        for number, row in enumerate(self._probabilities(model, inputs, count, decode)):
+            chances = {label: float(chance) for label, chance in zip(options.labels, row, strict=True)}
+            extra: dict[str, Any] = {"probabilities": chances}
+            if isinstance(inputs, Encoded) and inputs.samples and id(inputs.samples[number]) in truncated:
+                extra["truncated"] = True
+            value: Any = options.labels[int(row.argmax())]
+            if options.multi_label:
+                limit = DEFAULT_THRESHOLD if decode.threshold is None else decode.threshold
+                value = [
+                    label for label in sorted(chances, key=lambda label: -chances[label]) if chances[label] >= limit
+                ]
+            predictions.append(Prediction(value, tuple(chances.values()), (), extra))
+        return predictions
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
-        """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated.
-        Multi-label: micro F1, macro F1 and exact match."""
-        some = first_samples(encoded, max_samples)
-        answers = self._predictions(model, some, decode)
-        if is_multilabel(model):
-            return multilabel_scores([sample.labels for sample in some.samples], answers, max_samples is None), answers
-        right, said = [sample.label for sample in some.samples], [str(answer.value) for answer in answers]
-        return classification_scores(model.spec.labels, right, said, self.unit, max_samples is None), answers
+    def _probabilities(
+        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+    ) -> np.ndarray:
+        """(count, classes) probabilities, averaged over the rows of an input."""
+        if not count:
+            return np.zeros((0, 0))
+        owners, tables = [], []
+        with torch.inference_mode():
+            for rows, batch in self.modality.input_batches(model, inputs, count, decode):
+                logits = self.logits(model, batch.to(model.device))
+                logits = logits.double() if self.is_text else logits.float()
+                owners.append(rows)
+                tables.append(class_probabilities(model, logits).cpu().numpy())
+        owner, table = np.concatenate(owners), np.concatenate(tables)
+        order = np.argsort(owner, kind="stable")
+        counts = np.bincount(owner, minlength=count)
+        if counts.max() == 1:
+            return table[order]
+        return np.add.reduceat(table[order], np.cumsum(counts) - counts) / counts[:, None]
 
-    def selection_metric(self, scores: Mapping[str, Any]) -> str:
-        return "micro_f1" if "micro_f1" in scores else self.metric
+    # -- metrics
 
-    def save_figures(
-        self, folder: Path, samples: Sequence[LabeledText], predictions: Sequence[Prediction]
-    ) -> list[str]:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+        """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated;
+        for images and point clouds also top-5 accuracy. Multi-label: micro F1, macro F1 and exact match."""
+        labels, count = model.spec.options.labels, spec.count(encoded)
+        predictions = self._predictions(model, encoded, count, spec.decode)
+        if model.spec.options.multi_label:
+            return multilabel_scores(self._targets(encoded, labels, count), predictions, spec.complete), predictions
+        targets = [names[0] for names in self._targets(encoded, labels, count)]
+        values = [str(one.value) for one in predictions]
+        scores = classification_scores(labels, targets, values, self.task.reader.unit, spec.complete)
+        if len(labels) > TOP_K and not self.is_text:
+            near = [
+                label in sorted(labels, key=one.extra["probabilities"].get, reverse=True)[:TOP_K]
+                for label, one in zip(targets, predictions, strict=True)
+            ]
+            scores["top5"] = round(100 * float(np.mean(near)), 2)
+        return scores, predictions
+
+    def _targets(self, encoded: Encoded, labels: Sequence[str], count: int) -> list[tuple[str, ...]]:
+        """Labels of the first `count` samples."""
+        rows = [encoded.fields["label"][number] for number in range(count)]
+        return [tuple(labels[int(place)] for place in (row if len(row) == 1 else row[2:])) for row in rows]
+
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         labels = tuple(predictions[0].extra["probabilities"]) if predictions else ()
         if len(labels) < 2:
             return []
         if isinstance(predictions[0].value, list):
-            return [
-                multilabel_metrics([sample.labels for sample in samples], predictions)
-                .save_figure(folder / "classes.png")
-                .name
-            ]
-        right, said = [sample.label for sample in samples], [str(answer.value) for answer in predictions]
-        return [save_class_figure(labels, right, said, self.unit, folder).name]
+            metrics = multilabel_metrics([sample_labels(sample) for sample in samples], predictions)
+            return [metrics.save_figure(folder / "classes.png").name]
+        targets, values = [sample.label for sample in samples], [str(one.value) for one in predictions]
+        if len(labels) > MAX_CLASSES:
+            metrics = single_label_metrics(targets, values, self.task.reader.unit)
+            return [metrics.save_figure(folder / "classes.png").name]
+        return [draw_confusion(labels, confusion_matrix(labels, targets, values), folder / "confusion.png").name]
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        """Predicted class, or labels separated by |, and the highest probabilities."""
+        """Predicted class, or labels separated by |, and the highest probabilities; files with their path."""
         chances = sorted(prediction.extra["probabilities"].items(), key=lambda item: -item[1])
-        return "\t".join(
-            [
-                LABEL_SEPARATOR.join(predicted_labels(prediction)),
-                *(f"{name} {chance:.4f}" for name, chance in chances[:MAX_PRINTED_LABELS]),
-            ]
-        )
+        shown = [f"{name} {chance:.4f}" for name, chance in chances[:MAX_PRINTED_LABELS]]
+        path = [] if self.is_text else [str(source)]
+        return "\t".join([*path, LABEL_SEPARATOR.join(predicted_labels(prediction)), *shown])
 
-    def example_row(self, sample: LabeledText, prediction: Prediction) -> dict[str, str]:
-        texts = {"text": sample.text, "pair": sample.text_pair} if sample.text_pair else {"text": sample.text}
-        said = predicted_labels(prediction)
-        sure = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in said)
-        return {**texts, "prediction": ", ".join(said), "reference": ", ".join(sample.labels), "probability": sure}
+    def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
+        if not self.is_text:
+            row = {self.modality.input_field: sample_location(sample)}
+        else:
+            row = {"text": sample.text, "pair": sample.text_pair} if sample.text_pair else {"text": sample.text}
+        predicted = predicted_labels(prediction)
+        chances = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in predicted)
+        reference = ", ".join(sample_labels(sample))
+        return {**row, "prediction": ", ".join(predicted), "reference": reference, "probability": chances}
 
 
-def _parse_input(item: Any, pairing: str) -> LabeledText:
+def _parse_input(item: Any, pair_order: str) -> LabeledText:
     if isinstance(item, str):
-        first, tab, second = item.partition("\t") if pairing else (item, "", "")
+        first, tab, second = item.partition("\t") if pair_order else (item, "", "")
         parts = [first, second] if tab else [item]
     else:
         parts = list(item)
     if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
         raise RegardError(f"Expected a text or a pair (a, b) of texts, got {item!r:.60}.")
-    if pairing and len(parts) < 2:
+    if pair_order and len(parts) < 2:
         raise RegardError(
             "This model classifies text pairs. Separate the two texts with a tab on the command line, in a file or in a pipe "
             "(bash: $'one text\\tthe other'), use the table columns 'text' and 'pair', or pass (a, b) in Python."
         )
     return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
+
+
+# -- labels
+
+
+def sample_labels(sample: Any) -> Sequence[str]:
+    """Labels of a sample; files have one label."""
+    return sample.labels if isinstance(sample, LabeledText) else (sample.label,)
+
+
+def label_rows(samples: Sequence[Any], labels: Sequence[str]) -> list[list[int]]:
+    """Class index of each sample; for multi-label samples `[0, C, …]` with all indices, decoded by `label_tensor`."""
+    owners = [(sample, name) for sample in samples for name in sample_labels(sample)]
+    numbers: Iterator[int] = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
+    rows = []
+    for sample in samples:
+        several = isinstance(sample, LabeledText) and sample.label_set is not None
+        rows.append([*((0, len(labels)) if several else ()), *(next(numbers) for _ in sample_labels(sample))])
+    return rows
+
+
+def label_tensor(rows: Sequence[np.ndarray]) -> Tensor:
+    """(S,) class indices, or for multi-label rows `[0, C, …]` a multi-hot tensor (S, C)."""
+    if len(rows[0]) == 1:
+        return torch.tensor([int(row[0]) for row in rows])
+    found = torch.zeros(len(rows), int(rows[0][1]), dtype=torch.long)
+    for number, row in enumerate(rows):
+        found[number, torch.from_numpy(row[2:].astype(np.int64))] = 1
+    return found
+
+
+def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str]) -> list[int]:
+    """Class index of each sample. Unknown labels are an error."""
+    known = {label: number for number, label in enumerate(labels)}
+    unknown: dict[str, list[Any]] = {}
+    for sample, name in zip(samples, names, strict=True):
+        if name not in known:
+            unknown.setdefault(name, []).append(sample)
+    if unknown:
+        first = next(iter(unknown.values()))[0]
+        shown = ", ".join(
+            f"'{name:.40}' ({len(found):,} time{'s'[: len(found) > 1]})" for name, found in list(unknown.items())[:5]
+        )
+        more = f" and {len(unknown) - 5} others" if len(unknown) > 5 else ""
+        advice = (
+            f"Known labels: {', '.join(f'{label:.40}' for label in labels[:20])}{', …' if len(labels) > 20 else ''}. "
+        )
+        advice += "Add samples of the unknown label to the training data, or remove such samples from this data."
+        in_folder = os.path.isdir(first.path)  # files of an image folder have no line numbers
+        raise DataError(
+            f"unknown label {shown}{more}; this is the first occurrence.",
+            first.source if in_folder else first.path,
+            None if in_folder else first.line,
+            advice,
+        )
+    return [known[name] for name in names]
+
+
+def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
+    """Labels in the format of the model: class indices become multi-hot for a multi-label model. The reverse is an error."""
+    options = model.spec.options
+    if options.multi_label == (labels.ndim == 2):
+        return labels
+    if labels.ndim == 2:
+        raise DataError(
+            "The samples have several labels each, but this model predicts a single class.",
+            advice="Evaluate on data with one label per row, or train a multi-label model on this data.",
+        )
+    classes = F.one_hot(labels.clamp(min=0), len(options.labels))
+    return torch.where((labels == IGNORE)[:, None], IGNORE, classes)
+
+
+def class_probabilities(model: ModelProtocol, logits: Tensor) -> Tensor:
+    """Probabilities of classes, or independent probabilities of labels."""
+    return logits.sigmoid() if model.spec.options.multi_label else logits.softmax(-1)
+
+
+# -- losses
+
+
+def binary_cross_entropy(
+    logits: Float[Tensor, "S C"], labels: Int[Tensor, "S C"], smoothing: float = 0.0
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """(sum, count) over samples of the binary cross-entropy, averaged over labels.
+
+    Label smoothing moves targets toward 0.5."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    asked = labels[:, 0] != IGNORE
+    wanted = labels.clamp(min=0).to(logits.dtype) * (1 - smoothing) + smoothing / 2
+    losses = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(-1)
+    return torch.where(asked, losses, 0.0).sum(), asked.sum()
+
+
+def _mixup_cross_entropy(logits: Tensor, labels: Tensor, params: Tensor, smoothing: float) -> Loss:
+    """(sum, count) of the cross-entropy of mixed images; label smoothing is distributed over the other classes. The loss is
+    linear in the targets: the loss of mixed targets is the mixture of two losses."""
+    weight, partner = mixup_weights(params)
+    logs = F.log_softmax(logits.float(), -1)
+
+    def weighted(labels: Tensor, weight: Tensor) -> Tensor:
+        own = logs.gather(1, labels[:, None])[:, 0]
+        others = (logs.sum(1) - own) / (logs.shape[1] - 1)
+        return (weight * (-(1 - smoothing) * own - smoothing * others)).sum()
+
+    total = weighted(labels, weight) + weighted(labels[partner], 1 - weight)
+    return total, torch.full((), float(len(labels)), device=logits.device)
 
 
 # -- metrics
@@ -272,78 +433,26 @@ def multilabel_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[P
     return ClassMetrics.from_labels(targets, list(map(predicted_labels, predictions)), "labels")
 
 
-def multilabel_scores(
-    targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool
-) -> dict[str, float | str]:
+def multilabel_scores(targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool) -> Scores:
     """Micro F1, macro F1 and exact match in percent; `with_tables` adds a table per label."""
-    each = multilabel_metrics(targets, predictions)
-    exact = [set(labels) == set(predicted_labels(answer)) for labels, answer in zip(targets, predictions, strict=True)]
-    shares = {"micro_f1": each.micro.f1, "macro_f1": each.macro_f1, "exact_match": float(np.mean(exact))}
-    scores: dict[str, float | str] = {name: round(100 * share, 2) for name, share in shares.items()}
-    return scores | {"samples": len(predictions)} | ({"per_class": each.table()} if with_tables else {})
+    metrics = multilabel_metrics(targets, predictions)
+    exact = [set(labels) == set(predicted_labels(one)) for labels, one in zip(targets, predictions, strict=True)]
+    shares = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
+    scores: Scores = {name: round(100 * share, 2) for name, share in shares.items()}
+    return scores | {"samples": len(predictions)} | ({"per_class": metrics.table()} if with_tables else {})
 
 
 def classification_scores(
     labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, with_tables: bool
-) -> dict[str, float | str]:
+) -> Scores:
     """Scores in percent; `with_tables` adds the confusion matrix or tables."""
     counts = confusion_matrix(labels, targets, predictions)
-    scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
+    scores: Scores = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
     scores["samples"] = len(predictions)
-    return scores | (
-        class_report(labels, counts, _single_label_metrics(targets, predictions, unit)) if with_tables else {}
-    )
+    if with_tables:
+        scores |= class_report(labels, counts, single_label_metrics(targets, predictions, unit))
+    return scores
 
 
-def save_class_figure(
-    labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, folder: Path
-) -> Path:
-    """Save the confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class."""
-    if len(labels) > MAX_CLASSES:
-        return _single_label_metrics(targets, predictions, unit).save_figure(folder / "classes.png")
-    return draw_confusion(labels, confusion_matrix(labels, targets, predictions), folder / "confusion.png")
-
-
-def _single_label_metrics(right: Sequence[str], said: Sequence[str], unit: str) -> ClassMetrics:
-    return ClassMetrics.from_labels([(label,) for label in right], [(label,) for label in said], unit)
-
-
-def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
-    """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions."""
-    if len(labels) <= MAX_CLASSES:
-        return {"confusion_matrix": confusion_table(labels, counts)}
-    told: dict[str, float | str] = {"per_class": metrics.table(), "most_confused": confusion_summary(labels, counts)}
-    return {name: value for name, value in told.items() if value}
-
-
-def confusion_matrix(labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str]) -> np.ndarray:
-    """(C, C) counts by label (rows) and prediction (columns)."""
-    number = {label: place for place, label in enumerate(labels)}
-    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, ([number[label] for label in targets], [number[label] for label in predictions]), 1)
-    return counts
-
-
-def confusion_scores(counts: np.ndarray) -> dict[str, float]:
-    """Accuracy, macro F1 over the classes among labels and predictions, and the multiclass Matthews correlation (Gorodkin
-    2004), which is 0 if all labels or all predictions are equal."""
-    total, hits = float(counts.sum()), np.diag(counts).astype(float)
-    right, said = counts.sum(1).astype(float), counts.sum(0).astype(float)
-    there = (right + said) > 0
-    f1 = 2 * hits[there] / (right + said)[there]
-    spread = (total**2 - (right**2).sum()) * (total**2 - (said**2).sum())
-    together = hits.sum() * total - (right * said).sum()
-    return {
-        "accuracy": float(hits.sum()) / max(total, 1.0),
-        "macro_f1": float(f1.mean()) if len(f1) else 0.0,
-        "mcc": float(together / np.sqrt(spread)) if spread > 0 else 0.0,
-    }
-
-
-def confusion_table(labels: Sequence[str], counts: np.ndarray) -> str:
-    """Confusion matrix as a table."""
-    rows = [
-        {"true \\ predicted": label, **{name: int(count) for name, count in zip(labels, row, strict=True)}}
-        for label, row in zip(labels, counts, strict=True)
-    ]
-    return markdown_table(rows)
+def single_label_metrics(targets: Sequence[str], predictions: Sequence[str], unit: str) -> ClassMetrics:
+    return ClassMetrics.from_labels([(label,) for label in targets], [(label,) for label in predictions], unit)

@@ -1,27 +1,38 @@
-"""Task `depth`: monocular depth estimation."""
+"""Objective `depth`: monocular depth estimation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.images.image_io import read_depth
-from regard.data.images.labeled import ImageSample, iterate_depth_images
+from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
-from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
-from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
-from regard.tasks.dense_prediction import DensePredictionTask
-from regard.tasks.file_task import decode_source
-from regard.tasks.image_task import ImageBatchContext, load_image_and_size
+from regard.tasks.base import (
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Objective,
+    OptionRules,
+    Scores,
+)
+from regard.tasks.dense import DENSE_OPTIONS, TargetMaps, dense_logits, feature_maps
 from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.modality.image import AUGMENT_SETTINGS, load_image_and_size
 from regard.types import Batch, Prediction
 
 METERS_LABEL = "meters"
@@ -32,113 +43,99 @@ MAX_FIGURE_SAMPLES = 6
 """Maximum number of validation images in the figure."""
 
 
-@dataclass(frozen=True)
-class DepthContext(ImageBatchContext):
-    """Batch context of images with depth maps."""
+class DepthOptions(OptionRules):
+    def fit(
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
+    ) -> HeadOptions:
+        return replace(initial, labels=(METERS_LABEL,) if data.metric_depth else ())
 
-    unit: float = 0.0
-
-
-class Depth(DensePredictionTask):
-    name = "depth"
-    description = "Depth estimation: images with depth maps."
-    columns = ("image", "depth")
-    metric = "abs_rel"
-    lower_is_better = True
-    has_file_output = True
-    default_model = "dpt-small"
-    target_attr, map_dtype, unknown_value = "depth", np.float32, 0.0
-    aspect_tolerance = 0.02
-    all_unknown_message = "every depth is 0 (unknown)"
-    settings_used = (*DensePredictionTask.settings_used, "data.metric_depth", "data.depth_scale")
-
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[ImageSample | SkippedRow]:
-        return iterate_depth_images(data, columns)
-
-    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        return (METERS_LABEL,) if data.metric_depth else ()
-
-    def unsupported_by_layout(self, labels: Sequence[str]) -> str:
-        if METERS_LABEL not in labels:
+    def unsupported(self, options: HeadOptions) -> str:
+        if METERS_LABEL not in options.labels:
             return ""
         return (
             "Hugging Face format stores relative depth only; this model predicts meters. To export a depth model, train "
             "with --set data.metric_depth=false."
         )
 
+
+def _read_depth(source: str | bytes, context: EncodingContext) -> np.ndarray:
+    return read_depth(source, None if context.data is None else context.data.depth_scale or None)
+
+
+MAPS = TargetMaps("depth", np.float32, 0.0, _read_depth, "every depth is 0 (unknown)", aspect_tolerance=0.02)
+
+
+class Depth(Objective):
+    metrics = ("abs_rel",)
+    lower_is_better = has_file_output = uses_feature_maps = True
+    has_length_limit = False
+    fields = ("image", "beside")
+    options = DepthOptions()
+    modality_options: ClassVar[Any] = DENSE_OPTIONS
+    settings = (*AUGMENT_SETTINGS, "data.image_size", "data.metric_depth", "data.depth_scale")
+
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        MAPS.check_settings(data, self.name)
+
     def adapt_config(self, config: Any) -> Any:
         return config.resolve_fusion_norm(classifies=False)
 
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return depth_head(config, INITIAL_DEPTH if METERS_LABEL in labels else None)
+    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+        return depth_head(config, INITIAL_DEPTH if METERS_LABEL in options.labels else None)
 
-    def batch_context(
-        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
-    ) -> DepthContext:
-        seeing = super().batch_context(processor, config, max_length, data)
-        return DepthContext(seeing.pixels, seeing.augment, unit=0.0 if data is None else data.depth_scale)
+    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
+        fields, _ = self.modality.encode(samples, config, context)
+        return Encoded(list(samples), {**fields, "beside": MAPS.encode(samples)}, [], context)
 
-    def read_target(self, source: str | bytes, data: Any) -> np.ndarray:
-        return read_depth(source, data.unit or None)
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
+        for encoded, part in ((train, "training"), (valid, "validation")):
+            MAPS.require_known(encoded, part, self.name)
+        super().validate_data(train, valid, config, log)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        batch = self.prepare_pair(model, batch)
-        assert batch.labels is not None
-        known, said = batch.labels > 0, model.head(*self.feature_maps(model, batch))
-        if METERS_LABEL in model.spec.labels:
-            return metric_loss(said, batch.labels, known)
-        nearness, known = inverse_depth(batch.labels, known)
-        return relative_loss(said, nearness, known)
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        plan = super().sampler(encoded, config, tokens, seed, packed)
+        MAPS.create_cache(encoded)
+        return plan
+
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+        return MAPS.collate(self, encoded, rows, config)
+
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        return dense_logits(model, batch)
+
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        batch, labels = MAPS.prepare(model, batch)
+        known, output = labels > 0, model.head(*feature_maps(model, batch))
+        if METERS_LABEL in model.spec.options.labels:
+            return metric_loss(output, labels, known)
+        nearness, known = inverse_depth(labels, known)
+        return relative_loss(output, nearness, known)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
-        return [
-            self._make_prediction(model, picture, said)
-            for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
-        ]
+        return [_make_prediction(model, *pair) for pair in MAPS.predict(model, map(load_image_and_size, inputs))]
 
-    def _make_prediction(self, model: ModelProtocol, picture: np.ndarray, said: np.ndarray) -> Prediction:
-        unit = "meters" if METERS_LABEL in model.spec.labels else "inverse depth"
-        low, middle, high = (round(float(value), 4) for value in np.percentile(said, (1, 50, 99)))
-        value = {"unit": unit, "low": low, "median": middle, "high": high}
-        return Prediction(value, (), (), {"depth": said.astype(np.float32), "image": picture, "unit": unit})
-
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
         maximum depth of all targets, as in the evaluation of MiDaS."""
-        distances = DepthMetrics()
-        answers: list[Prediction] = []
-        count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
-        metric = METERS_LABEL in model.spec.labels
-        farthest = 0.0 if metric else self._max_depth(encoded, count)
-        for picture, said, right in self.iter_predictions_and_targets(model, encoded, count):
-            metres = said if metric else align_depth(said, right, farthest)
-            distances.add(metres, right)
-            answer = self._make_prediction(model, picture, said)
-            more = {**answer.extra, "meters": metres, "reference": right} if len(answers) < MAX_FIGURE_SAMPLES else {}
-            answers.append(replace(answer, extra=more))
-        scores: dict[str, float | str] = {name: round(value, 4) for name, value in distances.scores().items()}
-        return {**scores, "samples": count}, answers
-
-    def _max_depth(self, encoded: Encoded, count: int) -> float:
-        maps = (
-            self.read_target(decode_source(encoded.fields["beside"][number]), encoded.batch_context)
-            for number in range(count)
-        )
-        return max((float(depth.max()) for depth in maps), default=0.0)
+        metrics, count = DepthMetrics(), spec.count(encoded)
+        predictions: list[Prediction] = []
+        metric = METERS_LABEL in model.spec.options.labels
+        farthest = 0.0
+        if not metric:
+            farthest = max((float(MAPS.target(encoded, number).max()) for number in range(count)), default=0.0)
+        for picture, output, target in MAPS.predict_encoded(model, encoded, count):
+            meters = output if metric else align_depth(output, target, farthest)
+            metrics.add(meters, target)
+            one = _make_prediction(model, picture, output)
+            shown = len(predictions) < MAX_FIGURE_SAMPLES
+            extra = {**one.extra, "meters": meters, "reference": target} if shown else {}
+            predictions.append(replace(one, extra=extra))
+        scores: Scores = {name: round(value, 4) for name, value in metrics.scores().items()}
+        return {**scores, "samples": count}, predictions
 
     def save_figures(
         self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
@@ -146,11 +143,9 @@ class Depth(DensePredictionTask):
         from regard.draw.panels import DenseSample, draw_depths
 
         rows = [
-            DenseSample(
-                answer.extra["image"], answer.extra["meters"], answer.extra["reference"], Path(sample.source).name
-            )
-            for sample, answer in zip(samples, predictions, strict=False)
-            if "reference" in answer.extra
+            DenseSample(one.extra["image"], one.extra["meters"], one.extra["reference"], Path(sample.source).name)
+            for sample, one in zip(samples, predictions, strict=False)
+            if "reference" in one.extra
         ]
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
@@ -163,15 +158,18 @@ class Depth(DensePredictionTask):
 
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
         sample = DenseSample(prediction.extra["image"], depth, name=name)
-        found = {"image": str(draw_depths([sample], folder / f"{name}.preview.png", relative=relative))}
-        array = write_atomic(folder / f"{name}.npy", lambda to: _save_array(to, depth))
-        found["array"] = str(array)
+
+        def save_array(path: Path) -> None:
+            with path.open("wb") as file:
+                np.save(file, depth)
+
+        files = {"image": str(draw_depths([sample], folder / f"{name}.preview.png", relative=relative))}
+        files["array"] = str(write_atomic(folder / f"{name}.npy", save_array))
         if not relative:
             image = Image.fromarray(np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16))
-            found["millimeters"] = str(
-                write_atomic(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
-            )
-        return found
+            path = write_atomic(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
+            files["millimeters"] = str(path)
+        return files
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         value = prediction.value
@@ -182,6 +180,8 @@ class Depth(DensePredictionTask):
         return {"image": sample.source, "prediction": f"{value['low']} to {value['high']} {value['unit']}"}
 
 
-def _save_array(path: Path, values: np.ndarray) -> None:
-    with path.open("wb") as file:
-        np.save(file, values)
+def _make_prediction(model: ModelProtocol, picture: np.ndarray, output: np.ndarray) -> Prediction:
+    unit = "meters" if METERS_LABEL in model.spec.options.labels else "inverse depth"
+    low, median, high = (round(float(value), 4) for value in np.percentile(output, (1, 50, 99)))
+    value = {"unit": unit, "low": low, "median": median, "high": high}
+    return Prediction(value, (), (), {"depth": output.astype(np.float32), "image": picture, "unit": unit})

@@ -1,4 +1,4 @@
-"""Task `mlm`: masked language modeling and next-sentence prediction (NSP), the pretraining of encoders.
+"""Objective `mlm`: masked language modeling and next-sentence prediction (NSP), the pretraining of encoders.
 
 A row is `[CLS] text [SEP]`, or with `model.nsp` `[CLS] A [SEP] B [SEP]`, where B follows A in half of the rows and comes
 from another document in the others. Rows depend on (seed, epoch), masked tokens on (seed, micro-batch); validation is
@@ -6,17 +6,17 @@ fixed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
+from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.batching.windows import (
     MaskedRows,
     PretrainingSampler,
@@ -27,94 +27,65 @@ from regard.data.batching.windows import (
 )
 from regard.data.settings import DataSettings
 from regard.data.store.token_store import RaggedRows
-from regard.data.text.documents import DETOKENIZERS, Passage, iterate_texts, text_files
-from regard.data.text.tables import SkippedRow
+from regard.data.text.documents import DETOKENIZERS, Passage
 from regard.decode.settings import DecodeSettings
 from regard.draw.text import markdown_table
-from regard.errors import SettingError
+from regard.errors import RegardError, SettingError
 from regard.nn.blocks.heads import PretrainingHead, mlm_head
 from regard.nn.kernels.losses import cross_entropy
-from regard.processors.padding import pack, pad
+from regard.processors.padding import pad
+from regard.processors.tokenizer.token_text import TokenFormat, word_mark
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.act import add_act_cost
-from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights, Task
-from regard.tasks.fill_mask import fill_masks, format_candidates, mask_token, text_token_mask
-from regard.tasks.lm import APART, CONTINUES, OPENS, TORN
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import pad_id, with_template
-from regard.tasks.text_heads import build_tokenizer, special_token_ids
+from regard.tasks.base import (
+    BATCH_TOKENS,
+    ENCODING_SETTINGS,
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Objective,
+    Scores,
+    add_act_cost,
+    length_batches,
+    safe_exp,
+)
+from regard.tasks.lm import document_parts as lm_document_parts
+from regard.tasks.lm import encode_passages, ragged_rows, token_stream
+from regard.tasks.modality.text import SpecialTokens, pad_id, pad_or_pack
 from regard.types import IGNORE, Batch, BodyOutput, Prediction
-
-BATCH_TOKENS = 16_384
-"""Tokens per batch at evaluation."""
 
 SHOWN, BEGINNING = 3, 120
 """Number of samples with predictions during validation, and number of their characters."""
-
 NSP_NOT_MEASURED = "not measured, because the validation data is a single document"
 """Score of NSP if no other document can provide a negative B."""
-
 MIN_LENGTH = 8
 """minimum of the maximum row length in tokens"""
+TOP_K = 5
+"""Number of candidates per mask token."""
 
 
-@dataclass(frozen=True, eq=False)
-class MaskingContext:
-    """Maximum row length and token masking."""
-
-    max_length: int
-    masking: TokenMasker
-
-
-class MaskedLM(Task):
-    name = "mlm"
-    description = "Masked language modeling (and next-sentence prediction): documents."
-    columns = ("text",)
-    unit = "passages"
-    metric = "loss"
+class MaskedLM(Objective):
+    metrics = ("loss",)
     lower_is_better = True
-    sample_type = Passage
     fields = ("text", "joint", "document")
     count_fields = ("document",)
-    default_model = "bert-mini"
-    usage = '"The capital of [MASK] is Paris."'
-    generates = False
-    truncates = multiline = True
-    min_valid_samples = 1  # a passage has many tokens
-    settings_used = (
-        *TEXT_SETTINGS,
+    multiline = True
+    truncation = "in the middle"
+    modality_options: ClassVar[Any] = {"text": {"documents": True}}
+    encoding_settings = ("detokenize",)
+    settings = (
         *ENCODING_SETTINGS,
         "data.mask_prob",
         "data.whole_word_mask",
         "data.detokenize",
         "train.label_smoothing",
     )
-
-    def expand_entries(self, data: Sequence[str]) -> list[str]:
-        """Text files, including all text files in folders."""
-        return text_files(data)
-
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[Passage | SkippedRow]:
-        return iterate_texts(data, columns)
-
-    def split_key(self, sample: Passage) -> str:
-        return sample.text
-
-    def mark_gap(self, sample: Passage, removed: Passage) -> Passage:
-        return replace(sample, after_gap=True)
-
-    def fingerprint_texts(self, samples: Iterable[Passage]) -> Iterator[str]:
-        for sample in samples:
-            yield sample.text
-
-    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
-        return (data.detokenize,)
-
-    def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:
-        return build_tokenizer(map(DETOKENIZERS[data.detokenize], texts), data)
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         name, longest = min((data.max_length, "data.max_length"), (config.max_length, "model.max_length"))[::-1]
@@ -130,79 +101,47 @@ class MaskedLM(Task):
         """Only next-sentence prediction requires the pooler."""
         return replace(config, pooler=config.traits.nsp) if config.traits.optional_pooler else config
 
-    def export_tokenizer(self, text: TextTokenizer, config: Any) -> TextTokenizer:
-        return with_template(text, config)
-
-    def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
-        return self.adapt_config(replace(config, vocab_size=processor.size, **special_token_ids(processor)))
-
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
+    def head(self, config: Any, options: HeadOptions) -> nn.Module:
         return PretrainingHead(mlm_head(config), config.width, config.traits.nsp)
 
-    def batch_context(
-        self,
-        processor: TextTokenizer,
-        config: Any,
-        max_length: int,
-        data: DataSettings | None,
-        labels: Sequence[str] = (),
-    ) -> MaskingContext:
-        data = data or DataSettings()
-        starts = processor.starts_word if data.whole_word_mask else None
-        hide = TokenMasker(config.mask_id, text_token_mask(processor, config), data.mask_prob, starts)
-        return MaskingContext(min(max_length, data.max_length, config.max_length), hide)
-
-    def encode(
-        self,
-        samples: Sequence[Passage],
-        processor: TextTokenizer,
-        config: Any,
-        max_length: int,
-        data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:
+    def _encode(self, samples: Sequence[Passage], config: Any, context: EncodingContext) -> Encoded:
         """Encode passages without special tokens and without a length limit."""
-        clean = DETOKENIZERS["none" if data is None else data.detokenize]
-        rows = processor.encode([clean(sample.text) for sample in samples])
-        joints = [
-            (APART if s.after_gap else OPENS) if s.starts_document else TORN if s.after_gap else CONTINUES
-            for s in samples
-        ]
-        sides = {"text": _to_rows(rows), "joint": _to_rows([[joint] for joint in joints])}
-        sides["document"] = _to_rows([[sample.document] for sample in samples])
-        return Encoded(list(samples), sides, [], self.batch_context(processor, config, max_length, data))
+        encoded = encode_passages(samples, context)
+        documents = ragged_rows([[sample.document] for sample in samples])
+        return replace(encoded, fields={**encoded.fields, "document": documents})
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        longest, pairs = encoded.batch_context.max_length, config.traits.nsp
+        longest, special = row_limit(encoded.context, config), num_special_tokens(config)
         return PretrainingSampler(
-            document_parts(encoded), longest, num_special_tokens(config), max(tokens, longest), seed, packed, pairs
+            document_parts(encoded), longest, special, max(tokens, longest), seed, packed, config.traits.nsp
         )
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """`rows` of the sampler, with the seed and the number of the micro-batch in columns 5 and 6."""
         random = np.random.default_rng(np.random.SeedSequence([*rows[0, 5:7].tolist(), 2]))
-        hidden = encoded.batch_context.masking(build_rows(encoded, rows, config), random)
-        return _build_batch(encoded.batch_context, hidden, rows, config, shape)
+        masker = token_masker(encoded.context, config)
+        return _build_batch(masker, masker(build_rows(encoded, rows, config), random), rows, config, shape)
 
     def eval_batches(
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         """All rows with the same masked tokens in every evaluation, independent of the batch size."""
-        random = np.random.default_rng(0)
-        found, room = document_parts(encoded), encoded.batch_context.max_length - num_special_tokens(config)
-        rows = (segment_pairs if config.traits.nsp else single_segments)(found[found[:, 1] > found[:, 0]], room, random)
+        random, masker = np.random.default_rng(0), token_masker(encoded.context, config)
+        parts, longest = document_parts(encoded), row_limit(encoded.context, config)
+        parts = parts[parts[:, 1] > parts[:, 0]]
+        make_rows = segment_pairs if config.traits.nsp else single_segments
+        rows = make_rows(parts, longest - num_special_tokens(config), random)
         texts = build_rows(encoded, rows, config)
-        hidden = encoded.batch_context.masking(texts, random) if texts else MaskedRows([], [], [])
-        lengths = np.array([len(row) for row in texts], dtype=np.int64)
-        for chosen in LengthBucketed(lengths, max(tokens, encoded.batch_context.max_length), seed=0).sequential():
-            some = MaskedRows(*([side[i] for i in chosen] for side in hidden))
-            yield _build_batch(encoded.batch_context, some, rows[chosen], config)
+        masked = masker(texts, random) if texts else MaskedRows([], [], [])
+        for chosen in length_batches(np.array([len(row) for row in texts], dtype=np.int64), max(tokens, longest)):
+            some = MaskedRows(*([side[i] for i in chosen] for side in masked))
+            yield _build_batch(masker, some, rows[chosen], config)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """(B, L, V) token logits at each position."""
         return model.head.words(model.body(batch).sequence, model.body.tokens)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         """(sum, count) over masked tokens: MLM loss + average NSP loss × number of masked tokens. With one micro-batch per
         step this is the loss of the paper; with several, the NSP losses are weighted by the numbers of masked tokens."""
         assert batch.labels is not None
@@ -218,51 +157,33 @@ class MaskedLM(Task):
     def predict(
         self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Predict every mask token of each text."""
+        """Fill each mask token with the most likely token, independently of other mask tokens. `extra["masks"]` has the
+        `TOP_K` candidates of each mask token."""
         return fill_masks(model, inputs)
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Loss, perplexity and accuracy on masked tokens, and NSP accuracy, in percent."""
         measured = np.zeros(5)
         with torch.inference_mode():
-            for batch in self.eval_batches(encoded, model.config, BATCH_TOKENS, data):
-                measured += self._batch_scores(model, batch.to(model.device))
-        loss, hits, words, right, many = measured.tolist()
-        scores: dict[str, float | str] = {
+            for batch in self.eval_batches(encoded, model.config, BATCH_TOKENS, spec.data):
+                measured += _batch_scores(model, batch.to(model.device))
+        loss, hits, words, correct, pairs = measured.tolist()
+        scores: Scores = {
             "mlm_loss": round(loss / max(words, 1), 4),
-            "perplexity": round(_safe_exp(loss / max(words, 1)), 2),
+            "perplexity": round(safe_exp(loss / max(words, 1)), 2),
             "accuracy": round(100 * hits / max(words, 1), 2),
         }
-        if many or model.config.traits.nsp:
-            scores["nsp_accuracy"] = round(100 * right / many, 2) if many else NSP_NOT_MEASURED
-        clean = DETOKENIZERS[data.detokenize]
+        if pairs or model.config.traits.nsp:
+            scores["nsp_accuracy"] = round(100 * correct / pairs, 2) if pairs else NSP_NOT_MEASURED
+        clean = DETOKENIZERS[spec.data.detokenize]
         shown = [_mask_words(clean(sample.text), model) for sample in encoded.samples[:SHOWN]]
-        said = iter(fill_masks(model, [asked for asked, right in shown if right]))
-        answers = [next(said) if right else Prediction(asked, extra={"masks": []}) for asked, right in shown]
-        return scores, [
-            replace(answer, extra={**answer.extra, "masked_text": asked, "references": right})
-            for answer, (asked, right) in zip(answers, shown, strict=True)
-        ]
-
-    def _batch_scores(self, model: ModelProtocol, batch: Batch) -> list[float]:
-        """Sum of the loss, correct predictions and number of masked tokens; correct predictions and number of text pairs."""
-        assert batch.labels is not None
-        states, labels = model.body(batch), batch.labels
-        logits = model.head.words(labeled_states(states, batch), model.body.tokens)
-        loss, count = cross_entropy(logits, labels)
-        found = [loss, (logits.argmax(-1) == labels).sum(), count]
-        if model.head.has_nsp and batch.nsp_labels is not None:
-            said = model.head.follows(states.pooled).argmax(-1)
-            found += [(said == batch.nsp_labels).sum(), (batch.nsp_labels != IGNORE).sum()]
-        return [float(value) for value in found] + [0.0] * (5 - len(found))
+        filled = iter(fill_masks(model, [text for text, references in shown if references]))
+        predictions = []
+        for text, references in shown:
+            one = next(filled) if references else Prediction(text, extra={"masks": []})
+            extra = {**one.extra, "masked_text": text, "references": references}
+            predictions.append(replace(one, extra=extra))
+        return scores, predictions
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         words = f"MLM perplexity {scores['perplexity']:8.2f}, accuracy {scores['accuracy']:5.2f} %"
@@ -291,8 +212,8 @@ class MaskedLM(Task):
 
     def format_example(self, sample: Passage, prediction: Prediction) -> str:
         lines = [f"    {' '.join(str(prediction.extra['masked_text']).split())}\n"]
-        for right, gap in zip(prediction.extra["references"], prediction.extra["masks"], strict=True):
-            lines.append(f"    {right}: {format_candidates(gap)}\n")
+        for reference, gap in zip(prediction.extra["references"], prediction.extra["masks"], strict=True):
+            lines.append(f"    {reference}: {format_candidates(gap)}\n")
         return "".join(lines)
 
 
@@ -301,66 +222,73 @@ def num_special_tokens(config: Any) -> int:
     return 2 + (config.traits.separators if config.traits.nsp else 0)
 
 
+# -- rows and batches
+
+
+def row_limit(context: EncodingContext, config: Any) -> int:
+    """Maximum row length in tokens."""
+    data = context.data or DataSettings()
+    return min(context.max_length, data.max_length, config.max_length)
+
+
+def token_masker(context: EncodingContext, config: Any) -> TokenMasker:
+    if "masker" not in context.cache:
+        text, data = context.processor, context.data or DataSettings()
+        starts = text.starts_word if data.whole_word_mask else None
+        context.cache["masker"] = TokenMasker(config.mask_id, text_token_mask(text, config), data.mask_prob, starts)
+    masker: TokenMasker = context.cache["masker"]
+    return masker
+
+
 def document_parts(encoded: Encoded) -> Segments:
     """(start, end, document number) of each contiguous part of a document, which may lack the beginning."""
-    text, joint, document = (encoded.fields[name] for name in ("text", "joint", "document"))
-    assert isinstance(text, RaggedRows) and isinstance(joint, RaggedRows) and isinstance(document, RaggedRows)
-    joints = np.asarray(joint.values)
-    heads = np.flatnonzero(joints != CONTINUES)
-    heads = heads if len(heads) and heads[0] == 0 else np.concatenate([[0], heads])
-    number = np.asarray(document.values)[heads]
-    return np.stack([text.offsets[heads], text.offsets[np.append(heads[1:], len(joints))], number], axis=1)
+    heads, starts, ends, _ = lm_document_parts(encoded)
+    document = encoded.fields["document"]
+    assert isinstance(document, RaggedRows)
+    return np.stack([starts, ends, np.asarray(document.values)[heads]], axis=1)
 
 
 def build_rows(encoded: Encoded, rows: np.ndarray, config: Any) -> list[np.ndarray]:
     """Token ids of the rows with special tokens."""
-    text = encoded.fields["text"]
-    assert isinstance(text, RaggedRows)
+    values = token_stream(encoded)
     start, end = np.array([config.bos_id]), np.array([config.eos_id])
     middle = np.array([config.eos_id] * config.traits.separators)
     return [
-        np.concatenate(
-            [start, text.values[a:b], *((middle, text.values[c:d], end) if config.traits.nsp else (end,))]
-        ).astype(np.int64)
+        np.concatenate([start, values[a:b], *((middle, values[c:d], end) if config.traits.nsp else (end,))]).astype(
+            np.int64
+        )
         for a, b, c, d in rows[:, :4].tolist()
     ]
 
 
 def _build_batch(
-    how: MaskingContext, hidden: MaskedRows, rows: np.ndarray, config: Any, shape: BatchShape | None = None
+    masker: TokenMasker, masked: MaskedRows, rows: np.ndarray, config: Any, shape: BatchShape | None = None
 ) -> Batch:
     """Padded rows, or one packed row with the maximum number of label positions, because packed shapes are fixed."""
-    right, lengths = torch.from_numpy(np.concatenate(hidden.labels)), [len(row) for row in hidden.inputs]
-    types, follows = _nsp_fields(lengths, rows, config)
+    labels, lengths = torch.from_numpy(np.concatenate(masked.labels)), [len(row) for row in masked.inputs]
+    x, mask, offsets = pad_or_pack(masked.inputs, pad_id(config), shape)
+    starts = x.shape[1] * np.arange(len(rows)) if shape is None else np.cumsum(lengths) - lengths
+    # positions in the flattened batch, from positions in rows
+    positions = np.concatenate([at + first for at, first in zip(masked.positions, starts, strict=True)])
+    batch = Batch(x, mask, labels=labels, label_positions=torch.from_numpy(positions), offsets=offsets)
+    if config.traits.nsp:
+        second = 1 + config.traits.separators + rows[:, 1] - rows[:, 0]
+        types = [(np.arange(length) >= at).astype(np.int64) for length, at in zip(lengths, second, strict=True)]
+        token_types = pad_or_pack(types, 0, shape)[0] if config.traits.token_types > 1 else None
+        batch = replace(batch, token_types=token_types, nsp_labels=torch.from_numpy(rows[:, 4].copy()))
     if shape is None:
-        x, mask = pad(hidden.inputs, pad_id(config))
-        asked = _flat_positions(hidden.positions, x.shape[1] * np.arange(len(rows)))
-        beside = None if types is None else pad(types, 0)[0]
-        return Batch(x, mask, labels=right, label_positions=asked, token_types=beside, nsp_labels=follows)
-    sizes = shape.row_lengths[0], shape.max_lengths[0], shape.num_documents
-    x, offsets = pack(hidden.inputs, *sizes, pad_id(config))
-    asked = _flat_positions(hidden.positions, np.cumsum(lengths) - lengths)
-    rest = how.masking.max_masked(
+        return batch
+    room = masker.max_masked(
         shape.row_lengths[0], shape.num_documents, shape.max_lengths[0], num_special_tokens(config)
-    ) - len(asked)
-    right, asked = F.pad(right, (0, rest), value=IGNORE), F.pad(asked, (0, rest))
-    beside = None if types is None else pack(types, *sizes)[0]
-    follows = None if follows is None else F.pad(follows, (0, shape.num_documents - len(rows)), value=IGNORE)
-    return Batch(x, labels=right, label_positions=asked, token_types=beside, nsp_labels=follows, offsets=offsets)
-
-
-def _nsp_fields(lengths: Sequence[int], rows: np.ndarray, config: Any) -> tuple[list[np.ndarray] | None, Tensor | None]:
-    """Token types and NSP labels of rows with two texts."""
-    if not config.traits.nsp:
-        return None, None
-    second = 1 + config.traits.separators + rows[:, 1] - rows[:, 0]
-    types = [(np.arange(length) >= at).astype(np.int64) for length, at in zip(lengths, second, strict=True)]
-    return types if config.traits.token_types > 1 else None, torch.from_numpy(rows[:, 4].copy())
-
-
-def _flat_positions(places: Sequence[np.ndarray], starts: np.ndarray) -> Tensor:
-    """Positions in the flattened batch, from positions in rows and the starts of the rows."""
-    return torch.from_numpy(np.concatenate([at + first for at, first in zip(places, starts, strict=True)]))
+    )
+    assert batch.label_positions is not None
+    rest, follows = room - len(positions), batch.nsp_labels
+    return replace(
+        batch,
+        labels=F.pad(labels, (0, rest), value=IGNORE),
+        label_positions=F.pad(batch.label_positions, (0, rest)),
+        nsp_labels=None if follows is None else F.pad(follows, (0, shape.num_documents - len(rows)), value=IGNORE),
+    )
 
 
 def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
@@ -371,33 +299,125 @@ def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
     return states.sequence.flatten(0, 1).index_select(0, batch.label_positions)
 
 
+def _batch_scores(model: ModelProtocol, batch: Batch) -> list[float]:
+    """Sum of the loss, correct predictions and number of masked tokens; correct predictions and number of text pairs."""
+    assert batch.labels is not None
+    states, labels = model.body(batch), batch.labels
+    logits = model.head.words(labeled_states(states, batch), model.body.tokens)
+    loss, count = cross_entropy(logits, labels)
+    found = [loss, (logits.argmax(-1) == labels).sum(), count]
+    if model.head.has_nsp and batch.nsp_labels is not None:
+        follows = model.head.follows(states.pooled).argmax(-1)
+        found += [(follows == batch.nsp_labels).sum(), (batch.nsp_labels != IGNORE).sum()]
+    return [float(value) for value in found] + [0.0] * (5 - len(found))
+
+
 def _mask_words(text: str, model: ModelProtocol) -> tuple[str, tuple[str, ...]]:
     """Beginning of a text with some words masked, and the masked words. The choice is deterministic."""
-    reader, gap = model.require_tokenizer(), mask_token(model.require_tokenizer())
+    tokenizer, gap = model.require_tokenizer(), mask_token(model.require_tokenizer())
     text = text if len(text) <= BEGINNING else text[:BEGINNING].rsplit(" ", 1)[0]
-    ids, spans = reader.encode_offsets([text])[0]
+    ids, spans = tokenizer.encode_offsets([text])[0]
     most = max(model.config.max_length // 2 - 1, 1)  # mask tokens may change the tokenization around them
     ids, spans = ids[:most], spans[:most]
-    starts = np.append(reader.starts_word(ids), True)
+    starts = np.append(tokenizer.starts_word(ids), True)
     words = [
         place
         for place in np.flatnonzero(starts[:-1] & starts[1:]).tolist()
-        if ids[place] not in reader.special_ids and any(letter.isalnum() for letter in text[slice(*spans[place])])
+        if ids[place] not in tokenizer.special_ids and any(letter.isalnum() for letter in text[slice(*spans[place])])
     ]
     if not words or gap in text or BERT_MASK in text:  # a mask token in the text itself
         return text, ()
     chosen = sorted(np.random.default_rng(0).permutation(words)[: max(round(0.15 * len(ids)), 1)].tolist())
-    asked, at = "", 0
+    masked, at = "", 0
     for first, last in (spans[place] for place in chosen):
-        asked, at = asked + text[at:first] + gap, last
-    return asked + text[at : spans[-1][1]], tuple(text[slice(*spans[place])] for place in chosen)
+        masked, at = masked + text[at:first] + gap, last
+    return masked + text[at : spans[-1][1]], tuple(text[slice(*spans[place])] for place in chosen)
 
 
-def _to_rows(rows: Sequence[Sequence[int]]) -> RaggedRows:
-    starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    values = np.concatenate([np.array(row, dtype=np.int32) for row in rows]) if len(rows) else np.zeros(0, np.int32)
-    return RaggedRows(values, starts)
+# -- mask tokens in a text, and the predicted words
 
 
-def _safe_exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+def text_token_mask(text: TextTokenizer, config: Any) -> npt.NDArray[np.bool_]:
+    """(V,) True for ids of text tokens, False for special tokens and unused ids."""
+    table = np.zeros(config.vocab_size, dtype=bool)
+    table[[number for number in text.backend.get_vocab().values() if number not in text.special_ids]] = True
+    return table
+
+
+def mask_token(text: TextTokenizer) -> str:
+    """The mask token as text."""
+    mask = text.special_id("mask")
+    if mask is None:
+        raise RegardError("The tokenizer has no mask token, so the model cannot predict masked words.")
+    return text.id_to_token(mask)
+
+
+def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
+    """Fill the mask tokens of each text."""
+    text, config = model.require_tokenizer(), model.config
+    gap = mask_token(text)
+    texts = [item.replace(BERT_MASK, gap) for item in inputs]
+    for item in texts:
+        if gap not in item:
+            raise RegardError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")
+    marks = SpecialTokens.from_tokenizer(text, config)
+    rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_masked(texts)]
+    if (most := max(map(len, rows), default=0)) > config.max_length:
+        raise RegardError(
+            f"Input has {most:,} tokens, but the model supports at most {config.max_length:,}. Shorten the text around "
+            f"{gap}."
+        )
+    predictions: list[Prediction] = [Prediction("")] * len(rows)
+    known = torch.from_numpy(np.flatnonzero(text_token_mask(text, config))).to(model.device)
+    for chosen in length_batches(np.array([len(row) for row in rows], dtype=np.int64), BATCH_TOKENS):
+        x, mask = pad([rows[i] for i in chosen], config.pad_id)
+        batch = Batch(x, mask).to(model.device)
+        at = (batch.inputs == config.mask_id).nonzero()
+        with torch.inference_mode():
+            states = model.body(batch)
+            gaps = states.sequence[at[:, 0], at[:, 1]]
+            chances = model.head.words(gaps, model.body.tokens).double().softmax(-1)[:, known]
+        best_chances, best = chances.topk(min(TOP_K, len(known)))
+        tokens = known[best].cpu().numpy()
+        for number, row in enumerate(chosen.tolist()):
+            own = (at[:, 0] == number).cpu()
+            predictions[row] = _filled_text(
+                text, texts[row], rows[row], tokens[own.numpy()], best_chances.cpu()[own].numpy()
+            )
+            if states.act_steps is not None:
+                predictions[row].extra["act_steps"] = states.act_steps[number, : len(rows[row])].tolist()
+    return predictions
+
+
+def _filled_text(
+    text: TextTokenizer, masked: str, row: Sequence[int], tokens: np.ndarray, chances: np.ndarray
+) -> Prediction:
+    ids, gap = np.array(row, dtype=np.int64), mask_token(text)
+    places = np.flatnonzero(ids == text.special_id("mask"))
+    gaps: list[list[dict[str, Any]]] = [[] for _ in places]
+    ids[places] = tokens[:, 0]
+    starts = text.starts_word(ids)
+    for number, place in enumerate(places):
+        for token, chance in zip(tokens[number].tolist(), chances[number].tolist(), strict=True):
+            other = ids.copy()
+            other[place] = token
+            begins = bool(text.starts_word(other[: place + 1])[-1])
+            gaps[number].append({"word": token_word(text, token), "begins": begins, "probability": chance})
+    filled, *rest = masked.split(gap)
+    for number, part in enumerate(rest):
+        # a piece that continues a word is appended without a space
+        filled = (filled if starts[places[number]] else filled.rstrip()) + gaps[number][0]["word"] + part
+    scores = tuple(float(chance) for chance in chances[:, 0])
+    return Prediction(filled, scores, tuple(text.display_tokens(ids[places].tolist())), {"masks": gaps})
+
+
+def token_word(text: TextTokenizer, token: int) -> str:
+    """A token as a word or a piece of a word."""
+    if text.token_format is TokenFormat.WORDPIECE:
+        return text.id_to_token(token).removeprefix(word_mark(text.backend))
+    return text.decode([[token]])[0].strip()
+
+
+def format_candidates(gap: Sequence[dict[str, Any]]) -> str:
+    """Candidates of a mask token with probabilities. A dot marks pieces that continue the previous word."""
+    return "  ".join(f"{'' if item['begins'] else '·'}{item['word']} {item['probability']:.3f}" for item in gap)

@@ -1,11 +1,11 @@
-"""Task `qa`: extractive question answering with encoders.
+"""Objective `qa`: extractive question answering with encoders.
 
 The head predicts start and end logits for each token. For unanswerable questions both labels are the first token."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,31 +14,43 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchShape
-from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler
-from regard.data.text.qa import COLUMNS, QASample, iterate_qa, read_qa_inputs
-from regard.data.text.tables import SkippedRow
+from regard.data.text.qa import NO_ANSWER, QASample
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.act import add_act_cost, with_act_steps
-from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
+from regard.tasks.base import (
+    ENCODING_SETTINGS,
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Scores,
+    add_act_cost,
+    require_head,
+    with_act_steps,
+)
 from regard.tasks.metrics.squad import draw_question_words, question_word_table, squad_scores
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import SpecialTokens, truncate_middle
-from regard.tasks.windowed import TokenHeadTask, TokenWindow, first_sample_rows, rows_by_sample, window_start, windows
+from regard.tasks.modality.text import SpecialTokens, truncate_middle
+from regard.tasks.windows import (
+    TokenWindow,
+    WindowObjective,
+    encode_windows,
+    first_samples,
+    rows_by_sample,
+    window_start,
+    windows,
+)
 from regard.types import IGNORE, Batch, Prediction
-
-NO_ANSWER = "no answer"
-"""The only label of models trained on data with unanswerable questions."""
 
 MAX_ANSWER_TOKENS = 30
 """Maximum tokens per answer if `decode.max_new_tokens` is not set."""
-
 MAX_LISTED = 5
 """Maximum number of answers in a prediction."""
-
 MAX_CANDIDATES = 20
 """Maximum number of candidate spans per question."""
 
@@ -51,147 +63,92 @@ class SpanCandidate(NamedTuple):
     end: int
 
 
-class QuestionAnswering(TokenHeadTask):
-    name = "qa"
-    description = "Extractive question answering: question, context, answer."
-    columns = COLUMNS
-    unit = "questions"
-    metric = "f1"
-    sample_type = QASample
-    min_valid_samples = 20  # contexts, which have several questions each
-    usage = "$'a question?\\tits context'"
-    settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS, "data.stride", "decode.max_new_tokens", "decode.threshold")
+class QuestionAnswering(WindowObjective):
+    metrics = ("f1",)
+    single_types = (tuple, Mapping, QASample)
+    encoding_settings = ("stride",)
+    settings = (*ENCODING_SETTINGS, "data.stride", "decode.max_new_tokens", "decode.threshold")
 
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[QASample | SkippedRow]:
-        return iterate_qa(data, columns)
-
-    def iter_inputs(
-        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
-    ) -> Iterator[tuple[int, Any]]:
-        return read_qa_inputs(entry, columns, complain)
-
-    def split_key(self, sample: QASample) -> str:
-        return sample.split_key
-
-    def sample_texts(self, sample: QASample) -> Iterable[str]:
-        return sample.question, sample.context
-
-    def target_text(self, sample: QASample) -> str:
-        return json.dumps([sample.answers, sample.starts])
-
-    def labels(self, sample: QASample) -> Iterable[str]:
-        return () if sample.is_answerable else (NO_ANSWER,)
-
-    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
-        return (data.stride,)
-
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module:
+    def head(self, config: Any, options: HeadOptions) -> nn.Module:
         return text_head("ends", config, 2, pooled=False, dropout=0.0)
 
-    def encode(
-        self,
-        samples: Sequence[QASample],
-        processor: TextTokenizer,
-        config: Any,
-        max_length: int,
-        data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:
+    def _encode(self, samples: Sequence[QASample], config: Any, context: EncodingContext) -> Encoded:
         """`[CLS] question [SEP] context [SEP]`; long contexts are split into windows. The label is the first and last token
         of the answer in the row, or (0, 0) if the window does not contain the answer."""
-        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
-        stride = 0 if data is None else data.stride
+        text, limit = context.processor, min(context.max_length, config.max_length)
+        marks, stride = SpecialTokens.from_tokenizer(text, config), 0 if context.data is None else context.data.stride
+        room = marks.max_text_tokens(limit, 2)
         rows: list[TokenWindow] = []
-        questions = processor.encode([marks.second_text(sample.question) for sample in samples])
-        contexts = processor.encode_offsets([sample.context for sample in samples])
+        questions = text.encode([marks.second_text(sample.question) for sample in samples])
+        contexts = text.encode_offsets([sample.context for sample in samples])
         for owner, (sample, question, (ids, places)) in enumerate(zip(samples, questions, contexts, strict=True)):
-            room = marks.max_text_tokens(limit, 2)
-            (asked,) = truncate_middle([question], max(room // 2, 1))
-            before = [*marks.start, *asked, *marks.delimiter]
+            (question_ids,) = truncate_middle([question], max(room // 2, 1))
+            before = [*marks.start, *question_ids, *marks.delimiter]
             answer = answer_tokens(sample, places)
-            for first, last in windows(len(ids), max(room - len(asked), 1), stride):
+            for first, last in windows(len(ids), max(room - len(question_ids), 1), stride):
                 inside = answer is not None and first <= answer[0] and answer[1] < last
                 label = [len(before) + place - first for place in answer] if inside and answer else [0, 0]
                 rows.append(TokenWindow(owner, first, [*before, *ids[first:last], *marks.extract], len(before), label))
-        return self.build_encoded(samples, rows)
+        return encode_windows(samples, rows, context)
 
-    def collate_labels(self, labels: Sequence[np.ndarray], lengths: Sequence[int], shape: BatchShape | None) -> Tensor:
+    def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
         """(rows, 2) labels; `IGNORE` for the empty documents of a packed row."""
         table = torch.from_numpy(np.stack(labels).astype(np.int64))
         if shape is None:
             return table
-        rest = torch.full((shape.num_documents - len(table), 2), IGNORE)
-        return torch.cat([table, rest])
+        return torch.cat([table, torch.full((shape.num_documents - len(table), 2), IGNORE)])
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         """(sum, count) over rows of the average of start and end cross-entropy over the tokens of the row."""
         assert batch.labels is not None
         states = model.body(batch)
-        logits = self.require_head(model)(states.sequence)
+        logits = require_head(model)(states.sequence)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         asked = batch.labels[:, 0] != IGNORE
-        right = batch.labels.clamp(min=0)
+        targets = batch.labels.clamp(min=0)
         if batch.offsets is None:
-            sums, own = _padded_log_sums(logits, batch.mask, right)
+            sums, own = _padded_log_sums(logits, batch.mask, targets)
         else:
-            sums, own = _packed_log_sums(logits[0], batch, right)
+            sums, own = _packed_log_sums(logits[0], batch, targets)
         return add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
-
-    def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | tuple | Mapping | QASample)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Most likely answer for each (question, context), {"question": …, "context": …} or "question<tab>context"."""
-        samples = [_parse_input(item) for item in inputs]
-        encoded = self.encode(samples, model.require_tokenizer(), model.config, model.config.max_length)
-        return with_act_steps(self, model, encoded, self._predictions(model, encoded, decode, None))
+        encoded = self.encode([_parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
+        return with_act_steps(model, encoded, self._predictions(model, encoded, decode))
 
-    def _predictions(
-        self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings, most: int | None
-    ) -> list[Prediction]:
-        some = first_sample_rows(encoded, most)
-        logits = self.token_logits(model, some)
-        contexts = model.require_tokenizer().encode_offsets([sample.context for sample in some.samples])
-        answers = []
-        for sample, rows, (_, places) in zip(some.samples, rows_by_sample(some, None), contexts, strict=True):
-            found: list[SpanCandidate] = []
+    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+        logits, threshold = self.token_logits(model, encoded), no_answer_threshold(model, decode)
+        contexts = model.require_tokenizer().encode_offsets([sample.context for sample in encoded.samples])
+        predictions = []
+        for sample, rows, (_, places) in zip(encoded.samples, rows_by_sample(encoded), contexts, strict=True):
+            candidates: list[SpanCandidate] = []
             nothing = np.inf
             for row in rows:
-                begin, first = int(some.fields["second"][row][0]), window_start(some, row)
-                here = logits[row][begin:-1]  # without the end token
+                begin, first = int(encoded.fields["second"][row][0]), window_start(encoded, row)
                 nothing = min(nothing, float(logits[row][0].sum()))
-                found += _best_spans(here, places[first:], decode.max_new_tokens or MAX_ANSWER_TOKENS)
-            answers.append(_make_prediction(sample, found, nothing, no_answer_threshold(model, decode)))
-        return answers
+                inside = logits[row][begin:-1]  # without the end token
+                candidates += _best_spans(inside, places[first:], decode.max_new_tokens or MAX_ANSWER_TOKENS)
+            predictions.append(_make_prediction(sample, candidates, nothing, threshold))
+        return predictions
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """SQuAD metrics in percent; if there may be no answer, also the best threshold for no answer."""
-        answers = self._predictions(model, encoded, decode, max_samples)
-        said = [str(answer.extra["answers"][0]["value"]) for answer in answers]
-        doubts = [float(answer.extra["null_score_diff"]) for answer in answers]
-        threshold = no_answer_threshold(model, decode)
-        found = squad_scores(
-            encoded.samples[:max_samples], said, None if threshold is None else doubts, threshold or 0.0
-        )
-        scores: dict[str, float | str] = {  # rounding the threshold would change predictions
+        some = first_samples(encoded, spec.max_samples)
+        predictions = self._predictions(model, some, spec.decode)
+        texts = [str(one.extra["answers"][0]["value"]) for one in predictions]
+        differences = [float(one.extra["null_score_diff"]) for one in predictions]
+        threshold = no_answer_threshold(model, spec.decode)
+        found = squad_scores(some.samples, texts, None if threshold is None else differences, threshold or 0.0)
+        scores: Scores = {  # rounding the threshold would change predictions
             name: value if name.endswith("threshold") else round(value, 2) for name, value in found.items()
         }
-        scores["samples"] = len(answers)
-        if max_samples is None:
-            scores["per_class"] = question_word_table(encoded.samples, answers)
-        return scores, answers
+        scores["samples"] = len(predictions)
+        if spec.complete:
+            scores["per_class"] = question_word_table(encoded.samples, predictions)
+        return scores, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[QASample], predictions: Sequence[Prediction]) -> list[str]:
         return [draw_question_words(samples, predictions, folder / "questions.png").name] if predictions else []
@@ -215,7 +172,7 @@ def no_answer_threshold(model: ModelProtocol, decode: DecodeSettings) -> float |
     """Minimum of (score of no answer − best answer score) for an empty prediction; None if every question gets an answer.
 
     Hugging Face checkpoints do not record unanswerable training questions: the user must set `decode.threshold`."""
-    return 0.0 if decode.threshold is None and NO_ANSWER in model.spec.labels else decode.threshold
+    return 0.0 if decode.threshold is None and NO_ANSWER in model.spec.options.labels else decode.threshold
 
 
 def answer_tokens(sample: QASample, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

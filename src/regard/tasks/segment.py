@@ -1,207 +1,284 @@
-"""Task `segment`: semantic segmentation of images."""
+"""Objective `segment`: semantic segmentation of images or point clouds."""
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import ImageSample, iterate_segmented
-from regard.data.images.masks import VOID, ClassMap, find_classes, find_classes_above, infer_classes
+from regard.data.images.labeled import ImageSample
+from regard.data.images.masks import VOID, ClassMap, classes_from_numbers, infer_classes, mask_classes
 from regard.data.settings import DataSettings
-from regard.data.text.tables import SkippedRow
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
+from regard.lazy import resolve
 from regard.nn.vision.dense import segmentation_head
-from regard.tasks.base import Encoded, EvalResult, LossSum, LossWeights
-from regard.tasks.dense_prediction import DensePredictionTask
-from regard.tasks.image_task import ImageBatchContext, load_image_and_size
+from regard.tasks.base import (
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Objective,
+    OptionRules,
+)
+from regard.tasks.dense import DENSE_OPTIONS, TargetMaps, dense_logits, feature_maps
 from regard.tasks.metrics.segmentation_depth import (
     SegmentationMetrics,
     class_fractions,
     format_fractions,
     format_top_fractions,
 )
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.modality.base import sample_location
+from regard.tasks.modality.image import AUGMENT_SETTINGS, load_image_and_size
 from regard.types import IGNORE, Batch, Prediction
 
 AUX_LOSS_WEIGHT = 0.4
 """Weight of the auxiliary head's loss, as in DPT."""
+MAX_LOGITS = 2**25
+"""Maximum number of logits in memory."""
 
 
-@dataclass(frozen=True)
-class SegmentationContext(ImageBatchContext):
-    """Batch context of images with masks, with the class names."""
+class Segment(Objective):
+    metrics = ("miou",)
+    has_labels = has_file_output = True
+    has_length_limit = False
+    modality_options: ClassVar[Any] = {**DENSE_OPTIONS, "points": {"count": 4096, "frame": "floor", "max_inputs": 1}}
+    input_settings: ClassVar[Any] = {"image": (*AUGMENT_SETTINGS, "data.image_size")}
 
-    labels: tuple[str, ...] = ()
+    def __init__(self, task: Any) -> None:
+        super().__init__(task)
+        self.targets: Any = (
+            MaskTargets() if task.input == "image" else resolve("regard.tasks.segment_points:PointTargets")()
+        )
+        """`MaskTargets` or `PointTargets`"""
+        self.fields = self.targets.fields
+        self.uses_feature_maps = task.input == "image"
+        self.options = SegmentOptions(self.targets)
 
-
-class Segment(DensePredictionTask):
-    name = "segment"
-    description = "Semantic segmentation: images with masks."
-    columns = ("image", "mask")
-    metric = "miou"
-    default_model = "dpt-small"
-    has_labels = True
-    has_file_output = True
-    keeps_label_order = True  # written masks have the same class ids as the training masks
-    target_attr, map_dtype, unknown_value = "mask", np.uint8, float(VOID)
-    all_unknown_message = "every pixel is void"
-
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[ImageSample | SkippedRow]:
-        return iterate_segmented(data, columns)
-
-    def labels(self, sample: ImageSample) -> Iterable[str]:
-        """Class names from the class file of the masks, or the pixel values of the mask."""
-        known = mask_classes(sample.mask)
-        if known is not None:
-            return known.names
-        return [str(value) for value in np.unique(read_mask(sample.target_content or sample.mask))]
-
-    def label_source(self, data: Sequence[str]) -> str:
-        """Class file, which may be in a parent folder of the masks."""
-        return repr(find_classes(data))
-
-    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        numbers = all(label.isdigit() for label in labels)  # names of a class file are in order, numbers are not
-        return infer_classes(map(int, labels)).names if numbers else tuple(labels)
-
-    def head_options(self, samples: Sequence[ImageSample], data: DataSettings, train: Encoded) -> str:
-        """Pixel values of the classes, if these differ from the class indices: "7,8,11"."""
-        return class_ids_option(mask_classes(samples[0].mask) if samples else None, train.batch_context.labels)
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        self.targets.check_settings(self, config, data)
 
     def adapt_config(self, config: Any) -> Any:
-        return config.resolve_fusion_norm(classifies=True)
+        return self.targets.adapt_config(config)
 
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return segmentation_head(config, len(labels)) if labels else None
+    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+        return self.targets.head(config, len(options.labels)) if options.labels else None
 
-    def encode(
-        self, samples: Sequence[ImageSample], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
-        if len(labels) < 2:
-            raise DataError("Fewer than two classes found in the masks. Segmentation needs at least two.")
-        for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
-            # these pixels would be ignored silently
-            if known is not None and (strange := [name for name in known.names if name not in labels]):
-                raise DataError(
-                    f"class '{strange[0]}' of the class file next to this mask is unknown to this model.", mask,
-                    advice="Rename the class as in the training data, or map it to 'void' in the class file to ignore it.",
-                )  # fmt: skip
-        return super().encode(samples, processor, config, max_length, data, labels)
+    def _encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> Encoded:
+        if len(context.options.labels) < 2:
+            where = "masks" if self.task.input == "image" else "point clouds"
+            raise DataError(f"Fewer than two classes found in the {where}. Segmentation needs at least two.")
+        fields, _ = self.modality.encode(samples, config, context)
+        return Encoded(list(samples), fields | self.targets.encode(samples, context.options), [], context)
 
-    def batch_context(
-        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
-    ) -> SegmentationContext:
-        seeing = super().batch_context(processor, config, max_length, data)
-        return SegmentationContext(seeing.pixels, seeing.augment, labels=tuple(labels))
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
+        for encoded, part in ((train, "training"), (valid, "validation")):
+            self.targets.require_known(encoded, part, self.name)
+        super().validate_data(train, valid, config, log)
 
-    def read_target(self, source: str | bytes, data: Any) -> np.ndarray:
-        """(H, W) class indices in the order of the labels, or `VOID`."""
-        path = source if isinstance(source, str) else ""
-        known = mask_classes(path) or classes_from_numbers(data.labels)
-        number = {label: place for place, label in enumerate(data.labels)}
-        table = np.full(VOID + 1, VOID, dtype=np.uint8)
-        table[: len(known.names)] = [number.get(name, VOID) for name in known.names]
-        return table[known.to_indices(read_mask(source, known.colors), path)]
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        plan = super().sampler(encoded, config, tokens, seed, packed)
+        self.targets.create_cache(encoded)
+        return plan
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        """(sum, count) of the cross-entropy over labeled pixels, in training plus the weighted loss of the auxiliary
-        head."""
-        batch = self.prepare_pair(model, batch)
-        assert batch.labels is not None
-        labels = batch.labels.long()
-        labels = labels.masked_fill(labels == VOID, IGNORE)
-        taps, shape = self.feature_maps(model, batch)
-        said, beside = (
-            model.head.forward_with_auxiliary(taps, shape) if model.training else (model.head(taps, shape), None)
-        )
-        total = F.cross_entropy(said.float(), labels, ignore_index=IGNORE, reduction="sum")
-        if beside is not None:
-            total = total + AUX_LOSS_WEIGHT * F.cross_entropy(
-                beside.float(), labels, ignore_index=IGNORE, reduction="sum"
-            )
-        return total, (labels != IGNORE).sum()
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+        return self.targets.collate(self, encoded, rows, config)
+
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        """Logits of the classes: (B, C, H, W) for images, (B, N, C) for point clouds."""
+        return self.targets.logits(model, batch)
+
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        """(sum, count) of the cross-entropy over labeled pixels or points."""
+        return self.targets.loss(model, batch, terms)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        """Fraction of each class in each image. `extra["mask"]` is the uint8 class map at the size of the file;
-        `extra["image"]` is smaller if the file was decoded at a lower resolution."""
-        return [
-            self._make_prediction(model, picture, said)
-            for picture, said in self.predict_maps(model, map(load_image_and_size, inputs))
-        ]
+        """Fraction of each class in each input, with the classes of all pixels (`extra["mask"]`) or points
+        (`extra["classes"]`)."""
+        return [self._make_prediction(model, extra) for extra in self.targets.predict(model, inputs)]
 
-    def resize_map(self, logits: Tensor, size: tuple[int, int]) -> np.ndarray:
-        """Class of each pixel, in chunks of rows: full-size logits of all classes would not fit into memory."""
-        (classes, high, _), (rows, columns) = logits.shape, size
-        places = ((torch.arange(rows, device=logits.device) + 0.5) * (high / rows) - 0.5).clamp(0, high - 1)
-        mask = np.empty(size, np.uint8)
-        for start in range(0, rows, step := max(MAX_LOGITS // (classes * columns), 1)):
-            at = places[start : start + step]
-            top = at.long()
-            part = torch.lerp(logits[:, top], logits[:, (top + 1).clamp(max=high - 1)], (at - top)[:, None])
-            wide = F.interpolate(part[None], (len(at), columns), mode="bilinear", align_corners=False)
-            mask[start : start + step] = wide[0].argmax(0).cpu().numpy()
-        return mask
+    def _make_prediction(self, model: ModelProtocol, extra: dict[str, Any]) -> Prediction:
+        options = model.spec.options
+        value = class_fractions(extra[self.targets.classes_key], options.labels)
+        known = {"labels": options.labels, "class_values": class_values(options)}
+        return Prediction(value, tuple(value.values()), (), {**extra, **known})
 
-    def _make_prediction(self, model: ModelProtocol, picture: np.ndarray, mask: np.ndarray) -> Prediction:
-        labels = model.spec.labels
-        found = class_fractions(mask, labels)
-        known = {"labels": labels, "class_values": class_pixel_values(labels, model.spec.head_options)}
-        return Prediction(found, tuple(found.values()), (), {"mask": mask, "image": picture, **known})
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+        """Mean IoU and pixel or point accuracy in percent."""
+        labels, count, targets = model.spec.options.labels, spec.count(encoded), self.targets
+        metrics = SegmentationMetrics(len(labels), targets.ignore_index)
+        predictions: list[Prediction] = []
+        for extra, target in targets.predict_encoded(model, encoded, count):
+            metrics.add(extra[targets.classes_key], target)
+            one = self._make_prediction(model, extra)
+            shown = len(predictions) < targets.max_figures
+            predictions.append(replace(one, extra={**one.extra, "reference": target} if shown else {}))
+        return metrics.report(labels, count, spec.complete, targets.unit), predictions
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
-        """Mean IoU and pixel accuracy in percent."""
-        labels = model.spec.labels
-        count = len(encoded) if max_samples is None else min(max_samples, len(encoded))
-        overlap = SegmentationMetrics(len(labels), VOID)
-        answers: list[Prediction] = []
-        for picture, said, right in self.iter_predictions_and_targets(model, encoded, count):
-            answer = self._make_prediction(model, picture, said)
-            overlap.add(answer.extra["mask"], right)
-            answers.append(
-                replace(answer, extra={**answer.extra, "reference": right} if len(answers) < MAX_FIGURE_SAMPLES else {})
-            )
-        return overlap.report(labels, count, max_samples is None), answers
-
-    def save_figures(
-        self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
-    ) -> list[str]:
-        from regard.draw.panels import DenseSample, draw_segmentations
-
-        shown = [
-            (sample, answer.extra)
-            for sample, answer in zip(samples, predictions, strict=False)
-            if "reference" in answer.extra
-        ]
-        if not shown:
-            return []
-        rows = [DenseSample(one["image"], one["mask"], one["reference"], Path(of.source).name) for of, one in shown]
-        return [draw_segmentations(rows, shown[0][1]["labels"], folder / "masks.png", ignore_index=VOID).name]
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
+        pairs = zip(samples, predictions, strict=False)
+        shown = [(sample.source, one.extra) for sample, one in pairs if "reference" in one.extra]
+        return self.targets.save_figures(folder, shown) if shown else []
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
+        """The prediction as a figure or page, and as a file with the class ids of the training data."""
+        return self.targets.write_files(name, prediction.extra, folder)
+
+    def format_prediction(self, source: Any, prediction: Prediction) -> str:
+        return format_fractions(source, prediction)
+
+    def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
+        return {self.modality.input_field: sample_location(sample), "prediction": format_top_fractions(prediction)}
+
+
+class SegmentOptions(OptionRules):
+    """Classes, and their values in masks or point labels if these differ from the class indices."""
+
+    def __init__(self, targets: Any) -> None:
+        self.targets = targets
+
+    def fit(
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
+    ) -> HeadOptions:
+        if all(label.lstrip("-").isdigit() for label in labels):  # names are in order, numbers are not
+            labels = infer_classes(value for value in map(int, labels) if value >= 0).names
+        file: ClassMap | None = self.targets.class_file(samples[0]) if samples else None
+        value = {} if file is None else dict(zip(file.names, file.values, strict=True))
+        numbers = tuple(value.get(label, -1) for label in labels)
+        plain = numbers == tuple(range(len(numbers))) or min(numbers, default=-1) < 0
+        return HeadOptions(tuple(labels), class_ids=() if plain else numbers)
+
+
+def class_values(options: HeadOptions) -> np.ndarray:
+    """Value of each class in written files: ids of the class file, numeric class names, or indices."""
+    words = options.class_ids or options.labels
+    if not all(str(word).isdigit() and int(word) < 2**16 for word in words):
+        return np.arange(len(options.labels), dtype=np.uint8)
+    numbers = np.array([int(word) for word in words])
+    return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
+
+
+# -- images
+
+
+def _read_mask(source: str | bytes, context: EncodingContext) -> np.ndarray:
+    """(H, W) class indices in the order of the labels, or `VOID`."""
+    path, labels = source if isinstance(source, str) else "", context.options.labels
+    known = mask_classes(path) or classes_from_numbers(labels)
+    number = {label: place for place, label in enumerate(labels)}
+    table = np.full(VOID + 1, VOID, dtype=np.uint8)
+    table[: len(known.names)] = [number.get(name, VOID) for name in known.names]
+    return table[known.to_indices(read_mask(source, known.colors), path)]
+
+
+def _resize_classes(logits: Tensor, size: tuple[int, int]) -> np.ndarray:
+    """Class of each pixel, in chunks of rows: full-size logits of all classes would not fit into memory."""
+    (classes, high, _), (rows, columns) = logits.shape, size
+    places = ((torch.arange(rows, device=logits.device) + 0.5) * (high / rows) - 0.5).clamp(0, high - 1)
+    mask = np.empty(size, np.uint8)
+    for start in range(0, rows, step := max(MAX_LOGITS // (classes * columns), 1)):
+        at = places[start : start + step]
+        top = at.long()
+        part = torch.lerp(logits[:, top], logits[:, (top + 1).clamp(max=high - 1)], (at - top)[:, None])
+        wide = F.interpolate(part[None], (len(at), columns), mode="bilinear", align_corners=False)
+        mask[start : start + step] = wide[0].argmax(0).cpu().numpy()
+    return mask
+
+
+MAPS = TargetMaps("mask", np.uint8, float(VOID), _read_mask, "every pixel is void", resize=_resize_classes)
+
+
+class MaskTargets:
+    """Masks of images: a class per pixel."""
+
+    fields = ("image", "beside")
+    classes_key, unit, ignore_index, max_figures = "mask", "pixel", VOID, 6
+
+    def class_file(self, sample: ImageSample) -> ClassMap | None:
+        return mask_classes(sample.mask)
+
+    def check_settings(self, objective: Objective, config: Any, data: DataSettings) -> None:
+        MAPS.check_settings(data, objective.name)
+
+    def adapt_config(self, config: Any) -> Any:
+        return config.resolve_fusion_norm(classifies=True)
+
+    def head(self, config: Any, classes: int) -> nn.Module:
+        return segmentation_head(config, classes)
+
+    def encode(self, samples: Sequence[ImageSample], options: HeadOptions) -> dict[str, Any]:
+        for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
+            # these pixels would be ignored silently
+            if known is not None and (strange := [name for name in known.names if name not in options.labels]):
+                raise DataError(
+                    f"class '{strange[0]}' of the class file next to this mask is unknown to this model.",
+                    mask,
+                    advice="Rename the class as in the training data, or map it to 'void' in the class file to ignore it.",
+                )
+        return {"beside": MAPS.encode(samples)}
+
+    def require_known(self, encoded: Encoded, part: str, task: str) -> None:
+        MAPS.require_known(encoded, part, task)
+
+    def create_cache(self, encoded: Encoded) -> None:
+        MAPS.create_cache(encoded)
+
+    def collate(self, objective: Objective, encoded: Encoded, rows: Any, config: Any) -> Batch:
+        return MAPS.collate(objective, encoded, rows, config)
+
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        return dense_logits(model, batch)
+
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights) -> Loss:
+        """In training plus the weighted loss of the auxiliary head."""
+        batch, targets = MAPS.prepare(model, batch)
+        labels = targets.long()
+        labels = labels.masked_fill(labels == VOID, IGNORE)
+        taps, size = feature_maps(model, batch)
+        output, auxiliary = (
+            model.head.forward_with_auxiliary(taps, size) if model.training else (model.head(taps, size), None)
+        )
+        total = F.cross_entropy(output.float(), labels, ignore_index=IGNORE, reduction="sum")
+        if auxiliary is not None:
+            more = F.cross_entropy(auxiliary.float(), labels, ignore_index=IGNORE, reduction="sum")
+            total = total + AUX_LOSS_WEIGHT * more
+        return total, (labels != IGNORE).sum()
+
+    def predict(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """The mask at the size of the file; the image is smaller if the file was decoded at a lower resolution."""
+        for picture, mask in MAPS.predict(model, map(load_image_and_size, inputs)):
+            yield {"mask": mask, "image": picture}
+
+    def predict_encoded(
+        self, model: ModelProtocol, encoded: Encoded, count: int
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+        for picture, mask, target in MAPS.predict_encoded(model, encoded, count):
+            yield {"mask": mask, "image": picture}, target
+
+    def save_figures(self, folder: Path, shown: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+        from regard.draw.panels import DenseSample, draw_segmentations
+
+        rows = [
+            DenseSample(extra["image"], extra["mask"], extra["reference"], Path(source).name) for source, extra in shown
+        ]
+        return [draw_segmentations(rows, shown[0][1]["labels"], folder / "masks.png", ignore_index=VOID).name]
+
+    def write_files(self, name: str, extra: dict[str, Any], folder: Path) -> dict[str, str]:
         """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""
         from PIL import Image
 
@@ -209,63 +286,13 @@ class Segment(DensePredictionTask):
         from regard.draw.figure import write_atomic
         from regard.draw.panels import DenseSample, draw_segmentations
 
-        mask, labels = prediction.extra["mask"], prediction.extra["labels"]
-        seen = draw_segmentations(
-            [DenseSample(prediction.extra["image"], mask, name=name)], labels, folder / f"{name}.classes.png"
-        )
-        numbers = prediction.extra["class_values"]
-        image = Image.fromarray(numbers[mask])
-        if numbers.dtype == np.uint8:  # only 8-bit images have a palette
-            colours = np.zeros((int(numbers.max()) + 1, 3), np.uint8)
-            colours[numbers] = class_colors(len(labels))
-            image.putpalette(colours.ravel().tolist())
-        kept = write_atomic(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
-        return {"image": str(seen), "mask": str(kept)}
-
-    def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        return format_fractions(source, prediction)
-
-    def example_row(self, sample: ImageSample, prediction: Prediction) -> dict[str, str]:
-        return {"image": sample.source, "prediction": format_top_fractions(prediction)}
-
-
-VOID_VALUES = frozenset((255, 65535))
-"""Values of void pixels in 8-bit and 16-bit masks."""
-MAX_LOGITS = 2**25
-"""Maximum number of logits in memory."""
-MAX_FIGURE_SAMPLES = 6
-"""Maximum number of validation images in the figure."""
-
-
-def mask_classes(mask: str) -> ClassMap | None:
-    return _folder_classes(os.path.dirname(os.path.abspath(mask))) if mask else None
-
-
-@functools.lru_cache(maxsize=1024)
-def _folder_classes(folder: str) -> ClassMap | None:
-    """Classes of a folder, cached because many masks share a folder. `VOID_VALUES` are void unless the file defines them."""
-    found = find_classes_above(folder)
-    return None if found is None else replace(found, void=tuple({*found.void, *VOID_VALUES} - set(found.values)))
-
-
-def class_ids_option(classes: ClassMap | None, labels: Sequence[str]) -> str:
-    """Comma-separated class ids of a class file; empty without a file or if ids equal indices."""
-    value = {} if classes is None else dict(zip(classes.names, classes.values, strict=True))
-    numbers = [value.get(label, -1) for label in labels]
-    plain = numbers == list(range(len(numbers))) or min(numbers, default=-1) < 0
-    return "" if plain else ",".join(map(str, numbers))
-
-
-def class_pixel_values(labels: Sequence[str], class_ids: str) -> np.ndarray:
-    """Pixel value of each class in written masks: ids of the class file (`class_ids`), numeric class names, or indices."""
-    words = class_ids.split(",") if class_ids else labels
-    if not all(word.isdigit() and int(word) < 2**16 for word in words):
-        return np.arange(len(labels), dtype=np.uint8)
-    numbers = np.array([int(word) for word in words])
-    return numbers.astype(np.uint8 if numbers.max() < 256 else np.uint16)
-
-
-def classes_from_numbers(labels: Sequence[str]) -> ClassMap:
-    """Classes of masks or point clouds without a class file: names are numbers."""
-    values = tuple(map(int, labels))
-    return ClassMap(tuple(labels), values, tuple(VOID_VALUES - set(values)))
+        mask, labels, values = extra["mask"], extra["labels"], extra["class_values"]
+        sample = DenseSample(extra["image"], mask, name=name)
+        overlay = draw_segmentations([sample], labels, folder / f"{name}.classes.png")
+        image = Image.fromarray(values[mask])
+        if values.dtype == np.uint8:  # only 8-bit images have a palette
+            colors = np.zeros((int(values.max()) + 1, 3), np.uint8)
+            colors[values] = class_colors(len(labels))
+            image.putpalette(colors.ravel().tolist())
+        path = write_atomic(folder / f"{name}.mask.png", lambda to: image.save(to, format="PNG"))
+        return {"image": str(overlay), "mask": str(path)}

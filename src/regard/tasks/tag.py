@@ -1,9 +1,10 @@
-"""Task `tag`: token classification (NER, part-of-speech tagging) with encoders."""
+"""Objective `tag`: token classification (NER, part-of-speech tagging) with encoders."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,181 +14,143 @@ from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler
-from regard.data.text.formats import TABLE_SUFFIXES
-from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import (
-    COLUMNS,
-    CONLL_SUFFIXES,
     OUTSIDE,
     TaggedSentence,
     TagScheme,
     convert_tags,
     extract_entities,
-    iterate_tagged,
     parse_tag,
-    read_sentence_inputs,
+    scheme_tags,
 )
-from regard.data.text.tagged import scheme_tags as all_tags
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.heads import text_head
 from regard.nn.kernels.losses import cross_entropy
-from regard.processors.padding import pack, pad
-from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.act import add_act_cost, with_act_steps
-from regard.tasks.base import ENCODING_SETTINGS, TEXT_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
+from regard.tasks.base import (
+    ENCODING_SETTINGS,
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    OptionRules,
+    Scores,
+    add_act_cost,
+    require_head,
+    with_act_steps,
+)
+from regard.tasks.classify import label_ids
 from regard.tasks.metrics.ner import TaggingMetrics, tagging_metrics
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.special_tokens import SpecialTokens
-from regard.tasks.text_heads import label_ids
-from regard.tasks.windowed import TokenHeadTask, TokenWindow, first_sample_rows, rows_by_sample, window_start, windows
+from regard.tasks.modality.text import SpecialTokens, pad_or_pack
+from regard.tasks.windows import (
+    TokenWindow,
+    WindowObjective,
+    encode_windows,
+    first_samples,
+    rows_by_sample,
+    window_start,
+    windows,
+)
 from regard.types import IGNORE, Batch, Prediction
 
 WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 """A word or punctuation mark of untokenized text."""
 
 
-class Tag(TokenHeadTask):
-    name = "tag"
-    description = "Token classification (NER, POS): one tag per word."
-    columns = COLUMNS
-    unit = "sentences"
-    metric = "f1"
-    sample_type = TaggedSentence
-    usage = '"a sentence"'
-    has_labels = True
-    table_suffixes = (*CONLL_SUFFIXES, *TABLE_SUFFIXES)
-    settings_used = (*TEXT_SETTINGS, *ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
+class TagOptions(OptionRules):
+    """Tag scheme of predictions, and all tags of the scheme for the entity types in the data."""
 
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[TaggedSentence | SkippedRow]:
-        return iterate_tagged(data, columns)
-
-    def iter_inputs(
-        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
-    ) -> Iterator[tuple[int, Any]]:
-        return read_sentence_inputs(entry, columns, complain)
-
-    def split_key(self, sample: TaggedSentence) -> str:
-        return "\0".join(sample.words)
-
-    def sample_texts(self, sample: TaggedSentence) -> Iterable[str]:
-        return (" ".join(sample.words),)
-
-    def target_text(self, sample: TaggedSentence) -> str:
-        return " ".join(sample.tags)
-
-    def labels(self, sample: TaggedSentence) -> Iterable[str]:
-        return sample.tags
-
-    def head_labels(self, labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-        """All tags of the scheme for the entity types in the data; the data may use another scheme."""
+    def fit(
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
+    ) -> HeadOptions:
         scheme = tag_scheme(labels, data)
-        if scheme == "plain":
-            return tuple(labels)
-        kinds = {parts[1] for tag in labels if (parts := parse_tag(tag)) is not None and parts[0] != OUTSIDE}
-        return tuple(all_tags(kinds, scheme))
+        if scheme != "plain":  # the data may use another scheme
+            kinds = {parts[1] for tag in labels if (parts := parse_tag(tag)) is not None and parts[0] != OUTSIDE}
+            labels = scheme_tags(kinds, scheme)
+        predicted = tag_scheme((tag for sample in samples for tag in sample.tags), data)
+        return replace(initial, labels=tuple(labels), tag_scheme=predicted)
 
-    def head_options(self, samples: Sequence[TaggedSentence], data: DataSettings, train: Encoded) -> str:
-        """Tag scheme of the predictions."""
-        return tag_scheme((tag for sample in samples for tag in sample.tags), data)
 
-    def encoding_key(self, data: DataSettings) -> tuple[Any, ...]:
-        return (data.tag_scheme, data.stride)
+class Tag(WindowObjective):
+    metrics = ("f1",)
+    has_labels = True
+    options = TagOptions()
+    single_types = (tuple,)
+    encoding_settings = ("tag_scheme", "stride")
+    settings = (*ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
 
-    def head(self, config: Any, labels: Sequence[str]) -> nn.Module | None:
-        return text_head("tags", config, len(labels), pooled=False) if labels else None
+    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+        return text_head("tags", config, len(options.labels), pooled=False) if options.labels else None
 
-    def encode(
-        self,
-        samples: Sequence[TaggedSentence],
-        processor: TextTokenizer,
-        config: Any,
-        max_length: int,
-        data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:
-        """The label of a word is at its first token; `labels` is empty at inference."""
+    def _encode(self, samples: Sequence[TaggedSentence], config: Any, context: EncodingContext) -> Encoded:
+        """The label of a word is at its first token. Without data settings (at inference) labels are not known."""
+        data, labels = context.data, context.options.labels if context.data is not None else ()
         if data is not None and len(labels) < 2:
             found = "Only one tag found" if labels else "No tags found"
             raise DataError(f"{found}. Token classification needs at least two.")
-        marks, limit = SpecialTokens.from_tokenizer(processor, config), min(max_length, config.max_length)
-        room, stride = marks.max_text_tokens(limit, 1), 0 if data is None else data.stride
+        marks = SpecialTokens.from_tokenizer(context.processor, config)
+        room = marks.max_text_tokens(min(context.max_length, config.max_length), 1)
         scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
         tags = [_tag_ids(sample, labels, scheme) for sample in samples]
         rows: list[TokenWindow] = []
-        for owner, (ids, words) in enumerate(processor.encode_words([sample.words for sample in samples])):
-            asked = _token_labels(words, tags[owner])
-            for first, last in windows(len(ids), room, stride):
-                label = [*[0] * len(marks.start), *asked[first:last], *[0] * len(marks.extract)]
-                word = next((word for word, tag in zip(words[first:], asked[first:], strict=True) if tag), 0)
+        for owner, (ids, words) in enumerate(context.processor.encode_words([sample.words for sample in samples])):
+            token_labels = _token_labels(words, tags[owner])
+            for first, last in windows(len(ids), room, 0 if data is None else data.stride):
+                label = [*[0] * len(marks.start), *token_labels[first:last], *[0] * len(marks.extract)]
+                word = next((word for word, tag in zip(words[first:], token_labels[first:], strict=True) if tag), 0)
                 rows.append(TokenWindow(owner, word, [*marks.start, *ids[first:last], *marks.extract], 0, label))
-        return self.build_encoded(samples, rows)
+        return encode_windows(samples, rows, context)
 
-    def collate_labels(self, labels: Sequence[np.ndarray], lengths: Sequence[int], shape: BatchShape | None) -> Tensor:
-        sizes = () if shape is None else (shape.row_lengths[0], shape.max_lengths[0], shape.num_documents)
-        table = pack(labels, *sizes)[0] if shape is not None else pad(labels, 0)[0]
+    def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
+        table = pad_or_pack(labels, 0, shape)[0]
         return torch.where(table > 0, table - 1, IGNORE)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         assert batch.labels is not None
         states = model.body(batch)
-        loss = cross_entropy(self.require_head(model)(states.sequence), batch.labels, terms.smoothing)
+        loss = cross_entropy(require_head(model)(states.sequence), batch.labels, terms.smoothing)
         return add_act_cost(model, loss, states)
-
-    def is_single(self, inputs: Any) -> bool:
-        return isinstance(inputs, str | tuple)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Tags of each sentence, given as text or as words (a list or tuple). The scores are probabilities;
         `extra["entities"]` has the entities of the tags."""
-        samples = [_parse_input(item) for item in inputs]
-        encoded = self.encode(samples, model.require_tokenizer(), model.config, model.config.max_length)
-        return with_act_steps(self, model, encoded, self._predictions(model, encoded, None))
+        encoded = self.encode([_parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
+        return with_act_steps(model, encoded, self._predictions(model, encoded))
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded, most: int | None) -> list[Prediction]:
-        names = model.spec.labels
-        some = first_sample_rows(encoded, most)
-        chances = self.token_logits(model, some)
-        answers = []
-        for sample, rows in zip(some.samples, rows_by_sample(some, None), strict=True):
-            table = _merge_windows(len(sample.words), some, rows, chances)
-            table = torch.from_numpy(table).softmax(-1).numpy()
+    def _predictions(self, model: ModelProtocol, encoded: Encoded) -> list[Prediction]:
+        options, logits = model.spec.options, self.token_logits(model, encoded)
+        names = options.labels
+        finds_entities = options.tag_scheme != "plain" and all(parse_tag(name) is not None for name in names)
+        predictions = []
+        for sample, rows in zip(encoded.samples, rows_by_sample(encoded), strict=True):
+            table = torch.from_numpy(_merge_windows(len(sample.words), encoded, rows, logits)).softmax(-1).numpy()
             best = table.argmax(1)
-            tags = [names[number] for number in best]
-            sure = table[np.arange(len(best)), best].tolist()
+            tags, chances = [names[number] for number in best], table[np.arange(len(best)), best].tolist()
             extra: dict[str, Any] = {"words": list(sample.words)}
-            if model.spec.head_options != "plain" and all(parse_tag(name) is not None for name in names):
-                extra |= {
-                    "scheme": model.spec.head_options or _detect_scheme(names),
-                    "entities": _entities(sample.words, tags, sure),
-                }
-            answers.append(Prediction(tags, tuple(sure), tuple(sample.words), extra))
-        return answers
+            if finds_entities:
+                extra["scheme"] = options.tag_scheme or _detect_scheme(names)
+                extra["entities"] = _entities(sample.words, tags, chances)
+            predictions.append(Prediction(tags, tuple(chances), tuple(sample.words), extra))
+        return predictions
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
-        answers = self._predictions(model, encoded, max_samples)
-        found = _tagging_metrics(encoded.samples[:max_samples], answers)
-        plain = found.plain
-        scores: dict[str, float | str] = dict(found.scores())
-        scores = {"f1": scores["accuracy"], **scores} if plain else scores
-        scores["samples"] = len(answers)
-        if max_samples is None:
-            scores["per_class"] = found.table()
-        return scores, answers
+        some = first_samples(encoded, spec.max_samples)
+        predictions = self._predictions(model, some)
+        metrics = _tagging_metrics(some.samples, predictions)
+        scores: Scores = dict(metrics.scores())
+        scores = {"f1": scores["accuracy"], **scores} if metrics.plain else scores
+        scores["samples"] = len(predictions)
+        if spec.complete:
+            scores["per_class"] = metrics.table()
+        return scores, predictions
 
     def save_figures(
         self, folder: Path, samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]
@@ -204,10 +167,10 @@ class Tag(TokenHeadTask):
         return "\n".join([shown, *lines])
 
     def example_row(self, sample: TaggedSentence, prediction: Prediction) -> dict[str, str]:
-        spells = "entities" in prediction.extra
+        as_entities = "entities" in prediction.extra
         return {
-            "prediction": _format_tags(sample.words, prediction.value, spells),
-            "reference": _format_tags(sample.words, sample.tags, spells),
+            "prediction": _format_tags(sample.words, prediction.value, as_entities),
+            "reference": _format_tags(sample.words, sample.tags, as_entities),
         }
 
 
@@ -218,17 +181,14 @@ def tag_scheme(tags: Iterable[str], data: DataSettings) -> TagScheme:
     return "IOB2" if all(parse_tag(tag) is not None for tag in tags) else "plain"
 
 
-def _tagging_metrics(samples: Sequence[TaggedSentence], answers: Sequence[Prediction]) -> TaggingMetrics:
-    plain = any("entities" not in answer.extra for answer in answers)
-    right = [_converted_tags(sample, answer) for sample, answer in zip(samples, answers, strict=True)]
-    return tagging_metrics(right, [answer.value for answer in answers], "plain" if plain else "IOB2")
-
-
-def _converted_tags(sample: TaggedSentence, answer: Prediction) -> list[str]:
-    """Reference tags in the scheme of the prediction."""
-    if "entities" not in answer.extra:
-        return list(sample.tags)
-    return convert_tags(sample.tags, answer.extra["scheme"])
+def _tagging_metrics(samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]) -> TaggingMetrics:
+    """Metrics against the reference tags in the scheme of the predictions."""
+    plain = any("entities" not in one.extra for one in predictions)
+    references = [
+        convert_tags(sample.tags, one.extra["scheme"]) if "entities" in one.extra else list(sample.tags)
+        for sample, one in zip(samples, predictions, strict=True)
+    ]
+    return tagging_metrics(references, [one.value for one in predictions], "plain" if plain else "IOB2")
 
 
 def _tag_ids(sample: TaggedSentence, labels: Sequence[str], scheme: TagScheme) -> list[int]:
@@ -259,35 +219,35 @@ def _token_labels(words: Sequence[int], tags: Sequence[int]) -> list[int]:
     return [tags[word] + 1 if word != last else 0 for word, last in zip(words, before, strict=True)]
 
 
-def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], chances: Sequence[np.ndarray]) -> np.ndarray:
+def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], logits: Sequence[np.ndarray]) -> np.ndarray:
     """(words, tags) logits from overlapping windows; a word uses the window with the most context on both sides."""
-    table, inside = np.zeros((count, chances[rows[0]].shape[-1])), np.full(count, -1)
+    table, context = np.zeros((count, logits[rows[0]].shape[-1])), np.full(count, -1)
     for row in rows:
         label, first = encoded.fields["label"][row], window_start(encoded, row)
         places = np.flatnonzero(label)
-        deep, words = np.minimum(places, len(label) - 1 - places), first + np.arange(len(places))
-        better = deep > inside[words]
-        inside[words[better]], table[words[better]] = deep[better], chances[row][places[better]]
+        depth, words = np.minimum(places, len(label) - 1 - places), first + np.arange(len(places))
+        better = depth > context[words]
+        context[words[better]], table[words[better]] = depth[better], logits[row][places[better]]
     return table
 
 
-def _entities(words: Sequence[str], tags: Sequence[str], sure: Sequence[float]) -> list[dict[str, Any]]:
+def _entities(words: Sequence[str], tags: Sequence[str], chances: Sequence[float]) -> list[dict[str, Any]]:
     """Entities with the minimum of the probabilities of their words."""
     return [
         {
-            "type": found.type,
-            "text": " ".join(words[found.first : found.last + 1]),
-            "first": found.first,
-            "last": found.last,
-            "probability": min(sure[found.first : found.last + 1]),
+            "type": entity.type,
+            "text": " ".join(words[entity.first : entity.last + 1]),
+            "first": entity.first,
+            "last": entity.last,
+            "probability": min(chances[entity.first : entity.last + 1]),
         }
-        for found in extract_entities(tags)
+        for entity in extract_entities(tags)
     ]
 
 
-def _format_tags(words: Sequence[str], tags: Sequence[str], spells: bool) -> str:
+def _format_tags(words: Sequence[str], tags: Sequence[str], as_entities: bool) -> str:
     """The sentence with entities in brackets, or with the tag of each word."""
-    if not spells:
+    if not as_entities:
         return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True))
     marked = list(words)
     for entity in extract_entities(tags):

@@ -1,52 +1,49 @@
-"""Task `translate`: translation with sequence-to-sequence models."""
+"""Objective `translate`: translation with sequence-to-sequence models, and the parts shared with captioning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from regard.data.batching.samplers import BatchShape, LengthBucketed, PaddedShape
-from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler
-from regard.data.text.samples import Pair, iterate_pairs, read_sources
-from regard.data.text.tables import SkippedRow
+from regard.data.batching.samplers import BatchShape, PaddedShape
+from regard.data.text.samples import Pair
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
-from regard.errors import DataError
-from regard.processors.padding import pack, pad
-from regard.processors.tokenizer.tokenizer import END, PAD, START, TextTokenizer
+from regard.processors.padding import pad
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import (
     GENERATION_SETTINGS,
+    NO_WEIGHTS,
     SEARCH_SETTINGS,
-    TEXT_SETTINGS,
     Encoded,
+    EncodingContext,
     EvalResult,
-    LossSum,
+    EvalSpec,
+    Loss,
     LossWeights,
-    Task,
+    ModelProtocol,
+    Objective,
+    Scores,
+    int_rows,
+    length_batches,
+    row_lengths,
 )
-from regard.tasks.protocol import ModelProtocol
-from regard.tasks.seq2seq import seq2seq_loss, source_act_steps, text_prediction
+from regard.tasks.modality.text import pad_or_pack
 from regard.types import IGNORE, Batch, Prediction
 
+MAX_SOURCE_TOKENS = 8192
+"""Source tokens per batch at inference."""
 
-class Translate(Task):
-    name = "translate"
-    description = "Translation: sentence pairs."
-    columns = ("source", "target")
-    unit = "pairs"
-    metric = "bleu"
-    sample_type = Pair
+
+class Translate(Objective):
+    metrics = ("bleu",)
     fields = ("source", "target")
-    default_model = "transformer-tiny"
-    usage = '"a sentence"'
-    settings_used = (
-        *TEXT_SETTINGS,
+    generates = True
+    modality_options: ClassVar[Any] = {"text": {"tokenizer": "sentence"}}
+    settings = (
         "data.max_length",
         "data.pretokenized",
         "train.label_smoothing",
@@ -55,155 +52,99 @@ class Translate(Task):
         "decode.max_extra_tokens",
     )
 
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[Pair | SkippedRow]:
-        return iterate_pairs(data, columns)
-
-    def iter_inputs(
-        self, entry: str, columns: Mapping[str, str] | None, complain: ErrorHandler
-    ) -> Iterator[tuple[int, Any]]:
-        return read_sources(entry, columns, complain)
-
-    def split_key(self, sample: Pair) -> str:
-        return sample.source
-
-    def fingerprint_texts(self, samples: Iterable[Pair]) -> Iterator[str]:
-        for sample in samples:
-            yield sample.source
-            yield sample.target
-
-    def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
-        ids = {
-            "pad_id": processor.token_to_id(PAD),
-            "bos_id": processor.token_to_id(START),
-            "eos_id": processor.token_to_id(END),
-        }
-        missing = [token for token in (PAD, START, END) if processor.token_to_id(token) is None]
-        if missing:
-            raise DataError(
-                f"The tokenizer lacks special tokens that translation requires: {', '.join(missing)}. "
-                "Remove data.tokenizer to train a tokenizer with these tokens."
-            )
-        return replace(config, vocab_size=processor.size, **ids)
-
-    def encode(
-        self, samples: Sequence[Pair], processor: TextTokenizer, config: Any, max_length: int, data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
-        """Source + end, and start + target + end. Pairs longer than `max_length` are skipped."""
-        source = processor.encode([sample.source for sample in samples])
-        target = processor.encode([sample.target for sample in samples])
-        fits = [len(s) <= max_length and len(t) <= max_length for s, t in zip(source, target, strict=True)]
+    def _encode(self, samples: Sequence[Pair], config: Any, context: EncodingContext) -> Encoded:
+        """Source + end, and start + target + end. Pairs longer than the limit are skipped."""
+        source = context.processor.encode([sample.source for sample in samples])
+        target = context.processor.encode([sample.target for sample in samples])
+        limit = context.max_length
+        fits = [len(s) <= limit and len(t) <= limit for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
-        sides = {
-            "source": [np.array([*source[i], config.eos_id], dtype=np.int32) for i in kept],
-            "target": [np.array([config.bos_id, *target[i], config.eos_id], dtype=np.int32) for i in kept],
+        fields = {
+            "source": int_rows([[*source[i], config.eos_id] for i in kept]),
+            "target": int_rows([[config.bos_id, *target[i], config.eos_id] for i in kept]),
         }
         too_long = [sample for sample, fit in zip(samples, fits, strict=True) if not fit]
-        return Encoded([samples[i] for i in kept], sides, too_long)
+        return Encoded([samples[i] for i in kept], fields, too_long, context)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         """(N, 2) positions per side. The decoder input excludes the end token."""
-        return super().lengths(encoded) - np.array([0, 1])
+        return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1) - np.array([0, 1])
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
-        """Teacher forcing: decoder inputs start + target, labels target + end.
-
-        With a `shape` the samples are packed into one row per side, or padded to a fixed shape."""
+        """Teacher forcing: decoder inputs start + target, labels target + end."""
         rows = list(rows)
         source, target = ([encoded.fields[side][i] for i in rows] for side in self.fields)
         reads, says = [row[:-1] for row in target], [row[1:] for row in target]
         if isinstance(shape, PaddedShape):
             return _pad_to_block(source, reads, says, config.pad_id, shape)
-        if shape is not None:
-            (room, target_room), (longest, target_longest), many = (
-                shape.row_lengths,
-                shape.max_lengths,
-                shape.num_documents,
-            )
-            x, offsets = pack(source, room, longest, many, config.pad_id)
-            y, target_offsets = pack(reads, target_room, target_longest, many, config.pad_id)
-            labels, _ = pack(says, target_room, target_longest, many, IGNORE)
-            return Batch(x, decoder_inputs=y, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
-        x, lengths = pad(source, config.pad_id)
+        x, mask, offsets = pad_or_pack(source, config.pad_id, shape)
         # No mask for the target: padding at the end is hidden by the causal mask.
-        return Batch(x, lengths, pad(reads, config.pad_id)[0], labels=pad(says, IGNORE)[0])
+        y, _, target_offsets = pad_or_pack(reads, config.pad_id, shape, side=-1)
+        labels = pad_or_pack(says, IGNORE, shape, side=-1)[0]
+        return Batch(x, mask, y, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
 
-    def source_ids(self, text: TextTokenizer, inputs: Sequence[str], config: Any) -> list[list[int]]:
-        """Encoder inputs: the stripped text, as in training, and the end token."""
-        return [[*row, config.eos_id] for row in text.encode([item.strip() for item in inputs])]
-
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
-        return seq2seq_loss(model, model.body(batch), batch.labels, terms.smoothing)
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        return seq2seq_loss(model, batch, terms)
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0, budget: int = 8192
-    ) -> list[Prediction]:
+        self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0,
+        budget: int = MAX_SOURCE_TOKENS,
+    ) -> list[Prediction]:  # fmt: skip
         """Predictions in input order; inputs of similar lengths are decoded together.
 
         Input i has the random stream `first + i`; `budget` limits the source tokens per batch."""
         text, config = model.require_tokenizer(), model.config
-        ids = [np.array(row) for row in self.source_ids(text, inputs, config)]
+        ids = [np.array(row) for row in source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
-        answers = [text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
-        asked = np.flatnonzero(lengths > 1)
-        banned = (
-            () if config.pad_id == config.eos_id else (config.pad_id,)
-        )  # padding is never generated, as in Marian models
-        if not len(asked):
-            return answers
-        costs = lengths[asked] * max(decode.num_beams, decode.num_return_sequences)
-        plan = LengthBucketed(costs, max(budget, int(costs.max())), seed=0)
-        for chosen in plan.sequential():
-            rows = asked[chosen]
+        predictions = [text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
+        # padding is never generated, as in Marian models
+        banned = () if config.pad_id == config.eos_id else (config.pad_id,)
+        nonempty = np.flatnonzero(lengths > 1)
+        costs = lengths[nonempty] * max(decode.num_beams, decode.num_return_sequences)
+        for chosen in length_batches(costs, budget):
+            rows = nonempty[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
             limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             batch = Batch(x, mask, prompt).to(model.device)
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
-            steps = source_act_steps(model, batch)
-            for number, (i, options) in enumerate(zip(rows, found, strict=True)):
-                answers[i] = text_prediction(text, options)
+            steps = _source_act_steps(model, batch)
+            for number, (i, hypotheses) in enumerate(zip(rows, found, strict=True)):
+                predictions[i] = text_prediction(text, hypotheses)
                 if steps is not None:
-                    answers[i].extra["act_steps"] = steps[number][: lengths[i]]
-        return answers
+                    predictions[i].extra["act_steps"] = steps[number][: lengths[i]]
+        return predictions
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """BLEU (with the signature) and chrF of sacreBLEU, and the percentage of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
 
-        samples = encoded.samples[:max_samples]
-        answers = self.predict(model, [sample.source for sample in samples], decode)
-        said, meant = [str(a.value) for a in answers], [sample.target for sample in samples]
-        bleu = BLEU(tokenize="none", force=True) if data.pretokenized else BLEU()
-        scores: dict[str, float | str] = {
-            "bleu": round(bleu.corpus_score(said, [meant]).score, 2),
-            "chrf": round(CHRF().corpus_score(said, [meant]).score, 2),
-            "exact_match": round(100 * sum(a == b for a, b in zip(said, meant, strict=True)) / len(meant), 2),
-            "samples": len(meant),
+        samples = encoded.samples[: spec.max_samples]
+        predictions = self.predict(model, [sample.source for sample in samples], spec.decode)
+        texts, references = [str(one.value) for one in predictions], [sample.target for sample in samples]
+        bleu = BLEU(tokenize="none", force=True) if spec.data.pretokenized else BLEU()
+        matches = sum(a == b for a, b in zip(texts, references, strict=True))
+        scores: Scores = {
+            "bleu": round(bleu.corpus_score(texts, [references]).score, 2),
+            "chrf": round(CHRF().corpus_score(texts, [references]).score, 2),
+            "exact_match": round(100 * matches / len(references), 2),
+            "samples": len(references),
             "signature": str(bleu.get_signature()),
         }
-        return scores, answers
-
-    def format_scores(self, scores: Mapping[str, Any]) -> str:
-        return f"{super().format_scores(scores)}  ({scores['samples']:,} samples, greedy)"
+        return scores, predictions
 
     def example_row(self, sample: Pair, prediction: Prediction) -> dict[str, str]:
         return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target}
 
     def format_example(self, sample: Pair, prediction: Prediction) -> str:
-        return f"    {sample.source}\n    → {prediction.value}\n    = {sample.target}\n"
+        return format_pair(sample.source, prediction, sample.target)
+
+
+def source_ids(text: TextTokenizer, inputs: Sequence[str], config: Any) -> list[list[int]]:
+    """Encoder inputs: the stripped text, as in training, and the end token."""
+    return [[*row, config.eos_id] for row in text.encode([item.strip() for item in inputs])]
 
 
 def _pad_to_block(
@@ -215,3 +156,44 @@ def _pad_to_block(
     x, lengths = pad(source + source[:1] * missing, fill, across)
     y, _ = pad(reads + reads[:1] * missing, fill, over)
     return Batch(x, lengths, y, labels=pad(says + [says[0][:0]] * missing, IGNORE, over)[0])
+
+
+def _source_act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
+    """Number of ACT steps of each source token; None if the model has a fixed number of steps."""
+    with torch.inference_mode():
+        steps = model.body.act_steps(batch)
+    return None if steps is None else steps.tolist()
+
+
+# -- models with a decoder
+
+
+def seq2seq_loss(model: ModelProtocol, batch: Batch, terms: LossWeights) -> Loss:
+    """(sum, count) of the cross-entropy over target tokens, in training plus the sum `aux_losses["penalty"]`."""
+    assert batch.labels is not None
+    states = model.body(batch)
+    total, count = model.body.cross_entropy(states.sequence, batch.labels, terms.smoothing)
+    if model.training and "penalty" in states.aux_losses:
+        total = total + states.aux_losses["penalty"]
+    return total, count
+
+
+def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Prediction:
+    """Prediction from the best hypothesis, with token ids, log-probabilities, and the other hypotheses as alternatives."""
+    values = text.decode([option.tokens for option in hypotheses])
+    best = hypotheses[0]
+    extra = {
+        "token_ids": list(best.tokens),
+        "finish_reason": "eos" if best.has_eos else "length",
+        "logprobs": [round(value, 6) for value in best.log_probs],
+        "alternatives": [
+            {"value": value, "score": option.score} for value, option in zip(values, hypotheses, strict=True)
+        ],
+    }
+    pieces = text.display_tokens(best.tokens)
+    return Prediction(values[0], tuple(option.score for option in hypotheses), tuple(pieces), extra)
+
+
+def format_pair(source: str, prediction: Prediction, reference: str) -> str:
+    """Source, prediction and reference as indented lines."""
+    return f"    {source}\n    → {prediction.value}\n    = {reference}\n"

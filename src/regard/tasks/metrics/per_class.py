@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regard.draw.charts import LabelScore, draw_per_label
+from regard.draw.charts import MAX_CLASSES, LabelScore, draw_per_label
 from regard.draw.text import markdown_table
 from regard.tasks.metrics.ner import MatchCounts
 
@@ -54,6 +54,42 @@ class ClassMetrics:
     def save_figure(self, path: Path) -> Path:
         bars = [_bar(name, hits) for name, hits in self.by_class.items()]
         return draw_per_label(bars, _bar("all", self.micro), self.unit, path)
+
+
+def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
+    """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions."""
+    if len(labels) <= MAX_CLASSES:
+        rows = [
+            {"true \\ predicted": label, **{name: int(count) for name, count in zip(labels, row, strict=True)}}
+            for label, row in zip(labels, counts, strict=True)
+        ]
+        return {"confusion_matrix": markdown_table(rows)}
+    tables = {"per_class": metrics.table(), "most_confused": confusion_summary(labels, counts)}
+    return {name: value for name, value in tables.items() if value}
+
+
+def confusion_matrix(labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str]) -> np.ndarray:
+    """(C, C) counts by label (rows) and prediction (columns)."""
+    number = {label: place for place, label in enumerate(labels)}
+    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    np.add.at(counts, ([number[label] for label in targets], [number[label] for label in predictions]), 1)
+    return counts
+
+
+def confusion_scores(counts: np.ndarray) -> dict[str, float]:
+    """Accuracy, macro F1 over the classes among labels and predictions, and the multiclass Matthews correlation (Gorodkin
+    2004), which is 0 if all labels or all predictions are equal."""
+    total, hits = float(counts.sum()), np.diag(counts).astype(float)
+    actual, predicted = counts.sum(1).astype(float), counts.sum(0).astype(float)
+    present = (actual + predicted) > 0
+    f1 = 2 * hits[present] / (actual + predicted)[present]
+    spread = (total**2 - (actual**2).sum()) * (total**2 - (predicted**2).sum())
+    together = hits.sum() * total - (actual * predicted).sum()
+    return {
+        "accuracy": float(hits.sum()) / max(total, 1.0),
+        "macro_f1": float(f1.mean()) if len(f1) else 0.0,
+        "mcc": float(together / np.sqrt(spread)) if spread > 0 else 0.0,
+    }
 
 
 def confusion_summary(names: Sequence[str], counts: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""Task `draw`: autoregressive image generation and completion.
+"""Objective `draw`: autoregressive image generation and completion.
 
 An image is a row of palette color ids in raster order. The inputs are the start token and all colors except the last; the
 labels are the colors, so the loss must not shift labels again."""
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,25 +19,33 @@ from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
 from regard.data.images.image_io import DECODE_THREADS
-from regard.data.images.labeled import ImageSample, iterate_unlabeled
+from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.data.store.token_store import RaggedRows
-from regard.data.text.tables import SkippedRow
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
 from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_image
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import SEARCH_SETTINGS, Encoded, EvalResult, LossSum, LossWeights
-from regard.tasks.file_task import sample_location
-from regard.tasks.image_task import ImageTask, check_image_processor, load_image, read_sample_image
-from regard.tasks.protocol import ModelProtocol
+from regard.tasks.base import (
+    NO_WEIGHTS,
+    SEARCH_SETTINGS,
+    Encoded,
+    EncodingContext,
+    EvalResult,
+    EvalSpec,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    Objective,
+)
+from regard.tasks.modality.base import sample_location
+from regard.tasks.modality.image import Image, check_image_processor, load_image, prepare_images, read_sample_image
 from regard.types import Batch, Prediction
 
 QUANTIZE_BATCH = 64
 """Images per batch of color quantization."""
-
 MAX_FIGURE_SAMPLES = 8
 """Number of samples completed in an evaluation."""
 
@@ -50,25 +59,8 @@ class ImagePrompt:
     rows: int = 0
 
 
-class ImageGeneration(ImageTask):
-    name = "draw"
-    description = "Image generation and completion: images."
-    columns = ("image",)
-    metric = "bits_per_pixel"
-    lower_is_better = True
-    fields = ("colors",)
-    default_model = "imagegpt-mini"
-    generates = True
-    has_file_output = True
-    allows_empty_prompt = True
-    settings_used = (*ImageTask.settings_used, "train.label_smoothing", *SEARCH_SETTINGS)
-
-    def iter_samples(
-        self, data: Sequence[str], columns: Mapping[str, str] | None = None
-    ) -> Iterator[ImageSample | SkippedRow]:
-        return iterate_unlabeled(data, columns)
-
-    # -- palette
+class ImageColors(Image):
+    """Images as rows of color ids."""
 
     def load_processor(self, folder: Path) -> Any:
         return Palette.load(folder)
@@ -76,8 +68,18 @@ class ImageGeneration(ImageTask):
     def row_encoding(self, processor: Any) -> tuple[int, str]:
         return len(processor), processor.fingerprint()
 
-    def adapt_config(self, config: Any) -> Any:
-        return replace(config, lm_head=True)
+
+class Draw(Objective):
+    metrics = ("bits_per_pixel",)
+    lower_is_better = generates = has_file_output = allows_empty_prompt = True
+    has_length_limit = False
+    fields = ("colors",)
+    single_types = (Mapping, NoneType)
+    validation_decode: ClassVar[Any] = {"num_beams": 1, "num_return_sequences": 1}
+    settings = ("train.label_smoothing", *SEARCH_SETTINGS)
+
+    def _make_modality(self) -> ImageColors:
+        return ImageColors()
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         usual = DataSettings()
@@ -87,31 +89,26 @@ class ImageGeneration(ImageTask):
                     f"data.{name} is not used by task 'draw': images are not augmented. Remove data.{name}."
                 )
 
+    def adapt_config(self, config: Any) -> Any:
+        return replace(config, lm_head=True)
+
     # -- images as rows of color ids
 
-    def batch_context(
-        self, processor: Any, config: Any, max_length: int, data: DataSettings | None, labels: Sequence[str] = ()
-    ) -> Any:
-        return None
+    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
+        palette = context.processor
+        check_image_processor(palette, config)
+        values = np.zeros(config.max_length * len(samples), np.uint16 if len(palette) <= 2**16 else np.int32)
 
-    def encode(
-        self, samples: Sequence[ImageSample], processor: Any, config: Any, max_length: int, data: DataSettings | None = None,
-        labels: Sequence[str] = (),
-    ) -> Encoded:  # fmt: skip
-        check_image_processor(processor, config)
-        kind = np.uint16 if len(processor) <= 2**16 else np.int32
-        values = np.zeros(config.max_length * len(samples), kind)
-
-        def made(sample: ImageSample) -> np.ndarray:
-            return processor.prepare(read_sample_image(sample, processor.min_side))
+        def read(sample: ImageSample) -> np.ndarray:
+            return palette.prepare(read_sample_image(sample, palette.min_side))
 
         with ThreadPoolExecutor(DECODE_THREADS) as pool:
             for first in range(0, len(samples), QUANTIZE_BATCH):
-                some = np.stack(list(pool.map(made, samples[first : first + QUANTIZE_BATCH])))
-                ids = processor.normalize(torch.from_numpy(some).permute(0, 3, 1, 2))
+                images = np.stack(list(pool.map(read, samples[first : first + QUANTIZE_BATCH])))
+                ids = palette.normalize(torch.from_numpy(images).permute(0, 3, 1, 2))
                 values[config.max_length * first :][: ids.numel()] = ids.flatten().numpy()
         starts = config.max_length * np.arange(len(samples) + 1, dtype=np.int64)
-        return Encoded(list(samples), {"colors": RaggedRows(values, starts)}, [])
+        return Encoded(list(samples), {"colors": RaggedRows(values, starts)}, [], context)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         return Uniform(len(encoded), tokens, seed)
@@ -120,8 +117,8 @@ class ImageGeneration(ImageTask):
         """`rows`: sample indices (B,), or (B, 2) with a random seed."""
         numbers = np.asarray(rows).reshape(len(rows), -1)[:, 0]
         side = encoded.fields["colors"]
-        colours = np.stack([np.asarray(side[int(i)], dtype=np.int64) for i in numbers])
-        return shift_right(torch.from_numpy(colours), config)
+        colors = np.stack([np.asarray(side[int(i)], dtype=np.int64) for i in numbers])
+        return shift_right(torch.from_numpy(colors), config)
 
     def eval_batches(
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
@@ -129,20 +126,11 @@ class ImageGeneration(ImageTask):
         for rows in Uniform(len(encoded), max(tokens // config.max_length, 1), 0).sequential():
             yield self.collate(encoded, rows, config)
 
-    def prepare_inputs(self, model: ModelProtocol, batch: Batch) -> Batch:
-        """Convert uint8 images to the inputs of training: start token and all colors except the last."""
-        if batch.inputs.dtype != torch.uint8:
-            return batch
-        return replace(batch, inputs=shift_right(super().prepare_inputs(model, batch).inputs, model.config).inputs)
-
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = LossWeights()) -> tuple[Tensor, Tensor]:  # noqa: B008
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         assert batch.labels is not None
         return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
 
-    # -- inference
-
-    def is_single(self, inputs: Any) -> bool:
-        return inputs is None or isinstance(inputs, Mapping) or super().is_single(inputs)
+    # -- predictions
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
@@ -153,62 +141,36 @@ class ImageGeneration(ImageTask):
         `extra["images"]` are arrays (size, size, 3), most likely first."""
         _check_decode(decode)
         palette, config = require_palette(model), model.config
-        begun = [_parse_prompt(item, palette) for item in inputs]
-        if not begun:
+        prompts = [_parse_prompt(item, palette) for item in inputs]
+        if not prompts:
             return []
-        prompts = [[config.bos_id, *_prompt_ids(item, palette)] for item in begun]
-        x, mask = pad(prompts, config.bos_id)
-        limits = torch.tensor([config.max_length + 1 - len(prompt) for prompt in prompts])
+        rows = [[config.bos_id, *_prompt_ids(prompt, palette)] for prompt in prompts]
+        x, mask = pad(rows, config.bos_id)
+        limits = torch.tensor([config.max_length + 1 - len(row) for row in rows])
+        requests = first + np.arange(len(prompts))
         # The start token is passed as end token, but is never generated: all images have the same number of pixels.
-        found = search(
-            model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode,
-            requests=first + np.arange(len(begun)),
-        )  # fmt: skip
+        found = search(model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode, requests=requests)
         return [
-            self._make_prediction(palette, config, item, prompt[1:], options)
-            for item, prompt, options in zip(begun, prompts, found, strict=True)
+            _make_prediction(palette, config, prompt, row[1:], hypotheses)
+            for prompt, row, hypotheses in zip(prompts, rows, found, strict=True)
         ]
 
-    def _make_prediction(
-        self, palette: Palette, config: Any, begun: ImagePrompt, given: Sequence[int], options: Sequence[Hypothesis]
-    ) -> Prediction:
-        size = config.image_size
-        pictures = [palette.decode([*given, *option.tokens]) for option in options]
-        said = max(config.max_length - len(given), 1)
-        bits = [-option.score / math.log(2) / said for option in options]
-        value = f"image of {size} x {size} pixels"
-        if begun.image is not None:
-            value = f"lower {size - begun.rows} of {size} rows of an image"
-        extra = {"images": pictures, "given": begun.image, "rows": begun.rows, "bits_per_pixel": bits}
-        return Prediction(value, tuple(option.score for option in options), (), extra)
-
-    def fast_decode(self, decode: DecodeSettings) -> DecodeSettings:
-        return replace(decode, num_beams=1, num_return_sequences=1)
-
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
+    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Bits per pixel, and completions of some images; a full evaluation also generates as many images unconditionally
         (`extra["unconditional"]`)."""
-        palette, colours = require_palette(model), encoded.fields["colors"]
+        palette, colors = require_palette(model), encoded.fields["colors"]
         # evenly spaced, because image folders are sorted by class
         count = min(MAX_FIGURE_SAMPLES, len(encoded))
         chosen = [number * len(encoded) // count for number in range(count)]
-        shown = [palette.decode(colours[number]) for number in chosen]
-        answers = self.predict(model, shown, decode)
-        for answer, number in zip(answers, chosen, strict=True):
-            answer.extra["source"] = sample_location(encoded.samples[number]) if encoded.samples else ""
-        if max_samples is None:
-            whole = self.predict(model, [None] * len(shown), replace(decode, num_return_sequences=1), first=len(shown))
-            for answer, drawn in zip(answers, whole, strict=True):
-                answer.extra["unconditional"] = drawn.extra["images"][0]
-        return {"bits_per_pixel": round(sums.mean / math.log(2), 4)}, answers
+        shown = [palette.decode(colors[number]) for number in chosen]
+        predictions = self.predict(model, shown, spec.decode)
+        for one, number in zip(predictions, chosen, strict=True):
+            one.extra["source"] = sample_location(encoded.samples[number]) if encoded.samples else ""
+        if spec.complete:
+            single = replace(spec.decode, num_return_sequences=1)
+            for one, new in zip(predictions, self.predict(model, [None] * count, single, first=count), strict=True):
+                one.extra["unconditional"] = new.extra["images"][0]
+        return {"bits_per_pixel": round(spec.loss.mean / math.log(2), 4)}, predictions
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
         return f"bits/pixel {scores['bits_per_pixel']:6.3f}"
@@ -216,27 +178,26 @@ class ImageGeneration(ImageTask):
     def save_figures(
         self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
     ) -> list[str]:
-        made = []
-        halves = [answer for answer in predictions if answer.extra["given"] is not None]
-        if halves:
-            made.append(draw_completions(halves, folder / "completions.png").name)
-        whole = [answer.extra["unconditional"] for answer in predictions if "unconditional" in answer.extra]
-        if whole:
-            title = "Unconditional samples"
-            made.append(draw_contact_sheet(in_rows(whole, 8), folder / "drawn.png", title).name)
-        return made
+        files = []
+        completed = [one for one in predictions if one.extra["given"] is not None]
+        if completed:
+            files.append(draw_completions(completed, folder / "completions.png"))
+        new = [one.extra["unconditional"] for one in predictions if "unconditional" in one.extra]
+        if new:
+            files.append(draw_contact_sheet(in_rows(new, 8), folder / "drawn.png", "Unconditional samples"))
+        return [path.name for path in files]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Each generated image, and for completions a contact sheet with the prompt."""
-        many = len(prediction.extra["images"])
-        names = [f"{name}.generated.png" if many == 1 else f"{name}.generated-{n}.png" for n in range(1, many + 1)]
-        found = {
-            f"image {n}" if many > 1 else "image": str(save_image(picture, folder / file))
-            for n, (picture, file) in enumerate(zip(prediction.extra["images"], names, strict=True), 1)
+        images = prediction.extra["images"]
+        numbers = [""] if len(images) == 1 else [str(n) for n in range(1, len(images) + 1)]
+        files = {
+            f"image {n}".rstrip(): str(save_image(picture, folder / f"{name}.generated{'-' * bool(n)}{n}.png"))
+            for n, picture in zip(numbers, images, strict=True)
         }
         if prediction.extra["given"] is not None:
-            found["sheet"] = str(draw_completions([prediction], folder / f"{name}.completed.png"))
-        return found
+            files["sheet"] = str(draw_completions([prediction], folder / f"{name}.completed.png"))
+        return files
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         bits = ", ".join(f"{value:.3f}" for value in prediction.extra["bits_per_pixel"])
@@ -248,16 +209,37 @@ class ImageGeneration(ImageTask):
         return {"image": where, "prediction": str(prediction.value), "bits_per_pixel": f"{bits:.3f}"}
 
 
+def prepare_colors(model: ModelProtocol, batch: Batch) -> Batch:
+    """Convert uint8 images to the inputs of training: start token and all colors except the last."""
+    if batch.inputs.dtype != torch.uint8:
+        return batch
+    return replace(batch, inputs=shift_right(prepare_images(model, batch).inputs, model.config).inputs)
+
+
+def _make_prediction(
+    palette: Palette, config: Any, prompt: ImagePrompt, ids: Sequence[int], hypotheses: Sequence[Hypothesis]
+) -> Prediction:
+    size = config.image_size
+    pictures = [palette.decode([*ids, *option.tokens]) for option in hypotheses]
+    count = max(config.max_length - len(ids), 1)
+    bits = [-option.score / math.log(2) / count for option in hypotheses]
+    value = f"image of {size} x {size} pixels"
+    if prompt.image is not None:
+        value = f"lower {size - prompt.rows} of {size} rows of an image"
+    extra = {"images": pictures, "given": prompt.image, "rows": prompt.rows, "bits_per_pixel": bits}
+    return Prediction(value, tuple(option.score for option in hypotheses), (), extra)
+
+
 def draw_completions(
     predictions: Sequence[Prediction], path: Path, title: str = "Completions (lower part generated)"
 ) -> Path:
     """Contact sheet with a row per prediction: prompt, generated images and original."""
-    most = max(len(answer.extra["images"]) for answer in predictions)
+    most = max(len(one.extra["images"]) for one in predictions)
     lines = []
-    for answer in predictions:
-        truth, rows, drawn = answer.extra["given"], answer.extra["rows"], answer.extra["images"]
-        blank = [np.full_like(truth, 255)] * (most - len(drawn))
-        lines.append([blank_below(truth, rows), *drawn, *blank, truth])
+    for one in predictions:
+        original, rows, generated = one.extra["given"], one.extra["rows"], one.extra["images"]
+        blank = [np.full_like(original, 255)] * (most - len(generated))
+        lines.append([blank_below(original, rows), *generated, *blank, original])
     heads = ["prompt", *(["generated"] if most == 1 else [f"generated {i + 1}" for i in range(most)]), "original"]
     return draw_contact_sheet(lines, path, title, heads)
 
@@ -295,10 +277,10 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
     return ImagePrompt(palette.prepare(load_image(item)), rows)
 
 
-def _prompt_ids(begun: ImagePrompt, palette: Palette) -> list[int]:
-    if begun.image is None:
+def _prompt_ids(prompt: ImagePrompt, palette: Palette) -> list[int]:
+    if prompt.image is None:
         return []
-    return palette.encode(begun.image)[: begun.rows * palette.side].tolist()
+    return palette.encode(prompt.image)[: prompt.rows * palette.side].tolist()
 
 
 def _check_decode(decode: DecodeSettings) -> None:

@@ -1,0 +1,265 @@
+"""Modalities: open inputs, make, load and save the processor, and batch samples. Files of images and point clouds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
+from regard.errors import DataError
+from regard.tasks.base import Encoded, EncodingContext, FieldRows, ModelProtocol
+from regard.types import Batch
+
+if TYPE_CHECKING:
+    from regard.tasks.base import Objective
+
+INLINE_MARKER = 2**16 - 1
+"""First value of a row with the contents of a file; rows with a path begin with a byte."""
+LARGE_VALIDATION = 2000
+"""Minimum number of validation samples for a log message before reading."""
+EVAL_BATCH_SIZE = 64
+"""Samples per batch at inference."""
+
+InputBatches = Iterator[tuple[np.ndarray, Batch]]
+"""Index of the input of each row, and the batch; an input may have several rows."""
+
+
+class Modality:
+    """Inputs of one kind: text, image or points."""
+
+    name: ClassVar[str]
+    batch_unit: ClassVar[str]
+    """unit of the micro-batch budget and of the log"""
+    settings: tuple[str, ...]
+    """task-specific settings with an effect for all objectives of this modality"""
+    processor_files: ClassVar[tuple[str, ...]]
+    """files of the processor in a checkpoint folder"""
+    input_field: ClassVar[str]
+    """field of encoded inputs"""
+    reads_files: ClassVar[bool] = False
+    """True if samples are files that are read when a batch is built"""
+    initial_processor: Any = None
+    """processor of new models before it is fitted, if settings of the user may be invalid for it"""
+    fit_message: ClassVar[str] = ""
+    """log message during `fit_processor`"""
+    max_inputs: int = 512
+    """maximum inputs per call of `predict`, whose predictions are held in memory together"""
+
+    def is_single(self, inputs: Any) -> bool:
+        """True for one input, False for a list of inputs."""
+        raise NotImplementedError
+
+    # -- processor
+
+    def default_processor(self, config: Any, data: DataSettings) -> Any:
+        """Processor of a new model if no part of the processor is fitted to the data; otherwise None."""
+        return None
+
+    def fit_processor(self, samples: Iterable[Any], config: Any, data: DataSettings) -> Any:
+        """Processor of a new model, fitted to samples other than text."""
+        raise NotImplementedError
+
+    def load_processor(self, folder: Path) -> Any:
+        """Processor from a checkpoint folder, or None."""
+        raise NotImplementedError
+
+    def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> Any:
+        """Processor of a checkpoint, adapted to the training settings."""
+        return processor
+
+    def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
+        """Save the processor in Hugging Face format. `export`: with the special tokens that other programs must add."""
+        processor.save(folder)
+
+    def fit_config(self, config: Any, processor: Any) -> Any:
+        """Model config with the values of the processor: vocabulary size and special token ids, palette or features."""
+        return config
+
+    def describe_processor(self, processor: Any) -> str:
+        """Facts about the processor for the log."""
+        raise NotImplementedError
+
+    def row_encoding(self, processor: Any) -> tuple[int, str]:
+        """Number of distinct values in encoded rows, and a fingerprint of the processor for their cache."""
+        return 2**16, ""
+
+    # -- batches
+
+    def batch_budget(self, train: Any) -> int:
+        """Size of a micro-batch in `batch_unit`."""
+        raise NotImplementedError
+
+    def encode(
+        self, samples: Sequence[Any], config: Any, context: EncodingContext
+    ) -> tuple[dict[str, FieldRows], list[Any]]:
+        """Fields of the inputs, and the samples above the length limit."""
+        raise NotImplementedError
+
+    def lengths(self, encoded: Encoded) -> np.ndarray:
+        """(N, fields) cost of each sample in positions."""
+        return np.ones((len(encoded), 1), dtype=np.int64)
+
+    def sampler(
+        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
+    ) -> BatchSampler:
+        """Micro-batches of at most `tokens` units."""
+        raise NotImplementedError
+
+    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+        """Row indices of the evaluation batches of all samples."""
+        raise NotImplementedError
+
+    def collate(
+        self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None
+    ) -> Batch:
+        """Batch of inputs with one label per sample."""
+        raise NotImplementedError
+
+    # -- classification
+
+    def class_head(self, config: Any, outputs: int) -> nn.Module:
+        """Classifier on the pooled state of an input."""
+        raise NotImplementedError
+
+    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, Any]:
+        """(B, D) pooled state of each input, and further outputs of the body."""
+        raise NotImplementedError
+
+    def input_batches(
+        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+    ) -> InputBatches:
+        """Batches of inputs, or of the first `count` encoded samples."""
+        raise NotImplementedError
+
+
+class FileModality(Modality):
+    """Inputs that are files, read when a batch is built."""
+
+    reads_files = True
+    suffixes: ClassVar[tuple[str, ...]]
+    """file extensions"""
+    default_batch_size: ClassVar[int]
+
+    def batch_budget(self, train: Any) -> int:
+        return train.batch_size if train.batch_size > 0 else self.default_batch_size
+
+    def _eval_batch_size(self, processor: Any) -> int:
+        """Samples per batch at inference."""
+        raise NotImplementedError
+
+    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+        size = min(tokens, self._eval_batch_size(encoded.context.processor))
+        return iter(Uniform(len(lengths), size, seed=0).sequential())
+
+    def validate_data(
+        self, objective: Objective, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]
+    ) -> None:
+        """Read all validation samples before the first step, so that unreadable files do not stop a later validation."""
+        if len(valid) >= LARGE_VALIDATION:
+            log(f"  Reading {len(valid):,} validation {objective.task.reader.unit} …")
+        for _ in objective.eval_batches(valid, config, EVAL_BATCH_SIZE):
+            pass
+
+
+def readable_batch(build: Callable[[np.ndarray], Batch], rows: Any, objective: Objective) -> Batch:
+    """Batch of sample indices (B,), or in training of (B, 2) with a random seed for each sample.
+
+    In training, unreadable files are replaced by other files of the batch, with a warning."""
+    rows = np.asarray(rows)
+    try:
+        return build(rows)
+    except DataError:
+        if rows.ndim == 1:
+            raise
+    readable = []
+    for place in range(len(rows)):
+        try:
+            build(rows[place : place + 1])
+            readable.append(place)
+        except DataError as error:
+            warn_once(f"  warning: skipped: {error}")
+            last_error = error
+    if 2 * len(readable) < len(rows):
+        unit = objective.task.reader.unit
+        raise DataError(
+            f"{len(rows) - len(readable)} of {len(rows)} {unit} cannot be read: {last_error}",
+            advice=f"List all unreadable {unit} with 'regard check {objective.name}'.",
+        )
+    chosen = [place if place in readable else readable[place % len(readable)] for place in range(len(rows))]
+    return build(np.stack([rows[chosen, 0], rows[:, 1]], axis=1))
+
+
+def require_known_targets(
+    encoded: Encoded, is_known: Callable[[int], bool], message: str, source: Callable[[np.ndarray], Any], advice: str
+) -> None:
+    """Raise an error if no sample has a known target. Reading stops at the first one, usually the first sample.
+
+    `source` returns the target file of a row of the last field."""
+    broken = None
+    for number in range(len(encoded)):
+        try:
+            if is_known(number):
+                return
+        except DataError as error:  # unreadable files are skipped with a warning during training
+            broken = error
+    if broken is not None:
+        raise broken
+    path = source(list(encoded.fields.values())[-1][0])
+    raise DataError(message, path if isinstance(path, str) and path else None, advice=advice)
+
+
+def sample_ids(rows: np.ndarray) -> np.ndarray:
+    """Sample indices of rows (B,) or (B, 2)."""
+    return rows[:, 0] if rows.ndim == 2 else rows
+
+
+_warned: set[str] = set()
+
+
+def warn_once(line: str) -> None:
+    """Print a warning once per process."""
+    if line not in _warned:
+        _warned.add(line)
+        print(line, file=sys.stderr, flush=True)
+
+
+def sample_location(sample: Any) -> str:
+    """File or table row of a sample, for messages."""
+    return sample.source or f"{sample.path}, row {sample.line}"
+
+
+def reservoir_sample(samples: Iterable[Any], max_samples: int, seed: int = 0) -> list[Any]:
+    """Uniform random choice of at most `max_samples` samples from a stream."""
+    random, source = np.random.default_rng(seed), iter(samples)
+    kept = list(islice(source, max_samples))
+    for seen, sample in enumerate(source, max_samples + 1):
+        place = int(random.integers(seen))
+        if place < max_samples:
+            kept[place] = sample
+    return kept
+
+
+def encode_source(source: str, content: bytes = b"") -> np.ndarray:
+    """Path or contents of a file as integers for the token store."""
+    if content:
+        # uint16 as in the store: int64 would need four times the memory
+        row = np.empty(1 + len(content), np.uint16)
+        row[0], row[1:] = INLINE_MARKER, np.frombuffer(content, dtype=np.uint8)
+        return row
+    return np.frombuffer(os.fsencode(source), dtype=np.uint8).astype(np.uint16)
+
+
+def decode_source(row: np.ndarray) -> str | bytes:
+    """Path or contents of a file from a row of the token store."""
+    if len(row) and row[0] == INLINE_MARKER:
+        return row[1:].astype(np.uint8).tobytes()
+    return os.fsdecode(row.astype(np.uint8).tobytes())

@@ -1,0 +1,292 @@
+"""Images: decoding, preprocessing, augmentation and batches.
+
+A batch contains uint8 images (B, 3, H, W) and, in training, random augmentation parameters (`Batch.augment_params`).
+Cropping, flipping and color jitter run on the device, so batches are small and a deterministic function of their number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
+from regard.data.file_discovery import IMAGE_SUFFIXES
+from regard.data.images.image_io import (
+    DECODE_THREADS,
+    MAX_PIXELS,
+    ImageCache,
+    image_to_array,
+    inspect_image,
+    read_image,
+)
+from regard.data.images.labeled import ImageSample
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
+from regard.errors import RegardError
+from regard.nn.blocks.heads import ClassifierHead
+from regard.processors.image import NO_AUGMENT, Augment, ImageProcessor, augment_images, sample_params
+from regard.processors.palette import FILE, Palette
+from regard.tasks.base import Encoded, EncodingContext, FieldRows, ModelProtocol
+from regard.tasks.modality.base import (
+    EVAL_BATCH_SIZE,
+    FileModality,
+    InputBatches,
+    decode_source,
+    encode_source,
+    reservoir_sample,
+    sample_ids,
+    warn_once,
+)
+from regard.types import Batch, BodyOutput
+
+TRAIN_SCALE = 8 / 7
+"""Size factor of training images for random crops: 256 pixels for 224."""
+MIN_CROP_SIZE = 128
+"""Minimum image size for a center crop of larger images, as usual for photographs."""
+BICUBIC = 3
+"""Bicubic filter of Pillow."""
+PALETTE_SAMPLES = 2048
+"""Number of randomly chosen images for the color palette."""
+
+Size = tuple[int, int]
+"""Height and width."""
+
+AUGMENT_SETTINGS = ("data.crop_scale", "data.shift", "data.flip", "data.color_jitter", "data.random_erasing")
+"""Settings of image augmentation in training."""
+
+
+class Image(FileModality):
+    """Images, converted to pixels or to color ids of a palette."""
+
+    name, batch_unit, input_field = "image", "images", "image"
+    suffixes = IMAGE_SUFFIXES
+    processor_files = ("preprocessor_config.json",)
+    settings = ("train.batch_size",)
+    default_batch_size = 128
+    fit_message = "Computing a color palette from the training images …"
+
+    def __init__(self, whole: bool = False, max_inputs: int = 512) -> None:
+        """`whole`: new models read the whole image at `data.image_size`, for targets of the size of the image."""
+        self.whole, self.max_inputs = whole, max_inputs
+
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, str | bytes | os.PathLike | np.ndarray) or hasattr(inputs, "convert")
+
+    # -- processor
+
+    def default_processor(self, config: Any, data: DataSettings) -> ImageProcessor | None:
+        """Full image for small sizes, center crop for larger ones; None for models with a palette, fitted to the data."""
+        if self.whole:
+            height, width = data.image_size or (config.image_size, config.image_size)
+            return ImageProcessor((height, width), "exact", resample=BICUBIC)
+        if config.traits.palette:
+            return None
+        edge = round(TRAIN_SCALE * config.image_size) if config.image_size >= MIN_CROP_SIZE else 0
+        return ImageProcessor((config.image_size, config.image_size), "shortest", edge, crop=True, resample=BICUBIC)
+
+    def fit_processor(self, samples: Iterable[ImageSample], config: Any, data: DataSettings) -> Palette:
+        """Palette with at most `num_colors` colors, fitted to a random subset of the images."""
+        pictures = (
+            read_sample_image(sample, min_size=config.image_size)
+            for sample in reservoir_sample(samples, PALETTE_SAMPLES)
+        )
+        return Palette.fit(pictures, config.num_colors, config.image_size)
+
+    def load_processor(self, folder: Path) -> Any:
+        return Palette.load(folder) or (ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None)
+
+    def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> Any:
+        """One image size: `data.image_size` if set for whole images, or the size of the config."""
+        if self.whole and data.image_size:
+            processor = processor.with_size(*data.image_size)
+        return processor.with_fixed_size(config.image_size) if isinstance(processor, ImageProcessor) else processor
+
+    def fit_config(self, config: Any, processor: Any) -> Any:
+        return replace(config, num_colors=len(processor)) if isinstance(processor, Palette) else config
+
+    def describe_processor(self, processor: Any) -> str:
+        height, width = processor.size
+        palette = f", palette of {len(processor):,} colors" if isinstance(processor, Palette) else ""
+        return f"image size {height} x {width} pixels{palette}"
+
+    # -- batches
+
+    def encode(
+        self, samples: Sequence[Any], config: Any, context: EncodingContext
+    ) -> tuple[dict[str, FieldRows], list[Any]]:
+        check_image_processor(image_processor(context), config)
+        return {"image": [encode_source(sample.source, sample.content) for sample in samples]}, []
+
+    def sampler(
+        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
+    ) -> BatchSampler:
+        """The cache is created before the data loader workers are forked, so that all workers share its memory."""
+        create_cache(encoded, "image", np.uint8, 3)
+        return Uniform(len(lengths), tokens, seed)
+
+    def _eval_batch_size(self, processor: Any) -> int:
+        size = eval_batch_size(processor)
+        return min(size, self.max_inputs) if self.whole else size
+
+    def collate(
+        self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None
+    ) -> Batch:
+        x, params = load_images(encoded, rows)
+        return Batch(x, labels=labels, augment_params=params, augmentation=augmentation(encoded.context))
+
+    # -- classification
+
+    def class_head(self, config: Any, outputs: int) -> nn.Module:
+        width, bias = config.feature_maps()[-1].channels, config.head_bias
+        return ClassifierHead("classes", width, outputs, config.head_dropout, bias, std=config.head_std)
+
+    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, BodyOutput]:
+        output: BodyOutput = model.body(prepare_images(model, batch))
+        assert output.pooled is not None
+        return output.pooled, output
+
+    def input_batches(
+        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+    ) -> InputBatches:
+        pixels = model.require_image_processor()
+        for start in range(0, count, size := eval_batch_size(pixels)):
+            rows = np.arange(start, min(start + size, count))
+            if isinstance(inputs, Encoded):
+                x, _ = load_images(inputs, rows)
+            else:
+                x = stack_images([pixels.prepare(load_image(inputs[row])) for row in rows])
+            yield rows, Batch(x)
+
+
+# -- batches
+
+
+def create_cache(encoded: Encoded, field: str, dtype: Any, *channels: int) -> None:
+    """Cache of decoded training images or maps of a field."""
+    if (field, True) not in encoded.context.cache:
+        shape = (*train_processor(encoded.context).size, *channels)
+        encoded.context.cache[field, True] = ImageCache(len(encoded), shape, dtype=dtype)
+
+
+def load_images(encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
+    """(B, 3, H, W) uint8 images and augmentation parameters; rows (B, 2) are for training, (B,) for evaluation."""
+    training, augment = rows.ndim == 2, augmentation(encoded.context)
+    pixels = train_processor(encoded.context) if training else image_processor(encoded.context)
+    side = encoded.fields["image"]
+
+    def read(number: int) -> np.ndarray:
+        # evaluation decodes as inference does; training may decode at a lower resolution, with different pixels
+        return pixels.prepare(read_image(decode_source(side[number]), pixels.min_side if training else 0))
+
+    x = stack_images(load_cached(encoded, "image", rows, read, (*pixels.size, 3)))
+    if not training or augment.is_identity:
+        return x, None
+    random = np.random.default_rng(rows[:, 1].tolist())
+    return x, torch.from_numpy(sample_params(random, len(rows), augment))
+
+
+def load_cached(
+    encoded: Encoded, field: str, rows: np.ndarray, read: Callable[[int], np.ndarray], shape: tuple[int, ...],
+    dtype: Any = np.uint8,
+) -> list[np.ndarray]:  # fmt: skip
+    """Cached arrays if all samples fit into memory. Training decodes in data loader workers, evaluation in threads."""
+    training, caches = rows.ndim == 2, encoded.context.cache
+    if (field, training) not in caches:
+        caches[field, training] = ImageCache(0 if training else len(encoded), shape, dtype=dtype)
+    return caches[field, training].get_many(sample_ids(rows).tolist(), read, 1 if training else DECODE_THREADS)
+
+
+def prepare_images(model: ModelProtocol, batch: Batch) -> Batch:
+    """Batch with augmented and normalized pixels, or palette colors. Only uint8 batches are changed."""
+    if batch.inputs.dtype != torch.uint8:
+        return batch
+    pixels = model.require_image_processor()
+    check_image_processor(pixels, model.config)
+    x = batch.inputs
+    if batch.augment_params is not None:
+        x = augment_images(x, batch.augment_params, pixels.size, batch.augmentation)
+    return replace(batch, inputs=pixels.normalize(x), augment_params=None)
+
+
+def stack_images(images: Sequence[np.ndarray]) -> Tensor:
+    """Preprocessed images (H, W, 3) as a tensor (B, 3, H, W)."""
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+
+
+def image_processor(context: EncodingContext) -> Any:
+    """Image processor or palette of the encoded samples; the processor of captions also has a tokenizer."""
+    return getattr(context.processor, "pixels", context.processor)
+
+
+def train_processor(context: EncodingContext) -> Any:
+    """Processor of training images, with a larger size for random crops."""
+    pixels = image_processor(context)
+    if augmentation(context).crop == 1 or min(pixels.size) < MIN_CROP_SIZE:  # small images would become blurry
+        return pixels
+    return pixels.scaled(TRAIN_SCALE)
+
+
+def augmentation(context: EncodingContext) -> Augment:
+    data = context.data
+    if data is None:
+        return NO_AUGMENT
+    aspect = 4 / 3 if data.crop_scale < 1 else 1.0
+    return Augment(
+        data.crop_scale, aspect, data.flip, data.color_jitter, data.mixup, shift=data.shift, erase=data.random_erasing
+    )
+
+
+def eval_batch_size(pixels: ImageProcessor | Palette) -> int:
+    """Images per batch at inference: more for small images, 1 if images have different sizes."""
+    height, width = pixels.size
+    fits = EVAL_BATCH_SIZE * 224**2 // (height * width) if isinstance(pixels, ImageProcessor) else 0
+    return 1 if pixels.has_variable_size else min(max(fits, EVAL_BATCH_SIZE), 16 * EVAL_BATCH_SIZE)
+
+
+def load_image(item: Any) -> np.ndarray:
+    """Load a path, the bytes of a file, a uint8 array (H, W, 3), or a Pillow image."""
+    return load_image_and_size(item)[0]
+
+
+def load_image_and_size(item: Any) -> tuple[np.ndarray, Size]:
+    """Image and its original height and width. Files above the pixel limit are downscaled, with a warning."""
+    if isinstance(item, np.ndarray):
+        if item.dtype != np.uint8 or item.ndim != 3 or item.shape[2] != 3:
+            raise RegardError(f"Expected a uint8 array of shape (H, W, 3), got {item.dtype} {item.shape}.")
+        return item, (item.shape[0], item.shape[1])
+    if hasattr(item, "convert"):
+        picture = image_to_array(item)
+        return picture, (picture.shape[0], picture.shape[1])
+    picture, facts = inspect_image(item if isinstance(item, bytes) else os.fspath(item), full=False)
+    if facts.downscaled:
+        warn_once(
+            f"warning: {'image' if isinstance(item, bytes) else os.fspath(item)}: {facts.height:,} x {facts.width:,} pixels "
+            f"exceed the limit of {MAX_PIXELS // 10**6} million pixels; decoded at {picture.shape[0]:,} x "
+            f"{picture.shape[1]:,}."
+        )
+    return picture, (facts.height, facts.width)
+
+
+def read_sample_image(sample: ImageSample, min_size: int) -> np.ndarray:
+    """Pixels of a sample. Large files are downscaled to at least `min_size` pixels on the shorter side."""
+    return read_image(sample.content or sample.source, min_size, sample.location)
+
+
+def check_image_processor(processor: Any, config: Any) -> None:
+    """Raise an error if the processor does not match the model."""
+    if isinstance(processor, Palette) != config.traits.palette:
+        kinds = ("palette colors", "pixels")
+        expected, found = kinds if config.traits.palette else kinds[::-1]
+        raise RegardError(f"{FILE} does not match the model: the model expects {expected}, the file produces {found}.")
+    if isinstance(processor, Palette) and (len(processor), processor.side) != (config.num_colors, config.image_size):
+        raise RegardError(
+            f"The checkpoint has a palette of {len(processor)} colors and images of {processor.side} px; the settings have "
+            f"{config.num_colors} colors and {config.image_size} px. Remove model.num_colors and "
+            "model.image_size: the checkpoint defines both."
+        )

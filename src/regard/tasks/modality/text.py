@@ -1,0 +1,453 @@
+"""Text: tokenizers, special tokens around one text or two, and batches of token sequences.
+
+Decoders read `[start] A [delimiter] B [extract]` and classify the last token, as in the fine-tuning of GPT-1; encoders read
+`[CLS] A [SEP] B [SEP]` and classify the first token. Long texts are truncated in the middle.
+
+A sample of `classify` and `choose` is one or more token sequences: a text, two texts, a pair in both orders, or a context
+with each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.data.batching.samplers import BatchSampler, BatchShape, FixedShape, LengthBucketed, PackedSampler
+from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
+from regard.errors import DataError, SettingError
+from regard.files import write_json
+from regard.nn.blocks.heads import text_head
+from regard.processors.padding import pack, pad
+from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
+from regard.tasks.base import (
+    BATCH_TOKENS,
+    Encoded,
+    EncodingContext,
+    FieldRows,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    add_act_cost,
+    int_rows,
+    length_batches,
+    row_lengths,
+)
+from regard.tasks.modality.base import InputBatches, Modality
+from regard.types import IGNORE, Batch, BodyOutput, Offsets
+
+HEAD_TOKENS = _START, _DELIMITER, _EXTRACT = ("_start_", "_delimiter_", "_classify_")
+"""Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
+
+SPECIAL_ID_FIELDS: dict[str, Role] = {"pad_id": "pad", "bos_id": "start", "eos_id": "end", "mask_id": "mask"}
+"""Config fields of special token ids, and the role of each token in the tokenizer."""
+
+
+class Text(Modality):
+    """Texts, converted to token ids by a tokenizer."""
+
+    name, batch_unit, input_field = "text", "tokens", "text"
+    processor_files = ("tokenizer.json", "tokenizer_config.json")
+
+    def __init__(self, tokenizer: str = "", head_tokens: bool = False, documents: bool = False) -> None:
+        """`tokenizer`: kind of new tokenizers; `sentence` (BPE with start, end and padding tokens), `words`, `bytes` (byte
+        BPE or characters), or empty for every `data.tokenizer_type`. `head_tokens`: decoders have special tokens for a
+        head. `documents`: texts are parts of documents, which decoders separate by an end token."""
+        self.tokenizer, self.head_tokens, self.documents = tokenizer, head_tokens, documents
+        size = () if tokenizer == "words" else ("data.vocab_size",)
+        self.settings = (*size, "data.tokenizer", "train.batch_tokens", "train.packing")
+
+    def is_single(self, inputs: Any) -> bool:
+        return isinstance(inputs, str)
+
+    # -- tokenizer
+
+    def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:
+        """New tokenizer, trained on texts."""
+        if self.tokenizer == "sentence":
+            return TextTokenizer.train_sentence_bpe(texts, data.vocab_size)
+        if self.tokenizer == "words":
+            return TextTokenizer.from_words(texts, words=data.tokenizer_type != "char")
+        if self.documents:
+            from regard.data.text.documents import DETOKENIZERS
+
+            texts = map(DETOKENIZERS[data.detokenize], texts)
+        if data.tokenizer_type == "char":
+            return TextTokenizer.from_characters(texts)
+        if data.tokenizer_type == "wordpiece" and self.tokenizer != "bytes":
+            return TextTokenizer.train_wordpiece(texts, data.vocab_size)
+        return TextTokenizer.train_lm_bpe(texts, data.vocab_size)
+
+    def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings | None = None) -> Any:
+        """Processor of a new model or head: the tokenizer with the special tokens of the objective. The end token is the
+        last one of the vocabulary of another tokenizer."""
+        if config.traits.is_encoder:
+            return text
+        if self.documents and text.token_to_id(END_OF_TEXT) is None:
+            return text.with_special_tokens([END_OF_TEXT])
+        return text.with_special_tokens(HEAD_TOKENS) if self.head_tokens else text
+
+    def load_processor(self, folder: Path) -> TextTokenizer | None:
+        return TextTokenizer.load(folder) if TextTokenizer.exists(folder) else None
+
+    def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
+        text = self._with_template(processor, config) if export else processor
+        text.save(folder / "tokenizer.json")
+        # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
+        found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
+        if config.traits.token_types > 1:  # otherwise Hugging Face ignores token types
+            found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        write_json(folder / "tokenizer_config.json", found)
+
+    def _with_template(self, text: TextTokenizer, config: Any) -> TextTokenizer:
+        """Tokenizer with a post-processor for special tokens, so that other programs use the same token ids."""
+        if config.traits.is_encoder:
+            end = (config.eos_id,)
+            types = min(config.traits.token_types - 1, 1)
+            return text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
+        if not self.head_tokens or any(text.token_to_id(mark) is None for mark in HEAD_TOKENS):
+            return text
+        one, two = f"{_START} $A {_EXTRACT}", f"{_START} $A {_DELIMITER} $B {_EXTRACT}"
+        return text.with_post_processor(one, two, HEAD_TOKENS)
+
+    def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
+        ids: dict[str, Any]
+        if config.traits.is_encoder:
+            ids = special_token_ids(processor)
+        elif self.tokenizer in ("sentence", "words"):
+            ids = {name: processor.token_to_id(token) for name, token in SEQ2SEQ_TOKENS.items()}
+            if missing := [SEQ2SEQ_TOKENS[name] for name, number in ids.items() if number is None]:
+                raise DataError(
+                    f"The tokenizer lacks special tokens that translation requires: {', '.join(missing)}. "
+                    "Remove data.tokenizer to train a tokenizer with these tokens."
+                )
+        else:
+            end = processor.token_to_id(END_OF_TEXT)
+            if end is None and self.documents:
+                raise DataError(
+                    f"The tokenizer has no token {END_OF_TEXT}, which is required at the start and end of each document."
+                )
+            ids = {} if end is None else {"eos_id": end}
+        return replace(config, vocab_size=processor.size, **ids)
+
+    def describe_processor(self, processor: TextTokenizer) -> str:
+        return f"vocabulary of {processor.size:,} tokens"
+
+    def row_encoding(self, processor: TextTokenizer) -> tuple[int, str]:
+        return processor.size, processor.fingerprint()
+
+    # -- batches
+
+    def batch_budget(self, train: Any) -> int:
+        return int(train.batch_tokens)
+
+    def sampler(
+        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
+    ) -> BatchSampler:
+        if packed and not config.traits.packs:
+            return FixedShape(lengths, tokens, seed)
+        if "ways" not in encoded.fields:
+            return (PackedSampler if packed else LengthBucketed)(lengths, tokens, seed)
+        if not packed:
+            return LengthBucketed(lengths, max(tokens, int(lengths.max())), seed)
+        sums, most = row_lengths(encoded.fields["text"]), max_sequences(encoded)
+        plan = PackedSampler(sums, max(tokens, int(sums.max())), seed)
+        documents = plan.shape.num_documents + (most - 1) * plan.max_documents
+        plan.shape = replace(plan.shape, num_documents=-(-documents // most) * most)
+        return plan
+
+    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+        return length_batches(lengths, tokens)
+
+    # -- samples of one or more token sequences
+
+    def encode(
+        self, samples: Sequence[Any], config: Any, context: EncodingContext
+    ) -> tuple[dict[str, FieldRows], list[Any]]:
+        """One token sequence per text or ordered pair, two for a symmetric pair (both orders)."""
+        text, pair_order = context.processor, context.options.pair_order
+        if not pair_order and context.data is not None:
+            pair_order = context.data.pair_order
+        marks, limit = SpecialTokens.from_tokenizer(text, config), min(context.max_length, config.max_length)
+        firsts = text.encode([sample.text for sample in samples])
+        seconds = text.encode([marks.second_text(sample.text_pair) if sample.text_pair else "" for sample in samples])
+        sequences = []
+        for first, second in zip(firsts, seconds, strict=True):
+            orders = [[first, second]] if second else [[first or [config.eos_id]]]
+            orders += [[second, first]] * (pair_order == "symmetric" and bool(second))
+            sequences.append([marks.build_sequence(parts, limit) for parts in orders])
+        return sequence_fields(samples, sequences)
+
+    def lengths(self, encoded: Encoded) -> np.ndarray:
+        """(N, 1) positions per sample: its sequences are padded to the longest one."""
+        text, ways = encoded.fields["text"], encoded.fields["ways"]
+        if max_sequences(encoded) == 1:
+            return row_lengths(text)[:, None]
+        return np.array([len(way) * int(way.max()) for way in ways])[:, None]
+
+    def collate(
+        self, encoded: Encoded, rows: Any, config: Any, labels: Tensor | None, shape: BatchShape | None = None
+    ) -> Batch:
+        """Inputs (S, K, L) of S samples with up to K sequences, or one packed row of S·K sequences."""
+        rows = [int(row) for row in rows]
+        text, ways = encoded.fields["text"], encoded.fields["ways"]
+        parts = [np.split(text[i], np.cumsum(ways[i])[:-1].astype(np.int64)) for i in rows]
+        most = max_sequences(encoded) if shape is not None else max(map(len, parts))
+        none = np.zeros(0, dtype=np.int32)
+        flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
+        seconds = [second for i in rows for second in _pad_zeros(encoded.fields["second"][i], most)]
+        # the first token is pooled: global attention
+        batch = collate_rows(flat, seconds, [1] * len(flat), config, shape)
+        if shape is not None:
+            assert labels is not None
+            rest = labels.new_full((shape.num_documents // most - len(labels), *labels.shape[1:]), IGNORE)
+            return replace(batch, labels=torch.cat([labels, rest]), max_global_tokens=shape.num_documents)
+        x = batch.inputs
+        lengths = torch.full((len(flat),), x.shape[1]) if batch.mask is None else batch.mask
+        tables = {
+            name: table.view(len(rows), most, -1)
+            for name in ("token_types", "global_tokens")
+            if (table := getattr(batch, name)) is not None
+        }
+        x, lengths = x.view(len(rows), most, -1), lengths.view(len(rows), most)
+        return Batch(x, lengths, labels=labels, max_global_tokens=1, **tables)
+
+    def class_head(self, config: Any, outputs: int) -> nn.Module:
+        return text_head("classes", config, outputs)
+
+    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, SequenceOutput]:
+        """Sum of the pooled states of both orders of a symmetric pair."""
+        output = run_body(model.body, batch)
+        return output.pooled.sum(1), output
+
+    def input_batches(
+        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+    ) -> InputBatches:
+        assert isinstance(inputs, Encoded)
+        for rows in length_batches(self.lengths(inputs)[:count], BATCH_TOKENS):
+            yield rows, self.collate(inputs, rows, model.config, None)
+
+
+SEQ2SEQ_TOKENS = {"pad_id": PAD, "bos_id": START, "eos_id": END}
+"""Config fields of the special tokens of sequence-to-sequence models."""
+
+
+def pad_id(config: Any) -> int:
+    """Id of the padding token."""
+    return int(config.pad_id if config.traits.is_encoder else config.eos_id)
+
+
+def special_token_ids(text: TextTokenizer) -> dict[str, int]:
+    """Ids of the special tokens that an encoder requires. A missing token is an error."""
+    ids = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
+    if missing := [SPECIAL_ID_FIELDS[name] for name, number in ids.items() if number is None]:
+        raise DataError(
+            f"The tokenizer lacks special tokens that an encoder requires: {', '.join(missing)}.",
+            advice="Remove data.tokenizer, or set data.tokenizer_type=wordpiece, to train a tokenizer with these tokens.",
+        )
+    return {name: number for name, number in ids.items() if number is not None}
+
+
+def with_special_ids(config: Any, text: TextTokenizer) -> Any:
+    """The config of an encoder with the special token ids of the tokenizer."""
+    if not config.traits.is_encoder:
+        return config
+    ids = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
+    return replace(config, **{name: number for name, number in ids.items() if number is not None})
+
+
+# -- special tokens
+
+
+class TokenSequence(NamedTuple):
+    """Token ids of one text or two with special tokens."""
+
+    ids: list[int]
+    truncated: bool
+    """True if tokens of the texts were removed"""
+    second_start: int
+    """position of the first token of the second text; 0 if there is only one text"""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of the special tokens; empty for special tokens missing in the tokenizer of a checkpoint."""
+
+    start: tuple[int, ...]
+    delimiter: tuple[int, ...]
+    extract: tuple[int, ...]
+
+    @classmethod
+    def from_tokenizer(cls, text: TextTokenizer, config: Any) -> SpecialTokens:
+        if config.traits.is_encoder:
+            end = (config.eos_id,)
+            return cls((config.bos_id,), end * config.traits.separators, end)
+        ids = (text.token_to_id(mark) for mark in HEAD_TOKENS)
+        return cls(*(() if number is None else (number,) for number in ids))
+
+    def second_text(self, text: str) -> str:
+        """The second of two texts, with a leading space if the tokenizer has no delimiter."""
+        return text if self.delimiter else f" {text}"
+
+    def max_text_tokens(self, max_length: int, texts: int) -> int:
+        """Maximum tokens of the texts in a row of `max_length` tokens with special tokens."""
+        around = len(self.start) + len(self.extract) + (len(self.delimiter) if texts > 1 else 0)
+        return max(max_length - around, 1)
+
+    def build_sequence(self, parts: Sequence[Sequence[int]], max_length: int) -> TokenSequence:
+        """Concatenate texts and special tokens. Only the texts are truncated."""
+        room = self.max_text_tokens(max_length, len(parts))
+        kept = truncate_middle(parts, room)
+        truncated = sum(map(len, parts)) > room
+        if len(kept) == 1:
+            return TokenSequence([*self.start, *kept[0], *self.extract], truncated, 0)
+        first = [*self.start, *kept[0], *self.delimiter]
+        return TokenSequence([*first, *kept[1], *self.extract], truncated, len(first))
+
+
+def truncate_middle(parts: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
+    """Texts truncated to `max_tokens` in total. The longer of two texts is truncated first, each in the middle, because the
+    beginning and end of a text are the most informative."""
+    if sum(map(len, parts)) <= max_tokens:
+        return [list(part) for part in parts]
+    sizes = [max_tokens]
+    if len(parts) > 1:
+        small = min(min(map(len, parts)), max_tokens // 2)
+        sizes = [small, max_tokens - small] if len(parts[0]) <= len(parts[1]) else [max_tokens - small, small]
+    return [
+        [*part[: size - size // 2], *part[len(part) - size // 2 :]] for part, size in zip(parts, sizes, strict=True)
+    ]
+
+
+# -- batches of token rows
+
+
+def pad_or_pack(
+    rows: Sequence[Any], fill: int, shape: BatchShape | None = None, side: int = 0
+) -> tuple[Tensor, Tensor | None, Offsets | None]:
+    """Padded rows with their lengths, or one packed row with its offsets."""
+    if shape is None:
+        return (*pad(rows, fill), None)
+    x, offsets = pack(rows, shape.row_lengths[side], shape.max_lengths[side], shape.num_documents, fill)
+    return x, None, offsets
+
+
+def collate_rows(
+    rows: Sequence[np.ndarray], second_starts: Sequence[int], num_global: Sequence[int], config: Any, shape: BatchShape | None
+) -> Batch:  # fmt: skip
+    """Padded or packed token rows with additional inputs of encoders: token types from the start of the second text
+    (`second_starts`, 0: one text), and global attention for the first `num_global` tokens."""
+    tables: dict[str, Any] = {}
+    if config.traits.token_types > 1:
+        begins = [second or len(row) for row, second in zip(rows, second_starts, strict=True)]
+        types = [np.arange(len(row)) >= begin for row, begin in zip(rows, begins, strict=True)]
+        tables["token_types"] = pad_or_pack(types, 0, shape)[0].long()
+    if config.traits.global_tokens:
+        marked = [np.arange(len(row)) < count for row, count in zip(rows, num_global, strict=True)]
+        tables["global_tokens"] = pad_or_pack(marked, 0, shape)[0].bool()
+    x, mask, offsets = pad_or_pack(rows, pad_id(config), shape)
+    return Batch(x, mask, offsets=offsets, **tables)
+
+
+def sequence_fields(
+    samples: Sequence[Any], sequences: Sequence[Sequence[TokenSequence]]
+) -> tuple[dict[str, FieldRows], list[Any]]:
+    """Concatenated token sequences of each sample, lengths of the sequences and start of the second text in each, and the
+    truncated samples."""
+    fields: dict[str, FieldRows] = {
+        "text": [np.concatenate(int_rows([way.ids for way in item])) for item in sequences],
+        "ways": int_rows([[len(way.ids) for way in item] for item in sequences]),
+        "second": int_rows([[way.second_start for way in item] for item in sequences]),
+    }
+    cut = [sample for sample, item in zip(samples, sequences, strict=True) if any(way.truncated for way in item)]
+    return fields, cut
+
+
+def max_sequences(encoded: Encoded) -> int:
+    return int(row_lengths(encoded.fields["ways"]).max(initial=1))
+
+
+def _pad_zeros(numbers: np.ndarray, size: int) -> list[int]:
+    """The values, padded with zeros to `size`."""
+    return [*numbers.tolist(), *[0] * (size - len(numbers))]
+
+
+class SequenceOutput(NamedTuple):
+    """Output of the body for a batch of S samples with up to K token sequences each."""
+
+    batch: Batch
+    """sequences as rows (S·K, L), or one packed row"""
+    lengths: Tensor
+    """(S, K) lengths of the sequences; 0 for missing sequences"""
+    pooled: Tensor
+    """(S, K, D) pooled state of each sequence: the pooler output of an encoder, or the last hidden state of a decoder"""
+    body_output: BodyOutput
+
+
+def run_body(body: Any, batch: Batch) -> SequenceOutput:
+    """Run the body on inputs (S, K, L) with lengths (S, K), on (B, L) with K = 1, or on a packed row of S·K sequences."""
+    if batch.offsets is not None:
+        assert batch.labels is not None
+        starts, rows = batch.offsets.starts, replace(batch, labels=None)
+        output: BodyOutput = body(rows)
+        lengths = starts.diff().view(len(batch.labels), -1)
+        last = output.sequence[0, (starts[1:] - 1).clamp(min=0)] if output.pooled is None else output.pooled
+        return SequenceOutput(rows, lengths, last.view(*lengths.shape, -1), output)
+    x = batch.inputs if batch.inputs.ndim == 3 else batch.inputs[:, None]
+    S, K, L = x.shape
+    if batch.mask is None:
+        lengths = x.new_full((S, K), L)
+    else:
+        lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
+    tables: dict[str, Any] = {
+        name: None if (table := getattr(batch, name)) is None else table.reshape(-1, L)
+        for name in ("token_types", "global_tokens")
+    }
+    rows = Batch(x.flatten(0, 1), lengths.flatten(), max_global_tokens=batch.max_global_tokens, **tables)
+    output = body(rows)
+    if output.pooled is not None:
+        return SequenceOutput(rows, lengths, output.pooled.view(S, K, -1), output)
+    at = (lengths.flatten() - 1).clamp(min=0)[:, None, None].expand(-1, 1, output.sequence.shape[-1])
+    return SequenceOutput(rows, lengths, output.sequence.gather(1, at).view(S, K, -1), output)
+
+
+def add_text_losses(
+    model: ModelProtocol, labels: Tensor, output: SequenceOutput, loss: Loss, terms: LossWeights
+) -> Loss:
+    """(sum, count) of a loss plus `auxiliary` × language modeling loss, and the ponder cost of adaptive computation time."""
+    total, count = loss
+    if terms.auxiliary:
+        if model.config.traits.is_encoder:
+            raise SettingError(
+                "train.lm_loss_weight requires a decoder, because encoders do not predict the next token. "
+                "Set train.lm_loss_weight=0."
+            )
+        labeled = labels.view(len(labels), -1)[:, 0] != IGNORE
+        total = total + terms.auxiliary * auxiliary_lm_loss(model.body, output, labeled).to(total.dtype)
+    return add_act_cost(model, (total, count), output.body_output)
+
+
+def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Tensor:
+    """Language modeling loss, summed over the samples with `labeled` (S,). The loss is averaged over the tokens of a
+    sequence except the first, and over the sequences of a sample: long and short texts have equal weight."""
+    x, K, sequence = output.batch.inputs, output.lengths.shape[1], output.body_output.sequence
+    ways = (output.lengths > 0).sum(1, keepdim=True).clamp(min=1)
+    wide = torch.float64 if output.pooled.dtype == torch.float64 else torch.float32
+    shares = labeled[:, None].to(wide) / (ways * (output.lengths - 1).clamp(min=1))  # weight of each token
+    shares = torch.where(output.lengths > 1, shares, 0.0).flatten()
+    at = torch.arange(x.shape[1], device=x.device)
+    if output.batch.offsets is None:
+        weights = torch.where(at < output.lengths.view(-1, 1) - 1, shares[:, None], 0.0)
+    else:
+        way = output.batch.offsets.document_ids(at[None])[0].clamp(0, K * len(labeled) - 1)
+        inside = at + 1 < output.batch.offsets.starts[way + 1]  # the last token has no next token
+        weights = torch.where(inside, shares[way], 0.0)[None]
+    logits = body.to_logits(sequence).to(wide)
+    losses = F.cross_entropy(logits.flatten(0, 1), x.roll(-1, 1).flatten(), reduction="none")
+    return (losses * weights.flatten()).sum()

@@ -1,0 +1,201 @@
+"""Point labels of the objective `segment`: a class per point.
+
+Training uses vertical blocks of a scene around random points (`data.block_size`). Prediction uses overlapping blocks: the
+scores of a point are averaged over its blocks, and points removed by `data.voxel_size` have the scores of their voxel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.data.images.masks import VOID_VALUES, ClassMap, classes_from_numbers
+from regard.data.points.cloud import PointCloud
+from regard.data.points.labeled import CloudSample, classes_from_cloud, cloud_classes, labels_to_indices, require_labels
+from regard.data.settings import DataSettings
+from regard.errors import DataError
+from regard.nn.kernels.losses import cross_entropy
+from regard.nn.points.body import point_head
+from regard.processors.points import VoteAccumulator, split_scene
+from regard.tasks.base import Encoded, HeadOptions, Loss, LossWeights, ModelProtocol, Objective, require_head
+from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
+from regard.tasks.modality.base import readable_batch, require_known_targets, sample_ids
+from regard.tasks.modality.points import (
+    decode_cloud_source,
+    load_cloud,
+    open_cloud,
+    pack_clouds,
+    pack_slices,
+    prepare_clouds,
+)
+from regard.types import IGNORE, Batch, BodyOutput
+
+PAGE_NOTE = "Predicted class of each point. Hover over a point for its confidence."
+UNKNOWN_CLASS = -2
+
+
+class PointTargets:
+    """Labels of point clouds: a class per point."""
+
+    fields = ("cloud",)
+    classes_key, unit, ignore_index, max_figures = "classes", "point", IGNORE, 3
+
+    def class_file(self, sample: CloudSample) -> ClassMap | None:
+        return cloud_classes(sample.source)
+
+    def check_settings(self, objective: Objective, config: Any, data: DataSettings) -> None:
+        objective.modality.adapt_processor(objective.modality.initial_processor, config, data)
+
+    def adapt_config(self, config: Any) -> Any:
+        return replace(config, has_decoder=True)
+
+    def head(self, config: Any, classes: int) -> nn.Module:
+        return point_head(config, classes)
+
+    def encode(self, samples: Sequence[CloudSample], options: HeadOptions) -> dict[str, Any]:
+        return {}
+
+    def require_known(self, encoded: Encoded, part: str, task: str) -> None:
+        require_known_targets(
+            encoded,
+            lambda number: bool((self._labels(encoded, number) != IGNORE).any()),
+            f"no point has a label in this file and in all {len(encoded):,} {part} point clouds.",
+            lambda row: decode_cloud_source(row).source,
+            f"Inspect the point clouds with 'regard check {task}'.",
+        )
+
+    def _labels(self, encoded: Encoded, number: int) -> np.ndarray:
+        """(N,) class indices of the points, `IGNORE` for unlabeled points."""
+        source = decode_cloud_source(encoded.fields["cloud"][number]).source
+        return point_label_ids(load_cloud(encoded, number), source, encoded.context.options.labels)
+
+    def create_cache(self, encoded: Encoded) -> None:
+        """Labels are cached with the point clouds."""
+
+    def collate(self, objective: Objective, encoded: Encoded, rows: Any, config: Any) -> Batch:
+        def build(rows: np.ndarray) -> Batch:
+            clouds, labels = [], []
+            for number, (_, x, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
+                clouds.append(x)
+                labels.append(self._labels(encoded, int(number))[chosen])
+            x, offsets = pack_clouds(clouds)
+            return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), offsets=offsets)
+
+        return readable_batch(build, rows, objective)
+
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        """(B, N, classes) logits, or (1, N, classes) for packed point clouds."""
+        head = require_head(model)
+        output: BodyOutput = model.body(batch)
+        logits = head(output.sequence)
+        return logits if batch.offsets is not None else logits.view(*batch.inputs.shape[:2], -1)
+
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights) -> Loss:
+        assert batch.labels is not None
+        return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
+
+    def predict(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """Class indices of all points (N,) in file order, and their probabilities."""
+        points = model.require_point_processor()
+        for item in inputs:
+            yield self._predict_cloud(model, open_cloud(item, points), item if isinstance(item, str) else "")
+
+    def predict_encoded(
+        self, model: ModelProtocol, encoded: Encoded, count: int
+    ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+        for number in range(count):
+            extra = self._predict_cloud(model, load_cloud(encoded, number), "")
+            yield extra, self._labels(encoded, number)
+
+    def _predict_cloud(self, model: ModelProtocol, cloud: PointCloud, source: str) -> dict[str, Any]:
+        classes, chances = self._predict_points(model, cloud)
+        extra = {"classes": classes, "probabilities": chances, "cloud": cloud, "up": model.require_point_processor().up}
+        extra["file"] = Path(source).name
+        if cloud.labels is not None:  # labels are optional at inference
+            with suppress(DataError):  # labels of other classes
+                extra["reference"] = point_label_ids(cloud, source, model.spec.options.labels)
+        return extra
+
+    def _predict_points(self, model: ModelProtocol, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) class index of every point and its probability, averaged over all blocks that contain the point."""
+        scene = split_scene(cloud, model.require_point_processor())
+        votes = VoteAccumulator(len(scene.point_indices), len(model.spec.options.labels))
+        for some in pack_slices(map(len, scene.rows)):
+            x, offsets = pack_clouds(scene.rows[some])
+            with torch.inference_mode():
+                logits = self.logits(model, Batch(x, offsets=offsets).to(model.device))[0]
+            chances = np.split(logits.float().softmax(-1).cpu().numpy(), offsets.starts[1:-1].numpy())
+            for chosen, own in zip(scene.block_indices[some], chances, strict=True):
+                votes.add(chosen, own)
+        labels, probabilities = votes.sums.argmax(axis=1), votes.probabilities().max(1)
+        return labels[scene.voxel_index], probabilities[scene.voxel_index]
+
+    def save_figures(self, folder: Path, shown: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+        from regard.draw.point_cloud import draw_clouds
+
+        clouds = [_figure_data(extra, source if "#" in source else Path(source).stem) for source, extra in shown]
+        return [draw_clouds(clouds, folder / "clouds.png").name]
+
+    def write_files(self, name: str, extra: dict[str, Any], folder: Path) -> dict[str, str]:
+        """Point cloud with a label and color per point, and an interactive page."""
+        from regard.data.points.cloud_files import write_ply
+        from regard.draw.colors import class_colors
+        from regard.draw.point_cloud import write_cloud_page
+
+        labels, values, classes = extra["labels"], extra["class_values"], extra["classes"]
+        colors = np.array(class_colors(len(labels)), dtype=np.uint8)
+        path = folder / f"{name}.labeled.ply"
+        plain = values.tolist() == list(range(len(labels)))
+        write_ply(path, extra["cloud"], values[classes], colors[classes], labels if plain else ())
+        facts, ious, metrics = {}, [], SegmentationMetrics(len(labels), IGNORE)
+        if "reference" in extra:
+            metrics.add(classes, extra["reference"])
+            accuracy, miou = 100 * metrics.accuracy(), 100 * metrics.mean_iou()
+            facts = {"point accuracy": f"{accuracy:.1f} %", "mIoU": f"{miou:.1f} %"}
+            ious = list(metrics.iou_by_name(labels).values())
+        page = write_cloud_page(
+            _figure_data(extra, name), folder / f"{name}.html", extra["file"] or name, PAGE_NOTE, facts, ious
+        )
+        return {"cloud": str(path), "page": str(page)}
+
+
+def _figure_data(extra: Mapping[str, Any], name: str) -> Any:
+    from regard.draw.point_cloud import PredictedCloud
+
+    cloud: PointCloud = extra["cloud"]
+    return PredictedCloud(
+        cloud.coordinates, extra["classes"], tuple(extra["labels"]), extra["probabilities"], extra.get("reference"),
+        cloud.colors, name, extra["up"], tuple(map(float, cloud.origin)),
+    )  # fmt: skip
+
+
+def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np.ndarray:
+    """(N,) indices of the point labels among `labels`, `IGNORE` for unlabeled points."""
+    values = require_labels(cloud, source)
+    known = cloud_classes(source) or classes_from_cloud(cloud) or _default_classes(labels)
+    places = labels_to_indices(values, known, source)
+    number = {label: place for place, label in enumerate(labels)}
+    table = np.array([number.get(name, UNKNOWN_CLASS) for name in known.names] + [IGNORE], dtype=np.int64)
+    ids = table[places]  # the last entry is for unlabeled points
+    if (ids == UNKNOWN_CLASS).any():
+        name = known.names[int(places[(ids == UNKNOWN_CLASS).argmax()])]
+        raise DataError(
+            f"class '{name}' is unknown to this model.",
+            source or None,
+            advice=f"Known classes: {', '.join(labels)}. Rename the class as in the training data, or rename it to 'void' "
+            "to ignore its points.",
+        )
+    return ids
+
+
+def _default_classes(labels: Sequence[str]) -> ClassMap:
+    """Classes of point clouds without a class file: names are numbers, or label values are indices."""
+    if all(label.isdigit() for label in labels):
+        return classes_from_numbers(labels)
+    return ClassMap(tuple(labels), tuple(range(len(labels))), tuple(VOID_VALUES))
