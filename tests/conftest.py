@@ -223,13 +223,9 @@ def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
     """A model with a few memorized sentences: the predictions are words and differ from each other."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
     settings = (
-        "model.dropout=0",
-        "train.steps=120",
-        "train.eval_every=60",
-        "train.log_every=30",
-        "train.lr=1e-2",
+        "model.dropout=0", "train.steps=120", "train.eval_every=60", "train.log_every=30", "train.lr=1e-2",
         "data.valid_fraction=0.1",
-    )
+    )  # fmt: skip
     return Trained(out, pairs_file, train_tiny(pairs_file, out, *settings, drawn=True))
 
 

@@ -25,14 +25,8 @@ def random_texts(count: int, seed: int) -> list[str]:
     """Random Unicode texts, with frequent spaces, punctuation and ASCII letters."""
     draw = random.Random(seed)
     ranges = (
-        (0, 0x20),
-        (0x20, 0x7F),
-        (0x20, 0x7F),
-        (0x80, 0x600),
-        (0x2000, 0x2070),
-        (0x1F300, 0x1FA00),
-        (0xE000, 0x110000),
-    )
+        (0, 0x20), (0x20, 0x7F), (0x20, 0x7F), (0x80, 0x600), (0x2000, 0x2070), (0x1F300, 0x1FA00), (0xE000, 0x110000),
+    )  # fmt: skip
 
     def letter() -> str:
         return chr(draw.randrange(*draw.choice(ranges))) if draw.random() < 0.7 else draw.choice(" \n\t'se")

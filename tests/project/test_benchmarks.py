@@ -13,17 +13,9 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {
-    "by_length",
-    "clock",
-    "harness",
-    "league_entries",
-    "marian",
-    "paths",
-    "side_by_side",
-    "synthetic",
-    "turns",
+    "by_length", "clock", "harness", "league_entries", "marian", "paths", "side_by_side", "synthetic", "turns",
     "universal_figure",
-}
+}  # fmt: skip
 """Modules that scripts import and that are not run."""
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem not in HELPERS)
 FIGURE = re.compile(r"(?<![\w.+-])-?\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w.+])")

@@ -54,12 +54,8 @@ def data(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(data: Path, out: Path) -> tuple[list[Any], list[str], list[Any], list[float]]:
     """Losses of a training with worker processes, predictions in float32 and bfloat16, and an explanation."""
     settings = (
-        "train.steps=2",
-        "train.eval_every=2",
-        "train.log_every=1",
-        "data.num_workers=1",
-        "train.precision=auto",
-    )
+        "train.steps=2", "train.eval_every=2", "train.log_every=1", "data.num_workers=1", "train.precision=auto",
+    )  # fmt: skip
     train_tiny(data, out, *settings)
     model, text = regard.load(out), data.read_text("utf-8").split("\t")[0]
     predicted = [model.predict(text, num_beams=2).value, model.bfloat16().predict(text, num_beams=1).value]

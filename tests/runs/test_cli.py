@@ -247,14 +247,9 @@ def test_json_of_an_empty_line_has_the_same_keys(cli: Cli, trained: Trained) -> 
 
 def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     words = (
-        "predict",
-        trained.path,
-        pairs[0][0],
-        pairs[1][0],
-        "--set",
-        "decode.num_beams=3",
+        "predict", trained.path, pairs[0][0], pairs[1][0], "--set", "decode.num_beams=3",
         "decode.num_return_sequences=2",
-    )
+    )  # fmt: skip
     printed = cli(*words).out.splitlines()
     assert printed[0] == pairs[0][0] and printed[3] == pairs[1][0]  # each input precedes its predictions
     lines = [line.split("\t") for line in printed if "\t" in line]

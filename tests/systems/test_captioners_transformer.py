@@ -133,12 +133,9 @@ def test_unsupported_config_values_are_refused_by_name(tmp_path: Path) -> None:
     reads = vit_gpt2.PUBLISHED.read
     # keys of older versions
     old = {
-        "pruned_heads": {},
-        "typical_p": 1.0,
-        "sep_token_id": None,
-        "suppress_tokens": None,
+        "pruned_heads": {}, "typical_p": 1.0, "sep_token_id": None, "suppress_tokens": None,
         "tie_encoder_decoder": False,
-    }
+    }  # fmt: skip
     reads(told("encoder", **old, add_cross_attention=False, is_decoder=False))
     reads(told("decoder", **old, decoder_start_token_id=None))
     for side, key, value in (

@@ -184,11 +184,8 @@ def test_a_config_with_few_keys_means_the_published_defaults() -> None:
     right = replace(hybrid.Config(), norm_eps=1e-12)
     assert hybrid.Config(**hybrid.PUBLISHED.read({"model_type": "vit-hybrid"})) == right
     told = {
-        "global_padding": "same",
-        "layer_type": "bottleneck",
-        "depths": [3, 4, 9],
-        "embedding_dynamic_padding": True,
-    }
+        "global_padding": "same", "layer_type": "bottleneck", "depths": [3, 4, 9], "embedding_dynamic_padding": True,
+    }  # fmt: skip
     for more in ({}, {"out_features": ["stage3"], "hidden_sizes": [256, 512, 1024, 2048], "out_indices": [3]}):
         config = {"model_type": "vit-hybrid", "backbone_config": {**told, **more}}
         assert hybrid.Config(**hybrid.PUBLISHED.read(config)) == right
