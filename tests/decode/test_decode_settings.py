@@ -10,36 +10,21 @@ import pytest
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError
 
+INVALID: list[dict[str, Any]] = [
+    {"num_beams": 0}, {"num_return_sequences": 0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"max_extra_tokens": -1},
+    {"max_new_tokens": -1}, {"min_p": 1.5}, {"min_p": -0.1}, {"repetition_penalty": 0.0}, {"repetition_penalty": math.inf},
+    {"temperature": -0.1}, {"temperature": math.inf}, {"temperature": math.nan}, {"stop_strings": ("a", "")},
+    {"num_return_sequences": 2}, {"num_beams": 2, "num_return_sequences": 3}, {"do_sample": True, "num_beams": 2},
+    {"num_return_sequences": 4097, "do_sample": True},
+    {"num_return_sequences": 2, "do_sample": True, "temperature": 0},
+]  # fmt: skip
+"""The first key is the setting that the message names."""
 
-def test_invalid_settings_are_refused() -> None:
-    alone = {
-        "num_beams": 0,
-        "num_return_sequences": 0,
-        "top_k": -1,
-        "top_p": 0.0,
-        "max_extra_tokens": -1,
-        "max_new_tokens": -1,
-        "min_p": 1.5,
-        "repetition_penalty": 0.0,
-    }
-    pairs: list[dict[str, Any]] = [
-        {"num_return_sequences": 2},
-        {"num_beams": 2, "num_return_sequences": 3},
-        {"do_sample": True, "num_beams": 2},
-        {"top_p": 1.1},
-    ]
-    strange = [{"temperature": value} for value in (-0.1, math.inf, math.nan)]
-    strange += [
-        {"min_p": -0.1},
-        {"repetition_penalty": math.inf},
-        {"stop_strings": ("a", "")},
-        {"num_return_sequences": 4097, "do_sample": True},
-    ]
-    for wrong in [*pairs, *strange, *({name: value} for name, value in alone.items())]:
-        with pytest.raises(SettingError, match=next(iter(wrong))):
-            DecodeSettings(**wrong)
-    with pytest.raises(SettingError, match=r"decode\.num_return_sequences"):
-        DecodeSettings(do_sample=True, temperature=0, num_return_sequences=2)
+
+@pytest.mark.parametrize("wrong", INVALID)
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=rf"decode\.{next(iter(wrong))}"):
+        DecodeSettings(**wrong)
 
 
 def test_sampling_overrides_the_beam_of_a_preset() -> None:
@@ -79,13 +64,14 @@ def test_a_temperature_of_zero_is_greedy() -> None:
 
 
 def test_stop_strings_are_used_unchanged() -> None:
-    assert apply_overrides(DecodeSettings(), {"stop_strings": ["\n", " a, b "]}).stop_strings == ("\n", " a, b ")
-    assert apply_overrides(DecodeSettings(), {"stop_strings": "\\n\\n,Q:"}).stop_strings == ("\n\n", "Q:"), (
-        "the form of the command line"
-    )
-    assert apply_overrides(
-        DecodeSettings(stop_strings=("a",)), {"stop_strings": ""}
-    ).stop_strings == () and apply_overrides(DecodeSettings(stop_strings=("a",)), {}).stop_strings == ("a",)
+    preset = DecodeSettings(stop_strings=("a",))
+    for overrides, expected in (
+        ({"stop_strings": ["\n", " a, b "]}, ("\n", " a, b ")),
+        ({"stop_strings": "\\n\\n,Q:"}, ("\n\n", "Q:")),  # the form of the command line
+        ({"stop_strings": ""}, ()),
+        ({}, ("a",)),
+    ):
+        assert apply_overrides(preset, overrides).stop_strings == expected
     for wrong in (["a", ""], "a,,b", [3], 3):
         with pytest.raises(SettingError, match="stop_strings"):
             apply_overrides(DecodeSettings(), {"stop_strings": wrong})

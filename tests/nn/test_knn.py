@@ -102,12 +102,6 @@ def test_neighbors_never_cross_point_clouds() -> None:
     assert (found >= 0).sum(1).tolist() == [min(16, counts[cloud]) for cloud in clouds.tolist()]
 
 
-def test_search_has_no_gradient() -> None:
-    x = torch.randn(20, 3, requires_grad=True)
-    assert not knn(x, CloudSizes((20,)), 3).requires_grad
-    assert not knn_interpolation(x, CloudSizes((20,)), x, CloudSizes((20,)))[1].requires_grad
-
-
 # -- by a tree or by cells
 
 
@@ -162,16 +156,21 @@ def test_a_point_far_off_does_not_make_cells_wide(monkeypatch: pytest.MonkeyPatc
     x = 1e-3 * torch.rand(4000, 3, generator=torch.Generator().manual_seed(0))
     for number, far in ((7, (1e5, 0, 0)), (8, (-1e5, 3, 0)), (1500, (-1e5, 3, 1e-3)), (9, (0, 0, 1e6))):
         x[number] = torch.tensor(far)
-    wanted, compared, real = _all_pairs(x, 8), [0], knn_module.squared_distance
+    compared = count_pairs(monkeypatch)
+    assert torch.equal(knn_grid(x, x, 8, 2**16), _all_pairs(x, 8))
+    assert sum(compared) < len(x) ** 2 / 4
+
+
+def count_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of pairs in each later call of the distance."""
+    compared, real = list[int](), knn_module.squared_distance
 
     def squared(a: Any, b: Any) -> Tensor:
-        made = real(a, b)
-        compared[0] += made.numel()
-        return made
+        compared.append(real(a, b).numel())
+        return real(a, b)
 
     monkeypatch.setattr(knn_module, "squared_distance", squared)
-    assert torch.equal(knn_grid(x, x, 8, 2**16), wanted)
-    assert compared[0] < len(x) ** 2 / 4
+    return compared
 
 
 def _all_pairs(x: Tensor, count: int) -> Tensor:
@@ -188,16 +187,7 @@ def test_of_many_copies_only_the_first_can_be_neighbors() -> None:
 
 @pytest.mark.usefixtures("search")
 def test_a_large_point_cloud_is_never_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared = []
-    real = knn_module.squared_distance
-
-    def squared(a: Any, b: Any) -> Tensor:
-        made = real(a, b)
-        compared.append(made.numel())
-        return made
-
-    monkeypatch.setattr(knn_module, "squared_distance", squared)
-    n = 20_000
+    compared, n = count_pairs(monkeypatch), 20_000
     x = torch.rand(n, 3, generator=torch.Generator().manual_seed(0))
     found = knn(x, CloudSizes((n,)), 8)
     assert max(compared) <= knn_module.MAX_PAIRS and sum(compared) < n * n / 50
@@ -276,9 +266,10 @@ def test_values_are_carried_by_the_inverse_of_the_distance(kind: str) -> None:
         first += len(own)
 
 
-def test_a_point_that_is_there_already_keeps_its_value() -> None:
-    coarse = torch.randn(8, 3)
+def test_a_point_that_is_there_already_keeps_its_value_and_has_no_gradient() -> None:
+    coarse = torch.randn(8, 3, requires_grad=True)
     index, share = knn_interpolation(coarse, CloudSizes((8,)), coarse, CloudSizes((8,)))
+    assert not index.requires_grad and not share.requires_grad
     assert index[:, 0].tolist() == list(range(8)) and bool((share[:, 0] > 1 - 1e-6).all())
 
 

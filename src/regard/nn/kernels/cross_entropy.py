@@ -42,8 +42,19 @@ def _log_sum_exp(own, columns, vocabulary, padded, smooth: tl.constexpr, lanes: 
 
 
 @triton.jit
-def _cross_entropy_kernel(logits, labels, losses, step, vocabulary, padded, spread, ignore: tl.constexpr, smooth: tl.constexpr,
-           gradient: tl.constexpr, lanes: tl.constexpr):  # fmt: skip
+def _cross_entropy_kernel(
+    logits,
+    labels,
+    losses,
+    step,
+    vocabulary,
+    padded,
+    spread,
+    ignore: tl.constexpr,
+    smooth: tl.constexpr,
+    gradient: tl.constexpr,
+    lanes: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     own = logits + row * step
     label = tl.load(labels + row)
@@ -80,6 +91,16 @@ def cross_entropy_forward(
     lanes = min(MAX_THREADS, triton.next_power_of_2(triton.cdiv(padded, 8)))
     with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton uses the current device
         _cross_entropy_kernel[(rows,)](
-            logits, labels, losses, logits.stride(0), vocab_size, padded, smoothing, ignore=IGNORE, smooth=smoothing != 0.0,
-            gradient=with_gradient, lanes=lanes, num_warps=max(lanes // 32, 1),
-        )  # fmt: skip
+            logits,
+            labels,
+            losses,
+            logits.stride(0),
+            vocab_size,
+            padded,
+            smoothing,
+            ignore=IGNORE,
+            smooth=smoothing != 0.0,
+            gradient=with_gradient,
+            lanes=lanes,
+            num_warps=max(lanes // 32, 1),
+        )

@@ -75,9 +75,27 @@ def _activate(x, activation: tl.constexpr):
 
 
 @triton.jit
-def _small_linear_kernel(x, weight, bias, residual, gain, offset, out, M, N, x_step, w_step, r_step, eps, K: tl.constexpr,
-         padded: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, activation: tl.constexpr,
-         early: tl.constexpr):  # fmt: skip
+def _small_linear_kernel(
+    x,
+    weight,
+    bias,
+    residual,
+    gain,
+    offset,
+    out,
+    M,
+    N,
+    x_step,
+    w_step,
+    r_step,
+    eps,
+    K: tl.constexpr,
+    padded: tl.constexpr,
+    block_n: tl.constexpr,
+    block_k: tl.constexpr,
+    activation: tl.constexpr,
+    early: tl.constexpr,
+):
     ms, ns = tl.arange(0, padded), tl.program_id(0) * block_n + tl.arange(0, block_n)
     ks = tl.arange(0, block_k)[None, None, :]
     # first load everything that does not depend on the previous kernel
@@ -126,9 +144,15 @@ def tile_config(M: int, N: int, K: int) -> tuple[int, int]:
 
 
 def launch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, residual: Tensor | None, gain: Tensor | None,
-    offset: Tensor | None, eps: float,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    residual: Tensor | None,
+    gain: Tensor | None,
+    offset: Tensor | None,
+    eps: float,
+) -> Tensor:
     (M, K), N = x.shape, weight.shape[0]
     rows, warps = tile_config(M, N, K)
     out = x.new_empty(M, N)
@@ -144,10 +168,13 @@ def launch(
 
 
 _op = torch.library.custom_op(
-    "regard::few_linear", launch, mutates_args=(), device_types="cuda",
+    "regard::few_linear",
+    launch,
+    mutates_args=(),
+    device_types="cuda",
     schema="(Tensor x, Tensor weight, Tensor? bias, str activation, Tensor? residual, Tensor? gain, Tensor? offset, "
     "float eps) -> Tensor",
-)  # fmt: skip
+)
 
 
 @_op.register_fake
@@ -162,9 +189,13 @@ def supports(x: Tensor, weight: Tensor) -> bool:
 
 
 def small_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation = "", residual: Tensor | None = None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation = "",
+    residual: Tensor | None = None,
     norm: tuple[Tensor, Tensor, float] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """activation(LN(x) weightᵀ + bias) + residual, x (M, K), weight (N, K); `norm`: weight, bias and eps of the LN."""
     gain, offset, eps = norm or (None, None, 0.0)
     result: Tensor = _op(x, weight, bias, activation, residual, gain, offset, eps)

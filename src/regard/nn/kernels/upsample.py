@@ -22,9 +22,21 @@ LINES_PER_PROGRAM, PIXELS_PER_PROGRAM, CHANNELS_PER_PROGRAM, NUM_WARPS = 4, 8, 1
 
 @triton.jit
 def _upsample_kernel(
-    x, bias, out, height, width, rows, columns, down, across, channels, added: tl.constexpr, lines: tl.constexpr,
-    pixels: tl.constexpr, block: tl.constexpr,
-):  # fmt: skip
+    x,
+    bias,
+    out,
+    height,
+    width,
+    rows,
+    columns,
+    down,
+    across,
+    channels,
+    added: tl.constexpr,
+    lines: tl.constexpr,
+    pixels: tl.constexpr,
+    block: tl.constexpr,
+):
     """`down` and `across`: distance between output pixels, in input pixels."""
     blocks = tl.cdiv(rows, lines)
     picture, first = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks * lines
@@ -90,9 +102,12 @@ def _empty_output(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tenso
 
 
 upsample_bilinear = torch.library.custom_op(
-    "regard::enlarged", upsample_forward, mutates_args=(), device_types="cuda",
+    "regard::enlarged",
+    upsample_forward,
+    mutates_args=(),
+    device_types="cuda",
     schema="(Tensor x, Tensor? bias, SymInt high, SymInt wide) -> Tensor",
-)  # fmt: skip
+)
 upsample_bilinear.register_fake(_empty_output)
 
 

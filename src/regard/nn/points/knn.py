@@ -35,9 +35,12 @@ GRID_MIN_POINTS_CUDA = 2**17
 
 
 def knn(
-    points: Float[Tensor, "N 3"], sizes: CloudSizes, k: int, queries: Float[Tensor, "Q 3"] | None = None,
+    points: Float[Tensor, "N 3"],
+    sizes: CloudSizes,
+    k: int,
+    queries: Float[Tensor, "Q 3"] | None = None,
     query_sizes: CloudSizes | None = None,
-) -> Int[Tensor, "Q K"]:  # fmt: skip
+) -> Int[Tensor, "Q K"]:
     """Indices of the k nearest points in the same point cloud, (Q, K), nearest first; -1: no neighbor.
 
     Without queries, each point is its own first neighbor (or a duplicate with a lower index). K is `k`, or the size of

@@ -37,8 +37,17 @@ NO_NEIGHBOR, MAX_KEY = tl.constexpr(2**63 - 2**32), tl.constexpr(2**63 - 1)
 
 @triton.jit
 def _knn_kernel(
-    places, queries, starts, asking, out, leap, count: tl.constexpr, room: tl.constexpr, ask: tl.constexpr, visit: tl.constexpr
-):  # fmt: skip
+    places,
+    queries,
+    starts,
+    asking,
+    out,
+    leap,
+    count: tl.constexpr,
+    room: tl.constexpr,
+    ask: tl.constexpr,
+    visit: tl.constexpr,
+):
     cloud = tl.program_id(1)
     begin, end = tl.load(starts + cloud), tl.load(starts + cloud + 1)
     first, last = tl.load(asking + cloud), tl.load(asking + cloud + 1)
@@ -116,9 +125,7 @@ MIN_BLOCK, MAX_BLOCK = 2048, 16384
 
 
 @triton.jit
-def _fps_kernel(
-    places, starts, wanted, out, slots, arrived, clouds, block: tl.constexpr, shared: tl.constexpr
-):  # fmt: skip
+def _fps_kernel(places, starts, wanted, out, slots, arrived, clouds, block: tl.constexpr, shared: tl.constexpr):
     """`slots`: farthest point of each step, distance and index in one integer; `arrived`: number of programs at each step."""
     cloud, part, parts = clouds + tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     start, end = tl.load(starts + cloud), tl.load(starts + cloud + 1)
@@ -165,9 +172,19 @@ def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: Clo
     with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton uses the current device
         for first in range(0, clouds, together):
             _fps_kernel[(min(together, clouds - first), parts)](
-                points, starts, wanted, out, slots, arrived, first, block=block, shared=parts > 1,
-                num_warps=min(max(block // 256, 1), 32), enable_fp_fusion=False, **more,
-            )  # fmt: skip
+                points,
+                starts,
+                wanted,
+                out,
+                slots,
+                arrived,
+                first,
+                block=block,
+                shared=parts > 1,
+                num_warps=min(max(block // 256, 1), 32),
+                enable_fp_fusion=False,
+                **more,
+            )
     return out
 
 

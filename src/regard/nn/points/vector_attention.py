@@ -132,5 +132,5 @@ def reference_attention(width: int, channels_per_weight: int) -> VectorAttention
     place = nn.Sequential(Linear(3, 3), BatchNormRows(3), nn.ReLU(), Linear(3, width))
     score = nn.Sequential(
         BatchNormRows(width), nn.ReLU(), Linear(width, few), BatchNormRows(few), nn.ReLU(), Linear(few, few)
-    )  # fmt: skip
+    )
     return VectorAttention(width, place, score, channels_per_weight, bias=True, reverse_difference=True)

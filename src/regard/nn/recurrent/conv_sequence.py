@@ -84,9 +84,12 @@ class ConvBlock(nn.Module):
             self.align = ScoreAttention(MultiplicativeScore(embedding, embedding, general=False))
 
     def forward(
-        self, x: Float[Tensor, "B L D"], valid: Bool[Tensor, "B L"] | None = None, source: DecoderContext | None = None,
+        self,
+        x: Float[Tensor, "B L D"],
+        valid: Bool[Tensor, "B L"] | None = None,
+        source: DecoderContext | None = None,
         state: Float[Tensor, "B before D"] | None = None,
-    ) -> Float[Tensor, "B L C"]:  # fmt: skip
+    ) -> Float[Tensor, "B L C"]:
         """`state`: previous inputs (decoding); overwritten with the inputs for the next step."""
         seen = x if valid is None else x.masked_fill(~valid[..., None], 0.0)
         seen = self.unfold(self.dropout(seen), state)
@@ -129,9 +132,13 @@ class ConvStack(nn.Module):
         self.out = weight_norm_linear(widths[-1], out)
 
     def forward(
-        self, x: Float[Tensor, "B L E"], valid: Bool[Tensor, "B L"] | None = None, source: DecoderContext | None = None,
-        states: Sequence[Tensor | None] | None = None, taps: Collection[int] = (),
-    ) -> tuple[Float[Tensor, "B L O"], tuple[Tensor, ...]]:  # fmt: skip
+        self,
+        x: Float[Tensor, "B L E"],
+        valid: Bool[Tensor, "B L"] | None = None,
+        source: DecoderContext | None = None,
+        states: Sequence[Tensor | None] | None = None,
+        taps: Collection[int] = (),
+    ) -> tuple[Float[Tensor, "B L O"], tuple[Tensor, ...]]:
         """Final states, and the states after the blocks with the indices `taps`."""
         x, tapped = self.into(x), []
         for number, block in enumerate(self.blocks):

@@ -91,9 +91,11 @@ class ScoreAttention(RecordedModule):
         self.score = score
 
     def prepare(
-        self, context: Float[Tensor, "B K C"], valid: Bool[Tensor, "B K"] | None = None,
+        self,
+        context: Float[Tensor, "B K C"],
+        valid: Bool[Tensor, "B K"] | None = None,
         values: Float[Tensor, "B K e"] | None = None,
-    ) -> ScoreContext:  # fmt: skip
+    ) -> ScoreContext:
         """`values`: values other than the context."""
         return ScoreContext(self.score.keys(context), context if values is None else values, valid)
 

@@ -174,11 +174,17 @@ def vit_blocks(config: Any) -> list[TransformerBlock]:
     """Blocks of the ViT models from a config."""
     return [
         transformer_block(
-            config.width, config.heads, config.ffn_dim, norm="pre", activation=config.activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout, eps=config.norm_eps,
+            config.width,
+            config.heads,
+            config.ffn_dim,
+            norm="pre",
+            activation=config.activation,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            eps=config.norm_eps,
         )
         for _ in range(config.depth)
-    ]  # fmt: skip
+    ]
 
 
 def init_vit_weights(body: VisionTransformer) -> VisionTransformer:
