@@ -91,14 +91,14 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[Fil
     If no stem is equal, all targets may have the same suffix, for example 0001_mask.png for 0001.jpg."""
     files = list(walk_files(images, IMAGE_SUFFIXES))
     there: dict[str, str] = {}
-    for found in walk_files(targets, suffixes):
-        if found.matches and there.setdefault(found.stem, found.path) != found.path:
-            problem = f"same file name as '{there[found.stem]}' except for the extension."
-            raise DataError(problem, found.path, advice="Remove one of the two files.")
-    stems = [found.stem for found in files if found.matches]
+    for file in walk_files(targets, suffixes):
+        if file.matches and there.setdefault(file.stem, file.path) != file.path:
+            problem = f"same file name as '{there[file.stem]}' except for the extension."
+            raise DataError(problem, file.path, advice="Remove one of the two files.")
+    stems = [file.stem for file in files if file.matches]
     more = "" if any(stem in there for stem in stems) else _common_suffix(stems, there)
-    pairs: FilePairs = [(found, there.pop(found.stem + more, None) if found.matches else None) for found in files]
-    left = sum(found.matches and other is None for found, other in pairs)
+    pairs: FilePairs = [(file, there.pop(file.stem + more, None) if file.matches else None) for file in files]
+    left = sum(file.matches and other is None for file, other in pairs)
     return pairs, left, sorted(there.values())
 
 

@@ -131,9 +131,9 @@ class Palette:
         if not len(kept):
             raise DataError("No images to compute a palette from.")
         different, weights = np.unique(kept, axis=0, return_counts=True)
-        found = kmeans(different / 127.5 - 1, weights.astype(np.float64), count, random)
-        bright = found @ np.array([0.299, 0.587, 0.114])
-        return cls(found[np.lexsort((*found.T, bright))], side)  # sorted by brightness, for readability
+        colors = kmeans(different / 127.5 - 1, weights.astype(np.float64), count, random)
+        bright = colors @ np.array([0.299, 0.587, 0.114])
+        return cls(colors[np.lexsort((*colors.T, bright))], side)  # sorted by brightness, for readability
 
     @classmethod
     def load(cls, folder: Path) -> Palette | None:

@@ -249,13 +249,13 @@ def sample_rounds(total: int, count: int, min_rounds: int, max_rounds: int) -> l
         count, each = total - max(total // TTA_FOLDS, 1), TTA_FOLDS
     else:
         each = -(-total // count)  # rounds until every index was used
-    random, found = np.random.default_rng(total), list[Indices]()
+    random, rounds = np.random.default_rng(total), list[Indices]()
     for turn in range(min(max(-(-total // count), min_rounds), max_rounds)):
         if turn % each == 0:
             order = random.permutation(total)
         first = turn % each * count
-        found.append(order.take(np.arange(first, first + count), mode="wrap"))
-    return found
+        rounds.append(order.take(np.arange(first, first + count), mode="wrap"))
+    return rounds
 
 
 # -- blocks of large scenes
@@ -308,12 +308,12 @@ def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> 
     starts = np.flatnonzero(first)
     # a block is two half blocks wide: points of half block h are in the blocks that start at h - 1 and h
     last = np.maximum(halves.max(axis=0) - 1, 0)
-    found: dict[tuple[int, ...], list[Indices]] = {}
+    blocks: dict[tuple[int, ...], list[Indices]] = {}
     for half, inside in zip(halves[order[starts]], np.split(order, starts[1:]), strict=True):
         begins = {tuple(np.clip(half - back, 0, last).tolist()) for back in ((0, 0), (0, 1), (1, 0), (1, 1))}
         for begin in begins:
-            found.setdefault(begin, []).append(inside)
-    return [np.sort(np.concatenate(found[begin])) for begin in sorted(found)]
+            blocks.setdefault(begin, []).append(inside)
+    return [np.sort(np.concatenate(blocks[begin])) for begin in sorted(blocks)]
 
 
 class VoteAccumulator:
@@ -405,16 +405,16 @@ def augment_points(
     moved = augment.shift * (2 * rng.random(3) - 1)
     blur = augment.jitter * np.clip(rng.standard_normal((len(x), 3)), -MAX_DEVIATIONS, MAX_DEVIATIONS)
     form = _sample_deformation(rng, augment) @ turned
-    found = x.copy()
+    augmented = x.copy()
     if not np.array_equal(form, np.eye(3)):
-        found[:, :3] = x[:, :3] @ form.T
+        augmented[:, :3] = x[:, :3] @ form.T
         if normals_column is not None:  # stretching changes the length of normals; zero vectors stay 0
             columns = slice(normals_column, normals_column + 3)
             normals = x[:, columns] @ np.linalg.inv(form)
-            found[:, columns] = normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
+            augmented[:, columns] = normals / np.maximum(np.sqrt((normals**2).sum(1, keepdims=True)), 1e-12)
     if factor != 1 or moved.any() or augment.jitter:
-        found[:, :3] = found[:, :3] * factor + moved + blur
-    return found
+        augmented[:, :3] = augmented[:, :3] * factor + moved + blur
+    return augmented
 
 
 def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:

@@ -238,10 +238,10 @@ class FixedShape(BatchSampler):
                 size, waiting = np.zeros_like(size), []
         if waiting:
             joined.setdefault(tuple(size.tolist()), []).extend(waiting)
-        self.bucket_members = [np.sort(np.concatenate(found)) for found in joined.values()]
+        self.bucket_members = [np.sort(np.concatenate(members)) for members in joined.values()]
         self.bucket_shapes = [
-            PaddedShape(longest, longest, min(max(budget // sum(longest), 1), len(found)))
-            for longest, found in zip(joined, self.bucket_members, strict=True)
+            PaddedShape(longest, longest, min(max(budget // sum(longest), 1), len(members)))
+            for longest, members in zip(joined, self.bucket_members, strict=True)
         ]
         self.bucket_index = np.zeros(len(self.side_lengths), dtype=np.int64)
         for number, members in enumerate(self.bucket_members):

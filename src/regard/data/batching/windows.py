@@ -231,7 +231,7 @@ def sample_negatives(
     # segments of a document are contiguous, so all other text is before or after them
     first, behind = (np.searchsorted(segments[:, 2], own, side=side) for side in ("left", "right"))
     before, inside = starts[first], ends[behind - 1] - starts[first]
-    found, left = np.zeros((len(own), 2), dtype=np.int64), np.arange(len(own))
+    negatives, left = np.zeros((len(own), 2), dtype=np.int64), np.arange(len(own))
     for _ in range(MAX_DRAWS):
         place = rng.integers(0, ends[-1] - inside[left])
         place += np.where(place >= before[left], inside[left], 0)
@@ -240,9 +240,9 @@ def sample_negatives(
         latest = end - sizes[left]
         within = (place - starts[part]) * (latest - begin + 1) // (end - begin)
         start = np.maximum(np.where(last[left], latest, begin + within), begin)
-        found[left] = np.stack([start, np.minimum(start + sizes[left], end)], axis=1)
+        negatives[left] = np.stack([start, np.minimum(start + sizes[left], end)], axis=1)
         left = left[latest < begin]
-    return found
+    return negatives
 
 
 class PretrainingSampler(RowSampler):

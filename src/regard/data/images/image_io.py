@@ -128,8 +128,8 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
     """Depth in meters, (H, W), 0 for missing values: from 16-bit PNG, float TIFF or PFM, or a NumPy array (.npy).
 
     `unit` is the number of meters per unit; default: integers are millimeters, floats are meters."""
-    found = _read_npy(source, location)
-    if found is None:
+    values = _read_npy(source, location)
+    if values is None:
         with _open_image(source, location, 0) as (image, _):
             if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or unit is None):
                 kind = "8 bits per pixel" if image.mode == "L" else f"pixel mode {image.mode}"
@@ -138,12 +138,12 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
                     f"expected a depth map with 16 bits per pixel or floats, got {kind}.",
                     f"Save depth as 16-bit PNG or as floats.{scale}",
                 )
-            found = np.array(image)
-    step = unit if unit is not None else 0.001 if np.issubdtype(found.dtype, np.integer) else 1.0
-    metres = found.astype(np.float32) * np.float32(step)
+            values = np.array(image)
+    step = unit if unit is not None else 0.001 if np.issubdtype(values.dtype, np.integer) else 1.0
+    meters = values.astype(np.float32) * np.float32(step)
     with np.errstate(invalid="ignore"):
-        known = np.isfinite(metres) & (metres > 0)
-    return np.where(known, metres, np.float32(0))
+        known = np.isfinite(meters) & (meters > 0)
+    return np.where(known, meters, np.float32(0))
 
 
 # -- opening

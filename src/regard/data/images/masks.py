@@ -89,8 +89,8 @@ def find_classes(entries: Sequence[str]) -> ClassMap | None:
     for entry in entries:
         sides = paired_folders(entry, "mask")
         folder = os.path.dirname(os.path.expanduser(entry)) if sides is None else sides[1]
-        if (found := find_classes_above(os.path.abspath(folder), 1 if sides is None else SEARCH_DEPTH)) is not None:
-            return found
+        if (classes := find_classes_above(os.path.abspath(folder), 1 if sides is None else SEARCH_DEPTH)) is not None:
+            return classes
     return None
 
 
@@ -116,12 +116,12 @@ def infer_classes(values: Iterable[int]) -> ClassMap:
 def read_classes(path: str | Path) -> ClassMap:
     path = Path(path)
     try:
-        found = _read_json(path) if path.suffix == ".json" else _read_text(path)
+        classes = _read_json(path) if path.suffix == ".json" else _read_text(path)
     except DataError as error:
         raise error if error.path else DataError(error.problem, path) from error
-    if not found.names:
+    if not classes.names:
         raise DataError("no classes defined.", path)
-    return found
+    return classes
 
 
 def _build_class_map(named: Sequence[tuple[int, str]], colors: Sequence[Color], void: Sequence[int]) -> ClassMap:
@@ -201,8 +201,8 @@ def mask_classes(mask: str) -> ClassMap | None:
 @functools.lru_cache(maxsize=1024)
 def folder_classes(folder: str) -> ClassMap | None:
     """Classes of a folder, cached because many masks share a folder."""
-    found = find_classes_above(folder)
-    return None if found is None else with_void_values(found)
+    classes = find_classes_above(folder)
+    return None if classes is None else with_void_values(classes)
 
 
 def with_void_values(classes: ClassMap) -> ClassMap:

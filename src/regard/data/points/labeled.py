@@ -182,8 +182,8 @@ IGNORE_LABEL = -1
 def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
     """Classes from a file next to the point clouds or in a parent folder; None if there is no such file."""
     for entry in entries:
-        if (found := find_classes_near(entry)) is not None:
-            return found
+        if (classes := find_classes_near(entry)) is not None:
+            return classes
     return None
 
 
@@ -237,16 +237,16 @@ class CloudCache:
         self.clouds: dict[int, PointCloud] = {}
 
     def __call__(self, index: int, read: Callable[[], PointCloud]) -> PointCloud:
-        found = self.clouds.get(index)
-        if found is None:
-            found = read()
-            size = cloud_bytes(found)
+        cloud = self.clouds.get(index)
+        if cloud is None:
+            cloud = read()
+            size = cloud_bytes(cloud)
             if self.used_bytes + size <= (
                 self.max_bytes if os.getpid() == self.owner_pid else self.max_bytes // self.num_workers
             ):
                 self.used_bytes += size
-                self.clouds[index] = found
-        return found
+                self.clouds[index] = cloud
+        return cloud
 
 
 def cloud_bytes(cloud: PointCloud) -> int:

@@ -106,7 +106,7 @@ def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | Non
     `is_whitespace` marks byte-level tokens of spaces only: an added leading space gets an empty span."""
     if not spans or (is_whitespace is None and text.isascii()):
         return list(spans)
-    found = []
+    trimmed = []
     limits = [start for start, _ in spans[1:]] + [len(text)]
     for number, ((start, end), limit) in enumerate(zip(spans, limits, strict=True)):
         if is_whitespace is not None and is_whitespace[number] and not text[start:end].isspace():
@@ -115,8 +115,8 @@ def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | Non
             start += 1
         while end < limit and unicodedata.category(text[end]) == "Mn":
             end += 1
-        found.append((start, end))
-    return found
+        trimmed.append((start, end))
+    return trimmed
 
 
 # -- incremental decoding
