@@ -160,7 +160,7 @@ def draw_legend(axes: Axes, corner: Literal["upper right", "lower right"]) -> No
 
 
 def mark_point(axes: Axes, x: float, y: float, text: str, color: str) -> None:
-    """Draw a ring around a point, and a text beside the point on the side with more space."""
+    """Draw a ring around a point, and a text next to the point on the side with more space."""
     axes.plot([x], [y], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=color, zorder=4)
     leftward = x > sum(axes.get_xlim()) / 2
     axes.annotate(
