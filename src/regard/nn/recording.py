@@ -133,22 +133,26 @@ def uncompiled_while_recording(forward: F) -> F:
 
     @functools.wraps(forward)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _state.recording is not None and torch.compiler.is_compiling():
-            return torch.compiler.disable(forward)(*args, **kwargs)  # type: ignore[no-untyped-call]
-        return forward(*args, **kwargs)
+        if _state.recording is None or not torch.compiler.is_compiling():
+            return forward(*args, **kwargs)
+        return torch.compiler.disable(forward)(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     return call  # type: ignore[return-value]
 
 
 def recorded(forward: F) -> F:
-    """Decorator of the `forward` of a `RecordedModule`: passes the recorder of this thread as argument `record`."""
+    """Decorator of the `forward` of a `RecordedModule`: while this thread records, passes its recorder as `record`."""
 
     @uncompiled_while_recording
+    def call_recorded(self: RecordedModule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        record = self.recorder()
+        if record is None:
+            return forward(self, x, *args, **kwargs)
+        return forward(self, record.prepare(x), *args, **{**kwargs, "record": record})
+
     @functools.wraps(forward)
-    def call(self: RecordedModule, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if _state.recording is not None and (record := self.recorder()) is not None:
-            return forward(self, record.prepare(x), *args, **{**kwargs, "record": record})
-        return forward(self, x, *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (forward if _state.recording is None else call_recorded)(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
