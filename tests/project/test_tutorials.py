@@ -16,10 +16,11 @@ ROOT = Path(__file__).parents[2]
 FILES = {
     "text.txt": "".join(f"the cat danced {n} times and the dog slept\n\n" for n in range(60)),
     "pairs.psv": "".join(f"w{n} x|u{n} y\n" for n in range(80)),
-    "scores.tsv": "text\tlabel\n" + "".join(f"w{n} x\t{n % 7}\n" for n in range(140)),
+    "reviews.tsv": "text\tlabel\n" + "".join(f"w{n} x\t{n % 6}\n" for n in range(140)),
 }
 STEP = re.compile(
-    r"^\*\*(?P<file>[^*\n]+)\*\*(?:, (?P<where>after|before) `(?P<anchor>[^`\n]+)`)?:\n\n```python\n(?P<code>.*?)```",
+    r"^\*\*(?P<file>[^*\n]+)\*\*(?:, (?P<where>after|before|in place of) `(?P<anchor>[^`\n]+)`)?:\n\n"
+    r"```python\n(?P<code>.*?)```",
     re.M | re.S,
 )
 RUN = """
@@ -51,16 +52,15 @@ def follow(text: str, copy: Path) -> int:
             continue
         before, found, after = path.read_text(encoding="utf-8").partition(step["anchor"])
         assert found, (path, step["anchor"])
-        edited = (
-            f"{before}{found}\n{code.rstrip()}{after}" if step["where"] == "after" else f"{before}{code}{found}{after}"
-        )
+        placed = {"after": f"{found}\n{code.rstrip()}", "before": f"{code}{found}", "in place of": code.rstrip("\n")}
+        edited = f"{before}{placed[step['where']]}{after}"
         path.write_text(edited, encoding="utf-8")
     return len(steps)
 
 
 @pytest.mark.parametrize(
     ("name", "steps", "harness"),
-    [("add_a_system", 3, "tests/systems/test_systems.py"), ("add_a_data_format", 2, "")],
+    [("add_a_system", 3, "tests/systems/test_systems.py"), ("add_a_task", 3, ""), ("add_a_data_format", 2, "")],
 )
 def test_tutorial_leads_to_a_working_product(name: str, steps: int, harness: str, folder: Path) -> None:
     copy = folder / "copy"
