@@ -236,7 +236,7 @@ def test_locations_name_the_first_and_the_other_line(folder: Path) -> None:
     place = location(checked("tag", [*sentences(), "some O\nother I-A\n"]), "invalid_tags")
     assert place.line == 1001 and place.text == "some other/I-A  ('other' is tagged I-A, expected B-A)"
     report = checked("qa", changed(answer="7 feet")(questions()))
-    assert report.findings[0].fraction == 1 / 151  # of all questions, including skipped ones
+    assert report.findings[0].fraction == 1 / 151  # skipped questions count too
     assert "label must be between 0 and 2, got 7" in str(checked("choose", changed(label=7)(choices())))
     assert "tags are classes of single words" in str(checked("tag", [f"the DT\nword NN\n{n} CD\n" for n in range(100)]))
 

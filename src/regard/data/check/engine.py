@@ -79,12 +79,12 @@ class SortedHashes:
 
 
 class Measures(NamedTuple):
-    """What a survey keeps of a sample of texts."""
+    """Texts, contents and labels of a sample, from which a survey keeps numbers and hashes."""
 
     texts: Sequence[str]
     """text of each side, of which the lengths are kept"""
     contents: Sequence[str]
-    """contents to hash: of the whole sample, of the input without the target, and further ones"""
+    """contents to hash: the whole sample, the input without the target, and further ones"""
     labels: Iterable[str] = ()
     checked_texts: Sequence[str] | None = None
     """texts to check for damage; None: the texts of the sides"""

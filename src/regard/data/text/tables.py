@@ -486,14 +486,14 @@ def iterate_all(
 
 
 def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow]:
-    """Yield samples and skipped rows, except blank rows (skipped without a reason) at the end of the file."""
-    blank: list[SkippedRow] = []
+    """Yield samples and skipped rows, except empty rows (skipped without a reason) at the end of the file."""
+    empty: list[SkippedRow] = []
     for item in items:
         if isinstance(item, SkippedRow) and not item.reason:
-            blank.append(item)
+            empty.append(item)
             continue
-        yield from blank
-        blank.clear()
+        yield from empty
+        empty.clear()
         yield item
 
 
