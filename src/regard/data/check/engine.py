@@ -85,7 +85,7 @@ class Measures(NamedTuple):
     """text of each side, of which the lengths are kept"""
     contents: Sequence[str]
     """contents to hash: the whole sample, the input without the target, and further ones"""
-    labels: Iterable[str] = ()
+    labels: Sequence[str] = ()
     checked_texts: Sequence[str] | None = None
     """texts to check for damage; None: the texts of the sides"""
     numbers: Mapping[str, int] = {}
@@ -238,9 +238,10 @@ class Survey(ABC):
 
     def keep(self, name: str, value: float, kind: str = "Q") -> None:
         """Add a number to a column; `kind` is the type of the `array`."""
-        if name not in self.numbers:
-            self.numbers[name] = array(kind)
-        self.numbers[name].append(value)
+        try:
+            self.numbers[name].append(value)
+        except KeyError:
+            self.numbers[name] = array(kind, (value,))
 
     def values(self, name: str) -> NDArray[Any]:
         """Column of numbers as int64 or float64."""
@@ -274,7 +275,8 @@ class Survey(ABC):
         checked = measures.texts if measures.checked_texts is None else measures.checked_texts
         self._tally_quality_issues(sample, checked)
         self._keep_sizes(measures.texts)
-        self.counters["classes"].update(measures.labels)
+        if measures.labels:
+            self.counters["classes"].update(measures.labels)
         for name, value in measures.numbers.items():
             self.keep(name, value, "B" if isinstance(value, bool) else "I")
         self._append(sample.line, map(hash_text, measures.contents))
