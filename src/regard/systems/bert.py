@@ -26,7 +26,6 @@ class Config(RelativePosition, BertConfig):
     position_embedding: Literal["learned", "none"] = "learned"
     pooler: bool = True
     nsp: bool = True
-    """Train next-sentence prediction as well."""
 
     @property
     def traits(self) -> Traits:

@@ -28,14 +28,10 @@ class Config(vision.VisionConfig):
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
     pre_activation: bool = True
-    """Pre-activation blocks: norm and ReLU before each convolution."""
     padding: Literal["even", "same"] = "even"
-    """Padding of strided convolutions: even, or same (TensorFlow)."""
     stem_same_padding: bool = False
-    """TensorFlow SAME padding in the stem pooling."""
     norm_groups: int = 32
     output_stride: int = 32
-    """Total stride of the last feature map."""
 
     head_std = 0.0
 

@@ -40,12 +40,9 @@ STD = 0.1
 @dataclass(frozen=True)
 class Config(Seq2SeqConfig):
     encoder_stages: tuple[str, ...] = ("512x3x9", "1024x3x4", "2048x1x2")
-    """Encoder blocks as width x kernel x count."""
     decoder_stages: tuple[str, ...] = ()
-    """Decoder blocks as width x kernel x count. Empty: as in the encoder."""
     embedding_dim: int = 768
     output_dim: int = 512
-    """Size of the last decoder state."""
     vocab_size: int = 40_000
     dropout: float = 0.2
     max_length: int = 1024

@@ -34,21 +34,14 @@ class Config(BertConfig):
     position_embedding: Literal["learned", "none"] = "none"
     type_vocab_size: int = 0
     pos_att_type: tuple[DisentangledTerm, ...] = ("p2c", "c2p")
-    """Terms of the scores besides content–content: content-to-position (c2p), position-to-content (p2c)."""
     position_buckets: int = 256
     """Distances on each side with a vector; the larger half are logarithmic buckets. 0: one vector per distance."""
     max_relative_positions: int = 0
-    """Distances beyond this one have the last vector. 0: max_length."""
     share_att_key: bool = True
-    """Project the vectors of distances with the matrices of queries and keys, not with separate ones."""
     norm_rel_ebd: bool = True
-    """LayerNorm on the vectors of distances."""
     conv_kernel_size: int = 0
-    """Kernel of the convolution beside the first layer. 0: none."""
     conv_act: Literal["tanh", "gelu"] = "tanh"
-    """Activation of the convolution."""
     legacy: bool = True
-    """Names of the masked-language-modeling head in Hugging Face format: those of BERT."""
     norm_eps: float = 1e-7
     bos_id: int = 1
     eos_id: int = 2

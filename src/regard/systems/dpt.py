@@ -23,28 +23,19 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors
 class Config(vision.ViTConfig):
     image_size: int = 384
     hybrid: bool = False
-    """Use a convolutional backbone before the ViT."""
     backbone_depths: tuple[int, ...] = (3, 4, 9)
     stem_channels: int = 64
     norm_groups: int = 32
     norm_eps: float = 1e-12
     out_layers: tuple[int, ...] = (2, 5, 8, 11)
-    """Layers whose features feed the decoder."""
     neck_dims: tuple[int, ...] = (96, 192, 384, 768)
-    """Channels of the four reassembled feature maps."""
     reassemble_factors: tuple[float, ...] = (4, 2, 1, 0.5)
-    """Resolution of each feature map relative to the patch grid."""
     readout: Readout = "project"
-    """Use of the class token: project, add or ignore."""
     fusion_dim: int = 256
-    """Channels of the fusion blocks."""
     fusion_batch_norm: bool | None = None
-    """BatchNorm in the fusion blocks. none: on for segmentation, off for depth."""
     fusion_bias: bool | None = None
-    """Bias in the fusion blocks. none: on without BatchNorm."""
     head_dropout: float = 0.1
     auxiliary_head: bool = True
-    """Train an auxiliary segmentation head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,6 @@ from regard.systems.common.system import System, presets
 class Config(DecoderConfig):
     max_length: int = 2048
     local_window: int = 256
-    """Window of the banded layers (every second layer). 0: all layers dense."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     embedding_dropout: float = 0.0

@@ -38,7 +38,6 @@ from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 class Config(ModelConfig):
     image_size: int = 32
     num_colors: int = 512
-    """Number of palette colors."""
     width: int = 512
     depth: int = 24
     heads: int = 8
@@ -48,7 +47,6 @@ class Config(ModelConfig):
     embedding_dropout: float = 0.0
     norm_eps: float = 1e-5
     lm_head: bool = True
-    """Output layer over colors; false for classifiers."""
 
     head_dropout: ClassVar[float] = 0.0
     head_bias = False

@@ -28,11 +28,8 @@ class Config(RelativePosition, BertConfig):
     vocab_size: int = 50_265
     max_length: int = 4096
     attention_window: tuple[int, ...] = (512,)
-    """Attention window in tokens, both sides together; one value, or one per layer."""
     dilation: tuple[int, ...] = ()
-    """Window dilation per head. Empty: 1."""
     undilated_layers: int = 0
-    """Number of lowest layers without dilation."""
     pooler: bool = False
     type_vocab_size: int = 1
     norm_eps: float = 1e-5

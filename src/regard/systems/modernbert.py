@@ -30,17 +30,11 @@ class Config(EncoderConfig, Sizes):
     vocab_size: int = 50_368
     max_length: int = 8192
     local_attention: int = 128
-    """Window of the local layers in tokens, both sides together."""
     global_every: int = 3
-    """Every n-th layer, from the first, attends to all tokens."""
     global_rope_base: float = 160_000.0
-    """Rotary base of the global layers."""
     local_rope_base: float = 10_000.0
-    """Rotary base of the local layers."""
     classifier_pooling: Literal["first", "mean"] = "first"
-    """State for classification: of the first token, or the mean of all tokens."""
     classifier_activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Activation in the heads."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     dropout: float = 0.0
     attention_dropout: float = 0.0

@@ -29,21 +29,14 @@ from regard.systems.common.system import System, presets
 @dataclass(frozen=True)
 class Config(ModelConfig):
     feature_dim: int = 0
-    """Extra features per point: 3 for color, 3 for normals."""
     widths: tuple[int, ...] = (32, 64, 128, 256, 512)
     depths: tuple[int, ...] = (1, 2, 3, 5, 2)
     downsample: tuple[int, ...] = (1, 4, 4, 4, 4)
-    """Downsampling factor per stage; the first is 1."""
     num_neighbors: tuple[int, ...] = (8, 16, 16, 16, 16)
-    """Neighbors per point (k), per stage."""
     variant: Literal["released", "paper"] = "released"
-    """released (authors' code) or paper (equations)."""
     share_planes: int = 8
-    """Channels that share one attention weight (released variant)."""
     point_order: Literal["sorted", "given"] = "sorted"
-    """sorted: order-invariant sampling; given: start from the first point (authors' code)."""
     has_decoder: bool = True
-    """Include the decoder (segmentation); classification needs the encoder only."""
     dropout: float = 0.5
 
     modality = "points"

@@ -36,17 +36,11 @@ class Config(vision.VisionConfig):
     widths: tuple[int, ...] = (256, 512, 1024, 2048)
     depths: tuple[int, ...] = (3, 4, 6, 3)
     block_type: Literal["bottleneck", "basic"] = "bottleneck"
-    """Residual block: basic or bottleneck."""
     stem_kernel: int = 7
-    """Kernel size of the first convolution."""
     stem_stride: int = 2
-    """Stride of the first convolution."""
     stem_pool: bool = True
-    """3×3 max-pooling after the first convolution."""
     downsample_first_stage: bool = False
-    """Downsample in the first stage too."""
     downsample_in_bottleneck: bool = False
-    """Stride on the first 1×1 convolution of a bottleneck (paper), not on the 3×3."""
 
     extra_size_fields = ("stem_channels",)
 

@@ -38,20 +38,15 @@ EMBEDDING_STD = 0.3
 @dataclass(frozen=True)
 class Config(RecurrentConfig):
     cell: CellName = "lstm"
-    """Recurrent cell: rnn, gru or lstm."""
     width: int = 1000
     embedding_dim: int = 1000
     depth: int = 4
     bidirectional: bool = False
-    """Bidirectional encoder; each direction has half the width."""
     reverse_source: bool = True
-    """Feed the source in reverse order."""
     feed_context: bool = False
-    """Feed the encoder's final state to every decoder step."""
     dropout: float = 0.0
     vocab_size: int = 80_000
     init_range: float = 0.08
-    """Uniform initialization in ±this value. 0: scale by fan-in."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

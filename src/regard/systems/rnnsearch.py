@@ -31,15 +31,11 @@ from regard.types import Batch, BodyOutput, StateSizes
 class Config(RecurrentConfig):
     width: int = 1000
     encoder_width: int = 1000
-    """Encoder hidden size per direction."""
     embedding_dim: int = 620
     attention_dim: int = 1000
     maxout_dim: int = 500
-    """Size of the maxout layer before the output."""
     attention_score: ScoreName = "additive"
-    """Attention score: additive, dot or general."""
     bias: bool = True
-    """Use bias terms."""
     dropout: float = 0.0
 
     extra_size_fields = ("attention_dim",)

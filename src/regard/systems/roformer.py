@@ -29,7 +29,6 @@ class Config(BertConfig):
     vocab_size: int = 50_000
     max_length: int = 1536
     rotary_value: bool = False
-    """Apply rotary positions to the values too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -42,13 +42,10 @@ class Config(vision.VisionConfig):
     depths: tuple[int, ...] = (2, 2, 6, 2)
     heads: tuple[int, ...] = (3, 6, 12, 24)
     window_size: int = 7
-    """Window side, in patches."""
     mlp_ratio: float = 4.0
-    """Feed-forward size as a multiple of the hidden size."""
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.2
-    """Stochastic depth rate of the last block; grows linearly from 0."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-5
 

@@ -39,7 +39,6 @@ class Config(TargetTokens, RelativePosition, Sizes):
     max_position_offset: int = 0
     scale_embedding: bool = True
     output_bias: bool = False
-    """Add a bias to the output logits."""
     max_length: int = 512
 
     def __post_init__(self) -> None:

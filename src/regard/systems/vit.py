@@ -20,9 +20,7 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 @dataclass(frozen=True)
 class Config(vision.ViTConfig):
     class_token: bool = True
-    """Prepend a class token."""
     pool: Pool = "first"
-    """Image representation: first (class token) or mean."""
 
     head_std = 0.0
 

@@ -40,7 +40,6 @@ class Config(FeatureLevelConfig):
     norm_position: NormPlacement = "pre"
     activation: Literal["relu", "gelu"] = "relu"
     image_positions: Literal["learned", "sines", "none"] = "learned"
-    """Position embedding of image features: learned, sines or none."""
     position_embedding: Literal["halves", "interleaved", "learned", "none"] = "halves"
 
     def __post_init__(self) -> None:

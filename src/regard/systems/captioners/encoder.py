@@ -35,9 +35,7 @@ class CaptionConfig(TargetTokens):
 
     encoder: str = "resnet-18"
     encoder_config: dict[str, Any] = field(default_factory=dict)
-    """Overrides for the encoder preset, e.g. stem_stride=2; after loading, its full config."""
     freeze_encoder: bool = False
-    """Freeze the image encoder."""
     image_size: int = 224
     vocab_size: int = 10_000
     max_length: int = 64

@@ -34,12 +34,9 @@ class Config(FeatureLevelConfig):
     embedding_dim: int = 512
     attention_dim: int = 0
     project_features: bool = True
-    """Extra tanh layer on the image features before scoring, as in the authors' code."""
     dropout: float = 0.5
     attention_penalty: float = 1.0
-    """Weight λ of the doubly stochastic attention regularization. 0: off."""
     init_std: float = 0.01
-    """Standard deviation of weight initialization. 0: scale by fan-in."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,6 @@ class Seq2SeqConfig(TargetTokens):
 
     vocab_size: int = 30_000
     tie_embeddings: EmbeddingSharing = "none"
-    """Shared embeddings: none, source_target, or all (also the output layer)."""
 
     output_width_field: ClassVar[str] = "width"
     """Field with the input width of the output layer."""
@@ -40,7 +39,6 @@ class RecurrentConfig(Seq2SeqConfig):
     """Fields of recurrent models."""
 
     source_vocab_size: int = 0
-    """Source vocabulary size, if larger than the target's. 0: the same."""
 
 
 class RecurrentBody(TokenPredictor):
