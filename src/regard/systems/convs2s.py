@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -163,22 +163,18 @@ class ConvS2S(RecurrentBody):
         return self.dropout(x)
 
 
-def build_embeddings(config: Config) -> SharedEmbeddings:
-    """Embeddings from N(0, 0.1²); a separate output layer has weight normalization."""
+def build(config: Config) -> ConvS2S:
+    """Embeddings are initialized from N(0, 0.1²); a separate output layer has weight normalization."""
     tables: Any = SharedEmbeddings(config.vocab_size, config.embedding_dim, config.output_dim, config.tie_embeddings)
     if tables.output is not None:
         tables.output = weight_norm_linear(config.output_dim, config.vocab_size, config.dropout)
     for table in (tables.target, tables.source):
         if table is not None:
             nn.init.normal_(table.weight, std=STD)
-    return cast(SharedEmbeddings, tables)
-
-
-def build(config: Config) -> ConvS2S:
     E, stages = config.embedding_dim, parse_stages(config.encoder_stages, "model.encoder_stages")
     below = parse_stages(config.decoder_stages or config.encoder_stages, "model.decoder_stages")
     return ConvS2S(
-        tables=build_embeddings(config),
+        tables=tables,
         positions=(LearnedPosition(config.max_length, E, STD), LearnedPosition(config.max_length, E, STD)),
         encoder=ConvStack(E, stages, E, config.dropout),
         decoder=ConvStack(E, below, config.output_dim, config.dropout, cross=True),

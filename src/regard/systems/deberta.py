@@ -10,16 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from jaxtyping import Float
-from torch import Tensor, nn
-
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import AttentionMask, Padding, valid_mask
 from regard.nn.attention.positions import make_absolute_position
 from regard.nn.attention.relative_positions import DisentangledPosition, DisentangledTerm
-from regard.nn.blocks.block import ACTIVATIONS, FeedForward, Residual, Stack, TransformerBlock
-from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly, init_encoder_weights
 from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, reject, sizes
@@ -35,7 +31,6 @@ class Config(BertConfig):
     type_vocab_size: int = 0
     pos_att_type: tuple[DisentangledTerm, ...] = ("p2c", "c2p")
     position_buckets: int = 256
-    """Distances on each side with a vector; the larger half are logarithmic buckets. 0: one vector per distance."""
     max_relative_positions: int = 0
     share_att_key: bool = True
     norm_rel_ebd: bool = True
@@ -55,19 +50,13 @@ class Config(BertConfig):
             not self.pos_att_type or not set(self.pos_att_type) <= {"c2p", "p2c"},
             f"model.pos_att_type must be c2p, p2c or both, got {self.pos_att_type}.",
         )
-        reject(
-            self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0),
-            f"model.conv_kernel_size must be 0 or odd, got {self.conv_kernel_size}.",
-        )
+        reject(self.conv_kernel_size % 2 == 0 < self.conv_kernel_size, "model.conv_kernel_size must be 0 or odd.")
 
     @property
     def traits(self) -> Traits:
         """The convolution would mix the documents of a packed row."""
-        packs = not self.conv_kernel_size
-        token_types = max(self.type_vocab_size, 1)
-        return replace(
-            super().traits, head_activation="gelu", token_types=token_types, packs=packs, packs_efficiently=False
-        )
+        packs, types = not self.conv_kernel_size, max(self.type_vocab_size, 1)
+        return replace(super().traits, head_activation="gelu", token_types=types, packs=packs, packs_efficiently=False)
 
 
 MINI = {**bert.MINI, "max_length": 256, "position_buckets": 32}
@@ -82,29 +71,8 @@ PRESETS = presets(
 )
 
 
-class ConvolutionBlock(TransformerBlock):
-    """First block of DeBERTa-v2 xlarge: a convolution of the input is added to the output of the block."""
-
-    def __init__(self, attend: Residual, feed: Residual, config: Config) -> None:
-        super().__init__(attend, feed)
-        kernel = config.conv_kernel_size
-        self.conv = nn.Conv1d(config.width, config.width, kernel, padding=kernel // 2)
-        self.norm, self.dropout = LayerNorm(config.width, config.norm_eps), nn.Dropout(config.dropout)
-        self.activation = ACTIVATIONS[config.conv_act]
-
-    def forward(  # type: ignore[override]
-        self, x: Float[Tensor, "B L D"], context: None = None, *, mask: AttentionMask | None = None, **more: Any
-    ) -> Float[Tensor, "B L D"]:
-        if mask is not None and not isinstance(mask, Padding):
-            raise ValueError("Packed batches are not supported: the convolution would mix documents. Use padded rows.")
-        real = None if mask is None else valid_mask(mask.valid, x.shape[1])[..., None]
-        found = self.conv((x if real is None else x * real).mT).mT
-        beside = self.activation(self.dropout(found))
-        return self.norm(super().forward(x, mask=mask, **more), beside)
-
-
 def build(config: Config) -> EncoderOnly:
-    width, head_width = config.width, config.width // config.heads
+    width = config.width
     position = DisentangledPosition(
         width,
         config.depth,
@@ -117,14 +85,15 @@ def build(config: Config) -> EncoderOnly:
     )
 
     def block(number: int) -> TransformerBlock:
-        scale = position.scale(head_width)
+        scale = position.scale(width // config.heads)
         attention = Attention(width, config.heads, dropout=config.attention_dropout, scale=scale)
         attend, feed = (
             Residual(inner, width, "post", config.dropout, config.norm_eps)
             for inner in (attention, FeedForward(width, config.ffn_dim, config.activation))
         )
         has_convolution = config.conv_kernel_size and number == 0
-        return ConvolutionBlock(attend, feed, config) if has_convolution else TransformerBlock(attend, feed)
+        convolution = width, config.conv_kernel_size, config.conv_act, config.dropout, config.norm_eps
+        return ConvolutionBlock(attend, feed, *convolution) if has_convolution else TransformerBlock(attend, feed)
 
     body = EncoderOnly(
         bert.build_embedding(config, config.type_vocab_size, lambda: make_absolute_position(config)),
@@ -145,8 +114,7 @@ NAMES = NameTable(
         layer("encoder.blocks.0.conv", "deberta.encoder.conv.conv"),
         layer("encoder.blocks.0.norm", "deberta.encoder.conv.LayerNorm"),
         layer("head.dense", "pooler.dense"),
-        layer("head.classes", "classifier"),
-        layer("head.choice", "classifier"),
+        *bert.CLASSIFIER_ENTRIES,
         *bert.HEAD_ENTRIES,
         *bert.MLM_ENTRIES,
     ),
@@ -170,9 +138,11 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 def to_published(config: Config, tensors: Tensors) -> Tensors:
     """Restore the names of the authors' head."""
-    if config.legacy:
-        return tensors
-    return {name.replace(f"{HEAD}transform.", LM_HEAD).replace(HEAD, LM_HEAD): x for name, x in tensors.items()}
+    return (
+        tensors
+        if config.legacy
+        else {name.replace(f"{HEAD}transform.", LM_HEAD).replace(HEAD, LM_HEAD): x for name, x in tensors.items()}
+    )
 
 
 def _before_read(config: dict[str, Any]) -> dict[str, Any]:
@@ -185,35 +155,24 @@ def _before_read(config: dict[str, Any]) -> dict[str, Any]:
 
 UNLIMITED = ("position_buckets", "max_relative_positions")
 """Fields with 0 for -1 in config.json."""
-NAMED_ALIKE = (
-    "pos_att_type", "position_buckets", "max_relative_positions", "share_att_key", "norm_rel_ebd", "conv_kernel_size",
-    "conv_act", "legacy",
-)  # fmt: skip
-KEYS: dict[str, tuple[str, ...]] = {"position_embedding": ("position_biased_input",), "head_dropout": ("cls_dropout",)}
 PUBLISHED = bert.published_layout(
-    "deberta-v2",
-    "DebertaV2",
-    Config,
-    NAMES,
-    keys={**{name: (name,) for name in NAMED_ALIKE}, **KEYS},
+    "deberta-v2", "DebertaV2", Config, NAMES,
+    named_alike=(
+        "pos_att_type", "position_buckets", "max_relative_positions", "share_att_key", "norm_rel_ebd",
+        "conv_kernel_size", "conv_act", "legacy",
+    ),
+    keys={"position_embedding": ("position_biased_input",), "head_dropout": ("cls_dropout",)},
     defaults={
         "hidden_size": 1536, "num_hidden_layers": 24, "num_attention_heads": 24, "intermediate_size": 6144,
         "position_biased_input": True, "position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none",
         "cls_dropout": None,
     },
-    fixed={"pooler_hidden_act": "gelu", "conv_groups": 1},
-    ignored_keys=("pooler_dropout", "pooler_hidden_size", "z_steps"),
-    value_maps={
-        "position_embedding": {True: "learned", False: "none"},
-        "norm_rel_ebd": {"layer_norm": True, "none": False},
-    },
-    extra_keys={"relative_attention": True},
-    before_read=_before_read,
+    fixed={"pooler_hidden_act": "gelu", "conv_groups": 1}, ignored_keys=("pooler_dropout", "pooler_hidden_size", "z_steps"),
+    value_maps={"position_embedding": {True: "learned", False: "none"}, "norm_rel_ebd": {"layer_norm": True, "none": False}},
+    extra_keys={"relative_attention": True}, before_read=_before_read,
     after_read=lambda fields: fields | {name: max(fields[name], 0) for name in UNLIMITED},
     before_write=lambda fields: fields | {name: fields[name] or -1 for name in UNLIMITED},
-    head_architectures={"choose": "DebertaV2ForMultipleChoice"},
-    adapt_checkpoint=from_published,
-    to_published=to_published,
+    head_architectures={"choose": "DebertaV2ForMultipleChoice"}, adapt_checkpoint=from_published, to_published=to_published,
 )  # fmt: skip
 
 

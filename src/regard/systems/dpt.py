@@ -20,12 +20,9 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors
 
 
 @dataclass(frozen=True)
-class Config(vision.ViTConfig):
+class Config(vision.BackboneConfig):
     image_size: int = 384
     hybrid: bool = False
-    backbone_depths: tuple[int, ...] = (3, 4, 9)
-    stem_channels: int = 64
-    norm_groups: int = 32
     norm_eps: float = 1e-12
     out_layers: tuple[int, ...] = (2, 5, 8, 11)
     neck_dims: tuple[int, ...] = (96, 192, 384, 768)
@@ -72,11 +69,6 @@ class Config(vision.ViTConfig):
         vision.check_backbone(self)
         reject(self.readout != "project", f"model.hybrid=true requires model.readout=project, got {self.readout}.")
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels after each stage of the backbone."""
-        return vision.stage_widths(self.stem_channels, self.backbone_depths)
-
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         taps = [FeatureTap(block, self.width, self.patch_size, is_sequence=True) for block in self.out_layers]
         if not self.hybrid:
@@ -87,18 +79,9 @@ class Config(vision.ViTConfig):
         )
 
     def neck(self) -> NeckConfig:
-        return NeckConfig(
-            self.neck_dims,
-            self.fusion_dim,
-            self.reassemble_factors,
-            self.readout,
-            self.activation,
-            self.fusion_batch_norm,
-            self.fusion_bias,
-            unused_residual=True,
-            head_dropout=self.head_dropout,
-            auxiliary=self.auxiliary_head,
-        )
+        shape = self.neck_dims, self.fusion_dim, self.reassemble_factors, self.readout, self.activation
+        norm, head = (self.fusion_batch_norm, self.fusion_bias), (self.head_dropout, self.auxiliary_head)
+        return NeckConfig(*shape, *norm, True, *head)
 
     def resolve_fusion_norm(self, classifies: bool) -> Self:
         """Published configs store the value of `fusion_batch_norm`, which depends on the task if None."""
@@ -156,16 +139,13 @@ NAMES = NameTable(
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from the config with a nested backbone."""
-    told, found = (
-        fields["backbone_depths"],
-        {**vision.require_square(fields), "backbone_depths": Config.backbone_depths},
-    )
-    found["fusion_batch_norm"] = bool(fields["fusion_batch_norm"])
-    if found["hybrid"]:
-        return {**found, **vision.read_backbone_config(told, found["in_channels"], all_stages=True)}
-    if told:
-        raise WeightsError(f"config.json: backbone '{told.get('model_type')}' is not supported for DPT.")
-    return found
+    backbone, read = fields["backbone_depths"], vision.require_square(fields)
+    read |= {"backbone_depths": Config.backbone_depths, "fusion_batch_norm": bool(fields["fusion_batch_norm"])}
+    if read["hybrid"]:
+        return {**read, **vision.read_backbone_config(backbone, read["in_channels"], all_stages=True)}
+    if backbone:
+        raise WeightsError(f"config.json: backbone '{backbone.get('model_type')}' is not supported for DPT.")
+    return read
 
 
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:

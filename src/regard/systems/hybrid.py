@@ -19,10 +19,7 @@ from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
 @dataclass(frozen=True)
-class Config(vision.ViTConfig):
-    backbone_depths: tuple[int, ...] = (3, 4, 9)
-    stem_channels: int = 64
-    norm_groups: int = 32
+class Config(vision.BackboneConfig):
     patch_size: int = 1
 
     head_std = 0.0
@@ -39,11 +36,6 @@ class Config(vision.ViTConfig):
             f"model.image_size={self.image_size} gives a feature map of {self.map_size} x {self.map_size}, which is not "
             f"divisible by model.patch_size={self.patch_size}.",
         )
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels after each stage."""
-        return vision.stage_widths(self.stem_channels, self.backbone_depths)
 
     @property
     def stride(self) -> int:

@@ -59,19 +59,9 @@ class Config(EncoderConfig, Sizes):
     def traits(self) -> Traits:
         return replace(super().traits, head_activation=self.classifier_activation, head_norm_eps=self.norm_eps)
 
-    def is_global(self, number: int) -> bool:
-        """True if the layer attends to all tokens."""
-        return number % self.global_every == 0
 
-
-MINI = sizes(256, 6, 4, 384) | {
-    "vocab_size": 8000,
-    "max_length": 512,
-    "pad_id": 0,
-    "bos_id": 2,
-    "eos_id": 3,
-    "mask_id": 4,
-}
+TOKENS = {"pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
+MINI = sizes(256, 6, 4, 384) | TOKENS | {"vocab_size": 8000, "max_length": 512}
 PAPER_RECIPE = recipes.modernbert()
 PRESETS = presets(
     Config(),
@@ -88,13 +78,14 @@ def build(config: Config) -> EncoderOnly:
     def block(number: int) -> TransformerBlock:
         attention = Attention(width, config.heads, bias=False, dropout=config.attention_dropout)
         feed = GatedFeedForward(width, config.ffn_dim, config.activation, config.dropout, bias=False)
-        placement: Literal["pre"] | None = "pre" if number else None
         return TransformerBlock(
-            attend=Residual(attention, width, placement, config.attention_dropout, config.norm_eps, norm),
+            attend=Residual(
+                attention, width, "pre" if number else None, config.attention_dropout, config.norm_eps, norm
+            ),
             feed=Residual(feed, width, "pre", 0.0, config.norm_eps, norm),
         )
 
-    layers = [config.is_global(number) for number in range(config.depth)]
+    layers = [number % config.global_every == 0 for number in range(config.depth)]
     rotary = Rotary(head_width, "halves", config.global_rope_base), Rotary(head_width, "halves", config.local_rope_base)
     body = EncoderOnly(
         bert.build_embedding(config, 0, norm=norm),
@@ -121,11 +112,8 @@ NAMES = NameTable(
         entry(f"{OURS}.feed.inner.up.weight", f"{THEIRS}.mlp.Wi.weight"),
         entry(f"{OURS}.feed.inner.down.weight", f"{THEIRS}.mlp.Wo.weight"),
         entry("encoder.norm.weight", "model.final_norm.weight"),
-        *(
-            entry(f"head.{ours}{part}.weight", f"head.{part}.weight")
-            for ours in ("", "words.")
-            for part in ("dense", "norm")
-        ),
+        *(entry(f"head.{part}.weight", f"head.{part}.weight") for part in ("dense", "norm")),
+        *(entry(f"head.words.{part}.weight", f"head.{part}.weight") for part in ("dense", "norm")),
         *(layer(f"head.{ours}", "classifier") for ours in ("classes", "choice", "tags", "ends")),
         entry("head.words.bias", "decoder.bias"),
     ),
@@ -162,32 +150,27 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "layer_types": _layer_types(fields["depth"], fields["global_every"]), "rope_parameters": rope}
 
 
-KEYS: dict[str, tuple[str, ...]] = {
-    "activation": ("hidden_activation",), "norm_eps": ("norm_eps",), "dropout": ("embedding_dropout", "mlp_dropout"),
-    "attention_dropout": ("attention_dropout",), "local_attention": ("local_attention",),
-    "global_every": ("global_attn_every_n_layers",), "global_rope_base": ("global_rope_theta",),
-    "local_rope_base": ("local_rope_theta",),
-    "classifier_pooling": ("classifier_pooling",),
-    "classifier_activation": ("classifier_activation",),
-}  # fmt: skip
+NAMED_ALIKE = ("norm_eps", "attention_dropout", "local_attention", "classifier_pooling", "classifier_activation")
+COPIED = {"layer_types": "layer_types", "rope_parameters": "rope_parameters"}
+BIASES = ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")
 PUBLISHED = bert.published_layout(
     "modernbert",
     "ModernBert",
     Config,
     NAMES,
-    keys=KEYS,
+    named_alike=NAMED_ALIKE,
+    keys={
+        "activation": ("hidden_activation",),
+        "dropout": ("embedding_dropout", "mlp_dropout"),
+        "global_every": ("global_attn_every_n_layers",),
+        "global_rope_base": ("global_rope_theta",),
+        "local_rope_base": ("local_rope_theta",),
+    },
     defaults={},
-    fixed={
-        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
-        "decoder_bias": True,
-    },
+    fixed={**dict.fromkeys(BIASES, False), "decoder_bias": True},
     ignored_keys=("initializer_*", "deterministic_flash_attn", "sparse_pred*", "re*", "position_*"),
-    value_maps={
-        "classifier_activation": bert.ACTIVATIONS,
-        "classifier_pooling": {"cls": "first", "mean": "mean"},
-    },
-    copied_fields={name: name for name in ("layer_types", "rope_parameters")}
-    | {"bos_token_id": "bos_id", "eos_token_id": "eos_id"},
+    value_maps={"classifier_activation": bert.ACTIVATIONS, "classifier_pooling": {"cls": "first", "mean": "mean"}},
+    copied_fields={**COPIED, "bos_token_id": "bos_id", "eos_token_id": "eos_id"},
     before_read=_before_read,
     before_write=_before_write,
     head_architectures={"choose": "ModernBertForMultipleChoice"},

@@ -72,10 +72,8 @@ class AttentionDecoder(nn.Module):
         seen = 2 * config.encoder_width
         self.first = Linear(config.encoder_width, config.width, config.bias)
         self.align = ScoreAttention(make_score(config.attention_score, config.width, seen, config.attention_dim))
-        self.cell, self.seen = (
-            GRUCell(config.embedding_dim, config.width, config.bias),
-            Linear(seen, 3 * config.width, False),
-        )
+        self.cell = GRUCell(config.embedding_dim, config.width, config.bias)
+        self.seen = Linear(seen, 3 * config.width, False)
         self.out = Linear(config.width + config.embedding_dim + seen, 2 * config.maxout_dim, config.bias)
 
     def state_size(self, source_length: int) -> int:
@@ -151,15 +149,9 @@ class RNNSearch(RecurrentBody):
 
 
 def build(config: Config) -> RNNSearch:
+    sharing = config.tie_embeddings, config.source_vocab_size, config.bias
     body = RNNSearch(
-        SharedEmbeddings(
-            config.vocab_size,
-            config.embedding_dim,
-            config.maxout_dim,
-            config.tie_embeddings,
-            config.source_vocab_size,
-            config.bias,
-        ),
+        SharedEmbeddings(config.vocab_size, config.embedding_dim, config.maxout_dim, *sharing),
         BidirectionalGRU(config.embedding_dim, config.encoder_width, config.bias),
         AttentionDecoder(config),
         config.dropout,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -22,7 +22,7 @@ from regard.nn.attention.masks import (
 )
 from regard.nn.attention.positions import AbsolutePosition
 from regard.nn.attention.relative_positions import PositionIds
-from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.block import ACTIVATIONS, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.embeddings import init_normal_, to_autocast_dtype
 from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
@@ -95,6 +95,27 @@ class Pooler(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         return self.dense(x).tanh()
+
+
+class ConvolutionBlock(TransformerBlock):
+    """Block whose output is added to a convolution of its input, and normalized (DeBERTa-v2)."""
+
+    def __init__(
+        self, attend: Residual, feed: Residual, width: int, kernel: int, activation: str, dropout: float, eps: float
+    ) -> None:
+        super().__init__(attend, feed)
+        self.conv = nn.Conv1d(width, width, kernel, padding=kernel // 2)
+        self.norm, self.dropout = LayerNorm(width, eps), nn.Dropout(dropout)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(  # type: ignore[override]
+        self, x: Float[Tensor, "B L D"], context: None = None, *, mask: AttentionMask | None = None, **more: Any
+    ) -> Float[Tensor, "B L D"]:
+        if mask is not None and not isinstance(mask, Padding):
+            raise ValueError("Packed batches are not supported: the convolution would mix documents. Use padded rows.")
+        real = None if mask is None else valid_mask(mask.valid, x.shape[1])[..., None]
+        added = self.activation(self.dropout(self.conv((x if real is None else x * real).mT).mT))
+        return self.norm(super().forward(x, mask=mask, **more), added)
 
 
 class EncoderOnly(Body):

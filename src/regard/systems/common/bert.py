@@ -55,13 +55,15 @@ def build_embedding(
 
 
 def published_layout(model_type: str, name: str, config: type[Any], names: NameTable, **more: Any) -> PublishedLayout:
-    """Layout of an encoder with the classes `nameModel`, `nameForMaskedLM`, …; `more` is merged with the keys of BERT."""
+    """Layout of an encoder with the classes `nameModel`, `nameForMaskedLM`, …; `more` is merged with the keys of BERT.
+    `named_alike`: fields whose key has the same name."""
     used = {item.name for item in fields(config)}
+    alike = {ours: (ours,) for ours in more.pop("named_alike", ())}
     after_read = more.pop("after_read", lambda read: read)
     return PublishedLayout(
         model_type=model_type,
         architecture=f"{name}Model",
-        keys={**{ours: keys for ours, keys in KEYS.items() if ours in used}, **more.pop("keys", {})},
+        keys={**{ours: keys for ours, keys in KEYS.items() if ours in used}, **alike, **more.pop("keys", {})},
         config=config,
         defaults=more.pop("defaults", {"classifier_dropout": None}),
         fixed={"tie_word_embeddings": True, **more.pop("fixed", {})},
@@ -134,6 +136,9 @@ def fill_fields(read: dict[str, Any]) -> dict[str, Any]:
 
 HEAD_ENTRIES = (layer("head.tags", "classifier"), layer("head.ends", "qa_outputs"))
 """Entries of the heads for tag and qa."""
+
+CLASSIFIER_ENTRIES = (layer("head.classes", "classifier"), layer("head.choice", "classifier"))
+"""Entries of the heads for classify and choose."""
 
 MLM_ENTRIES = (
     layer("head.words.dense", "cls.predictions.transform.dense"),

@@ -76,6 +76,7 @@ FIELD_HELP: dict[str, str] = {
     "decoder_stages": "Decoder blocks as width x kernel x count. Empty: as in the encoder.",
     "output_dim": "Size of the last decoder state.",
     "pos_att_type": "Terms of the scores besides content–content: content-to-position (c2p), position-to-content (p2c).",
+    "position_buckets": "Distances per side with a vector, half of them logarithmic buckets. 0: one per distance.",
     "max_relative_positions": "Distances beyond this one have the last vector. 0: max_length.",
     "share_att_key": "Project the vectors of distances with the matrices of queries and keys, not with separate ones.",
     "norm_rel_ebd": "LayerNorm on the vectors of distances.",

@@ -139,6 +139,20 @@ def stage_widths(start: int, stages: Sequence[int]) -> tuple[int, ...]:
     return tuple(start * 4 * 2**stage for stage in range(len(stages)))
 
 
+@dataclass(frozen=True)
+class BackboneConfig(ViTConfig):
+    """Fields of a ViT on a convolutional backbone."""
+
+    backbone_depths: tuple[int, ...] = (3, 4, 9)
+    stem_channels: int = 64
+    norm_groups: int = 32
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels after each stage of the backbone."""
+        return stage_widths(self.stem_channels, self.backbone_depths)
+
+
 def check_backbone(config: Any) -> None:
     reject(
         config.stem_channels < 1 or config.norm_groups < 1 or config.stem_channels % config.norm_groups,
