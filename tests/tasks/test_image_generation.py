@@ -35,7 +35,7 @@ from regard.tasks.linear_probe import (
     probe,
     probe_layers,
 )
-from regard.tasks.modality.base import reservoir_sample
+from regard.tasks.modality.base import batch_budget, reservoir_sample
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import near, noise, noisy
@@ -75,7 +75,7 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
     torch.manual_seed(0)
     model = assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK, DecodeSettings(do_sample=True)), palette)
     plan = TASK.objective.sampler(
-        rows, config, TASK.modality.batch_budget(TrainSettings(batch_size=32)), 0, packed=True
+        rows, config, batch_budget(TASK.modality, TrainSettings(batch_size=32)), 0, packed=True
     )
     assert plan.static_shape and plan.shape is None
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.95))

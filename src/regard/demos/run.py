@@ -358,7 +358,8 @@ class PointCloudDemo(Demo):
         folder.mkdir(exist_ok=True)
         for path in (row["cloud"] for row in evenly_spaced(rows, 3)):
             answer = model.predict(path)
-            files = model.objective.write_files(Path(path).stem, answer, folder)
+            objective: Any = model.objective
+            files = objective.write_files(Path(path).stem, answer, folder)
             log(format_fractions(path, answer).replace("\t", "  "))
             log(f"  {files['page']}")
 

@@ -14,10 +14,10 @@ import torch
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
 from regard.folders import read_config_files
-from regard.model import load
+from regard.model import Model, load
 from regard.nn.kernels.linear import recheck_packed
 from regard.runs.preprocess import LogFn, content_fingerprint, read_samples, validation_samples
-from regard.runs.settings import collect_overrides, resolve
+from regard.runs.settings import Settings, collect_overrides, resolve
 from regard.runs.spec import DataSources
 from regard.tasks import Task
 from regard.tasks.base import Encoded, LossSum

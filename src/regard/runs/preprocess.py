@@ -24,6 +24,7 @@ from regard.runs.settings import Settings
 from regard.runs.spec import DataSources, TrainSpec
 from regard.tasks import Task
 from regard.tasks.base import Encoded, EncodingContext, HeadOptions
+from regard.tasks.modality.base import batch_budget
 
 LogFn = Callable[[str], None]
 
@@ -70,7 +71,7 @@ def content_fingerprint(task: Task, samples: Sequence[Any]) -> str:
 def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
     reader, objective, modality, data = task.reader, task.objective, task.modality, settings.data
-    objective.check_settings(spec.identity.config, modality.batch_budget(settings.train), data)
+    objective.check_settings(spec.identity.config, batch_budget(modality, settings.train), data)
     own = validation_samples(task, sources, settings, log) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()

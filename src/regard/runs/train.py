@@ -31,6 +31,7 @@ from regard.runs.spec import (
 )
 from regard.runs.trainer import Trainer
 from regard.tasks import unused_settings
+from regard.tasks.modality.base import batch_budget
 from regard.training.distributed import init_distributed, pick_device, process_group_from_env
 from regard.training.optimizer import uses_autocast
 from regard.training.settings import TrainSettings
@@ -165,7 +166,7 @@ def _use_packing(
     packed = packed if begun is None else begun
     if packed:  # full windows of long texts have no padding
         objective = order.identity.task.objective
-        tokens = objective.modality.batch_budget(settings)
+        tokens = batch_budget(objective.modality, settings)
         packed = objective.sampler(prepared.train, prepared.config, tokens, settings.seed, True).shape is not None
     if packed and not able and not alone:
         print_line(

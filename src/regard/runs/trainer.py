@@ -29,13 +29,14 @@ from regard.runs.preprocess import PreparedData
 from regard.runs.progress import (
     ProgressReporter,
     ThroughputMeter,
-    format_duration,
     print_line,
     program_command,
     shorten_lines,
 )
 from regard.runs.spec import TrainSpec
+from regard.runs.terminal import format_duration
 from regard.tasks.base import LossWeights
+from regard.tasks.modality.base import batch_budget
 from regard.training.checkpoint import (
     average_checkpoints,
     latest_checkpoint,
@@ -81,7 +82,7 @@ class Trainer:
         self.task, self.objective, self.config = model.task, model.objective, spec.settings.train
         self.modality, self.unit = model.objective.modality, model.task.reader.unit
         self.sampler = self.objective.sampler(
-            prepared.train, model.config, self.modality.batch_budget(self.config), self.config.seed, packed
+            prepared.train, model.config, batch_budget(self.modality, self.config), self.config.seed, packed
         )
         if self.config.epochs:
             steps = math.ceil(self.config.epochs * self.sampler.num_micro_batches() / self.config.grad_accum)
@@ -424,7 +425,7 @@ class Trainer:
         together = f", {self.process_group.size} processes" if self.process_group.size > 1 else ""
         rows = self.sampler.description.rstrip(",") or ("packed" if self.sampler.shape is not None else "padded")
         rows = f"{rows}, {100 * self.padding:.1f} % padding" if self.task.input == "text" else rows
-        batch = self.modality.batch_budget(config) * config.grad_accum
+        batch = batch_budget(self.modality, config) * config.grad_accum
         resumed = 0 < self.completed_steps < config.steps
         steps = f"steps {self.completed_steps + 1:,} to {config.steps:,}" if resumed else f"{config.steps:,} steps"
         weights = f"weights of step {self.completed_steps:,}" if self.completed_steps else self.spec.weights_note()

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from regard.data.settings import DataSettings
-from regard.data.synthetic.algorithmic import AlgorithmicQuestion
 from regard.errors import SettingError
 from regard.tasks.base import (
     Encoded,
@@ -68,5 +67,5 @@ class Algorithmic(Translate):
                 scores[f"token_accuracy{name}"] = round(100 * token_accuracy, 2)
         return {**scores, "samples": len(samples)}, predictions
 
-    def example_row(self, sample: AlgorithmicQuestion, prediction: Prediction) -> dict[str, str]:
+    def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
         return {"question": sample.source, "prediction": str(prediction.value), "reference": sample.target}

@@ -1,4 +1,4 @@
-"""Objectives: head, loss, predictions and metrics of a task, and the encoded samples that they exchange with the modalities."""
+"""Objectives: head, loss, predictions and metrics of a task. Encoded samples and head options."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class HeadOptions:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any], labels: Sequence[str] = ()) -> HeadOptions:
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+        values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in saved.items()}
         return cls(labels=tuple(labels), **values)
 
 
@@ -443,7 +443,7 @@ def length_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
         yield from LengthBucketed(lengths, max(budget, longest), seed=0).sequential()
 
 
-def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch], Sequence[Any]]) -> list[Any]:
+def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:
     """Value of each row, from a function of a batch that returns one value per row, without gradients."""
     values: list[Any] = [None] * len(encoded)
     objective = model.objective

@@ -4,7 +4,7 @@ Each caption of an image is a training row; the image is decoded once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,14 @@ class CaptionedImages(Image):
     def default_processor(self, config: Any, data: DataSettings) -> None:
         return None
 
-    def train_tokenizer(self, texts: Iterator[str], data: DataSettings) -> TextTokenizer:
+    def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> TextTokenizer:
         """New tokenizer, trained on captions."""
         return self.text.train_tokenizer(texts, data)
 
-    def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings) -> CaptionProcessor:
+    def build_processor(self, text: TextTokenizer, config: Any, data: DataSettings | None = None) -> CaptionProcessor:
         """Image processor of the encoder if the encoder has one, else the default, and the tokenizer with start, end and
         padding tokens, which may be missing in tokenizers of other tasks."""
-        pixels = config.image_processor() or super().default_processor(config, data)
+        pixels = config.image_processor() or super().default_processor(config, data or DataSettings())
         assert pixels is not None
         missing = [token for role, token in SPECIAL_TOKENS.items() if text.special_id(role) is None]
         return CaptionProcessor(pixels, text.with_special_tokens(missing))

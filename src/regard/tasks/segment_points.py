@@ -81,8 +81,8 @@ class PointTargets:
     def collate(self, objective: Objective, encoded: Encoded, rows: Any, config: Any) -> Batch:
         def build(rows: np.ndarray) -> Batch:
             clouds, labels = [], []
-            for number, (_, x, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
-                clouds.append(x)
+            for number, (_, points, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
+                clouds.append(points)
                 labels.append(self._labels(encoded, int(number))[chosen])
             x, offsets = pack_clouds(clouds)
             return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), offsets=offsets)

@@ -43,6 +43,8 @@ class Modality:
     """task-specific settings with an effect for all objectives of this modality"""
     processor_files: ClassVar[tuple[str, ...]]
     """files of the processor in a checkpoint folder"""
+    default_batch_size: ClassVar[int] = 0
+    """samples per micro-batch if `train.batch_size` is not set; 0: `train.batch_tokens` is the limit"""
     input_field: ClassVar[str]
     """field of encoded inputs"""
     reads_files: ClassVar[bool] = False
@@ -67,6 +69,14 @@ class Modality:
     def fit_processor(self, samples: Iterable[Any], config: Any, data: DataSettings) -> Any:
         """Processor of a new model, fitted to samples other than text."""
         raise NotImplementedError
+
+    def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> Any:
+        """New tokenizer of inputs or targets, trained on texts."""
+        raise NotImplementedError
+
+    def build_processor(self, text: Any, config: Any, data: DataSettings | None = None) -> Any:
+        """Processor of a new model or head, from a trained or given tokenizer."""
+        return text
 
     def load_processor(self, folder: Path) -> Any:
         """Processor from a checkpoint folder, or None."""
@@ -93,10 +103,6 @@ class Modality:
         return 2**16, ""
 
     # -- batches
-
-    def batch_budget(self, train: Any) -> int:
-        """Size of a micro-batch in `batch_unit`."""
-        raise NotImplementedError
 
     def encode(
         self, samples: Sequence[Any], config: Any, context: EncodingContext
@@ -141,16 +147,19 @@ class Modality:
         raise NotImplementedError
 
 
+def batch_budget(modality: Modality, train: Any) -> int:
+    """Size of a micro-batch in `batch_unit`."""
+    if not modality.default_batch_size:
+        return int(train.batch_tokens)
+    return train.batch_size if train.batch_size > 0 else modality.default_batch_size
+
+
 class FileModality(Modality):
     """Inputs that are files, read when a batch is built."""
 
     reads_files = True
     suffixes: ClassVar[tuple[str, ...]]
     """file extensions"""
-    default_batch_size: ClassVar[int]
-
-    def batch_budget(self, train: Any) -> int:
-        return train.batch_size if train.batch_size > 0 else self.default_batch_size
 
     def _eval_batch_size(self, processor: Any) -> int:
         """Samples per batch at inference."""

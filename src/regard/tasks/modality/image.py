@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -66,7 +66,7 @@ class Image(FileModality):
 
     name, batch_unit, input_field = "image", "images", "image"
     suffixes = IMAGE_SUFFIXES
-    processor_files = ("preprocessor_config.json",)
+    processor_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
     settings = ("train.batch_size",)
     default_batch_size = 128
     fit_message = "Computing a color palette from the training images …"
@@ -160,7 +160,7 @@ class Image(FileModality):
             if isinstance(inputs, Encoded):
                 x, _ = load_images(inputs, rows)
             else:
-                x = stack_images([pixels.prepare(load_image(inputs[row])) for row in rows])
+                x = stack_images([pixels.prepare(load_image(inputs[row])) for row in rows.tolist()])
             yield rows, Batch(x)
 
 

@@ -213,12 +213,13 @@ class Points(FileModality):
         self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
-        evaluates = isinstance(inputs, Encoded)
-        points = inputs.context.processor if evaluates else model.require_point_processor()
-        for start in range(0, count, size := self._eval_batch_size(points) if evaluates else max(count, 1)):
+        encoded = inputs if isinstance(inputs, Encoded) else None
+        points = model.require_point_processor() if encoded is None else encoded.context.processor
+        size = max(count, 1) if encoded is None else self._eval_batch_size(points)
+        for start in range(0, count, size):
             owners, rows = [], []
             for number in range(start, min(start + size, count)):
-                cloud = load_cloud(inputs, number) if evaluates else open_cloud(inputs[number], points)  # type: ignore[arg-type, index]
+                cloud = open_cloud(inputs[number], points) if encoded is None else load_cloud(encoded, number)  # type: ignore[index]
                 views = points.prepare_views(cloud, decode.num_votes, max(MAX_VOTES, decode.num_votes))
                 owners += [number] * len(views)
                 rows += views

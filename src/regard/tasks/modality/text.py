@@ -144,9 +144,6 @@ class Text(Modality):
 
     # -- batches
 
-    def batch_budget(self, train: Any) -> int:
-        return int(train.batch_tokens)
-
     def sampler(
         self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
     ) -> BatchSampler:

@@ -1,0 +1,105 @@
+"""Limits of the structure: small classes in `regard.tasks`, and no trace of the former class with all methods of a task."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from regard.tasks import TASKS, Task
+from regard.tasks.base import Objective
+from regard.tasks.modality.base import Modality
+
+ROOT = Path(__file__).parents[2] / "src/regard"
+MAX_PUBLIC_METHODS = 20
+REMOVED_MEMBERS = [
+    "absolute_path",
+    "adapt_tokenizer",
+    "add_special_tokens",
+    "batch_context",
+    "can_stream",
+    "columns",
+    "default_processor_for",
+    "encoding_key",
+    "expand_entries",
+    "export_head_options",
+    "export_tokenizer",
+    "extra_files",
+    "fast_decode",
+    "fingerprint_texts",
+    "from_folder",
+    "has_closed_vocabulary",
+    "head_labels",
+    "head_options",
+    "iter_inputs",
+    "iter_samples",
+    "keeps_label_order",
+    "label_source",
+    "length_limit",
+    "mark_gap",
+    "metric",
+    "min_valid_samples",
+    "num_rows",
+    "num_samples",
+    "parse_head_options",
+    "paths",
+    "row_unit_for",
+    "sample_type",
+    "selection_metric",
+    "split_key",
+    "stream_prediction",
+    "table_suffixes",
+    "tokenizer_texts",
+    "truncates",
+    "truncation_side",
+    "unit",
+    "unsupported_by_layout",
+    "unused_modules",
+    "usage_for",
+]
+REMOVED_CLASSES = [
+    "ClassificationMixin",
+    "DensePredictionTask",
+    "FileSampleTask",
+    "ImageTask",
+    "PointCloudTask",
+    "ProcessorMixin",
+    "SequenceHeadTask",
+    "SyntheticTask",
+    "TokenHeadTask",
+]
+
+
+def class_nodes() -> dict[str, ast.ClassDef]:
+    paths = sorted((ROOT / "tasks").rglob("*.py"))
+    return {n.name: n for p in paths for n in ast.walk(ast.parse(p.read_text("utf-8"))) if isinstance(n, ast.ClassDef)}
+
+
+def public_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Public methods and properties of a class with those of its base classes."""
+    node = classes[name]
+    own = {item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")}
+    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    return own.union(*(public_methods(base, classes) for base in bases if base in classes))
+
+
+def test_no_class_of_the_tasks_has_more_than_twenty_public_methods() -> None:
+    classes = class_nodes()
+    counts = {name: len(public_methods(name, classes)) for name in classes}
+    assert {name: count for name, count in counts.items() if count > MAX_PUBLIC_METHODS} == {}
+
+
+def test_nothing_of_the_former_task_class_is_left() -> None:
+    for kind in (Task, Objective, Modality, *{type(task.objective) for task in TASKS}):
+        assert [name for name in REMOVED_MEMBERS if hasattr(kind, name)] == [], kind
+    assert not {*REMOVED_CLASSES} & class_nodes().keys()
+    assert {field.name for field in fields(Task)} & {"encode", "loss", "predict", "evaluate"} == set()
+
+
+@pytest.mark.parametrize("name", ["classify", "segment"])
+def test_a_task_of_several_modalities_is_one_objective(name: str) -> None:
+    rows = [task for task in TASKS if task.name == name]
+    assert len(rows) > 1 and len({task.objective_path for task in rows}) == 1
+    assert len({task.input for task in rows}) == len(rows)
