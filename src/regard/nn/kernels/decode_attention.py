@@ -34,8 +34,20 @@ _LOWEST = tl.constexpr(-3.0e38)  # finite, because -inf - -inf is NaN in lanes w
 
 
 @triton.jit
-def _attend_tiles(query, k, v, first, end, part, parts, k_column, v_column, width: tl.constexpr, padded: tl.constexpr,
-          block: tl.constexpr):  # fmt: skip
+def _attend_tiles(
+    query,
+    k,
+    v,
+    first,
+    end,
+    part,
+    parts,
+    k_column,
+    v_column,
+    width: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+):
     """Softmax over every `parts`-th tile of the columns first … end - 1, starting at tile `part`.
 
     Each position in a tile has a separate running softmax (maximum, sum of weights, weighted sum of values), so that
@@ -76,9 +88,31 @@ def _combine_splits(place, used, out, shared, width: tl.constexpr, padded: tl.co
 
 
 @triton.jit
-def _decode_kernel(qkv, k, v, at, out, shared, counts, heads, room, row_step, k_row, k_head, k_column, v_row, v_head, v_column,
-          scale, band, width: tl.constexpr, padded: tl.constexpr, block: tl.constexpr, splits: tl.constexpr,
-          early: tl.constexpr):  # fmt: skip
+def _decode_kernel(
+    qkv,
+    k,
+    v,
+    at,
+    out,
+    shared,
+    counts,
+    heads,
+    room,
+    row_step,
+    k_row,
+    k_head,
+    k_column,
+    v_row,
+    v_head,
+    v_column,
+    scale,
+    band,
+    width: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+    splits: tl.constexpr,
+    early: tl.constexpr,
+):
     if early:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
@@ -158,9 +192,12 @@ def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale:
 
 
 _op = torch.library.custom_op(
-    "regard::step_attention", launch, mutates_args=("k", "v", "counts"), device_types="cuda",
+    "regard::step_attention",
+    launch,
+    mutates_args=("k", "v", "counts"),
+    device_types="cuda",
     schema="(Tensor qkv, Tensor(a!) k, Tensor(b!) v, Tensor at, Tensor(c!) counts, float scale, SymInt band) -> Tensor",
-)  # fmt: skip
+)
 
 
 @_op.register_fake

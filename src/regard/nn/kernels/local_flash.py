@@ -163,9 +163,16 @@ def merge_global_(
 
 
 def add_global_gradients_(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, global_keys: GlobalKeys, saved: tuple[Tensor, Tensor], scale: float,
-    dropout_mask: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
-) -> None:  # fmt: skip
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    global_keys: GlobalKeys,
+    saved: tuple[Tensor, Tensor],
+    scale: float,
+    dropout_mask: Tensor | None,
+    gradients: tuple[Tensor, Tensor, Tensor],
+) -> None:
     """Add the gradients of the global keys to `gradients` of the windows; `saved`: merged output and log-sum-exp."""
     (B, L, H, _), (out, lse), (dq, dk, dv) = q.shape, saved, gradients
     weights = (_scores(q, k, global_keys, scale) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
@@ -188,9 +195,18 @@ def _global_backend(q: Tensor) -> Any:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int,
-    left: int, right: int, scale: float, dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    places: Tensor | None,
+    bounds: Tensor | None,
+    starts: Tensor,
+    longest: int,
+    left: int,
+    right: int,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, log-sum-exp (H, T), random state of window dropout, and dropout mask of global keys; q, k, v (B, L, H, d)."""
     at, kept = SegmentLayout(starts, longest, left, right), None
     out, lse, chance = flash_forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), at, scale, dropout)
@@ -202,10 +218,23 @@ def forward(
 
 
 def backward(
-    gradient: Tensor, out: Tensor, lse: Tensor, chance: Tensor, kept: Tensor, q: Tensor, k: Tensor, v: Tensor,
-    places: Tensor | None, bounds: Tensor | None, starts: Tensor, longest: int, left: int, right: int, scale: float,
+    gradient: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    chance: Tensor,
+    kept: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    places: Tensor | None,
+    bounds: Tensor | None,
+    starts: Tensor,
+    longest: int,
+    left: int,
+    right: int,
+    scale: float,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     at, gradient, mixed = SegmentLayout(starts, longest, left, right), gradient.contiguous(), out.flatten(0, 1)
     rows = gradient.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     gradients = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
@@ -223,13 +252,18 @@ _SCHEMA_ARGS = (
     "SymInt right, float scale, float dropout"
 )
 _forward_op = torch.library.custom_op(
-    "regard::flashed", forward, mutates_args=(), schema=f"({_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    "regard::flashed",
+    forward,
+    mutates_args=(),
+    schema=f"({_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.nondeterministic_seeded,),
-)  # fmt: skip
+)
 _backward_op = torch.library.custom_op(
-    "regard::flashed_backward", backward, mutates_args=(),
+    "regard::flashed_backward",
+    backward,
+    mutates_args=(),
     schema=f"(Tensor gradient, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 
 
 @_forward_op.register_fake

@@ -58,8 +58,26 @@ def _load_dropout_mask(kept, row, head, heads, at, length, marks, count):
 
 
 @triton.jit
-def _merge_kernel(q, k, v, out, lse, kept, seen, length, heads, count, q_row, q_step, q_head, scale, width: tl.constexpr,
-          block: tl.constexpr, tile: tl.constexpr, dropped: tl.constexpr):  # fmt: skip
+def _merge_kernel(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    kept,
+    seen,
+    length,
+    heads,
+    count,
+    q_row,
+    q_step,
+    q_head,
+    scale,
+    width: tl.constexpr,
+    block: tl.constexpr,
+    tile: tl.constexpr,
+    dropped: tl.constexpr,
+):
     row, head = tl.program_id(1).to(tl.int64), tl.program_id(2)
     at = tl.program_id(0) * block + tl.arange(0, block)
     _, query = _load_tile(q, row, at, length, head, q_row, q_step, q_head, width)
@@ -83,8 +101,32 @@ def _merge_kernel(q, k, v, out, lse, kept, seen, length, heads, count, q_row, q_
 
 
 @triton.jit
-def _backward_kernel(told, q, k, v, out, lse, kept, seen, dq, dk, dv, begin, length, heads, count, q_row, q_step, q_head, scale,
-          width: tl.constexpr, span: tl.constexpr, block: tl.constexpr, tile: tl.constexpr, dropped: tl.constexpr):  # fmt: skip
+def _backward_kernel(
+    told,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    kept,
+    seen,
+    dq,
+    dk,
+    dv,
+    begin,
+    length,
+    heads,
+    count,
+    q_row,
+    q_step,
+    q_head,
+    scale,
+    width: tl.constexpr,
+    span: tl.constexpr,
+    block: tl.constexpr,
+    tile: tl.constexpr,
+    dropped: tl.constexpr,
+):
     row, head = tl.program_id(1).to(tl.int64), tl.program_id(2)
     marks, step = begin + tl.arange(0, tile), heads * width
     key = _load_global(k, row, marks, count, head, heads, width)
@@ -153,9 +195,16 @@ def merge_global_(
 
 
 def add_global_gradients_(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, global_keys: GlobalKeys, saved: tuple[Tensor, Tensor], scale: float,
-    dropout_mask: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
-) -> None:  # fmt: skip
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    global_keys: GlobalKeys,
+    saved: tuple[Tensor, Tensor],
+    scale: float,
+    dropout_mask: Tensor | None,
+    gradients: tuple[Tensor, Tensor, Tensor],
+) -> None:
     """`grad_out` and `gradients` must be contiguous."""
     if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
         return local_flash.add_global_gradients_(grad_out, q, k, v, global_keys, saved, scale, dropout_mask, gradients)

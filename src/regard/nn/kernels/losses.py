@@ -236,10 +236,12 @@ def _loss_and_gradient_(logits: Tensor, labels: Tensor, losses: Tensor, V: int, 
 
 
 _fused_op = torch.library.custom_op(
-    "regard::vocabulary_loss", _chunked_loss, mutates_args=(),
+    "regard::vocabulary_loss",
+    _chunked_loss,
+    mutates_args=(),
     schema="(Tensor x, Tensor weight, Tensor? bias, Tensor labels, float spread, bool for_x, bool for_weight, bool for_bias)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 
 
 @_fused_op.register_fake

@@ -55,8 +55,28 @@ def _store_rows(x, value, first, count, at, head, heads, width: tl.constexpr):
 
 
 @triton.jit
-def _forward_kernel(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head, v_step, v_head, scale,
-             width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr, causal: tl.constexpr):  # fmt: skip
+def _forward_kernel(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    q_starts,
+    k_starts,
+    length,
+    heads,
+    q_step,
+    q_head,
+    k_step,
+    k_head,
+    v_step,
+    v_head,
+    scale,
+    width: tl.constexpr,
+    q_block: tl.constexpr,
+    k_block: tl.constexpr,
+    causal: tl.constexpr,
+):
     document, head = tl.program_id(0), tl.program_id(1)
     q_first, queries, rows = _document_range(q_starts, document, q_block)
     k_first, keys, columns = _document_range(k_starts, document, k_block)
@@ -76,9 +96,32 @@ def _forward_kernel(q, k, v, out, lse, q_starts, k_starts, length, heads, q_step
 
 
 @triton.jit
-def _backward_kernel(q, k, v, out, lse, gradient, dq, dk, dv, q_starts, k_starts, length, heads, q_step, q_head, k_step, k_head,
-              v_step, v_head, scale, width: tl.constexpr, q_block: tl.constexpr, k_block: tl.constexpr,
-              causal: tl.constexpr):  # fmt: skip
+def _backward_kernel(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    gradient,
+    dq,
+    dk,
+    dv,
+    q_starts,
+    k_starts,
+    length,
+    heads,
+    q_step,
+    q_head,
+    k_step,
+    k_head,
+    v_step,
+    v_head,
+    scale,
+    width: tl.constexpr,
+    q_block: tl.constexpr,
+    k_block: tl.constexpr,
+    causal: tl.constexpr,
+):
     document, head = tl.program_id(0), tl.program_id(1)
     q_first, queries, rows = _document_range(q_starts, document, q_block)
     k_first, keys, columns = _document_range(k_starts, document, k_block)
@@ -123,9 +166,16 @@ def _launch_args(
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, max_q_length: int, max_k_length: int, causal: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_starts: Tensor,
+    k_starts: Tensor,
+    max_q_length: int,
+    max_k_length: int,
+    causal: bool,
     scale: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of q (T, H, d), k and v (S, H, d); document i of q attends to document i of k and v."""
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
@@ -136,9 +186,19 @@ def forward(
 
 
 def backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_starts: Tensor, k_starts: Tensor,
-    max_q_length: int, max_k_length: int, causal: bool, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q_starts: Tensor,
+    k_starts: Tensor,
+    max_q_length: int,
+    max_k_length: int,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
     grid = (len(q_starts) - 1, q.shape[1])
@@ -151,14 +211,20 @@ def backward(
 
 _SIZES_SCHEMA = "SymInt q_longest, SymInt k_longest, bool causal, float scale"
 _forward_op = torch.library.custom_op(
-    "regard::short_attention", forward, mutates_args=(), device_types="cuda",
+    "regard::short_attention",
+    forward,
+    mutates_args=(),
+    device_types="cuda",
     schema=f"(Tensor q, Tensor k, Tensor v, Tensor q_starts, Tensor k_starts, {_SIZES_SCHEMA}) -> (Tensor, Tensor)",
-)  # fmt: skip
+)
 _backward_op = torch.library.custom_op(
-    "regard::short_attention_backward", backward, mutates_args=(), device_types="cuda",
+    "regard::short_attention_backward",
+    backward,
+    mutates_args=(),
+    device_types="cuda",
     schema="(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor q_starts, Tensor k_starts, "
     f"{_SIZES_SCHEMA}) -> (Tensor, Tensor, Tensor)",
-)  # fmt: skip
+)
 
 
 @_forward_op.register_fake
