@@ -23,7 +23,7 @@ transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
 
 CONSTANTS = ("embed_positions.weight", "num_batches_tracked")
-"""Endings of names of tensors that are not trained."""
+"""Suffixes of the names of tensors that are not trained."""
 GPT2_BLOCK = {
     "attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj", "feed.norm": "ln_2",
     "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj",
