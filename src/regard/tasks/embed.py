@@ -82,9 +82,6 @@ class Embed(Objective):
         cut = [sample for sample, *either in zip(samples, short, others, strict=True) if any(either)]
         return Encoded(list(samples), {"first": firsts, "second": seconds}, cut, context)
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
-
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         most = max(tokens, int(self.lengths(encoded).sum(1).max()))
         return super().sampler(encoded, config, most, seed, packed)

@@ -29,7 +29,6 @@ from regard.tasks.base import (
     Scores,
     int_rows,
     length_batches,
-    row_lengths,
 )
 from regard.tasks.modality.text import pad_or_pack
 from regard.types import IGNORE, Batch, Prediction
@@ -68,7 +67,7 @@ class Translate(Objective):
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
         """(N, 2) positions per side. The decoder input excludes the end token."""
-        return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1) - np.array([0, 1])
+        return super().lengths(encoded) - np.array([0, 1])
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
         """Teacher forcing: decoder inputs start + target, labels target + end."""

@@ -182,11 +182,12 @@ class Text(Modality):
         return sequence_fields(samples, sequences)
 
     def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, 1) positions per sample: its sequences are padded to the longest one."""
-        text, ways = encoded.fields["text"], encoded.fields["ways"]
+        """(N, fields) positions per sample; (N, 1) for samples of several sequences, which are padded to the longest one."""
+        if "ways" not in encoded.fields:
+            return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
         if max_sequences(encoded) == 1:
-            return row_lengths(text)[:, None]
-        return np.array([len(way) * int(way.max()) for way in ways])[:, None]
+            return row_lengths(encoded.fields["text"])[:, None]
+        return np.array([len(way) * int(way.max()) for way in encoded.fields["ways"]])[:, None]
 
     def collate(
         self, encoded: Encoded, rows: Any, config: Any, labels: Tensor | None, shape: BatchShape | None = None
