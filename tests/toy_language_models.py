@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode.cuda_graphs import graphed_search
-from regard.decode.protocol import Hypothesis, SearchInputs
+from regard.decode.searches import Hypothesis, SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.systems import gpt2
 from regard.types import Batch, Body, StateSizes

@@ -13,10 +13,9 @@ import torch
 import regard
 from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
 from oracle import kernel_name
-from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
+from regard.decode.searches import SearchInputs, run_search, start_search
 from regard.decode.settings import DecodeSettings
-from regard.decode.steps import run_search, start_search
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, SlidingWindow
 from regard.nn.blocks.block import TokenEmbedding

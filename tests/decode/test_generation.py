@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from regard.decode.cuda_graphs import GraphedSearch, _graph_caches, graphed_search
-from regard.decode.greedy import GreedyOrSample
-from regard.decode.protocol import Hypothesis, SearchInputs
 from regard.decode.search import BYTES_PER_LOGIT, DEFAULT_BUDGET, max_rows, search
+from regard.decode.searches import GreedyOrSample, Hypothesis, SearchInputs, StopMonitor, run_search, start_search
 from regard.decode.settings import DecodeSettings
-from regard.decode.steps import StopMonitor, run_search, start_search
 from regard.errors import RegardError
 from regard.systems import gpt2
 from regard.types import Batch

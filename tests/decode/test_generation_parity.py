@@ -11,8 +11,8 @@ from torch import Tensor
 
 from parity import marian
 from regard.decode.logits import filter_logits
-from regard.decode.protocol import Hypothesis
 from regard.decode.search import search
+from regard.decode.searches import Hypothesis
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch
 from tiny import noise, tiny

@@ -13,12 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.beam import BeamSearch
 from regard.decode.logits import filter_logits, sample, uniform_numbers
-from regard.decode.protocol import Hypothesis, SearchInputs
 from regard.decode.search import search
+from regard.decode.searches import BeamSearch, Hypothesis, SearchInputs, run_search
 from regard.decode.settings import DecodeSettings
-from regard.decode.steps import run_search
 from regard.systems.transformer import Config, build
 from regard.types import Batch, Body, StateSizes
 
@@ -137,9 +135,9 @@ def beam_by_hand(follow: Follow, limit: int, W: int, penalty: float, form: str, 
 
 
 def same(found: list[Hypothesis], right: list[Any], penalty: float, form: str) -> None:
-    assert [(*f.tokens, END) if f.has_eos else f.tokens for f in found] == [path for path, _ in right]
+    assert [(*f.tokens, END) if (f.finish_reason == "eos") else f.tokens for f in found] == [path for path, _ in right]
     for ours, (path, logs) in zip(found, right, strict=True):
-        assert ours.has_eos == (path[-1] == END)
+        assert (ours.finish_reason == "eos") == (path[-1] == END)
         assert ours.log_probs == pytest.approx(logs, rel=1e-12, abs=1e-13)
         assert ours.score == pytest.approx(worth(logs, penalty, form), rel=1e-12)
 
@@ -207,7 +205,7 @@ def test_a_beam_of_one_is_greedy() -> None:
         assert (
             len(beam) == len(greedy) == 1
             and beam[0].tokens == greedy[0].tokens
-            and beam[0].has_eos == greedy[0].has_eos
+            and (beam[0].finish_reason == "eos") == (greedy[0].finish_reason == "eos")
         )
         assert beam[0].score == pytest.approx(greedy[0].score, rel=1e-12)
 
@@ -236,7 +234,7 @@ def test_the_best_come_first_and_none_comes_twice() -> None:
     for settings in ({"num_beams": 6, "num_return_sequences": 6}, {"do_sample": True, "num_return_sequences": 6}):
         for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], **settings):
             assert len(found) == 6 and [f.score for f in found] == sorted((f.score for f in found), reverse=True)
-            assert "do_sample" in settings or len({(f.tokens, f.has_eos) for f in found}) == 6
+            assert "do_sample" in settings or len({(f.tokens, (f.finish_reason == "eos")) for f in found}) == 6
     few = ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], num_beams=6, num_return_sequences=2)
     assert few == [
         found[:2]
@@ -267,7 +265,9 @@ def test_neighbors_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
     assert together == alone
     assert all(len(f.log_probs) <= limit for found, limit in zip(together, limits, strict=True) for f in found)
     assert all(
-        f.has_eos or len(f.log_probs) == limit for found, limit in zip(together, limits, strict=True) for f in found
+        f.finish_reason == "eos" or len(f.log_probs) == limit
+        for found, limit in zip(together, limits, strict=True)
+        for f in found
     )
     assert together[3:] == ask(chain, [3, 4, 5, 6], limits[3:], named=[3, 4, 5, 6], **way)
 
@@ -316,8 +316,10 @@ def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
         all(found == together[0] for found in together)
         and together[0] == ask(chain, [2], [3], num_beams=beam, num_return_sequences=beam, length_penalty=0.0)[0]
     )
-    assert together[0][0].tokens == () and together[0][0].has_eos, "ties: the first token, then the fewest steps"
-    assert len({(f.tokens, f.has_eos) for f in together[0]}) == beam
+    assert together[0][0].tokens == () and (together[0][0].finish_reason == "eos"), (
+        "ties: the first token, then the fewest steps"
+    )
+    assert len({(f.tokens, (f.finish_reason == "eos")) for f in together[0]}) == beam
     for f in together[0]:
         assert f.score == pytest.approx(-len(f.log_probs) * math.log(4), rel=1e-12)
 
@@ -361,13 +363,13 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     way = dict(zip(("temperature", "top_k", "top_p", "min_p"), settings, strict=True))
     drawn = ask(chain, [0] * draws, [1] * draws, do_sample=True, **way)
     found = [one for (one,) in drawn]
-    seen = Counter(END if one.has_eos else one.tokens[0] for one in found)
+    seen = Counter(END if (one.finish_reason == "eos") else one.tokens[0] for one in found)
     model = chain.follow(0)(PROMPT)
     right = likelihood(model, *settings)
     assert set(seen) == {token for token, share in enumerate(right) if share}
     # 6 degrees of freedom: p = 1 in 10,000
     assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28
-    logs = {END if one.has_eos else one.tokens[0]: one.log_probs[0] for one in found}
+    logs = {END if (one.finish_reason == "eos") else one.tokens[0]: one.log_probs[0] for one in found}
     assert logs == pytest.approx({token: model[token] for token in seen}), (
         "scores are log-probabilities before filtering"
     )
@@ -378,7 +380,7 @@ def test_the_second_draw_depends_on_the_first_only_by_its_token() -> None:
     found = [
         one for options in ask(chain, [0] * 5, [2] * 5, do_sample=True, num_return_sequences=4000) for one in options
     ]
-    seen = Counter((*f.tokens, END) if f.has_eos else f.tokens for f in found)
+    seen = Counter((*f.tokens, END) if (f.finish_reason == "eos") else f.tokens for f in found)
     right = {path: math.exp(sum(logs)) for path, logs in every_answer(chain.follow(0), 2)}
     assert set(seen) == set(right) and sum(right.values()) == pytest.approx(1)
     assert sum((seen[path] - draws * p) ** 2 / (draws * p) for path, p in right.items()) < 28

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from regard.decode.cuda_graphs import _graph_caches, _round_up_rows, graphed_search
-from regard.decode.logits import top_log_probs
-from regard.decode.protocol import SearchInputs
+from regard.decode.logits import chunked_topk
 from regard.decode.search import search
+from regard.decode.searches import SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.types import Batch
@@ -116,7 +116,7 @@ def test_beams_swap_their_states_and_rows_end(name: str, label: str, room: int |
 @pytest.mark.parametrize("count", [1, 8])
 def test_top_tokens_equal_a_full_sort(vocabulary: int, count: int) -> None:
     logits = noise(6, vocabulary)
-    values, tokens = top_log_probs(logits, count)
+    values, tokens = chunked_topk(logits.log_softmax(-1), count, logits)
     right = logits.log_softmax(-1).topk(min(count, vocabulary))
     assert torch.equal(tokens, right.indices)
     near(values, right.values)

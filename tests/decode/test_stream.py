@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from regard.decode.cuda_graphs import _graph_caches, acquire_graph
-from regard.decode.protocol import Hypothesis
 from regard.decode.search import search, stream
+from regard.decode.searches import Hypothesis
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from toy_language_models import BODIES, END, STREAMS, WAYS, agree, asked, enough, fixed, padded

@@ -45,9 +45,9 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("vector-values-without-place", "regard.nn.points.vector_attention:VectorAttention.forward", "(v + offset).view", "v.view",
      "values of vector attention lack the position encoding"),
     # -- decode
-    ("length-penalty", "regard.decode.beam:length_penalty", "(5 + length) / 6 if", "(6 + length) / 6 if",
+    ("length-penalty", "regard.decode.searches:BeamSearch.__init__", "(5 + n) / 6 if", "(6 + n) / 6 if",
      "the length penalty of beam search has another constant"),
-    ("end-token-kept", "regard.decode.protocol:Search.hypothesis", "tuple(tokens[: len(tokens) - ended])", "tuple(tokens)",
+    ("end-token-kept", "regard.decode.searches:Search.hypothesis", "tuple(tokens[: len(tokens) - ended])", "tuple(tokens)",
      "the end token is part of what a beam returns"),
     ("top-p-one-too-few", "regard.decode.logits:filter_logits", "before >= top_p", "before + probabilities >= top_p",
      "nucleus sampling drops the token that reaches the probability"),

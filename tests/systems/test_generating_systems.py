@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.decode.cuda_graphs import _graph_caches, graphed_search
-from regard.decode.protocol import SearchInputs
 from regard.decode.search import search
+from regard.decode.searches import SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.systems import SYSTEMS
 from regard.types import Batch

@@ -190,7 +190,7 @@ def test_outputs_equal_generate(name: str, beams: int, tmp_path: Path) -> None:
             num_beams=beams, num_return_sequences=beams, pad_token_id=0, length_penalty=1.0, early_stopping=False,
         )[:, length:].tolist()  # fmt: skip
         for answer, other in zip(found[row], right, strict=True):
-            tokens = [*answer.tokens, *[model.config.eos_id] * answer.has_eos]
+            tokens = [*answer.tokens, *[model.config.eos_id] * (answer.finish_reason == "eos")]
             assert tokens == other[: len(tokens)]
     assert len({answer.tokens for options in found for answer in options}) >= 2 * beams
 

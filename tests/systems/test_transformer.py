@@ -156,7 +156,7 @@ def generate(taught: Any, batch: Batch, limit: int, **settings: Any) -> tuple[Ou
 def test_greedy_outputs_equal_generate(taught: Any, limit: int) -> None:
     model, _, batch, _ = taught
     found = search(model.body, batch, END, torch.full((6,), limit), DecodeSettings())
-    ours = [(answers[0].tokens, answers[0].has_eos) for answers in found]
+    ours = [(answers[0].tokens, (answers[0].finish_reason == "eos")) for answers in found]
     right = generate(taught, batch, limit)[0]
     assert ours == right
     limits = torch.arange(1, 7)  # a maximum length per row
@@ -165,7 +165,7 @@ def test_greedy_outputs_equal_generate(taught: Any, limit: int) -> None:
         (tokens[:most], ended and len(tokens) < most)
         for (tokens, ended), most in zip(right, [*range(1, 7)], strict=True)
     ]
-    assert limit < 12 or [(answers[0].tokens, answers[0].has_eos) for answers in found] == cut
+    assert limit < 12 or [(answers[0].tokens, (answers[0].finish_reason == "eos")) for answers in found] == cut
     if limit == 12:
         assert len(set(ours)) == 6 and sum(ended for _, ended in ours) >= 4
         assert len({len(tokens) for tokens, _ in ours}) >= 3
@@ -196,9 +196,9 @@ def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, pro
             early_stopping={"heuristic": False, "never": "never"}[stop],
         )  # fmt: skip
         ours = [answer for answers in found for answer in answers]
-        assert [(answer.tokens, answer.has_eos) for answer in ours] == right
+        assert [(answer.tokens, (answer.finish_reason == "eos")) for answer in ours] == right
         assert [answer.score for answer in ours] == pytest.approx(scores, rel=1e-4)
-        assert limit < 12 or sum(answer.has_eos for answer in ours) > len(ours) / 2
+        assert limit < 12 or sum((answer.finish_reason == "eos") for answer in ours) > len(ours) / 2
 
 
 def test_the_two_ways_to_stop_differ_on_these_sources(taught: Any) -> None:

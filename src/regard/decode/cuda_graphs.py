@@ -20,9 +20,15 @@ import torch
 from torch.nn import functional as F
 
 from regard import capabilities
-from regard.decode.greedy import GreedyOrSample
-from regard.decode.protocol import Hypothesis, Search, SearchInputs, StopFn
-from regard.decode.steps import StopMonitor, start_search
+from regard.decode.searches import (
+    GreedyOrSample,
+    Hypothesis,
+    Search,
+    SearchInputs,
+    StopFn,
+    StopMonitor,
+    start_search,
+)
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.table import has_hooks
 from regard.nn.recording import is_recording
@@ -130,9 +136,8 @@ class GraphLease:
 
         `streaming`: poll after the first step, so that the first token is yielded early."""
         search = self.graphed.search
-        monitor = StopMonitor.if_needed(search, stop_fn, self.num_rows)
-        if streaming:
-            assert isinstance(search, GreedyOrSample)
+        monitor = None
+        if streaming or (stop_fn is not None and isinstance(search, GreedyOrSample)):
             monitor = StopMonitor(search, stop_fn, self.num_rows)
         done, stride = 0, 1 if streaming else STEPS_PER_POLL
         while done < self.max_steps:

@@ -107,13 +107,6 @@ def _splitmix64(x: np.ndarray) -> np.ndarray:
         return x ^ (x >> np.uint64(31))
 
 
-def top_log_probs(logits: Float[Tensor, "R V"], k: int) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
-    """The `k` highest log-probabilities of each row, highest first, and their tokens."""
-    logs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
-    # logits have the same order, and 16-bit logits half the bytes
-    return chunked_topk(logs, k, logits)
-
-
 def chunked_topk(
     values: Float[Tensor, "R V"], k: int, sort_key: Float[Tensor, "R V"] | None = None
 ) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:

@@ -17,10 +17,18 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.decode.cuda_graphs import acquire_graph, can_capture, graphed_search
-from regard.decode.greedy import GreedyOrSample
-from regard.decode.protocol import GenerativeBody, Hypothesis, SearchInputs, StopFn
+from regard.decode.searches import (
+    GenerativeBody,
+    GreedyOrSample,
+    Hypothesis,
+    SearchInputs,
+    StopFn,
+    StopMonitor,
+    iterate,
+    run_search,
+    start_search,
+)
 from regard.decode.settings import DecodeSettings
-from regard.decode.steps import StopMonitor, iterate, run_search, start_search
 from regard.errors import SettingError
 from regard.nn.kernels.linear import recheck_packed
 from regard.types import Batch
@@ -62,11 +70,13 @@ def search(
     with torch.inference_mode():
         for part, samples in _chunks(inputs, max_batch_tokens):
             chunk, chunk_rows = inputs.chunk(part, samples), rows[part.start : part.stop]
-            chunk_stop_fn = _with_batch_rows(stop_fn, chunk_rows)
+            chunk_stop_fn = None if stop_fn is None else _with_batch_rows(stop_fn, chunk_rows)
             more = graphed_search(chunk, chunk_stop_fn) if can_capture(body, chunk.batch) else None
             if more is None:
                 running = start_search(chunk)
-                more = run_search(running, StopMonitor.if_needed(running, chunk_stop_fn))
+                # finished beams are truncated below
+                monitored = chunk_stop_fn is not None and isinstance(running, GreedyOrSample)
+                more = run_search(running, StopMonitor(running, chunk_stop_fn) if monitored else None)
             for row, options in zip(chunk_rows, more, strict=True):
                 found[row] += options
     for row, options in found.items():
@@ -100,7 +110,8 @@ def stream(
             f"got decode.num_return_sequences={settings.num_return_sequences}."
         )
     rows, inputs = _active_rows(body, batch, eos_id, limits, settings, requests, banned)
-    return _stream_rows(_stream_steps(inputs, _with_batch_rows(stop_fn, rows)), rows, len(limits))
+    placed_stop_fn = None if stop_fn is None else _with_batch_rows(stop_fn, rows)
+    return _stream_rows(_stream_steps(inputs, placed_stop_fn), rows, len(limits))
 
 
 def _stream_steps(inputs: SearchInputs, stop_fn: StopFn | None) -> Generator[dict[int, list[int]], None, None]:
@@ -159,9 +170,9 @@ def _active_rows(
     return rows.tolist(), SearchInputs(body, batch, eos_id, limits[rows], settings, chosen, banned_ids)
 
 
-def _with_batch_rows(stop_fn: StopFn | None, rows: list[int]) -> StopFn | None:
+def _with_batch_rows(stop_fn: StopFn, rows: list[int]) -> StopFn:
     """`stop_fn` called with the row numbers of the whole batch."""
-    return None if stop_fn is None else lambda row, tokens: stop_fn(rows[row], tokens)
+    return lambda row, tokens: stop_fn(rows[row], tokens)
 
 
 def _chunks(inputs: SearchInputs, max_batch_tokens: int | None) -> Iterator[tuple[range, range]]:

@@ -183,7 +183,7 @@ def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Pr
     best = hypotheses[0]
     extra = {
         "token_ids": list(best.tokens),
-        "finish_reason": "eos" if best.has_eos else "length",
+        "finish_reason": "eos" if best.finish_reason == "eos" else "length",
         "logprobs": [round(value, 6) for value in best.log_probs],
         "alternatives": [
             {"value": value, "score": option.score} for value, option in zip(values, hypotheses, strict=True)

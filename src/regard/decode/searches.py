@@ -1,0 +1,472 @@
+"""Searches: interfaces of bodies and their decoding states, greedy search, sampling, beam search, and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard.decode.logits import RepetitionPenalty, chunked_topk, filter_logits, sample, uniform_numbers
+from regard.decode.settings import DecodeSettings
+from regard.errors import RegardError
+from regard.types import Batch, StateSizes
+
+FinishReason = Literal["eos", "stop", "length", "context"]
+StopFn = Callable[[int, list[int]], bool]
+"""Given a row of the batch and its generated tokens, return True to end the row."""
+
+
+class DecodingState(Protocol):
+    """State of a body between steps, for example a KV cache. Beams of a source are adjacent rows."""
+
+    positions: Tensor
+
+    def expand_beams(self, beams: int) -> None: ...
+    def reorder(self, rows: Tensor) -> None: ...
+    def select_rows(self, rows: Tensor) -> None: ...
+    def append_rows(self, other: Any) -> None: ...
+    def tensors(self) -> list[Tensor]: ...
+
+
+class GenerativeBody(Protocol):
+    """A body that generates token by token. A state of `max_cache_len` positions has constant shapes."""
+
+    def start(self, batch: Batch, max_cache_len: int | None = None) -> Any: ...
+    def step(self, tokens: Tensor, state: Any) -> Tensor: ...
+    def state_sizes(self, batch: Batch) -> StateSizes: ...
+    def parameters(self) -> Iterable[nn.Parameter]: ...
+
+
+@dataclass(frozen=True)
+class SearchInputs:
+    """The prompts of a search, and all that determines their outputs."""
+
+    body: GenerativeBody
+    batch: Batch
+    eos_id: int
+    limits: Tensor
+    """(B,) maximum number of generated tokens"""
+    settings: DecodeSettings
+    requests: np.ndarray
+    """(B,) number of each row, for its random stream"""
+    banned: Tensor | None = None
+    """tokens that are never generated"""
+    samples: range | None = None
+    """samples of each row; None: all"""
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples of each row; beams are counted as one."""
+        return self.settings.num_return_sequences if self.settings.is_sampling else 1
+
+    def chunk(self, rows: range, samples: range) -> SearchInputs:
+        """A part of the rows, and of the samples of each row."""
+        if len(rows) == len(self.limits):
+            return replace(self, samples=samples)
+        batch = self.batch.select_rows(torch.arange(rows.start, rows.stop, device=self.batch.inputs.device))
+        part = slice(rows.start, rows.stop)
+        return replace(self, batch=batch, limits=self.limits[part], requests=self.requests[part], samples=samples)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: tokens without prompt and end token, and the log-probability of each token, including the end token.
+
+    Log-probabilities are from the unmodified distribution, before repetition penalty, temperature and filters."""
+
+    tokens: tuple[int, ...]
+    score: float
+    log_probs: tuple[float, ...]
+    finish_reason: FinishReason
+    """`eos` (end token), `stop` (`stop_fn` returned True), `length` (limit reached), or `context` (context full). A
+    search reports `length` for both limits; the caller sets the limits and distinguishes `context`."""
+
+
+class Search:
+    """A search in progress: B rows, each with W paths (beams). Greedy search and sampling have one path per row.
+
+    Steps update all tensors in place, so that a step can be captured as a CUDA graph."""
+
+    row_tensors: tuple[str, ...]
+    """names of tensors of shape (B, …)"""
+    histories: tuple[str, ...]
+    """names of tensors of shape (T, B, …), to which each of at most T steps appends"""
+    paths = 1
+    num_samples = 1
+    """number of adjacent rows that are samples of one source"""
+    limits: Tensor
+    """(B,) maximum number of tokens"""
+    active: Tensor
+    """(B,) True for rows in progress"""
+
+    def __init__(
+        self, inputs: SearchInputs, state: DecodingState, last_tokens: Tensor, repetition: RepetitionPenalty | None
+    ) -> None:
+        self.body, self.eos_id, self.settings, self.banned = inputs.body, inputs.eos_id, inputs.settings, inputs.banned
+        self.state, self.last_tokens, self.repetition = state, last_tokens, repetition
+        self.float_type = torch.float32 if last_tokens.device.type == "mps" else torch.float64
+        self.rows = np.arange(len(last_tokens))
+        """(B,) initial row numbers"""
+
+    def step(self) -> None:
+        """Extend each path by one token."""
+        raise NotImplementedError
+
+    def is_last_step(self) -> Tensor:
+        """True for paths that may generate one more token."""
+        raise NotImplementedError
+
+    def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
+        """Outputs of these rows."""
+        raise NotImplementedError
+
+    def next_logits(self) -> Tensor:
+        """Logits of the next token of each path, with -inf for tokens that must not be generated."""
+        logits = self.body.step(self.last_tokens, self.state)
+        if self.banned is not None:
+            logits.index_fill_(-1, self.banned, -torch.inf)
+        if self.settings.forced_eos:
+            only_eos = torch.full_like(logits[:1], -torch.inf)
+            only_eos[:, self.eos_id] = 0.0
+            logits = torch.where(self.is_last_step()[:, None], only_eos, logits)
+        return logits
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors that a step reads or updates, and whose values differ between searches."""
+        own = [getattr(self, name) for name in (*self.row_tensors, *self.histories)]
+        past = [] if self.repetition is None else self.repetition.tensors()
+        return [self.last_tokens, *own, *past, *self.state.tensors()]
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep these rows with all their paths."""
+        paths = rows
+        if self.paths > 1:
+            paths = (rows[:, None] * self.paths + torch.arange(self.paths, device=rows.device)).flatten()
+        self.state.select_rows(paths)
+        self.last_tokens = self.last_tokens[paths]
+        if self.repetition is not None:
+            self.repetition.select_rows(paths)
+        for name in self.row_tensors:
+            setattr(self, name, getattr(self, name)[rows])
+        for name in self.histories:
+            setattr(self, name, getattr(self, name)[:, rows])
+        self.rows = self.rows[rows.cpu().numpy()]
+
+    def hypothesis(self, tokens: list[int], log_probs: list[float], score: float, stopped: bool = False) -> Hypothesis:
+        """Output of a path that may end with the end token."""
+        if score != score:
+            raise RegardError("The logits are NaN: the weights are damaged, or training diverged.")
+        ended = tokens[-1:] == [self.eos_id]
+        reason: FinishReason = "eos" if ended else "stop" if stopped else "length"
+        return Hypothesis(tuple(tokens[: len(tokens) - ended]), score, tuple(log_probs), reason)
+
+    def collect(self, finished: dict[int, list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Outputs of each source, best first, from the outputs of each row."""
+        outputs = [finished[row] for row in sorted(finished)]
+        sources = (outputs[i : i + self.num_samples] for i in range(0, len(outputs), self.num_samples))
+        return [sorted((one for row in source for one in row), key=lambda one: -one.score) for source in sources]
+
+
+class GreedyOrSample(Search):
+    """Search state of R rows with at most T tokens. Each sample of a source is a separate row.
+
+    Each row has its own step count, so that rows can be added and removed. A closed row overwrites a single slot after
+    its output at every step, hence T + 1 slots; this slot is never read."""
+
+    row_tensors = ("limits", "lengths", "active", "stopped")
+
+    def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
+        samples = range(inputs.num_samples) if inputs.samples is None else inputs.samples
+        settings, last_tokens, limits = inputs.settings, inputs.batch.last_tokens(), inputs.limits
+        if len(samples) > 1:
+            rows = torch.arange(len(last_tokens), device=last_tokens.device).repeat_interleave(len(samples))
+            state.select_rows(rows)
+            last_tokens, limits = last_tokens[rows], limits[rows.to(limits.device)]
+            if repetition is not None:
+                repetition.select_rows(rows)
+        super().__init__(inputs, state, last_tokens.clone(), repetition)
+        R, device, longest = len(last_tokens), last_tokens.device, int(limits.max())
+        self.num_samples, self.limits = len(samples), limits.to(device)
+        self.total_rows = R
+        """number of rows so far, including removed rows"""
+        self.lengths = torch.zeros(R, dtype=torch.long, device=device)
+        """(R,) number of generated tokens"""
+        self.active = torch.ones(R, dtype=torch.bool, device=device)
+        self.stopped = torch.zeros(R, dtype=torch.bool, device=device)
+        """(R,) True for rows ended by `stop_fn`"""
+        self.tokens = torch.zeros(longest + 1, R, dtype=torch.long, device=device)
+        self.log_probs = torch.zeros(longest + 1, R, dtype=self.float_type, device=device)
+        self.histories = ("tokens", "log_probs")
+        self.uniforms: Tensor | None = None
+        if settings.is_sampling:
+            keys = inputs.requests.repeat(len(samples))[None], np.tile(np.array(samples), len(inputs.requests))[None]
+            drawn = uniform_numbers(settings.seed, *keys, np.arange(longest + 1)[:, None])
+            self.uniforms = drawn.to(device=device, dtype=self.float_type)
+            self.histories += ("uniforms",)
+
+    def is_last_step(self) -> Tensor:
+        return self.lengths + 1 >= self.limits
+
+    def step(self) -> None:
+        logits = self.next_logits()
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        penalized = logits if self.repetition is None else self.repetition.apply(logits)
+        at = self.lengths[None]
+        if self.uniforms is None:
+            chosen = penalized.argmax(-1)
+        else:
+            settings = self.settings
+            allowed = filter_logits(penalized, settings.temperature, settings.top_k, settings.top_p, settings.min_p)
+            uniforms = self.uniforms.gather(0, at)[0]
+            # sampling uses float64, which MPS does not support
+            device = "cpu" if logits.device.type == "mps" else logits.device
+            chosen = sample(allowed.to(device), uniforms.to(device)).to(logits.device)
+        log_probs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
+        self.tokens.scatter_(0, at, chosen[None])
+        self.log_probs.scatter_(0, at, log_probs[None].to(self.float_type))
+        if self.repetition is not None:
+            self.repetition.append(chosen)
+        self.lengths += self.active
+        self.last_tokens.copy_(chosen)
+        self.active.copy_(self.active & (chosen != self.eos_id) & (self.lengths < self.limits))
+
+    def close(self, rows: list[int], lengths: list[int]) -> None:
+        """End rows stopped by `stop_fn`, and discard tokens after these lengths."""
+        at = torch.tensor(rows, device=self.lengths.device)
+        self.lengths[at] = torch.tensor(lengths, device=self.lengths.device)
+        self.active[at], self.stopped[at] = False, True
+
+    def append_rows(self, other: GreedyOrSample) -> np.ndarray:
+        """Add the rows of another search with the same settings; returns their row numbers."""
+        if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
+            raise ValueError("Merged searches must have the same settings, eos_id and number of samples.")
+        self.state.append_rows(other.state)
+        for name in ("last_tokens", *self.row_tensors):
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+        longest = max(len(self.tokens), len(other.tokens))
+        for name in self.histories:
+            both = [F.pad(x, (0, 0, 0, longest - len(x))) for x in (getattr(self, name), getattr(other, name))]
+            setattr(self, name, torch.cat(both, 1))
+        if self.repetition is not None and other.repetition is not None:
+            self.repetition.append_rows(other.repetition)
+        numbers = self.total_rows + other.rows
+        self.rows, self.total_rows = np.concatenate([self.rows, numbers]), self.total_rows + other.total_rows
+        return numbers
+
+    def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
+        """Output of each row, as a list of one hypothesis."""
+        tokens, logs = self.tokens[:, rows].cpu(), self.log_probs[:, rows].cpu()
+        outputs = []
+        for i, (length, stopped) in enumerate(
+            zip(self.lengths[rows].tolist(), self.stopped[rows].tolist(), strict=True)
+        ):
+            log_probs = logs[:length, i].tolist()
+            outputs.append([self.hypothesis(tokens[:length, i].tolist(), log_probs, sum(log_probs), stopped)])
+        return outputs
+
+
+class BeamSearch(Search):
+    """Beam search state: W open beams per source, and the scores of the W best finished outputs.
+
+    B open sources, W beams, at most T tokens. A step appends 2 W candidates with their parent beams to a history of
+    fixed size; paths are read from the history at the end. A source ends when no open beam can beat its finished
+    outputs."""
+
+    row_tensors = ("limits", "active", "scores", "finished_scores")
+    histories = ("candidates", "candidate_scores", "survivors")
+
+    def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
+        settings, last_tokens = inputs.settings, inputs.batch.last_tokens()
+        B, W, device, longest = len(last_tokens), settings.num_beams, last_tokens.device, int(inputs.limits.max())
+        state.expand_beams(W)
+        if repetition is not None:
+            repetition.select_rows(torch.arange(B, device=device).repeat_interleave(W))
+        super().__init__(inputs, state, last_tokens.repeat_interleave(W), repetition)
+        self.paths, self.rows, self.limits = W, np.arange(B), inputs.limits.to(device)
+        self.step_count = torch.zeros(1, dtype=torch.long, device=device)
+        self.active = torch.ones(B, dtype=torch.bool, device=device)
+        self.scores = torch.full((B, W), -torch.inf, dtype=self.float_type, device=device)
+        self.scores[:, 0] = 0.0  # all beams are equal at the start: only beam 0 competes in the first step
+        self.finished_scores = torch.full((B, W), -torch.inf, dtype=self.float_type, device=device)
+        # divisors of the summed log-probabilities: ((5 + length) / 6) ** p (Wu et al. 2016), or length ** p (Hugging Face)
+        bases = [(5 + n) / 6 if settings.length_penalty_type == "wu" else float(n) for n in range(1, longest + 1)]
+        penalties = [float(base**settings.length_penalty) for base in bases]
+        self.penalties = torch.tensor(penalties, dtype=self.float_type, device=device)
+        self.candidates = torch.zeros(longest, B, 2 * W, 2, dtype=torch.long, device=device)
+        """token and parent beam of each candidate"""
+        self.candidate_scores = torch.full((longest, B, 2 * W, 2), -torch.inf, dtype=self.float_type, device=device)
+        """log-probability of the token, and score if the output ends here"""
+        self.survivors = torch.zeros(longest, B, W, dtype=torch.long, device=device)
+        """indices of the candidates kept as open beams"""
+        self.row_offsets = torch.arange(B, device=device)[:, None] * W
+        self.in_top_beams = torch.arange(2 * W, device=device) < W
+
+    def is_last_step(self) -> Tensor:
+        return (self.step_count + 1 >= self.limits).repeat_interleave(self.paths)
+
+    def step(self) -> None:
+        """Extend all beams by one token: 2 W candidates, so that W open beams remain even if W candidates end."""
+        B, W = self.scores.shape
+        logits = self.next_logits()
+        log_probs = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+        if self.repetition is None:
+            # logits have the same order, and 16-bit logits half the bytes
+            increments, tokens = chunked_topk(log_probs, 2 * W, logits)
+            log_probs = increments = increments.to(self.float_type)
+        else:  # as in `transformers`: the penalty changes log-probabilities here, logits in greedy search and sampling
+            increments, tokens = chunked_topk(self.repetition.apply(log_probs), 2 * W)
+            log_probs = log_probs.gather(1, tokens).to(self.float_type)
+            increments = increments.to(self.float_type)
+        k = increments.shape[1]
+        sums = (self.scores.view(-1, 1) + increments).view(B, W * k)
+        best, which = sums.topk(min(2 * W, W * k))
+        if missing := 2 * W - best.shape[1]:  # vocabulary of less than 2 W tokens
+            best, which = F.pad(best, (0, missing), value=-torch.inf), F.pad(which, (0, missing))
+        candidates = torch.stack([tokens.view(B, -1).gather(1, which), which // k], -1)
+        penalty = self.penalties.index_select(0, self.step_count)
+        at_limit = self.step_count + 1 >= self.limits
+        over = (candidates[..., 0] == self.eos_id) | at_limit[:, None]
+        # an ended candidate counts only if among the W best
+        ends = over & self.in_top_beams & self.active[:, None]
+        finished = (best / penalty).masked_fill(~ends, -torch.inf)
+        scores, survivors = best.masked_fill(over, -torch.inf).topk(W)
+        self.candidates.index_copy_(0, self.step_count, candidates[None])
+        candidate_scores = torch.stack([log_probs.view(B, -1).gather(1, which), finished], -1)
+        self.candidate_scores.index_copy_(0, self.step_count, candidate_scores[None])
+        self.survivors.index_copy_(0, self.step_count, survivors[None])
+        self.step_count += 1
+        self.scores.copy_(scores)
+        self.finished_scores.copy_(torch.cat([self.finished_scores, finished], 1).topk(W).values)
+        kept = candidates.gather(1, survivors[..., None].expand(-1, -1, 2))
+        self.last_tokens.copy_(kept[..., 0].flatten())
+        parents = (kept[..., 1] + self.row_offsets[:B]).flatten()
+        self.state.reorder(parents)
+        if self.repetition is not None:
+            self.repetition.reorder(parents)
+            self.repetition.append(self.last_tokens)
+        if self.settings.early_stopping == "always":
+            can_improve = self.finished_scores[:, -1] == -torch.inf
+        else:
+            if self.settings.early_stopping == "never" and self.settings.length_penalty > 0:
+                penalty = self.penalties[self.limits - 1]  # an open beam may still reach its maximum length
+            can_improve = scores[:, 0] / penalty > self.finished_scores[:, -1]
+        self.active.copy_(self.active & can_improve & ~at_limit)
+
+    def tensors(self) -> list[Tensor]:
+        return [*super().tensors(), self.step_count, self.penalties]
+
+    def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
+        """Best outputs of these sources, read from the history."""
+        steps = int(self.step_count)
+        candidates, values, survivors = (getattr(self, name)[:steps, rows].cpu().numpy() for name in self.histories)
+        scores = values[..., 1].transpose(1, 0, 2).reshape(len(rows), -1)
+        ranked = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings.num_return_sequences]
+        best = np.take_along_axis(scores, ranked, 1)
+        last, candidate = np.divmod(ranked, candidates.shape[2])
+        # tokens and log-probabilities, (T, B, n), of the paths that end with `candidate` of step `last`
+        sources = np.arange(len(rows))[:, None]
+        paths, log_probs = (np.zeros((steps, *last.shape), dtype=x.dtype) for x in (candidates, values))
+        for step in range(steps - 1, -1, -1):
+            on_path = last >= step
+            paths[step] = np.where(on_path, candidates[step, sources, candidate, 0], 0)
+            log_probs[step] = np.where(on_path, values[step, sources, candidate, 0], 0.0)
+            if step:
+                parents = survivors[step - 1, sources, candidates[step, sources, candidate, 1]]
+                candidate = np.where(on_path, parents, candidate)
+        if np.isnan(scores).any() or (best[:, 0] == -np.inf).any():  # only NaN leaves no candidate
+            best = np.full_like(best, np.nan)
+        return [
+            [
+                self.hypothesis(paths[: end + 1, i, n].tolist(), log_probs[: end + 1, i, n].tolist(), float(best[i, n]))
+                for n, end in enumerate(last[i].tolist())
+                if best[i, n] != -np.inf
+            ]
+            for i in range(len(rows))
+        ]
+
+
+def start_search(inputs: SearchInputs, max_cache_len: int | None = None) -> Search:
+    """Process the prompts and return the search."""
+    state: DecodingState = inputs.body.start(inputs.batch, max_cache_len)
+    repetition, penalty = None, inputs.settings.repetition_penalty
+    if penalty != 1.0:
+        longest = (
+            inputs.batch.prompt.shape[1] - 1 + int(inputs.limits.max()) if max_cache_len is None else max_cache_len
+        )
+        repetition = RepetitionPenalty(inputs.batch, penalty, longest + 1)
+    return (BeamSearch if inputs.settings.num_beams > 1 else GreedyOrSample)(inputs, state, repetition)
+
+
+class StopMonitor:
+    """Reports new tokens to a stream, and ends a row when `stop_fn` returns True.
+
+    Several steps may run between two polls. Tokens are still checked one by one, and tokens after the stop are
+    discarded, so that outputs do not depend on how often the search is polled."""
+
+    def __init__(self, search: GreedyOrSample, stop_fn: StopFn | None, num_rows: int | None = None) -> None:
+        self.search, self.stop_fn = search, stop_fn
+        self.num_rows = num_rows
+        """rows from this number on are padding"""
+        self.generated: dict[int, list[int]] = {}
+        """tokens by initial row number, without the end token"""
+        self.num_read: dict[int, int] = {}
+        """number of checked tokens by row number"""
+
+    def poll(self) -> dict[int, list[int]]:
+        """New tokens of each row since the last call, by row number; rows stopped by `stop_fn` are closed."""
+        updated = [
+            (place, number, self.num_read.get(number, 0), length)
+            for place, (number, length) in enumerate(
+                zip(self.search.rows.tolist(), self.search.lengths.tolist(), strict=True)
+            )
+            if length > self.num_read.get(number, 0) and (self.num_rows is None or number < self.num_rows)
+        ]
+        if not updated:
+            return {}
+        first = min(start for _, _, start, _ in updated)
+        tokens = self.search.tokens[first : max(length for *_, length in updated)].tolist()
+        news, stopped = {}, {}
+        for place, number, start, length in updated:
+            self.num_read[number] = length
+            new = [tokens[at - first][place] for at in range(start, length)]
+            news[number] = new = new[:-1] if new[-1] == self.search.eos_id else new
+            generated = self.generated.setdefault(number, [])
+            for count, token in enumerate(new, 1):
+                generated.append(token)
+                if self.stop_fn is not None and self.stop_fn(number // self.search.num_samples, generated):
+                    news[number] = new[:count]
+                    stopped[place] = self.num_read[number] = len(generated)
+                    break
+        if stopped:
+            self.search.close(list(stopped), list(stopped.values()))
+        return news
+
+
+def iterate(
+    search: Search, finished: dict[int, list[Hypothesis]], monitor: StopMonitor | None = None
+) -> Iterator[dict[int, list[int]]]:
+    """Run the steps and yield the new tokens of each step. Finished rows are removed, with their outputs in `finished`."""
+    while True:
+        search.step()
+        yield {} if monitor is None else monitor.poll()
+        if bool(search.active.all()):
+            continue
+        closed = torch.nonzero(~search.active)[:, 0].tolist()
+        for row, outputs in zip(closed, search.hypotheses(closed), strict=True):
+            finished[int(search.rows[row])] = outputs
+        remaining = torch.nonzero(search.active)[:, 0]
+        if not len(remaining):
+            return
+        search.select_rows(remaining)
+
+
+def run_search(search: Search, monitor: StopMonitor | None = None) -> list[list[Hypothesis]]:
+    finished: dict[int, list[Hypothesis]] = {}
+    for _ in iterate(search, finished, monitor):
+        pass
+    return search.collect(finished)
