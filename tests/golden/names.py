@@ -13,6 +13,7 @@ SYSTEMS: dict[str, str] = {
     "s08": "longformer", "s09": "vit", "s10": "hybrid", "s11": "resnet", "s12": "bit", "s13": "swin", "s14": "imagegpt",
     "s15": "dpt", "s16": "rnn", "s17": "rnnsearch", "s18": "convs2s", "s19": "universal", "s20": "universal-encoder",
     "s21": "caption-fixed", "s22": "caption-attend", "s23": "caption-transformer", "s24": "caption-vit", "s25": "point",
+    "s26": "modernbert", "s27": "deberta",
 }  # fmt: skip
 
 TASKS: dict[str, tuple[str, str]] = {
@@ -79,6 +80,8 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
         "dropout": 0.2, "tie_embeddings": "source_target",
     }),
     "s19": ("universal-tiny-halting", {**REPEATED, "attention_dropout": 0.1, "ffn_dropout": 0.1}),
+    "s26": ("modernbert-mini", {**ENCODER, "heads": 2, "depth": 3, "local_attention": 8}),
+    "s27": ("deberta-mini", {**ENCODER, "position_buckets": 8, "conv_kernel_size": 3, "share_att_key": False}),
     "s20": ("universal-encoder-mini-halting", {**REPEATED, "max_length": 48, "head_dropout": 0.1}),
     "s21": ("caption-fixed-tiny", {**CAPTION, "width": 10, "embedding_dim": 7}),
     "s22": ("caption-attend-tiny", {**CAPTION, "width": 10, "embedding_dim": 7, "attention_dim": 9}),
@@ -97,7 +100,7 @@ TINY: dict[str, tuple[str, dict[str, Any]]] = {
 TASKS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("s01", "s16", "s17", "s18", "s19"), ("t01", "t02")),
     **dict.fromkeys(("s02", "s03", "s04", "s05"), ("t03", "t05", "t08")),
-    **dict.fromkeys(("s06", "s07", "s08", "s20"), ("t04", "t05", "t06", "t07", "t08", "t09")),
+    **dict.fromkeys(("s06", "s07", "s08", "s20", "s26", "s27"), ("t04", "t05", "t06", "t07", "t08", "t09")),
     **dict.fromkeys(("s09", "s10", "s11", "s12", "s13"), ("t10", "t11", "t12")),
     "s14": ("t13", "t10"), "s15": ("t12", "t11"), "s25": ("t15", "t16"),
     **dict.fromkeys(("s21", "s22", "s23", "s24"), ("t14",)),
@@ -302,6 +305,8 @@ PRESETS: tuple[str, ...] = (
     "universal-tiny", "universal-tiny-halting", "universal-base", "universal-base-halting", "universal-encoder-mini",
     "universal-encoder-mini-halting", "universal-encoder-base", "caption-fixed-tiny", "caption-fixed-base",
     "caption-attend-tiny", "caption-attend-base", "caption-transformer-tiny", "caption-transformer-base", "caption-vit-tiny",
-    "caption-vit-base", "point-tiny", "point-small", "point-base", "point-paper",
+    "caption-vit-base", "point-tiny", "point-small", "point-base", "point-paper", "modernbert-mini",
+    "modernbert-base", "modernbert-large", "deberta-mini", "deberta-v3-small", "deberta-v3-base", "deberta-v3-large",
+    "deberta-v2-xlarge",
 )  # fmt: skip
 """Preset n has the id `p` and n, from p01 on: new presets are appended, removed presets become an empty string."""
