@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from regard.data.images.captions import CaptionedImage
 from regard.data.settings import DataSettings
 from regard.model import Model, ModelSpec, assemble
+from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.catalog import build_index
@@ -70,6 +71,9 @@ class Speaker(Body):
 
     def to_logits(self, states: Tensor) -> Tensor:
         return self.out(states)
+
+    def cross_entropy(self, x: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        return cross_entropy(self.out(x), labels, smoothing)
 
     def start(self, batch: Batch, room: int | None = None) -> RecurrentState:
         seen = self.look(batch)

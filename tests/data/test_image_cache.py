@@ -89,7 +89,7 @@ def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
         folder_classes.cache_clear()  # as in a new process
         made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
-        assert " ".join(made.labels) == names
+        assert " ".join(made.options.labels) == names
         labels = first("segment", made).labels
         assert labels is not None and labels.max() < 2
 
@@ -102,4 +102,4 @@ def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path:
         Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
     made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
     labels = find_task("segment", "image").objective.collate(made.train, np.arange(8), made.config).labels
-    assert made.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]
+    assert made.options.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

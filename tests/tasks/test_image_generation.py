@@ -23,11 +23,7 @@ from regard.draw.panels import BLANK_COLOR, blank_below, draw_contact_sheet, in_
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
-from regard.systems import SYSTEMS, imagegpt
-from regard.tasks import find_task
-from regard.tasks.base import Encoded, LossSum
-from regard.tasks.draw import draw_completions, shift_right
-from regard.tasks.linear_probe import (
+from regard.runs.linear_probe import (
     LayerFeatures,
     extract_features,
     fit_logistic_regression,
@@ -35,6 +31,10 @@ from regard.tasks.linear_probe import (
     probe,
     probe_layers,
 )
+from regard.systems import SYSTEMS, imagegpt
+from regard.tasks import find_task
+from regard.tasks.base import Encoded, LossSum
+from regard.tasks.draw import draw_completions, shift_right
 from regard.tasks.modality.base import batch_budget, reservoir_sample
 from regard.training.settings import TrainSettings
 from regard.types import Batch

@@ -26,6 +26,8 @@ from regard.folders import read_config_files
 from regard.model import Model, load
 from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
+from regard.runs.linear_probe import ProbeLayer, extract_features, probe_layers
+from regard.runs.linear_probe import probe as classifiers
 from regard.runs.preprocess import LogFn
 from regard.runs.scan import TrainingFiles, describe_empty_rows, log_progress, sort_labels
 from regard.runs.settings import resolve
@@ -34,8 +36,6 @@ from regard.runs.terminal import ProgressPrinter
 from regard.tasks import Task, find_task
 from regard.tasks.classify import label_ids
 from regard.tasks.draw import prepare_colors
-from regard.tasks.linear_probe import ProbeLayer, extract_features, probe_layers
-from regard.tasks.linear_probe import probe as classifiers
 from regard.tasks.modality.base import EVAL_BATCH_SIZE, reservoir_sample
 from regard.tasks.modality.image import prepare_images, read_sample_image
 from regard.training.distributed import pick_device
