@@ -62,14 +62,15 @@ class ModelSpec:
 
 
 class Model(nn.Module):
-    def __init__(self, body: Any, spec: ModelSpec, processor: Any = None) -> None:
+    def __init__(self, body: nn.Module, spec: ModelSpec, processor: Any = None) -> None:
         """`processor`: converts samples into tensors; a tokenizer, or the preprocessing of images or points."""
         super().__init__()
         self.body: Any = body
         self.spec, self.processor = spec, processor
         self.head: Any = spec.task.objective.head(spec.config, spec.options)
         if self.objective.uses_feature_maps:  # modules after the last map are kept for the checkpoint format
-            for part in body.unused_modules([tap.index for tap in spec.config.feature_maps()]):
+            network: Any = body
+            for part in network.unused_modules([tap.index for tap in spec.config.feature_maps()]):
                 part.requires_grad_(False)
         self.notes: list[str] = []
         """messages about ignored and newly initialized weights"""

@@ -45,7 +45,7 @@ def seeds(done: int = 0, **more: Any) -> list[int]:
     settings = TrainSettings(**{"steps": 3, "grad_accum": 2, "precision": "float32", **more})
     model, ids = small(), torch.arange(3, 9).view(2, 3)
     noting = Noting(
-        LossModule(model, find_task("translate"), LossWeights()),
+        LossModule(model, find_task("translate").objective, LossWeights()),
         settings,
         model.device,
         ProcessGroup(),
@@ -81,7 +81,7 @@ def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_token
     tokenized: bool, tokenizer: str
 ) -> None:
     encoded = Encoded([Pair(text, text, "", 1) for text in MEANT], {}, [])
-    scores, _ = Quoting().evaluate(
+    scores, _ = Quoting(find_task("translate")).evaluate(
         small(), encoded, DecodeSettings(), DataSettings(pretokenized=tokenized), LossSum(1.0, 1)
     )
     expected = sacrebleu.corpus_bleu(SAID, [MEANT], tokenize=tokenizer, force=True)
