@@ -27,7 +27,7 @@ from clock import Clock, ceiling, report
 from regard import build
 from regard.data.batching.loader import prefetch
 from regard.data.batching.windows import TokenMasker
-from regard.data.store.token_store import RaggedRows
+from regard.data.store import RaggedRows
 from regard.tasks.base import Encoded, LossWeights
 from regard.tasks.mlm import MaskingContext, num_special_tokens
 from regard.training.distributed import ProcessGroup

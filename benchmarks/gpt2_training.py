@@ -22,7 +22,7 @@ import torch
 from clock import Clock, Step, ceiling, report
 
 from regard import build
-from regard.data.store.token_store import RaggedRows
+from regard.data.store import RaggedRows
 from regard.tasks.base import Encoded, LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ExecutionMode, ForwardBackward, LossModule

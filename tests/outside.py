@@ -25,7 +25,7 @@ from regard.data.points.cloud_files import CLOUD_SUFFIXES
 from regard.data.text.documents import TEXT_SUFFIXES
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tagged import CONLL_SUFFIXES
-from regard.foreign_names import SYNONYMS
+from regard.index import SYNONYMS
 from regard.tasks import MODALITIES, TASKS
 
 ROOT = Path(__file__).parents[1]

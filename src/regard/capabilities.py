@@ -6,6 +6,7 @@ import torch."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
@@ -177,7 +178,6 @@ def lock_file(descriptor: int, shared: bool) -> None:
 
 def end_with_parent() -> None:
     """End this process when its parent ends."""
-    import ctypes
     import signal
 
     pr_set_pdeathsig = 1
@@ -187,8 +187,6 @@ def end_with_parent() -> None:
 
 def set_malloc_thresholds(mmap: int, trim: int) -> None:
     """Set the glibc thresholds: bytes of an allocation by mmap, and free bytes before memory is returned to the system."""
-    import ctypes
-
     m_mmap_threshold, m_trim_threshold = -3, -1
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(m_mmap_threshold, mmap)
@@ -289,12 +287,6 @@ def _try_lock() -> bool:
     return True
 
 
-def _has_c_function(name: str) -> bool:
-    import ctypes
-
-    return hasattr(ctypes.CDLL(None), name)
-
-
 CUDA_TRIALS: dict[str, Callable[[], bool]] = {
     "triton": _try_triton,
     "cuda_graphs": _try_cuda_graphs,
@@ -313,8 +305,8 @@ TRIALS: dict[str, Callable[[], bool]] = {
     "autocast_lstm": _try_autocast_lstm,
     "fork": lambda: fork_context() is not None,
     "file_locks": _try_lock,
-    "end_with_parent": lambda: _has_c_function("prctl"),
-    "malloc_thresholds": lambda: _has_c_function("mallopt"),
+    "end_with_parent": lambda: hasattr(ctypes.CDLL(None), "prctl"),
+    "malloc_thresholds": lambda: hasattr(ctypes.CDLL(None), "mallopt"),
     "memory_table": lambda: read_meminfo()["MemAvailable"] > 0,
     **CUDA_TRIALS,
 }
@@ -327,21 +319,18 @@ _results: dict[str, bool] = {}
 def is_available(name: str) -> bool:
     """True if a capability works on this machine; the trial runs at the first call."""
     if name not in _results:
-        _results[name] = _run_trial(name)
+        trial = TRIALS[name]
+        try:
+            if name in CUDA_TRIALS:
+                import torch
+
+                with torch.no_grad():
+                    _results[name] = torch.cuda.is_available() and trial()
+            else:
+                _results[name] = trial()
+        except Exception:  # operators raise many classes: RuntimeError, ImportError, OSError, …
+            _results[name] = False
     return _results[name]
-
-
-def _run_trial(name: str) -> bool:
-    trial = TRIALS[name]
-    try:
-        if name not in CUDA_TRIALS:
-            return trial()
-        import torch
-
-        with torch.no_grad():
-            return torch.cuda.is_available() and trial()
-    except Exception:  # operators raise many classes: RuntimeError, ImportError, OSError, …
-        return False
 
 
 def is_fast_on(dtype: torch.dtype, device: torch.device) -> bool:

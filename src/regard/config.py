@@ -126,7 +126,14 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     if hint is Any:  # the caller interprets the value
         return value
     if origin in (typing.Union, types.UnionType):
-        return _coerce_union(value, arguments, hint, name)
+        if type(None) in arguments and (value is None or str(value).lower() in ("none", "null")):
+            return None
+        for option in (a for a in arguments if a is not type(None)):
+            try:
+                return coerce(value, option, name)
+            except SettingError:
+                continue
+        raise _type_error(name, value, hint)
     if origin is typing.Literal:
         if value in arguments:
             return value
@@ -141,31 +148,6 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         return {
             str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in _parse_mapping(value, hint, name)
         }
-    return _coerce_scalar(value, hint, name)
-
-
-def _parse_mapping(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
-    """Pairs from `a=1,b=2` or from a mapping."""
-    if isinstance(value, Mapping):
-        return list(value.items())
-    entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
-    if not isinstance(value, str) or any(not (sign and key.strip()) for key, sign, _ in entries):
-        raise SettingError(f"Setting '{name}': expected pattern=value,pattern=value, got '{value}'.")
-    return [(key.strip(), text.strip()) for key, _, text in entries]
-
-
-def _coerce_union(value: Any, arguments: tuple[Any, ...], hint: Any, name: str) -> Any:
-    if type(None) in arguments and (value is None or str(value).lower() in ("none", "null")):
-        return None
-    for option in (a for a in arguments if a is not type(None)):
-        try:
-            return coerce(value, option, name)
-        except SettingError:
-            continue
-    raise _type_error(name, value, hint)
-
-
-def _coerce_scalar(value: Any, hint: Any, name: str) -> Any:
     if hint is bool:
         word = str(value).lower()
         if word in ("true", "yes", "on", "1", "false", "no", "off", "0"):
@@ -180,6 +162,16 @@ def _coerce_scalar(value: Any, hint: Any, name: str) -> Any:
         return read
     except (TypeError, ValueError, OverflowError) as error:
         raise _type_error(name, value, hint) from error
+
+
+def _parse_mapping(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
+    """Pairs from `a=1,b=2` or from a mapping."""
+    if isinstance(value, Mapping):
+        return list(value.items())
+    entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
+    if not isinstance(value, str) or any(not (sign and key.strip()) for key, sign, _ in entries):
+        raise SettingError(f"Setting '{name}': expected pattern=value,pattern=value, got '{value}'.")
+    return [(key.strip(), text.strip()) for key, _, text in entries]
 
 
 def _parse_int(value: str | int | float) -> int:

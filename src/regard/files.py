@@ -7,14 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-
-def _read_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-UMASK = _read_umask()
+UMASK = os.umask(0)
+os.umask(UMASK)
 """Umask of the process, read once at import, because reading the umask changes it for a moment in all threads."""
 
 

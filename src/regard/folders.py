@@ -12,7 +12,7 @@ from typing import Any
 
 from regard import index
 from regard.errors import RegardError, RunError, UnknownFolderError
-from regard.foreign_names import resolve_preset_name
+from regard.index import resolve_preset_name
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 """Names of dtypes for computation."""
@@ -45,7 +45,10 @@ def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(published, dict) or not isinstance(own, dict):
         raise RunError(f"{folder}: config.json or {METADATA_FILE} is not a JSON object.")
     if own_file.exists():
-        _check_metadata(folder, own)
+        check_format(folder, own)
+        for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
+            if not isinstance(own.get(key), kind):
+                raise RunError(f"{folder}: {METADATA_FILE} has no valid '{key}' (expected {kind.__name__}).")
     return published, own
 
 
@@ -74,13 +77,6 @@ def check_format(folder: Path, metadata: dict[str, Any]) -> None:
         raise RunError(
             f"{folder}: expected format {FORMAT} in {METADATA_FILE}, got {found}. Use the version of regard that wrote it."
         )
-
-
-def _check_metadata(folder: Path, own: dict[str, Any]) -> None:
-    check_format(folder, own)
-    for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
-        if not isinstance(own.get(key), kind):
-            raise RunError(f"{folder}: {METADATA_FILE} has no valid '{key}' (expected {kind.__name__}).")
 
 
 def is_folder_path(name: str) -> bool:

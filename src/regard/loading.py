@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.config import from_dict
 from regard.decode.settings import DecodeSettings, generation_keys, translate_generation_config
 from regard.errors import RunError, SettingError, WeightsError
-from regard.foreign_names import print_note
+from regard.index import print_note
 from regard.tasks import Task
 from regard.weights.tables import NameTable, matches, mismatch_error
 
@@ -59,7 +59,7 @@ def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_t
     if model.head is None and model.objective.has_labels:
         model.notes.append("The model has no classification head yet: no classes are defined.")
         model.has_new_head = True
-    return read | _init_missing(model, new, read)
+    return read | _init_missing(model, new, read) if new else read
 
 
 UNUSED_WEIGHTS = "Not used:"
@@ -111,8 +111,6 @@ def _resolve_head_bias(head: nn.Module, own_name: Any, tensors: dict[str, Tensor
 def _init_missing(model: Any, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Initial values of missing tensors: the initialization of the task for heads, otherwise N(0, 0.02), or 0 for
     vectors."""
-    if not new:
-        return {}
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
     fresh = model.objective.head(model.config, model.spec.options)
     heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}

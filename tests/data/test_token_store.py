@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
-from regard.data.store import cache, token_store
-from regard.data.store.cache import FileLock, cache_key, cached_store, load_note, save_note
-from regard.data.store.token_store import StoreWriter, TokenStore
+from regard.data import store as token_store
+from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
 from regard.errors import DataError, RunError, SettingError
 from regard.runs import preprocess, scan
@@ -41,7 +40,7 @@ def some_rows(seed: int = 0, count: int = 50, most: int = 400) -> list[np.ndarra
     return [random.integers(0, most, length, dtype=np.int32) for length in random.integers(0, 30, count)]
 
 
-def filled(seed: int = 0) -> cache.FillStore:
+def filled(seed: int = 0) -> token_store.FillStore:
     def fill(writer: StoreWriter) -> Mapping[str, Any]:
         writer.add(source=some_rows(seed)[:20], target=some_rows(seed + 1)[:20])
         writer.add(source=[], target=[])
@@ -55,7 +54,7 @@ def never(_: StoreWriter) -> Mapping[str, Any]:
     raise AssertionError("it was filled again")
 
 
-def make(key: str, fill: cache.FillStore, said: list[str] | None = None, vocabulary: int = 400) -> TokenStore:
+def make(key: str, fill: token_store.FillStore, said: list[str] | None = None, vocabulary: int = 400) -> TokenStore:
     return cached_store(
         key, {"source": vocabulary, "target": vocabulary}, fill, (said if said is not None else []).append
     )
@@ -161,7 +160,7 @@ BUILD = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from regard.data.store.cache import cached_store
+from regard.data.store import cached_store
 
 def fill(writer):
     print("begun", flush=True)
@@ -274,7 +273,7 @@ def test_a_note_is_whole_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -
     note = place.parent / "notes" / "key"
     flip(note)
     assert load_note("key") is None
-    monkeypatch.setattr(cache, "_MAX_NOTES", 3)
+    monkeypatch.setattr(token_store, "_MAX_NOTES", 3)
     for number in range(5):
         save_note(f"n{number}", number)
     assert len(left_in(note.parent)) == 3 and load_note("n4") == 4

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.decode.settings import TRANSFORMERS_DEFAULTS, DecodeSettings, apply_overrides, translate_generation_config
 from regard.errors import RunError, SettingError
-from regard.foreign_names import print_note
+from regard.index import print_note
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems.common.configs import TargetTokens
 from tiny import tiny

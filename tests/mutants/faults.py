@@ -81,7 +81,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "neighboring entities of different types become one"),
     ("one-class-unnoticed", "regard.data.check.engine:Survey.class_findings", "if len(counts) < 2:", "if len(counts) < 1:",
      "data of a single class passes the check"),
-    ("cache-key", "regard.data.store.cache:cache_key", "json.dumps(parts)", "json.dumps(parts[:1])",
+    ("cache-key", "regard.data.store:cache_key", "json.dumps(parts)", "json.dumps(parts[:1])",
      "encoded data of other settings is taken from the cache"),
     # -- inputs
     ("mean-after-std", "regard.processors.image:ImageProcessor.normalize", "255 * self.rescale_factor) - mean) / std",
@@ -145,7 +145,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("best-step-drawn", "regard.draw.charts:_draw_loss", "valid[1].argmin()", "valid[1].argmax()",
      "the curve marks the highest validation loss as the best"),
     # -- config, disk, command line, model
-    ("false-is-true", "regard.config:_coerce_scalar", 'return word in ("true", "yes", "on", "1")', "return bool(word)",
+    ("false-is-true", "regard.config:coerce", 'return word in ("true", "yes", "on", "1")', "return bool(word)",
      "a setting of false is read as true"),
     ("file-fsync", "regard.files:write_bytes", "fsync(aside)", "pass",
      "a file is not flushed to the disk before it replaces another"),

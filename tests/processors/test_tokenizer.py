@@ -139,8 +139,10 @@ def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, m
     monkeypatch.setattr(text_module, "ENCODE_BATCH", 7)
     monkeypatch.setattr(text_module, "MAX_BATCH_CHARS", 90)
     assert language.encode(texts) == whole and language.encode([]) == []
-    loads = list(text_module._batches(["a" * 50] * 5 + ["b"] * 20))
-    assert [len(load) for load in loads] == [2, 2, 7, 7, 7]
+    sizes: list[int] = []
+    texts = ["a" * 50] * 5 + ["b"] * 20
+    assert not list(language._encode_batches(texts, lambda load, add_special_tokens: sizes.append(len(load)) or []))
+    assert sizes == [2, 2, 7, 7, 7]
 
 
 # -- Hugging Face checkpoints

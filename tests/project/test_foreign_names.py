@@ -6,8 +6,7 @@ import pytest
 
 from regard import index
 from regard.errors import SettingError
-from regard.foreign_names import PRESET_ALIASES, RELATED, SYNONYMS, print_note
-from regard.index import task_aliases
+from regard.index import PRESET_ALIASES, RELATED, SYNONYMS, print_note, task_aliases
 from regard.runs.info import info
 from regard.runs.settings import check_groups, collect_overrides
 from regard.systems import find_preset

@@ -76,9 +76,9 @@ def within(package: str, names: str) -> list[str]:
 
 # -- commands without torch
 
-LISTS = ("regard", "regard.cli", "regard.errors", "regard.cli", "regard.foreign_names", "regard.index")
+LISTS = ("regard", "regard.cli", "regard.errors", "regard.index")
 CHECKED = (
-    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.folders", "regard.lazy", "regard.runs",
+    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.lazy", "regard.runs",
     "regard.runs.settings", "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
 )  # fmt: skip
 """Modules that check the names on a command line."""
@@ -158,8 +158,7 @@ RUN = (
     *within("regard.processors", "padding"),
     *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
     *within("regard.data.batching", "samplers"),
-    *within("regard.data", "file_discovery reader sources"),
-    *within("regard.data.store", "token_store"),
+    *within("regard.data", "file_discovery reader sources store"),
     *within("regard.data.text", "files formats samples tables"),
     *within("regard.runs", "predict predict_inputs terminal"),
 )  # fmt: skip
@@ -174,7 +173,7 @@ IN_NN = (
 EVALUATE = (
     *RUN, "regard.training.*", *within("regard.data.batching", "split"),
     *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
-    *within("regard.data.store", "cache"), *within("regard.draw", "charts colors figure text"),
+    *within("regard.draw", "charts colors figure text"),
     *within("regard.runs", "check evaluate folder modality preprocess scan spec"),
 )  # fmt: skip
 TRAIN = (

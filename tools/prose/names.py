@@ -94,7 +94,7 @@ def collect(corpus: Corpus, root: Path = ROOT) -> Names:
     index = json.loads((root / "src/regard/index.json").read_text(encoding="utf-8"))
     settings = {entry["setting"] for entry in index["settings"]}
     accepted = {value for value in corpus.values if SETTING.fullmatch(value)}
-    foreign = (root / "src/regard/foreign_names.py").read_text(encoding="utf-8")  # settings named after other libraries
+    foreign = (root / "src/regard/index.py").read_text(encoding="utf-8")  # settings named after other libraries
     for group, names in re.findall(r'"(\w+)\.\w+": "([\w ]+)",', foreign):
         accepted |= {f"{group}.{name}" for name in names.split()}
     tasks = {entry["task"] for entry in index["tasks"]} | {value for value in corpus.values if "-" in value}

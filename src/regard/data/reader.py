@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.sources import absolute_entry, expand_patterns, split_parallel
+from regard.data.sources import expand_patterns, split_parallel
 from regard.data.text.files import ErrorHandler
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import read_text_column
@@ -73,7 +73,9 @@ class Reader:
 
     def absolute(self, entry: str) -> str:
         """The data entry with absolute paths."""
-        return entry if self.recipe(entry) else absolute_entry(entry)
+        if self.recipe(entry):
+            return entry
+        return ":".join(os.path.abspath(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,))
 
     def validation_entries(self, data: Sequence[str]) -> list[str]:
         """Entries of the validation splits of synthetic datasets. Empty: a fraction of the training data is held out."""

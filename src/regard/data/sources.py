@@ -25,7 +25,8 @@ WildcardMatch = tuple[str, ...]
 def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Entries with every pattern replaced by the matching files in sorted order; other entries are unchanged."""
     paths = [entries] if isinstance(entries, str | os.PathLike) else entries
-    return [name for entry in paths for name in _expand_entry(os.fspath(entry))]
+    texts = [os.fspath(entry) for entry in paths]
+    return [name for text in texts for name in (_expand_entry(text) if _WILDCARD.search(text) else [text])]
 
 
 def split_parallel(entry: str) -> tuple[str, str] | None:
@@ -40,14 +41,7 @@ def split_parallel(entry: str) -> tuple[str, str] | None:
     return source, target
 
 
-def absolute_entry(entry: str) -> str:
-    """The entry with absolute paths, independent of the working directory."""
-    return ":".join(os.path.abspath(os.path.expanduser(side)) for side in split_parallel(entry) or (entry,))
-
-
 def _expand_entry(entry: str) -> list[str]:
-    if not _WILDCARD.search(entry):
-        return [entry]
     sides = split_parallel(entry)
     if sides is None:
         return sorted(_require_matches(entry))

@@ -74,9 +74,10 @@ def search(
             more = graphed_search(chunk, chunk_stop_fn) if can_capture(body, chunk.batch) else None
             if more is None:
                 running = start_search(chunk)
-                # finished beams are truncated below
-                monitored = chunk_stop_fn is not None and isinstance(running, GreedyOrSample)
-                more = run_search(running, StopMonitor(running, chunk_stop_fn) if monitored else None)
+                monitor = None
+                if chunk_stop_fn is not None and isinstance(running, GreedyOrSample):  # beams are truncated below
+                    monitor = StopMonitor(running, chunk_stop_fn)
+                more = run_search(running, monitor)
             for row, options in zip(chunk_rows, more, strict=True):
                 found[row] += options
     for row, options in found.items():

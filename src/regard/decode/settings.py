@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from regard.config import override
 from regard.errors import SettingError
-from regard.foreign_names import print_note, resolve_name, resolve_value
+from regard.index import print_note, resolve_name, resolve_value
 
 MAX_NUM_RETURN = 4096
 """Maximum number of outputs per input; use several seeds for more."""

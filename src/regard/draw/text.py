@@ -19,20 +19,20 @@ def check_choice(what: str, number: int | None, count: int) -> None:
         raise RegardError(f"{what} must be between 1 and {count}, got {number}.")
 
 
-def _visible_char(character: str) -> str:
-    if character in _VISIBLE_SYMBOLS or character in _JOINERS:
-        return _VISIBLE_SYMBOLS.get(character, character)
-    category = unicodedata.category(character)
-    if category in ("Cc", "Cs", "Cn"):  # not allowed in XML or UTF-8
-        return "\N{REPLACEMENT CHARACTER}"
-    return "" if category == "Cf" else character  # direction marks would reorder adjacent text
-
-
 def label(token: str, max_width: int = 16) -> str:
     """The token with visible line breaks, tabs and lone spaces, shortened to `max_width` columns with an ellipsis."""
     if not token.strip(" "):
         return "␣" * min(len(token), max_width) or "∅"
-    return shorten("".join(map(_visible_char, token)), max_width)
+    visible = []
+    for character in token:
+        category = unicodedata.category(character)
+        if character in _VISIBLE_SYMBOLS or character in _JOINERS:
+            visible.append(_VISIBLE_SYMBOLS.get(character, character))
+        elif category in ("Cc", "Cs", "Cn"):  # not allowed in XML or UTF-8
+            visible.append("\N{REPLACEMENT CHARACTER}")
+        elif category != "Cf":  # direction marks would reorder adjacent text
+            visible.append(character)
+    return shorten("".join(visible), max_width)
 
 
 def display_width(text: str) -> int:
@@ -58,7 +58,8 @@ def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] 
     names = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else list(columns)
     if not names:
         return ""
-    cells = [[_escape(name) for name in names], *([_format_cell(row.get(name)) for name in names] for row in rows)]
+    header = dict(zip(names, names, strict=True))
+    cells = [[_format_cell(row.get(name)) for name in names] for row in (header, *rows)]
     widths = [max(3, *(display_width(line[at]) for line in cells)) for at in range(len(names))]
     numeric = []
     for name in names:
@@ -79,10 +80,6 @@ def _format_cell(value: object) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
-    return _escape(str(value))
-
-
-def _escape(text: str) -> str:
     # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
-    one_line = " ".join(text.split("\n")).replace("\r", "")
+    one_line = " ".join(str(value).split("\n")).replace("\r", "")
     return re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", one_line)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict
 from regard.folders import is_folder_path
-from regard.foreign_names import resolve_preset_name
+from regard.index import resolve_preset_name
 from regard.model import Model, build, load
 from regard.systems.common.system import Preset, System
 

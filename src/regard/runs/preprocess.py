@@ -13,8 +13,7 @@ import tokenizers
 
 from regard.data.batching.split import compute_fingerprint
 from regard.data.settings import DataSettings
-from regard.data.store.cache import cache_key, cached_store, load_note, save_note
-from regard.data.store.token_store import MAX_INT, VERSION, StoreWriter
+from regard.data.store import MAX_INT, VERSION, StoreWriter, cache_key, cached_store, load_note, save_note
 from regard.data.text.files import chunked
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from regard import __version__
 from regard.data.batching.split import Fingerprint, HeldOutKeys, compute_fingerprint
 from regard.data.reader import Reader
-from regard.data.store.cache import cache_key, delete_note, load_note, save_note
+from regard.data.store import cache_key, delete_note, load_note, save_note
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 from regard.runs.spec import DataSources

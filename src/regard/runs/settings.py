@@ -14,7 +14,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
 from regard.folders import check_preset, find_system_name, is_folder_path
-from regard.foreign_names import RELATED, SYNONYMS, print_note, resolve_name, resolve_preset_name, resolve_value
+from regard.index import RELATED, SYNONYMS, print_note, resolve_name, resolve_preset_name, resolve_value
 from regard.training.settings import TrainSettings
 
 GROUPS = {"data": DataSettings, "train": TrainSettings, "decode": DecodeSettings}

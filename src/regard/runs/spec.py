@@ -14,7 +14,7 @@ from regard.config import as_dict, from_dict, override
 from regard.decode.settings import DecodeSettings
 from regard.errors import RunError, SettingError
 from regard.folders import absolute_folder, is_folder_path
-from regard.foreign_names import resolve_preset_name
+from regard.index import resolve_preset_name
 from regard.loading import UNUSED_WEIGHTS, add_bias
 from regard.model import Model, ModelSpec, load
 from regard.runs.folder import RunFolder

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
 from regard.data.settings import DataSettings
-from regard.data.store.token_store import RaggedRows
+from regard.data.store import RaggedRows
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
 from regard.lazy import resolve

@@ -21,7 +21,7 @@ from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
 from regard.data.images.image_io import DECODE_THREADS
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
-from regard.data.store.token_store import RaggedRows
+from regard.data.store import RaggedRows
 from regard.decode.search import Hypothesis, search
 from regard.decode.settings import DecodeSettings
 from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_image

@@ -16,7 +16,7 @@ import torch
 from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.batching.windows import TokenRanges, make_window_sampler, sliding_windows
 from regard.data.settings import DataSettings
-from regard.data.store.token_store import RaggedRows
+from regard.data.store import RaggedRows
 from regard.data.text.documents import DETOKENIZERS, Passage, count_words
 from regard.data.text.files import chunked
 from regard.decode.search import Hypothesis, search, stream

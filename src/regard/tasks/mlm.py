@@ -26,7 +26,7 @@ from regard.data.batching.windows import (
     single_segments,
 )
 from regard.data.settings import DataSettings
-from regard.data.store.token_store import RaggedRows
+from regard.data.store import RaggedRows
 from regard.data.text.documents import DETOKENIZERS, Passage
 from regard.decode.settings import DecodeSettings
 from regard.draw.text import markdown_table

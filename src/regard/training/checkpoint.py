@@ -48,7 +48,7 @@ def save_checkpoint(
     is_regular: Callable[[int], bool] = lambda step: True,
 ) -> Path:
     """Write `folder/step-N`, and remove older checkpoints except for the newest `keep` regular checkpoints."""
-    final = folder / _folder_name(step)
+    final = folder / f"step-{step:08d}"
     aside, replaced = folder / f".writing-{step:08d}", folder / f".replaced-{step:08d}"
     flat = {f"{group}:{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,11 +103,7 @@ def prune_checkpoints(folder: Path, step: int, keep: int, is_regular: Callable[[
         kept = older[-1:]  # before the first regular checkpoint, keep two as well
     for number in older:
         if number not in kept:
-            shutil.rmtree(folder / _folder_name(number))
-
-
-def _folder_name(step: int) -> str:
-    return f"step-{step:08d}"
+            shutil.rmtree(folder / f"step-{number:08d}")
 
 
 def _saved_steps(folder: Path) -> list[int]:
@@ -120,7 +116,7 @@ def average_checkpoints(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]
     """Average of the weights (of the EMA, if enabled) after these steps; None if a checkpoint is damaged."""
     mean: dict[str, Tensor] = {}
     for step in steps:
-        saved = read_checkpoint(folder / _folder_name(step))
+        saved = read_checkpoint(folder / f"step-{step:08d}")
         if isinstance(saved, str):
             return None
         groups = saved.tensors()
@@ -149,7 +145,7 @@ def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest valid checkpoint, and messages about skipped checkpoints."""
     problems: list[str] = []
     for number in _saved_steps(folder)[::-1]:
-        saved = read_checkpoint(folder / _folder_name(number))
+        saved = read_checkpoint(folder / f"step-{number:08d}")
         if isinstance(saved, Checkpoint):
             return saved, problems
         problems.append(saved)

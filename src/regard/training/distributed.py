@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 
 from regard.errors import RunError, SettingError
@@ -41,38 +41,20 @@ class ProcessGroup:
                 "and reduce train.batch_tokens in proportion."
             )
 
-    def micro_batches(self, accumulate: int) -> range:
-        """Indices of the micro-batches of a step in this process."""
-        return range(self.rank, accumulate, self.size)
-
-    def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Sum over all processes."""
-        return values if self.size == 1 else _all_reduce(values, dist.ReduceOp.SUM)
-
     def all_reduce_max(self, value: int) -> int:
         """Maximum over all processes."""
         if self.size == 1:
             return value
         # on the CPU with gloo, without synchronizing a GPU
-        return int(_all_reduce(torch.tensor(value), dist.ReduceOp.MAX))
-
-    def min_nonnegative(self, value: int) -> int:
-        """Minimum of the nonnegative values of all processes; -1 if all are negative."""
-        far = 2**62
-        most = self.all_reduce_max(far - value if value >= 0 else 0)
-        return far - most if most else -1
+        return int(all_reduce(torch.tensor(value), dist.ReduceOp.MAX))
 
     def barrier(self) -> None:
         if self.size > 1:
             self.all_reduce_max(0)
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        if self.size == 1:
-            return module
-        return nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
 
-
-def _all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
+def all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
+    """The values, reduced in place over all processes."""
     try:
         dist.all_reduce(values, op=how)
     except RuntimeError as error:

@@ -69,7 +69,9 @@ class ForwardBackward:
         bucketed: bool = False,
     ) -> None:
         """`static_shape`: all micro-batches have one shape; `bucketed`: a few shapes, each with many micro-batches."""
-        self.module: nn.Module = process_group.wrap(loss)
+        self.module = loss
+        if process_group.size > 1:
+            self.module = nn.parallel.DistributedDataParallel(loss, gradient_as_bucket_view=True)
         self.settings, self.device, self.process_group = settings, device, process_group
         self.static_shape = static_shape
         self.can_capture = (static_shape or bucketed) and device.type == "cuda" and process_group.size == 1

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from regard.errors import RunError
-from regard.training.distributed import ProcessGroup
+from regard.training.distributed import ProcessGroup, all_reduce
 from regard.training.execution import ForwardBackward
 from regard.training.optimizer import WeightEMA, lr_at, set_lr
 from regard.training.settings import TrainSettings
@@ -42,8 +43,11 @@ class NonFiniteGuard:
         self.first_micro_batch = torch.where(is_first, micro_batch, self.first_micro_batch)
 
     def check(self, accumulate: int, process_group: ProcessGroup) -> None:
-        # minimum over all processes: after the reduction, other processes have NaN as well
-        micro_batch = process_group.min_nonnegative(int(self.first_micro_batch))
+        micro_batch = int(self.first_micro_batch)
+        if process_group.size > 1:  # minimum over all processes: after the reduction, other processes have NaN as well
+            far = 2**62
+            most = process_group.all_reduce_max(far - micro_batch if micro_batch >= 0 else 0)
+            micro_batch = far - most if most else -1
         if micro_batch >= 0:
             step, part = divmod(micro_batch, accumulate)
             raise RunError(
@@ -61,7 +65,7 @@ def micro_batch_seed(seed: int, micro_batch: int) -> int:
 def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
     """Indices of the micro-batches of this process after `start_step` steps."""
     for step in range(start_step, settings.steps):
-        for part in process_group.micro_batches(settings.grad_accum):
+        for part in range(process_group.rank, settings.grad_accum, process_group.size):
             yield step * settings.grad_accum + part
 
 
@@ -77,7 +81,7 @@ def train_loop(
 ) -> Iterator[TrainStep]:
     """Run steps start_step + 1 to settings.steps. `micro_batches` yields batches in the order of `micro_batch_indices`."""
     parameters, world = forward_backward.parameters, forward_backward.process_group
-    parts = world.micro_batches(settings.grad_accum)
+    parts = range(world.rank, settings.grad_accum, world.size)
     for number in range(start_step + 1, settings.steps + 1):
         if not model.training:
             model.train()
@@ -92,9 +96,15 @@ def train_loop(
             if guard is not None:
                 guard.record(loss, index)
         assert sums is not None
-        total, count = world.all_reduce_sum(sums).unbind()
+        total, count = (sums if world.size == 1 else all_reduce(sums, dist.ReduceOp.SUM)).unbind()
         count = torch.where(count > 0, count, 1.0)  # no division by 0 in a step without labels
-        norm = _scale_gradients(parameters, count, settings.grad_clip, world.size)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        # from a sum to the average over all labels; DistributedDataParallel divides by the number of processes
+        scale = world.size / count
+        norm = torch.nn.utils.get_total_norm(gradients) * scale
+        if settings.grad_clip > 0:
+            scale = scale * (settings.grad_clip / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, scale)
         if guard is not None:
             guard.record(norm, index)
         rate = lr_at(number, settings)
@@ -105,16 +115,3 @@ def train_loop(
         if ema is not None:
             ema.update(number)
         yield TrainStep(number, total / count, norm, rate)
-
-
-def _scale_gradients(parameters: list[nn.Parameter], count: Tensor, clip: float, world: int) -> Tensor:
-    """Scale gradients of a sum to gradients of the average over all labels, and clip; returns the norm before clipping.
-
-    DistributedDataParallel divides gradients by the number of processes; `world` undoes this."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    scale = world / count
-    norm = torch.nn.utils.get_total_norm(gradients) * scale
-    if clip > 0:
-        scale = scale * (clip / (norm + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(gradients, scale)
-    return norm

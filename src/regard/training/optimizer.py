@@ -133,11 +133,14 @@ def swap_weights(model: nn.Module, tensors: Mapping[str, Tensor] | None) -> Iter
         return
     named = {name: tensor for name, tensor in _float_state(model).items() if name in tensors}
     kept = {name: p.clone() for name, p in named.items()}
-    _copy_weights(named, tensors)
+    for name, parameter in named.items():
+        # cast on the source device: not every device supports float64
+        parameter.copy_(tensors[name].to(parameter.dtype))
     try:
         yield
     finally:
-        _copy_weights(named, kept)
+        for name, parameter in named.items():
+            parameter.copy_(kept[name])
 
 
 def _float_state(model: nn.Module) -> dict[str, Tensor]:
@@ -147,21 +150,13 @@ def _float_state(model: nn.Module) -> dict[str, Tensor]:
     return {**{name: p.detach() for name, p in model.named_parameters()}, **buffers}
 
 
-def _copy_weights(named: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for name, parameter in named.items():
-        # cast on the source device: not every device supports float64
-        parameter.copy_(values[name].to(parameter.dtype))
-
-
-def has_fast_bfloat16(device: torch.device) -> bool:
-    """True if this device multiplies bfloat16 matrices faster than float32."""
+def uses_autocast(device: torch.device, settings: TrainSettings) -> bool:
+    """True for `train.precision=bfloat16`, and for `auto` if the device multiplies bfloat16 faster than float32."""
+    if settings.precision != "auto":
+        return settings.precision == "bfloat16"
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and capabilities.is_available("cpu_bfloat16")
-
-
-def uses_autocast(device: torch.device, settings: TrainSettings) -> bool:
-    return settings.precision == "bfloat16" or (settings.precision == "auto" and has_fast_bfloat16(device))
 
 
 def autocast(device: torch.device, settings: TrainSettings) -> AbstractContextManager[Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import WeightsError
-from regard.foreign_names import print_note
+from regard.index import print_note
 
 PICKLE_ADVICE = "Convert the model to safetensors on a machine where you trust the file."
 

@@ -1,4 +1,6 @@
-"""Batch samplers: the samples of each micro-batch and epoch, as a pure function of lengths, budget and seed."""
+"""Batch samplers: the samples of each micro-batch and epoch, as a pure function of lengths, budget and seed.
+
+All sorts are stable, because the order of ties in the default sort depends on the processor."""
 
 from __future__ import annotations
 
@@ -124,8 +126,19 @@ class LengthBucketed(BatchSampler):
         random = self._rng(number)
         # The noise is proportional to the length; the 1 shuffles samples of equal length even without noise.
         jittered = self.total_lengths + (1 + self.noise * self.total_lengths) * random.random(len(self.total_lengths))
-        micro_batches = self._split_by_budget(self._balance_sides(_stable_argsort(jittered)))
-        return _shuffle(micro_batches, random)
+        order = np.argsort(jittered, kind="stable")
+        total = self.total_lengths[order]
+        num_batches = int(total.sum()) / self.budget
+        bands = int(3 * num_batches**0.5)
+        if self.side_lengths.shape[1] > 1 and 2 * bands <= num_batches:
+            # Neighbors with similar lengths on each side, not only in total: bands of similar total length are sorted by
+            # the fraction of the first side, in alternating direction so that bands join smoothly. This removes over half
+            # of the padding of sentence pairs, given hundreds of micro-batches.
+            filled = np.cumsum(total)
+            band = filled * bands // (filled[-1] + 1)
+            share = self.side_lengths[order, 0] / np.maximum(total, 1)
+            order = order[np.lexsort((np.where(band % 2, -share, share), band))]
+        return _shuffle(self._split_by_budget(order), random)
 
     def padded_size(self, micro_batch: Indices) -> int:
         return len(micro_batch) * int(self.side_lengths[micro_batch].max(0).sum())
@@ -133,22 +146,6 @@ class LengthBucketed(BatchSampler):
     def sequential(self) -> list[Indices]:
         """Micro-batches sorted by length, without randomness, for evaluation."""
         return self._split_by_budget(np.lexsort((self.side_lengths[:, 0], self.total_lengths)))
-
-    def _balance_sides(self, order: Indices) -> Indices:
-        """Reorder samples so that neighbors have similar lengths on each side, not only in total.
-
-        Bands of similar total length are sorted by the fraction of the first side, in alternating direction so that
-        bands join smoothly. This removes over half of the padding of sentence pairs, given hundreds of micro-batches.
-        """
-        total = self.total_lengths[order]
-        num_batches = int(total.sum()) / self.budget
-        bands = int(3 * num_batches**0.5)
-        if self.side_lengths.shape[1] == 1 or 2 * bands > num_batches:
-            return order
-        filled = np.cumsum(total)
-        band = filled * bands // (filled[-1] + 1)
-        share = self.side_lengths[order, 0] / np.maximum(total, 1)
-        return order[np.lexsort((np.where(band % 2, -share, share), band))]
 
     def _split_by_budget(self, order: Indices) -> list[Indices]:
         """Split ordered samples into micro-batches, each with as many samples as the budget allows."""
@@ -194,7 +191,7 @@ class PackedSampler(BatchSampler):
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._rng(number)
-        order = _stable_argsort(random.random(len(self.total_lengths)))
+        order = np.argsort(random.random(len(self.total_lengths)), kind="stable")
         sums = np.concatenate(
             [np.zeros((1, self.side_lengths.shape[1]), dtype=np.int64), np.cumsum(self.side_lengths[order], axis=0)]
         )
@@ -254,7 +251,7 @@ class FixedShape(BatchSampler):
         random = self._rng(number)
         micro_batches: list[Indices] = []
         for block, members in zip(self.bucket_shapes, self.bucket_members, strict=True):
-            mixed = members[_stable_argsort(random.random(len(members)))]
+            mixed = members[np.argsort(random.random(len(members)), kind="stable")]
             micro_batches += np.split(mixed, range(block.num_documents, len(mixed), block.num_documents))
         return _shuffle(micro_batches, random)
 
@@ -281,7 +278,7 @@ class Uniform(BatchSampler):
 
     def epoch(self, number: int) -> list[Indices]:
         random = self._rng(number)
-        order = _stable_argsort(random.random(len(self.total_lengths)))
+        order = np.argsort(random.random(len(self.total_lengths)), kind="stable")
         short = -len(order) % self.batch_size
         order = np.concatenate([order, order[:short]])
         chance = random.integers(0, 2**62, len(order))
@@ -329,9 +326,4 @@ class SortedUniform(Uniform):
 
 
 def _shuffle(micro_batches: list[Indices], random: np.random.Generator) -> list[Indices]:
-    return [micro_batches[place] for place in _stable_argsort(random.random(len(micro_batches)))]
-
-
-def _stable_argsort(keys: npt.NDArray[np.float64]) -> Indices:
-    # The order of ties in the default sort depends on the processor.
-    return np.argsort(keys, kind="stable")
+    return [micro_batches[place] for place in np.argsort(random.random(len(micro_batches)), kind="stable")]

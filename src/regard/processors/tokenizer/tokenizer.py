@@ -401,11 +401,18 @@ class TextTokenizer:
         return [self.id_to_token(token) for token in range(max(self.backend.get_vocab().values(), default=-1) + 1)]
 
     def _encode_batches(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> Iterator[Encoding]:
-        for load in _batches(texts):
-            try:
-                yield from encode(load, add_special_tokens=False)
-            except TypeError as error:
-                raise DataError(LONE_SURROGATE) from error
+        """Encodings in batches of at most ENCODE_BATCH texts and about MAX_BATCH_CHARS characters."""
+        load: list[str] = []
+        room = MAX_BATCH_CHARS
+        for number, text in enumerate(texts, 1):
+            load.append(text)
+            room -= len(text)
+            if room <= 0 or len(load) == ENCODE_BATCH or number == len(texts):
+                try:
+                    yield from encode(load, add_special_tokens=False)
+                except TypeError as error:
+                    raise DataError(LONE_SURROGATE) from error
+                load, room = [], MAX_BATCH_CHARS
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return self.backend.decode_batch([list(row) for row in ids], skip_special_tokens=True)
@@ -465,17 +472,3 @@ def _train_bpe(
     except UnicodeEncodeError as error:
         raise DataError(LONE_SURROGATE) from error
     return backend
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Split texts into batches of at most ENCODE_BATCH texts and about MAX_BATCH_CHARS characters."""
-    load: list[str] = []
-    room = MAX_BATCH_CHARS
-    for text in texts:
-        load.append(text)
-        room -= len(text)
-        if room <= 0 or len(load) == ENCODE_BATCH:
-            yield load
-            load, room = [], MAX_BATCH_CHARS
-    if load:
-        yield load
