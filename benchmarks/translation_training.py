@@ -136,7 +136,7 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
     kind: Any = PackedSampler if device == "cuda" else LengthBucketed
     plan = kind(model.task.objective.lengths(encoded), settings.batch_tokens, 1)
     compute = ForwardBackward(
-        LossModule(model, model.task, LossWeights()),
+        LossModule(model, model.objective, LossWeights()),
         settings,
         torch.device(device),
         ProcessGroup(),

@@ -35,7 +35,7 @@ def test_captured_steps_equal_plain_steps(name: str, label: str, packed: bool, p
     for way in ("plain", "graph"):
         model.zero_grad(set_to_none=True)
         compute = ForwardBackward(
-            LossModule(model, model.task, LossWeights(0.1)),
+            LossModule(model, model.objective, LossWeights(0.1)),
             settings,
             torch.device("cuda"),
             ProcessGroup(),
@@ -89,7 +89,7 @@ def test_position_offsets_change_in_each_replay_of_a_graph(name: str) -> None:
     model = without_chance(tiny(name, max_position_offset=40).float()).cuda().train()
     batch = collate(model, TINY[name].samples, packed=True)
     compute = ForwardBackward(
-        LossModule(model, model.task, LossWeights(0.0)),
+        LossModule(model, model.objective, LossWeights(0.0)),
         TrainSettings(),
         torch.device("cuda"),
         ProcessGroup(),
