@@ -50,7 +50,7 @@ def test_captured_micro_batches_of_several_shapes_equal_plain_ones(name: str, la
     for way in ("plain", "graph"):
         model.zero_grad(set_to_none=True)
         compute = ForwardBackward(
-            LossModule(model, TASK, LossWeights(0.1)),
+            LossModule(model, TASK.objective, LossWeights(0.1)),
             settings,
             torch.device("cuda"),
             ProcessGroup(),
@@ -92,7 +92,7 @@ def test_captured_steps_of_captioners_equal_plain_steps(name: str, precision: st
         model.zero_grad(set_to_none=True)
         settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
         compute = ForwardBackward(
-            LossModule(model, Looked(), LossWeights(0.1)),
+            LossModule(model, Looked(find_task("caption")), LossWeights(0.1)),
             settings,
             torch.device("cuda"),
             ProcessGroup(),

@@ -287,7 +287,7 @@ COMMON_IGNORED_KEYS = (
     "early_stopping", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "task_specific_params",
     "problem_type", "prefix", "finetuning_task", "chunk_size_feed_forward", "attn_implementation", "tokenizer_class",
 )  # fmt: skip
-"""Keys without effect on the body. Keys of heads are read by `Task.parse_head_options`."""
+"""Keys without effect on the body. Keys of heads are read by `OptionRules.load`."""
 
 
 PICKLE_MAGIC = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
