@@ -118,7 +118,11 @@ def ours(device: str, way: ExecutionMode, size: Size, batches: int = 200) -> Ste
     )
     plan = model.task.objective.sampler(encoded, model.config, settings.batch_tokens, 1, False)
     compute = ForwardBackward(
-        LossModule(model, model.objective, LossWeights()), settings, torch.device(device), ProcessGroup(), plan.static_shape
+        LossModule(model, model.objective, LossWeights()),
+        settings,
+        torch.device(device),
+        ProcessGroup(),
+        plan.static_shape,
     )
     compute.set_mode(way)
     compute.log = print

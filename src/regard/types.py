@@ -201,7 +201,7 @@ class Traits:
     bos_id: int | None = None
     eos_id: int | None = None
     mask_id: int | None = None
-    """id of the mask token; None for systems that are no text encoders"""
+    """id of the mask token; None for systems other than text encoders"""
     token_types: int = 1
     """number of segment embeddings"""
     separators: int = 1

@@ -63,8 +63,8 @@ class MLMHead(nn.Module):
         eps: float = 1e-12,
         bias: bool = True,
     ) -> None:
-        """`embedding_width`: width of the token embeddings, which are also the output matrix. `bias`: of the dense layer and
-        of the norm."""
+        """`embedding_width`: width of the token embeddings, which are also the output matrix. `bias`: whether the dense
+        layer and the norm have a bias."""
         super().__init__()
         self.dense, self.norm = Linear(width, embedding_width, bias), LayerNorm(embedding_width, eps, bias=bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))

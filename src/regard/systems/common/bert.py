@@ -55,7 +55,7 @@ def build_embedding(
 
 
 def published_layout(model_type: str, name: str, config: type[Any], names: NameTable, **more: Any) -> PublishedLayout:
-    """Layout of an encoder with the classes `nameModel`, `nameForMaskedLM`, …; `more` is merged with the keys of BERT.
+    """Layout of an encoder with the classes of `name` in transformers; `more` is merged with the keys of BERT.
     `named_alike`: fields whose key has the same name."""
     used = {item.name for item in fields(config)}
     alike = {ours: (ours,) for ours in more.pop("named_alike", ())}

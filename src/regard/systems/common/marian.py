@@ -1,4 +1,4 @@
-"""Tensor names of Marian in Hugging Face format, the published layout of the encoder–decoder Transformer."""
+"""Tensor names of Marian in Hugging Face format, the format of encoder–decoder Transformers."""
 
 from __future__ import annotations
 
