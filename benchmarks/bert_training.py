@@ -27,9 +27,10 @@ from clock import Clock, ceiling, report
 from regard import build
 from regard.data.batching.loader import prefetch
 from regard.data.batching.windows import TokenMasker
+from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
-from regard.tasks.base import Encoded, LossWeights
-from regard.tasks.mlm import MaskingContext, num_special_tokens
+from regard.tasks.base import Encoded, EncodingContext, LossWeights
+from regard.tasks.mlm import num_special_tokens
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ExecutionMode, ForwardBackward, LossModule
 from regard.training.loop import micro_batch_indices, train_loop
@@ -74,9 +75,9 @@ def documents(kind: str, rows: int, config: Any) -> Encoded:
     joints, numbered = RaggedRows(np.full(len(sizes), OPENS), single), RaggedRows(np.arange(len(sizes)), single)
     hiding = TokenMasker(config.mask_id, np.arange(config.vocab_size) >= special(config), SHARE)
     text = RaggedRows(ids, np.concatenate([[0], np.cumsum(sizes)]))
-    return Encoded(
-        [], {"text": text, "joint": joints, "document": numbered}, [], MaskingContext(config.max_length, hiding)
-    )
+    data = DataSettings(max_length=config.max_length)
+    context = EncodingContext(None, config.max_length, data, cache={"masker": hiding})
+    return Encoded([], {"text": text, "joint": joints, "document": numbered}, [], context)
 
 
 def settings_of(rows: int, mean: float) -> TrainSettings:

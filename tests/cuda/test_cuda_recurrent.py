@@ -12,7 +12,6 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.tasks import find_task
 from regard.tasks.base import LossWeights
-from regard.tasks.caption import Caption
 from regard.training.distributed import ProcessGroup
 from regard.training.execution import ForwardBackward, GraphedForwardBackward, LossModule
 from regard.training.settings import TrainSettings
@@ -80,10 +79,6 @@ def test_captured_steps_of_captioners_equal_plain_steps(name: str, precision: st
             super().__init__()
             self.body = body
 
-    class Looked(Caption):
-        def looked_at(self, model: Any, batch: Batch) -> Batch:
-            return batch
-
     torch.manual_seed(1)
     model: Any = Whole(without_chance(fresh(name))).cuda().train()
     batch = batch_of().map(lambda part: part.float() if part.is_floating_point() else part)
@@ -92,7 +87,7 @@ def test_captured_steps_of_captioners_equal_plain_steps(name: str, precision: st
         model.zero_grad(set_to_none=True)
         settings = TrainSettings(precision=precision)  # type: ignore[arg-type]
         compute = ForwardBackward(
-            LossModule(model, Looked(find_task("caption")), LossWeights(0.1)),
+            LossModule(model, find_task("caption").objective, LossWeights(0.1)),
             settings,
             torch.device("cuda"),
             ProcessGroup(),
