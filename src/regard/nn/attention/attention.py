@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.kv_cache import KVCache, StaticCache
-from regard.nn.attention.layouts import FULL, Full, Layout
+from regard.nn.attention.layouts import GridWindows
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.relative_positions import BoundPosition
 from regard.nn.kernels import dispatch
@@ -34,9 +34,10 @@ class Attention(RecordedModule):
         bias: bool = True,
         dropout: float = 0.0,
         scale: float | None = None,
-        layout: Layout = FULL,
+        layout: GridWindows | None = None,
     ) -> None:
-        """`scale`: factor of the scores q · k; None: 1/√d. `layout`: rows of attention (layouts.py)."""
+        """`scale`: factor of the scores q · k; None: 1/√d. `layout`: rows of attention if
+        not whole sequences (layouts.py)."""
         super().__init__()
         if width % heads:
             raise ValueError(f"width ({width}) must be divisible by heads ({heads}).")
@@ -49,10 +50,7 @@ class Attention(RecordedModule):
             self.q = Linear(width, width, bias)
             self.kv = Linear(context_width, 2 * width, bias)
         self.out = Linear(width, width, bias)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Xavier-initialize q, k, v and out as separate matrices, although q, k and v are stored in a joint matrix."""
+        # q, k, v and out are initialized as separate matrices, although q, k and v are stored in a joint matrix
         joined = (self.q.weight, *self.kv.weight.chunk(2)) if self.is_cross else self.qkv.weight.chunk(3)
         for matrix in (*joined, self.out.weight):
             nn.init.xavier_uniform_(matrix)
@@ -119,9 +117,15 @@ class Attention(RecordedModule):
                 if kernel.accepts(self, x, mask, cache, at, position):
                     decoded: Tensor = kernel.run(self, x, mask, cache, at, position)
                     return decoded
-        self._check_arguments(context, cache, at, position)
+        if self.is_cross and position is not None:
+            raise ValueError("Relative positions are not supported in cross-attention.")
+        if not self.is_cross and context is not None:
+            raise ValueError("This module is self-attention; a context is not supported.")
         ids = None if position is None else position.position_ids
-        x, mask, record = self.layout.gather(x, mask, record, ids)
+        if self.layout is not None:
+            if cache is not None or at is not None:
+                raise ValueError(f"{type(self.layout).__name__} does not support a KV cache.")
+            x, mask, record = self.layout.gather(x, mask, record, ids)
         if self.is_cross:
             q, at = self.query(x), None  # keys of the context have their own positions
         else:
@@ -138,17 +142,8 @@ class Attention(RecordedModule):
 
         k, v = make() if cache is None else cache.extend(make, at)
         mixed = self.attend(q, k, v, mask, at, record, position)
-        return self.layout.scatter(self.out(mixed.transpose(1, 2).flatten(2)), ids)
-
-    def _check_arguments(
-        self, context: Tensor | None, cache: KVCache | None, at: Tensor | None, position: BoundPosition | None
-    ) -> None:
-        if self.is_cross and position is not None:
-            raise ValueError("Relative positions are not supported in cross-attention.")
-        if not self.is_cross and context is not None:
-            raise ValueError("This module is self-attention; a context is not supported.")
-        if not isinstance(self.layout, Full) and (cache is not None or at is not None):
-            raise ValueError(f"{type(self.layout).__name__} does not support a KV cache.")
+        out = self.out(mixed.transpose(1, 2).flatten(2))
+        return out if self.layout is None else self.layout.scatter(out, ids)
 
 
 def _accepts_decode_step(

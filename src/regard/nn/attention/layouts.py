@@ -1,7 +1,7 @@
 """Layouts: which tokens form the rows of attention. `gather` arranges the rows before the projection, `scatter` restores
 the order of the tokens after it.
 
-Full                         a row is a sequence
+None                         a row is a sequence
 GridWindows(window, shift)   a row is a window of a grid of tokens (Swin, Liu et al. 2021)
 
 Shape letters: B images, L tokens of a grid, N windows of an image, M tokens of a window, H heads, D width.
@@ -25,17 +25,6 @@ from regard.nn.recording import Record
 
 Rows = tuple[Tensor, AttentionMask | None, Record | None]
 """Tokens in rows of attention, their mask, and the receiver of their weights."""
-
-
-@dataclass(frozen=True)
-class Full:
-    """Rows are whole sequences."""
-
-    def gather(self, x: Tensor, mask: AttentionMask | None, record: Record | None, ids: PositionIds | None) -> Rows:
-        return x, mask, record
-
-    def scatter(self, x: Tensor, ids: PositionIds | None) -> Tensor:
-        return x
 
 
 @dataclass(frozen=True)
@@ -76,10 +65,6 @@ class GridWindows:
 
     def scatter(self, x: Tensor, ids: PositionIds | None) -> Tensor:
         return self.grid(ids).reverse(x)
-
-
-Layout = Full | GridWindows
-FULL = Full()
 
 
 class GridPositionIds(PositionIds):

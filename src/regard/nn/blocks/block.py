@@ -55,14 +55,8 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
-        if self.placement == "pre":
-            return x + self.branch(self.norm(x), *args, **kwargs)
-        added = self.branch(x, *args, **kwargs)
-        return x + added if self.placement is None else self.norm(x, added)
-
-    def branch(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
-        """Dropout of inner(x), the summand of x."""
-        return self.dropout(self.inner(x, *args, **kwargs))
+        added = self.dropout(self.inner(self.norm(x) if self.placement == "pre" else x, *args, **kwargs))
+        return self.norm(x, added) if self.placement == "post" else x + added
 
 
 class FeedForward(nn.Module):
@@ -218,6 +212,8 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
+        self.depth = len(self.blocks)
+        """number of KV caches"""
         self.norm = norm or nn.Identity()
         self.position = (
             position if position is None or isinstance(position, AttentionPosition) else nn.ModuleList(position)
@@ -231,11 +227,6 @@ class Stack(nn.Module):
         """Relative position of each block."""
         several: Any = self.position
         return [*several] if isinstance(self.position, nn.ModuleList) else [several] * len(self.blocks)
-
-    @property
-    def depth(self) -> int:
-        """Number of KV caches."""
-        return len(self.blocks)
 
     @property
     def has_bias(self) -> bool:

@@ -221,7 +221,8 @@ class CrossDecoder(IncrementalDecoder):
         # keys and values of the source are computed here, once, before beams multiply the rows
         for layer, cross_cache in zip(state.layers, self.decoder.cross_kv(context), strict=True):
             layer.cross_cache = cross_cache
-        state.zero_empty_contexts()
+        if context_mask is not None:
+            state.zero_empty_contexts(context_mask)
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         return state

@@ -259,11 +259,9 @@ class DecoderState:
             return self.context_mask
         return torch.ones(len(self.positions), 1, kept[0].shape[-2], dtype=torch.bool, device=self.positions.device)
 
-    def zero_empty_contexts(self) -> None:
+    def zero_empty_contexts(self, context_mask: Tensor) -> None:
         """Set the values of sources without any valid position to 0, so that cross-attention returns 0."""
-        if self.context_mask is None:
-            return
-        empty = ~self.context_mask.any(-1)[:, :, None, None]
+        empty = ~context_mask.any(-1)[:, :, None, None]
         for context in self.cross_caches:
             if context.kv is not None:
                 k, v = context.kv

@@ -78,10 +78,6 @@ def attend(call: AttentionCall) -> Tensor:
     return result
 
 
-def choose_kernel(call: AttentionCall) -> Kernel:
-    return choose(ATTENTION_KERNELS, call)
-
-
 # -- the plain formula
 
 
@@ -361,6 +357,7 @@ ATTENTION_KERNELS = (
     Kernel("sdpa", lambda call: True, sdpa, formula="eager_attention",
            gain="cuDNN backend: 4.8 % of GPT-2 training, 4.4 % of ViT-B/16 inference"),
 )  # fmt: skip
+choose_kernel = functools.partial(choose, ATTENTION_KERNELS)
 
 
 # -- the form of a mask

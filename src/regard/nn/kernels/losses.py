@@ -49,7 +49,11 @@ def linear_cross_entropy(
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; with 16-bit dtypes on CUDA without storing the logits."""
     dtype = _half_dtype(x, weight)
-    if dtype is None and (parts := _num_eval_chunks(x, weight, bias)) > 1:
+    learns = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
+    parts = 1
+    if dtype is None and not learns and not torch.compiler.is_compiling():
+        parts = -(-(x.numel() // x.shape[-1]) * len(weight) * x.element_size() // MAX_EVAL_LOGIT_BYTES)
+    if parts > 1:  # chunks with logits of at most MAX_EVAL_LOGIT_BYTES
         rows, targets = x.reshape(-1, x.shape[-1]).chunk(parts), labels.reshape(-1).chunk(parts)
         sums = [
             # not `linear`, which would cache packed weights for the few rows of a chunk
@@ -76,14 +80,6 @@ def fused_linear_cross_entropy(
     made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), *needed)
     total: Tensor = made[0]
     return total, (labels != IGNORE).sum()
-
-
-def _num_eval_chunks(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
-    """Number of chunks with logits of at most MAX_EVAL_LOGIT_BYTES; 1 if gradients are needed."""
-    learns = any(part is not None and part.requires_grad for part in (x, weight, bias))
-    if (learns and torch.is_grad_enabled()) or torch.compiler.is_compiling():
-        return 1
-    return -(-(x.numel() // x.shape[-1]) * len(weight) * x.element_size() // MAX_EVAL_LOGIT_BYTES)
 
 
 def _torch_smoothing(smoothing: float, V: int) -> float:

@@ -119,7 +119,7 @@ def make_recipe(
 
 TRANSLATION = TaskRecipes(
     ("translate", "algorithmic"),
-    {"algorithmic": make_recipe("algorithmic", decode={"num_beams": 1, "length_penalty": 0.0})},
+    {"algorithmic": {"train": TRAIN["algorithmic"], "decode": {"num_beams": 1, "length_penalty": 0.0}}},
 )
 TINY_TRANSLATION: dict[str, Any] = {
     "steps": 6000, "batch_tokens": 16_384, "lr": 4e-3, "warmup_steps": 1500, "lr_schedule": "linear", "grad_clip": 1.0,
@@ -184,11 +184,13 @@ def gpt3(lr: float, micro_batches: int, vocab_size: int = 50_257, **changes: Any
 
 _GPT_TASKS = {
     # 32 texts of 32 tokens are 1024 tokens
-    task: make_recipe("gpt_task", {"max_length": 512}, batch_tokens=tokens)
+    task: {"train": {**TRAIN["gpt_task"], "batch_tokens": tokens}, "data": {"max_length": 512}}
     for task, tokens in (("classify", 1024), ("choose", 4096))
 }
 GPT = TaskRecipes(
-    ("lm", "classify", "choose"), _GPT_TASKS, {**_GPT_TASKS, "lm": make_recipe("gpt_finetuning", decode=_SAMPLING)}
+    ("lm", "classify", "choose"),
+    _GPT_TASKS,
+    {**_GPT_TASKS, "lm": {"train": TRAIN["gpt_finetuning"], "decode": _SAMPLING}},
 )
 
 # -- BERT and other text encoders
@@ -212,7 +214,10 @@ def small_bert(**changes: Any) -> Recipe:
 
 
 _BERT_TASKS = {
-    task: make_recipe("bert_task", {"max_length": length}, epochs=epochs, batch_tokens=tokens, lr=lr)
+    task: {
+        "train": {**TRAIN["bert_task"], "epochs": epochs, "batch_tokens": tokens, "lr": lr},
+        "data": {"max_length": length},
+    }
     for task, epochs, tokens, lr, length in (
         ("classify", 3, 1024, 3e-5, 256),
         ("choose", 3, 4096, 2e-5, 256),
@@ -223,7 +228,7 @@ _BERT_TASKS = {
 }
 """Two to four epochs at 2e-5 to 5e-5 in the paper, with 16 or 32 texts per batch; batch_tokens fits texts of typical
 length."""
-_MLM = {"mlm": make_recipe("mlm_finetuning", {"max_length": 512})}
+_MLM = {"mlm": {"train": TRAIN["mlm_finetuning"], "data": {"max_length": 512}}}
 BERT = TaskRecipes(("mlm", "classify", "tag", "qa", "choose", "embed"), _BERT_TASKS, _BERT_TASKS | _MLM)
 
 
@@ -250,38 +255,45 @@ def imagenet(**changes: Any) -> Recipe:
     return make_recipe("imagenet", **changes)
 
 
-def _vit_finetuning(epochs: int, batch_size: int, lr: float, weight_decay: float) -> Recipe:
-    """The paper uses SGD with 512 images per step, cosine decay and no weight decay."""
-    changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay}
-    return imagenet(**changes, grad_accum=1, warmup_steps=0.1)
-
-
-_VIT_DENSE = {task: _vit_finetuning(epochs, 16, 1e-4, 0.05) for task, epochs in (("segment", 100), ("depth", 50))}
-VIT = TaskRecipes(_IMAGE_TASKS, _VIT_DENSE, {"classify": _vit_finetuning(5, 128, 5e-5, 0.0), **_VIT_DENSE})
+# the paper uses SGD with 512 images per step, cosine decay and no weight decay
+_VIT: dict[str, Any] = {**TRAIN["imagenet"], "grad_accum": 1, "warmup_steps": 0.1}
+_VIT_CLASSES: Recipe = {"train": {**_VIT, "epochs": 5, "batch_size": 128, "lr": 5e-5, "weight_decay": 0.0}}
+_VIT_DENSE: dict[str, Recipe] = {
+    task: {"train": {**_VIT, "epochs": epochs, "batch_size": 16, "lr": 1e-4, "weight_decay": 0.05}}
+    for task, epochs in (("segment", 100), ("depth", 50))
+}
+VIT = TaskRecipes(_IMAGE_TASKS, _VIT_DENSE, {"classify": _VIT_CLASSES, **_VIT_DENSE})
 
 
 def resnet(data: dict[str, Any], **changes: Any) -> Recipe:
     return make_recipe("resnet", data, **changes)
 
 
-def _resnet_dense(augmentation: dict[str, Any], epochs: int, lr: float) -> dict[str, Recipe]:
-    """Segmentation for `epochs` and depth for half as many; depth images are not cropped, because scale implies depth."""
-    changes: dict[str, Any] = {"batch_size": 16, "grad_accum": 1, "lr": lr, "label_smoothing": 0.0}
-    return {
-        task: resnet({**augmentation, "crop_scale": crop}, epochs=count, **changes)
-        for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
-    }
-
-
 BIT_DATA: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
 RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
-_FEW: dict[str, Any] = {"epochs": 10, "batch_size": 64, "grad_accum": 1}
-_BIT_CLASSES = resnet({**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, **_FEW, lr=1e-4, weight_decay=0.0)
-_RESNET_CLASSES = resnet({**RESNET_DATA, "crop_scale": 0.5}, **_FEW, lr=2e-4, warmup_steps=0.1, weight_decay=0.01)
-BIT, RESNET = (
-    TaskRecipes(_IMAGE_TASKS, _resnet_dense(data, 100, 5e-4), {"classify": classes, **_resnet_dense(data, 50, 1e-4)})
-    for data, classes in ((BIT_DATA, _BIT_CLASSES), (RESNET_DATA, _RESNET_CLASSES))
+_FEW: dict[str, Any] = {**TRAIN["resnet"], "epochs": 10, "batch_size": 64, "grad_accum": 1}
+_BIT_CLASSES: Recipe = {
+    "train": {**_FEW, "lr": 1e-4, "weight_decay": 0.0},
+    "data": {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1},
+}
+_RESNET_CLASSES: Recipe = {
+    "train": {**_FEW, "lr": 2e-4, "warmup_steps": 0.1, "weight_decay": 0.01},
+    "data": {**RESNET_DATA, "crop_scale": 0.5},
+}
+_DENSE: dict[str, Any] = {**TRAIN["resnet"], "batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
+# depth takes half as many epochs, and its images are not cropped, because scale implies depth
+(_BIT_DENSE, _BIT_DENSE_FINETUNING), (_RESNET_DENSE, _RESNET_DENSE_FINETUNING) = (
+    [
+        {
+            task: {"train": {**_DENSE, "epochs": count, "lr": lr}, "data": {**data, "crop_scale": crop}}
+            for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
+        }
+        for epochs, lr in ((100, 5e-4), (50, 1e-4))
+    ]
+    for data in (BIT_DATA, RESNET_DATA)
 )
+BIT = TaskRecipes(_IMAGE_TASKS, _BIT_DENSE, {"classify": _BIT_CLASSES, **_BIT_DENSE_FINETUNING})
+RESNET = TaskRecipes(_IMAGE_TASKS, _RESNET_DENSE, {"classify": _RESNET_CLASSES, **_RESNET_DENSE_FINETUNING})
 
 
 def swin(data: dict[str, Any], **changes: Any) -> Recipe:
@@ -300,15 +312,15 @@ def dpt(**changes: Any) -> Recipe:
     return make_recipe("dpt", **changes)
 
 
-DPT_SMALL = dpt(epochs=100, lr=3e-4, lr_overrides={}, warmup_steps=0.05, lr_schedule="cosine", weight_decay=0.05)
+_SMOOTH: dict[str, Any] = {**TRAIN["dpt"], "lr_schedule": "cosine", "warmup_steps": 0.05}
+DPT_SMALL: Recipe = {"train": {**_SMOOTH, "epochs": 100, "lr": 3e-4, "lr_overrides": {}, "weight_decay": 0.05}}
 """Training from scratch on a few thousand images at most."""
-_SMOOTH: dict[str, Any] = {"lr_schedule": "cosine", "warmup_steps": 0.05}
 DPT = TaskRecipes(
     ("depth", "segment"),
     finetuning={
-        "depth": dpt(epochs=10, **_SMOOTH),
+        "depth": {"train": {**_SMOOTH, "epochs": 10}},
         # the paper uses SGD with 48 images per step, 240 epochs, and a learning rate of 0.002 that decays to 0
-        "segment": dpt(epochs=50, **_SMOOTH, lr=3e-5, lr_overrides={"head.*": 3e-4}),
+        "segment": {"train": {**_SMOOTH, "epochs": 50, "lr": 3e-5, "lr_overrides": {"head.*": 3e-4}}},
     },
 )
 
@@ -321,8 +333,11 @@ def imagegpt(batch_size: int, grad_accum: int, lr: float, **changes: Any) -> Rec
 IMAGEGPT = TaskRecipes(
     ("draw", "classify"),
     finetuning={
-        "draw": make_recipe("imagegpt_finetuning", None, {"do_sample": True}, steps=2000, lr=1e-4, eval_every=500),
-        "classify": make_recipe("imagegpt_finetuning", epochs=10, lr=5e-4),
+        "draw": {
+            "train": {**TRAIN["imagegpt_finetuning"], "steps": 2000, "lr": 1e-4, "eval_every": 500},
+            "decode": {"do_sample": True},
+        },
+        "classify": {"train": {**TRAIN["imagegpt_finetuning"], "epochs": 10, "lr": 5e-4}},
     },
 )
 
@@ -331,10 +346,15 @@ def captions(vocab_size: int, **changes: Any) -> Recipe:
     return make_recipe("captions", {"vocab_size": vocab_size}, {**_BEAM_SEARCH, "num_beams": 3}, **changes)
 
 
-CAPTIONS = TaskRecipes(("caption",), finetuning={"caption": make_recipe("captions", lr=1e-4)})
+CAPTIONS = TaskRecipes(("caption",), finetuning={"caption": {"train": {**TRAIN["captions"], "lr": 1e-4}}})
 
 # -- point clouds
 
-POINT_CLASSES = make_recipe("points", {"scale": "0.8,1.25", "jitter": 0.005}, batch_size=32, label_smoothing=0.1)
+POINT_CLASSES: Recipe = {
+    "train": {**TRAIN["points"], "batch_size": 32, "label_smoothing": 0.1},
+    "data": {"scale": "0.8,1.25", "jitter": 0.005},
+}
 _POINT_PARTS: dict[str, Any] = {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}
-POINTS = TaskRecipes(("classify", "segment"), {"segment": make_recipe("points", _POINT_PARTS, batch_size=8)})
+POINTS = TaskRecipes(
+    ("classify", "segment"), {"segment": {"train": {**TRAIN["points"], "batch_size": 8}, "data": _POINT_PARTS}}
+)
