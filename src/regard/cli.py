@@ -133,9 +133,18 @@ def train(
     from regard.runs.train import train as run_train
 
     run_train(
-        task, data or (), out=out, model=model, valid=valid or (), columns=parse_columns(columns), settings=overrides or (),
-        config=config, device=device, resume=resume, console=make_console(),
-    )  # fmt: skip
+        task,
+        data or (),
+        out=out,
+        model=model,
+        valid=valid or (),
+        columns=parse_columns(columns),
+        settings=overrides or (),
+        config=config,
+        device=device,
+        resume=resume,
+        console=make_console(),
+    )
 
 
 @app.command()

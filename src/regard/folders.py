@@ -117,7 +117,6 @@ UNSUPPORTED = {
     "distilbert": ("distilbert-base-uncased", "distilbert-base-cased", "distilbert-base-multilingual-cased"),
     "albert": ("albert-base-v2", "albert-large-v2"),
     "electra": ("electra-small-discriminator", "electra-base-discriminator"),
-    "deberta-v2": ("deberta-v3-small", "deberta-v3-base", "deberta-v3-large"),
     "camembert": ("camembert-base",),
     "xlnet": ("xlnet-base-cased",),
     "t5": ("t5-small", "t5-base", "t5-large", "flan-t5-small", "flan-t5-base", "flan-t5-large"),

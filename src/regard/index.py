@@ -136,12 +136,15 @@ def _task_rows(group: str | None, model: str | None, task: str | None) -> list[d
     able = {(name, one["reads"]) for one in _models(model, None) for name in one["tasks"]}
     return [
         {
-            "task": row["task"], "input": row["reads"], "columns": ", ".join(row["columns"]), "model": row["model"],
+            "task": row["task"],
+            "input": row["reads"],
+            "columns": ", ".join(row["columns"]),
+            "model": row["model"],
             "description": row["about"],
         }
         for row in load_index()["tasks"]
         if (row["task"], row["reads"]) in able and task in (None, row["task"])
-    ]  # fmt: skip
+    ]
 
 
 def _setting_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:

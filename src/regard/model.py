@@ -326,9 +326,12 @@ def assemble(spec: ModelSpec, processor: Any = None, device: str | torch.device 
 
 
 def load(
-    folder: str | Path, *, task: str | None = None, dtype: torch.dtype | str | None = None,
+    folder: str | Path,
+    *,
+    task: str | None = None,
+    dtype: torch.dtype | str | None = None,
     device: str | torch.device = "cpu",
-) -> Model:  # fmt: skip
+) -> Model:
     """Load a run folder or a Hugging Face checkpoint (config.json, model.safetensors, optional tokenizer.json).
 
     `dtype` is a dtype, its name, or "stored" for the dtype of the file. Default: the dtype of the file, except on CPUs

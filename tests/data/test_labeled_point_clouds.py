@@ -195,8 +195,8 @@ def test_point_cloud_data_is_recognized_before_reading(classed: Path, tmp_path: 
     yes = ("solids", "rooms#part=test", str(classed), str(classed / "chair/a.ply"), *here[:3], here[7])
     assert all(map(is_cloud_data, yes)) and not any(map(is_cloud_data, (*here[3:7], *here[8:], "copy#longest=3")))
     assert is_cloud_data(str(tmp_path / "texts.csv"), {"cloud": "text"})
-    assert resolve_task("classify", None, [str(tmp_path / "photos.csv")], None).modality == "image"
-    assert resolve_task("classify", None, [str(tmp_path / "texts.jsonl")], None).modality == "text"
+    assert resolve_task("classify", None, [str(tmp_path / "photos.csv")], None).input == "image"
+    assert resolve_task("classify", None, [str(tmp_path / "texts.jsonl")], None).input == "text"
 
 
 # -- classes of points

@@ -438,11 +438,13 @@ def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDAr
         return axis_rotation(angle, shaking.up)
     # four normal variates, scaled to length 1, are a uniformly distributed quaternion and so a uniform rotation
     w, x, y, z = four / np.sqrt((four**2).sum())
-    return np.array([
-        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-    ])  # fmt: skip
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
 
 
 def axis_rotation(angle: float, axis: str) -> NDArray[np.float64]:

@@ -23,12 +23,14 @@ def build_index() -> dict[str, Any]:
     """Contents of index.json: all systems with presets, all tasks and all settings."""
     systems = {
         name: {
-            "about": system.description, "reads": system.modality, "tasks": list(system.tasks),
+            "about": system.description,
+            "reads": system.modality,
+            "tasks": list(system.tasks),
             "model_type": system.published.model_type,
             "presets": {preset: one.parameters for preset, one in system.presets.items()},
         }
         for name, system in SYSTEMS.items()
-    }  # fmt: skip
+    }
     tasks = [
         {
             "task": task.name,

@@ -45,9 +45,15 @@ class Evaluation:
 
 
 def evaluate(
-    folder: str | os.PathLike[str], data: Sequence[str] = (), *, columns: Mapping[str, str] | None = None,
-    settings: Sequence[str] = (), device: str = "auto", dtype: str | None = None, log: LogFn = lambda line: None,
-) -> Evaluation:  # fmt: skip
+    folder: str | os.PathLike[str],
+    data: Sequence[str] = (),
+    *,
+    columns: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (),
+    device: str = "auto",
+    dtype: str | None = None,
+    log: LogFn = lambda line: None,
+) -> Evaluation:
     """Evaluate a model on files, or a run on its own validation data."""
     folder = Path(folder)
     _, own = read_config_files(folder)

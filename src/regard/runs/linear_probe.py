@@ -114,9 +114,13 @@ def _pool_states(states: Tensor, token: bool) -> Tensor:
 
 
 def probe(
-    train: LayerFeatures, valid: LayerFeatures, test: LayerFeatures | None = None, device: torch.device | str = "cpu",
-    penalties: Sequence[float] = PENALTIES, on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[ProbeResult]:  # fmt: skip
+    train: LayerFeatures,
+    valid: LayerFeatures,
+    test: LayerFeatures | None = None,
+    device: torch.device | str = "cpu",
+    penalties: Sequence[float] = PENALTIES,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[ProbeResult]:
     """Fit a classifier per layer. The test split is evaluated once per layer, with the selected penalty. `on_progress`
     receives the number of finished layers and of all layers."""
     if bool((train.labels == train.labels[0]).all()):
@@ -161,9 +165,13 @@ def fit_logistic_regression(x: Tensor, y: Tensor, penalty: float, initial: Tenso
     cross-entropy + penalty / 2 × squared norm without bias. The problem is convex; `initial` only saves steps."""
     weights = initial.detach().clone().requires_grad_()
     search = torch.optim.LBFGS(
-        [weights], max_iter=MAX_STEPS, history_size=20, tolerance_grad=1e-6, tolerance_change=1e-12,
+        [weights],
+        max_iter=MAX_STEPS,
+        history_size=20,
+        tolerance_grad=1e-6,
+        tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
-    )  # fmt: skip
+    )
 
     def closure() -> Tensor:
         search.zero_grad()

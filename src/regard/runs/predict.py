@@ -153,9 +153,14 @@ def format_count(count: int, total: int) -> str:
 
 
 def predict(
-    model: Model, inputs: Sequence[str], decode: DecodeSettings, as_json: bool, chunk_size: int,
-    columns: Mapping[str, str] | None = None, folder: Path | None = None,
-) -> int:  # fmt: skip
+    model: Model,
+    inputs: Sequence[str],
+    decode: DecodeSettings,
+    as_json: bool,
+    chunk_size: int,
+    columns: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> int:
     """Print predictions in chunks of `chunk_size` inputs, or one at a time for a user in a terminal.
 
     Returns the number of failed inputs."""

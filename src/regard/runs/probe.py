@@ -82,10 +82,18 @@ class ProbeReport:
 
 
 def probe(
-    folder: str | os.PathLike[str], data: Paths = (), *, valid: Paths = (), test: Paths = (),
-    columns: Mapping[str, str] | None = None, max_images: int = MAX_IMAGES, out: str | os.PathLike[str] | None = None,
-    device: str = "auto", dtype: str | None = None, log: LogFn = lambda line: None,
-) -> ProbeReport:  # fmt: skip
+    folder: str | os.PathLike[str],
+    data: Paths = (),
+    *,
+    valid: Paths = (),
+    test: Paths = (),
+    columns: Mapping[str, str] | None = None,
+    max_images: int = MAX_IMAGES,
+    out: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    dtype: str | None = None,
+    log: LogFn = lambda line: None,
+) -> ProbeReport:
     """Accuracy of linear classifiers on the features of each layer of a run or a Hugging Face checkpoint.
 
     Trains on at most `max_images` images of `data`, or of the training data of the run; the accuracy is measured on `test`
@@ -270,9 +278,14 @@ class _ImageList:
 
 
 def split_images(
-    data: tuple[str, ...], valid: tuple[str, ...], test: tuple[str, ...], columns: Columns, run_metadata: Mapping[str, Any],
-    max_images: int, log: LogFn,
-) -> ImageSplits:  # fmt: skip
+    data: tuple[str, ...],
+    valid: tuple[str, ...],
+    test: tuple[str, ...],
+    columns: Columns,
+    run_metadata: Mapping[str, Any],
+    max_images: int,
+    log: LogFn,
+) -> ImageSplits:
     """Split images. Without `test` the test split is the validation data of the run (`run_metadata`) if it was trained on
     these files, otherwise a fraction of the images. At most `max_images` are used for training."""
     every = _list_images(data, columns, log)

@@ -53,11 +53,17 @@ class ProgressReporter:
         self.bar: Progress | None = None
         if self.console.is_terminal:
             self.bar = Progress(
-                TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=16),
-                TextColumn("loss {task.fields[loss]:>7}"), TextColumn("lr {task.fields[lr]:>8}"),
-                TextColumn("{task.fields[speed]:>9,.0f} " + self.speed_unit + "{task.fields[data_wait]}"), TextColumn("ETA"),
-                TimeRemainingColumn(compact=True), console=self.console, refresh_per_second=4,
-            )  # fmt: skip
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=16),
+                TextColumn("loss {task.fields[loss]:>7}"),
+                TextColumn("lr {task.fields[lr]:>8}"),
+                TextColumn("{task.fields[speed]:>9,.0f} " + self.speed_unit + "{task.fields[data_wait]}"),
+                TextColumn("ETA"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+                refresh_per_second=4,
+            )
             self.bar_task = self.bar.add_task(
                 "train", total=steps, completed=completed_steps, loss="–", lr="–", speed=0.0, data_wait=""
             )
@@ -138,9 +144,13 @@ class ThroughputMeter:
     """Average loss and throughput of the steps since the last log row."""
 
     def __init__(
-        self, step_tokens: Callable[[int], int], completed_steps: int, losses: Sequence[float] = (), unit: str = "tokens",
+        self,
+        step_tokens: Callable[[int], int],
+        completed_steps: int,
+        losses: Sequence[float] = (),
+        unit: str = "tokens",
         wait_seconds: Callable[[], float] = lambda: 0.0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`step_tokens(step)`: number of tokens (or other `unit`) of a step in all processes, without padding;
         `wait_seconds()`: total seconds spent waiting for data."""
         self.unit, self.wait_seconds = unit, wait_seconds
@@ -166,10 +176,15 @@ class ThroughputMeter:
             pace if self.seconds_per_step == 0.0 else 0.7 * self.seconds_per_step + 0.3 * pace
         )  # moving average against outliers
         row = {
-            "kind": "train", "step": last.step, "loss": loss, "lr": last.lr, "grad_norm": float(last.grad_norm),
-            f"{self.unit}_per_s": self.tokens / seconds, "seconds": seconds,
+            "kind": "train",
+            "step": last.step,
+            "loss": loss,
+            "lr": last.lr,
+            "grad_norm": float(last.grad_norm),
+            f"{self.unit}_per_s": self.tokens / seconds,
+            "seconds": seconds,
             "data_wait": min((waited - self.last_wait) / seconds, 1.0),
-        }  # fmt: skip
+        }
         self.completed_steps, self.steps, self.losses = last.step, [], []
         self.tokens, self.start_time, self.last_wait = 0, time.perf_counter(), waited
         return row

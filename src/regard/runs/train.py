@@ -38,11 +38,19 @@ from regard.training.settings import TrainSettings
 
 
 def train(
-    task: str, data: str | Sequence[str] = (), *, out: str | os.PathLike[str], model: str | None = None,
-    valid: str | Sequence[str] = (), columns: Mapping[str, str] | None = None, settings: Sequence[str] | Mapping[str, Any] = (),
-    config: str | os.PathLike[str] | None = None, device: str = "auto", resume: bool = False,
+    task: str,
+    data: str | Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str],
+    model: str | None = None,
+    valid: str | Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    settings: Sequence[str] | Mapping[str, Any] = (),
+    config: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    resume: bool = False,
     console: Console | None = None,
-) -> Model:  # fmt: skip
+) -> Model:
     """Train `model` (a preset or a checkpoint folder) on files and write a run folder `out`. Returns the best model.
 
     With `resume` an existing run continues with the data, model and settings of its regard.json. Under `torchrun` the

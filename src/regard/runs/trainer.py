@@ -334,10 +334,14 @@ class Trainer:
         if self.ema is not None:
             groups["ema"] = self.ema.tensors
         facts = {
-            "best": self.best, "pending_losses": [float(loss) for loss in self.meter.losses], "stale_evals": self.stale_evals,
-            "compute_mode": self.compute_mode, "world_size": self.process_group.size, "torch": torch.__version__,
+            "best": self.best,
+            "pending_losses": [float(loss) for loss in self.meter.losses],
+            "stale_evals": self.stale_evals,
+            "compute_mode": self.compute_mode,
+            "world_size": self.process_group.size,
+            "torch": torch.__version__,
             "regard_version": __version__,
-        }  # fmt: skip
+        }
         save_checkpoint(self.folder.checkpoints, step, groups, facts, self._num_checkpoints, self._is_eval_step)
         self.saved_step = step
 

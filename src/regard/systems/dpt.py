@@ -89,12 +89,20 @@ class Config(vision.BackboneConfig):
 
 
 SMALL: dict[str, Any] = sizes(256, 8, 4) | {
-    "image_size": 192, "out_layers": (1, 3, 5, 7), "neck_dims": (64, 128, 256, 256), "fusion_dim": 64, "dropout": 0.1,
-}  # fmt: skip
+    "image_size": 192,
+    "out_layers": (1, 3, 5, 7),
+    "neck_dims": (64, 128, 256, 256),
+    "fusion_dim": 64,
+    "dropout": 0.1,
+}
 SMALL_HYBRID: dict[str, Any] = SMALL | {
-    "hybrid": True, "backbone_depths": (2, 2, 2), "stem_channels": 16, "norm_groups": 8, "depth": 6,
+    "hybrid": True,
+    "backbone_depths": (2, 2, 2),
+    "stem_channels": 16,
+    "norm_groups": 8,
+    "depth": 6,
     "out_layers": (1, 2, 3, 5),
-}  # fmt: skip
+}
 LARGE_NECK: dict[str, Any] = {"out_layers": (5, 11, 17, 23), "neck_dims": (256, 512, 1024, 1024)}
 PRESETS = presets(
     Config(),

@@ -188,8 +188,15 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 GPT_FIELDS = (
-    "width", "depth", "heads", "ffn_dim", "dropout", "attention_dropout", "embedding_dropout", "norm_eps",
-)  # fmt: skip
+    "width",
+    "depth",
+    "heads",
+    "ffn_dim",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "norm_eps",
+)
 
 
 PUBLISHED = PublishedLayout(

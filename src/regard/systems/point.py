@@ -68,8 +68,11 @@ class Config(ModelConfig):
 
 
 TINY: dict[str, Any] = {
-    "widths": (16, 32, 64, 128), "depths": (1, 1, 1, 1), "downsample": (1, 4, 4, 4), "num_neighbors": (8, 8, 8, 8),
-}  # fmt: skip
+    "widths": (16, 32, 64, 128),
+    "depths": (1, 1, 1, 1),
+    "downsample": (1, 4, 4, 4),
+    "num_neighbors": (8, 8, 8, 8),
+}
 SMALL: dict[str, Any] = {"widths": (24, 48, 96, 192, 384), "depths": (1, 1, 2, 2, 1)}
 PRESETS = presets(
     Config(),

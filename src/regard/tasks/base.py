@@ -328,9 +328,14 @@ class Objective:
         return config
 
     def encode(
-        self, samples: Sequence[Any], processor: Any, config: Any, max_length: int = 10**9,
-        data: DataSettings | None = None, options: HeadOptions = NO_OPTIONS,
-    ) -> Encoded:  # fmt: skip
+        self,
+        samples: Sequence[Any],
+        processor: Any,
+        config: Any,
+        max_length: int = 10**9,
+        data: DataSettings | None = None,
+        options: HeadOptions = NO_OPTIONS,
+    ) -> Encoded:
         """Encode samples with the processor (a tokenizer, an image or point processor, or a color palette)."""
         return self._encode(samples, config, EncodingContext(processor, max_length, data, options))
 
@@ -386,9 +391,14 @@ class Objective:
         raise NotImplementedError
 
     def evaluate(
-        self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings, data: DataSettings, sums: LossSum,
+        self,
+        model: ModelProtocol,
+        encoded: Encoded,
+        decode: DecodeSettings,
+        data: DataSettings,
+        sums: LossSum,
         max_samples: int | None = None,
-    ) -> EvalResult:  # fmt: skip
+    ) -> EvalResult:
         """Metrics, and predictions for the first `max_samples` (None: all); `sums` is the loss on all samples."""
         return self._evaluate(model, encoded, EvalSpec(decode, data, sums, max_samples))
 

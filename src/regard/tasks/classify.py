@@ -108,14 +108,24 @@ class Classify(Objective):
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}, "points": {"count": 1024, "frame": "unit_sphere"}}
     input_settings: ClassVar[Any] = {
         "text": (
-            *ENCODING_SETTINGS, "data.pair_order", "train.label_smoothing", "train.lm_loss_weight", "decode.threshold",
+            *ENCODING_SETTINGS,
+            "data.pair_order",
+            "train.label_smoothing",
+            "train.lm_loss_weight",
+            "decode.threshold",
         ),
         "image": (
-            "data.crop_scale", "data.shift", "data.flip", "data.color_jitter", "data.random_erasing", "data.mixup",
-            "train.label_smoothing", "decode.threshold",
+            "data.crop_scale",
+            "data.shift",
+            "data.flip",
+            "data.color_jitter",
+            "data.random_erasing",
+            "data.mixup",
+            "train.label_smoothing",
+            "decode.threshold",
         ),
         "points": ("decode.num_votes",),
-    }  # fmt: skip
+    }
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)

@@ -129,9 +129,14 @@ class LanguageModeling(Objective):
         for rows in length_batches(lengths + limits, MAX_TOKENS):
             x, mask = pad([prompts[i] for i in rows], config.eos_id)
             found = search(
-                model.body, Batch(x, mask).to(model.device), config.eos_id, torch.from_numpy(limits[rows]), decode,
-                requests=first + rows, stop_fn=stop_condition(text, decode.stop_strings),
-            )  # fmt: skip
+                model.body,
+                Batch(x, mask).to(model.device),
+                config.eos_id,
+                torch.from_numpy(limits[rows]),
+                decode,
+                requests=first + rows,
+                stop_fn=stop_condition(text, decode.stop_strings),
+            )
             for i, hypotheses in zip(rows.tolist(), found, strict=True):
                 predictions[i] = _continuation(model, inputs[i], hypotheses, int(lengths[i]), decode)
         return predictions

@@ -170,9 +170,16 @@ def _figure_data(extra: Mapping[str, Any], name: str) -> Any:
 
     cloud: PointCloud = extra["cloud"]
     return PredictedCloud(
-        cloud.coordinates, extra["classes"], tuple(extra["labels"]), extra["probabilities"], extra.get("reference"),
-        cloud.colors, name, extra["up"], tuple(map(float, cloud.origin)),
-    )  # fmt: skip
+        cloud.coordinates,
+        extra["classes"],
+        tuple(extra["labels"]),
+        extra["probabilities"],
+        extra.get("reference"),
+        cloud.colors,
+        name,
+        extra["up"],
+        tuple(map(float, cloud.origin)),
+    )
 
 
 def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np.ndarray:

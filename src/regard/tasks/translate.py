@@ -86,9 +86,13 @@ class Translate(Objective):
         return seq2seq_loss(model, batch, terms)
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0,
+        self,
+        model: ModelProtocol,
+        inputs: Sequence[str],
+        decode: DecodeSettings,
+        first: int = 0,
         budget: int = MAX_SOURCE_TOKENS,
-    ) -> list[Prediction]:  # fmt: skip
+    ) -> list[Prediction]:
         """Predictions in input order; inputs of similar lengths are decoded together.
 
         Input i has the random stream `first + i`; `budget` limits the source tokens per batch."""

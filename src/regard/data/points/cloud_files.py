@@ -139,11 +139,26 @@ ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
 """Names of arrays in an .npz, in order of preference."""
 CLASS_NAME_ARRAYS = ("classes", "class_names", "names")
 _ZIP_ERRORS = (
-    zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, struct.error, LookupError,
-)  # fmt: skip
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+    LookupError,
+)
 _HEADER_ERRORS = (
-    ValueError, TypeError, LookupError, SyntaxError, RecursionError, MemoryError, ArithmeticError, AttributeError,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    RecursionError,
+    MemoryError,
+    ArithmeticError,
+    AttributeError,
+)
 
 
 def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:

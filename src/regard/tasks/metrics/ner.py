@@ -117,8 +117,12 @@ def _iter_spans(tags: Tags, single: bool) -> Iterable[tuple[str, int, int, int]]
 
 
 def _compare_spans(
-    right: Iterable[tuple[str, int, int, int]], said: Iterable[tuple[str, int, int, int]], ours: Tags, theirs: Tags, plain: bool
-) -> TaggingMetrics:  # fmt: skip
+    right: Iterable[tuple[str, int, int, int]],
+    said: Iterable[tuple[str, int, int, int]],
+    ours: Tags,
+    theirs: Tags,
+    plain: bool,
+) -> TaggingMetrics:
     there, told = set(right), set(said)
     counts = [Counter(label for label, *_ in found) for found in (there, told, there & told)]
     labels = sorted(counts[0].keys() | counts[1].keys())

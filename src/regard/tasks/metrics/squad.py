@@ -123,11 +123,14 @@ def question_word_table(spans: Sequence[QASample], predictions: Sequence[Predict
     """Table of metrics by question word, most frequent first."""
     rows = [
         {
-            "question": bar.name, "F1": _percent(bar.f1), "precision": _percent(bar.precision),
-            "recall": _percent(bar.recall), "questions": bar.support,
+            "question": bar.name,
+            "F1": _percent(bar.f1),
+            "precision": _percent(bar.precision),
+            "recall": _percent(bar.recall),
+            "questions": bar.support,
         }
         for bar in (*_bars_by_word(spans, predictions), _bar("all", spans, predictions))
-    ]  # fmt: skip
+    ]
     return markdown_table(rows)
 
 

@@ -192,9 +192,13 @@ def load_images(encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | No
 
 
 def load_cached(
-    encoded: Encoded, field: str, rows: np.ndarray, read: Callable[[int], np.ndarray], shape: tuple[int, ...],
+    encoded: Encoded,
+    field: str,
+    rows: np.ndarray,
+    read: Callable[[int], np.ndarray],
+    shape: tuple[int, ...],
     dtype: Any = np.uint8,
-) -> list[np.ndarray]:  # fmt: skip
+) -> list[np.ndarray]:
     """Cached arrays if all samples fit into memory. Training decodes in data loader workers, evaluation in threads."""
     training, caches = rows.ndim == 2, encoded.context.cache
     if (field, training) not in caches:

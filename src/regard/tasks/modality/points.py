@@ -74,10 +74,23 @@ class Points(FileModality):
     suffixes = CLOUD_SUFFIXES
     processor_files = (FILE,)
     settings = (
-        "train.batch_size", "data.num_points", "data.point_norm", "data.voxel_size", "data.block_size", "data.up_axis",
-        "data.point_features", "data.rotate", "data.scale", "data.shift", "data.jitter", "data.point_dropout", "data.tilt",
-        "data.flip", "data.stretch", "train.label_smoothing",
-    )  # fmt: skip
+        "train.batch_size",
+        "data.num_points",
+        "data.point_norm",
+        "data.voxel_size",
+        "data.block_size",
+        "data.up_axis",
+        "data.point_features",
+        "data.rotate",
+        "data.scale",
+        "data.shift",
+        "data.jitter",
+        "data.point_dropout",
+        "data.tilt",
+        "data.flip",
+        "data.stretch",
+        "train.label_smoothing",
+    )
     default_batch_size = 16
     fit_message = "Detecting the features of the points (colors, normals) …"
 

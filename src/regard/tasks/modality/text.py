@@ -337,8 +337,12 @@ def pad_or_pack(
 
 
 def collate_rows(
-    rows: Sequence[np.ndarray], second_starts: Sequence[int], num_global: Sequence[int], config: Any, shape: BatchShape | None
-) -> Batch:  # fmt: skip
+    rows: Sequence[np.ndarray],
+    second_starts: Sequence[int],
+    num_global: Sequence[int],
+    config: Any,
+    shape: BatchShape | None,
+) -> Batch:
     """Padded or packed token rows with additional inputs of encoders: token types from the start of the second text
     (`second_starts`, 0: one text), and global attention for the first `num_global` tokens."""
     tables: dict[str, Any] = {}
