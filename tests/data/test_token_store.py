@@ -22,7 +22,7 @@ from regard.data import store as token_store
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
 from regard.errors import DataError, RunError, SettingError
-from regard.runs import preprocess, scan
+from regard.runs import preprocess
 
 ONE = (*TWELVE, "train.steps=1")
 HIT = "tokens from the cache"
@@ -330,7 +330,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
 def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_path: Path, monkeypatch: Any) -> None:
     with stopped_in(6):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    monkeypatch.setattr(scan.TrainingFiles, "_iter_samples", lambda *_: pytest.fail("they were"))
+    monkeypatch.setattr(preprocess.TrainingFiles, "_iter_samples", lambda *_: pytest.fail("they were"))
     assert "held out" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
@@ -403,7 +403,7 @@ def test_a_stream_is_refused_because_it_is_read_more_than_once(tmp_path: Path) -
 
 def test_a_long_read_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     clock: Iterator[int] = iter(range(0, 1000, 6))
-    monkeypatch.setattr("regard.runs.scan.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("regard.runs.preprocess.time.monotonic", lambda: next(clock))
     said: list[str] = []
-    assert list(scan.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
+    assert list(preprocess.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
     assert said == ["  2,000 pairs read, 167 per second", "  4,000 pairs read, 167 per second"]

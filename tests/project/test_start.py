@@ -160,7 +160,7 @@ RUN = (
     *within("regard.data.batching", "samplers"),
     *within("regard.data", "file_discovery reader sources store"),
     *within("regard.data.text", "files formats samples tables"),
-    *within("regard.runs", "predict predict_inputs terminal"),
+    *within("regard.runs", "predict terminal"),
 )  # fmt: skip
 """One system, one task, the search and the tokenizer; no explainer, no other system or task, nothing of images or points."""
 
@@ -174,7 +174,7 @@ EVALUATE = (
     *RUN, "regard.training.*", *within("regard.data.batching", "split"),
     *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
     *within("regard.draw", "charts colors figure text"),
-    *within("regard.runs", "check evaluate folder modality preprocess scan spec"),
+    *within("regard.runs", "check evaluate folder modality preprocess spec"),
 )  # fmt: skip
 TRAIN = (
     *EVALUATE, "regard.data.batching.loader",

@@ -27,11 +27,10 @@ from regard.model import assemble
 from regard.runs import progress
 from regard.runs.check import check
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.predict import predict
-from regard.runs.predict_inputs import read_inputs
+from regard.runs.predict import predict, read_inputs
+from regard.runs.preprocess import describe_empty_rows
 from regard.runs.probe import split_images
 from regard.runs.progress import ProgressReporter, ThroughputMeter
-from regard.runs.scan import describe_empty_rows
 from regard.runs.settings import GROUPS
 from regard.systems import find_preset
 from regard.tasks import TASKS, find_task, uses_setting

@@ -14,7 +14,7 @@ from test_cli import cli as cli
 from encoders import encoder
 from regard.errors import RegardError
 from regard.model import Model
-from regard.runs.predict_inputs import expand_files, read_inputs
+from regard.runs.predict import expand_files, read_inputs
 from regard.tasks import find_task
 from tokenizer_texts import STORY
 

@@ -24,7 +24,7 @@ from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.runs.evaluate import evaluate, validation_loss
-from regard.runs.scan import TrainingFiles
+from regard.runs.preprocess import TrainingFiles
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources
 from regard.tasks import find_task

@@ -151,7 +151,7 @@ def test_spans_are_contiguous_text_and_documents_are_numbered() -> None:
 
 def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: Path, tmp_path: Path) -> None:
     """Held-out passages rarely begin a document, but keep the number of their document."""
-    from regard.runs.scan import TrainingFiles
+    from regard.runs.preprocess import TrainingFiles
     from regard.runs.spec import DataSources
 
     (tmp_path / "some").mkdir()
@@ -174,7 +174,7 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: 
 
 
 def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
-    from regard.runs.scan import TrainingFiles
+    from regard.runs.preprocess import TrainingFiles
     from regard.runs.spec import DataSources
 
     model = asked_model()

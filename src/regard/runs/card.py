@@ -25,8 +25,15 @@ def write_card(
     """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings."""
     facts = folder.read_metadata()
     task = find_task(facts["task"], find_system(facts["system"]).modality)
+    numbers = [name for name, value in facts["scores"].items() if isinstance(value, float)]
+    front_matter = [
+        "library_name: regard",
+        *([f"pipeline_tag: {task.pipeline_tag}"] if task.pipeline_tag else []),
+        f"tags:\n- {facts['system']}",
+        *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
+    ]
     parts = [
-        _front_matter(facts, task),
+        "---\n" + "\n".join(front_matter) + "\n---",
         f"# {folder.path.name}\n\nA `{display_name(facts['preset'])}` model for the task `{facts['task']}`, "
         f"{_origin(facts, folder.path)} with regard {facts['regard_version']}.",
         "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
@@ -39,18 +46,6 @@ def write_card(
         "## Settings\n\n" + _settings(facts["settings"], task, folder.path),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
-
-
-def _front_matter(facts: dict[str, Any], task: Task) -> str:
-    """YAML metadata of the Hugging Face Hub."""
-    numbers = [name for name, value in facts["scores"].items() if isinstance(value, float)]
-    lines = [
-        "library_name: regard",
-        *([f"pipeline_tag: {task.pipeline_tag}"] if task.pipeline_tag else []),
-        f"tags:\n- {facts['system']}",
-        *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
-    ]
-    return "---\n" + "\n".join(lines) + "\n---"
 
 
 TABLE_TITLES = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.data.text.files import existing_file, raise_error, read_blocks
 from regard.errors import DataError, RegardError
-from regard.runs.predict_inputs import FILE_NAME
+from regard.runs.predict import FILE_NAME
 from regard.tasks import Task
 
 STDIN_ARGUMENT = "-"

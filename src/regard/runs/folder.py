@@ -9,13 +9,12 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from regard import capabilities
-from regard.draw.charts import draw_training_curves
 from regard.errors import RegardError, RunError
 from regard.files import write_text
 from regard.folders import METADATA_FILE, check_format
@@ -113,7 +112,7 @@ class RunFolder:
                 raise self._lock_error(file)
 
     @contextmanager
-    def report_disk_errors(self, checkpoint_bytes: int, resume_command: str) -> Iterator[None]:
+    def report_disk_errors(self, checkpoint_bytes: int, resume_command: Callable[[], str]) -> Iterator[None]:
         """Context that turns errors of a full or read-only disk into one RunError with the needed space."""
         try:
             yield
@@ -124,7 +123,7 @@ class RunFolder:
             saved, _ = latest_checkpoint(self.checkpoints)
             last = f"Last complete checkpoint: {saved.path.name}." if saved else "No checkpoint was written yet."
             free = shutil.disk_usage(self.path).free
-            resume = f"resume with:\n  {resume_command}" if self.exists() else "start again."
+            resume = f"resume with:\n  {resume_command()}" if self.exists() else "start again."
             raise RunError(
                 f"{self.path}: {cause.strerror or cause}. A checkpoint of this run needs {checkpoint_bytes / 2**20:.1f} MiB; "
                 f"{free / 2**20:.1f} MiB are free. {last} Free disk space and {resume}"
@@ -179,9 +178,6 @@ class RunFolder:
         if self._events is None:
             self._events = EventWriter(self.path / "events", step)
         return self._events
-
-    def draw_curves(self, title: str) -> None:
-        draw_training_curves(self.read_log(), self.path / "curves.png", title)
 
     def close(self) -> None:
         if self._events is not None:

@@ -28,8 +28,7 @@ from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.linear_probe import ProbeLayer, extract_features, probe_layers
 from regard.runs.linear_probe import probe as classifiers
-from regard.runs.preprocess import LogFn
-from regard.runs.scan import TrainingFiles, describe_empty_rows, log_progress, sort_labels
+from regard.runs.preprocess import LogFn, TrainingFiles, describe_empty_rows, log_progress, sort_labels
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, expand_paths
 from regard.runs.terminal import ProgressPrinter

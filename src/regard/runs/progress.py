@@ -79,9 +79,6 @@ class ProgressReporter:
         if self.bar is not None:
             self.bar.stop()
 
-    def log(self, text: str) -> None:
-        print_line(self.console, text)
-
     def advance(self, step: TrainStep, speed: float, eta: float) -> None:
         """Update the bar between two log rows, or print a plain line after PLAIN_LINE_SECONDS."""
         if self.bar is None:
@@ -105,14 +102,11 @@ class ProgressReporter:
 
     def _log_line(self, step: int, loss: float, lr: float, speed: float, wait: str, eta: float) -> None:
         self.last_line = time.monotonic()
-        self.log(
+        print_line(
+            self.console,
             f"step {step:>7,}/{self.steps:,}  loss {loss:7.4f}  lr {lr:8.2e}  "
-            f"{speed:>9,.0f} {self.speed_unit}{wait}  ETA {format_duration(eta)}"
+            f"{speed:>9,.0f} {self.speed_unit}{wait}  ETA {format_duration(eta)}",
         )
-
-    def log_validation(self, row: dict[str, Any], scores: str, is_best: bool) -> None:
-        mark = "  * best" if is_best else ""
-        self.log(f"step {row['step']:>7,}  valid loss {row['loss']:7.4f}  {scores}{mark}")
 
 
 def print_line(console: Console, text: str) -> None:
@@ -193,9 +187,6 @@ class ThroughputMeter:
         """Speed since the last log row, and estimated seconds left."""
         seconds, many = max(time.perf_counter() - self.start_time, 1e-9), max(len(self.steps), 1)
         return self.tokens / seconds, (steps - self.completed_steps - len(self.steps)) * seconds / many
-
-    def seconds_left(self, steps: int) -> float:
-        return (steps - self.completed_steps) * self.seconds_per_step
 
     @contextmanager
     def pause(self) -> Iterator[None]:

@@ -44,8 +44,9 @@ def collect_overrides(
         [f"{name}={value}" for name, value in assignments.items()] if isinstance(assignments, Mapping) else assignments
     )
     plain = list(plain)
-    for text in plain:
-        _check_group(text.partition("=")[0].strip())
+    for name in (text.partition("=")[0].strip() for text in plain):
+        if "." not in name:
+            _check_group(name)
     for group, values in parse_assignments(plain).items():
         found.setdefault(group, {}).update(values)
     for name, value in assignments.items() if isinstance(assignments, Mapping) else ():
@@ -94,8 +95,8 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
     elif model is not None:
         check_preset(model)
         system = index.presets()[resolve_preset_name(model)]
-    if system is not None:
-        index.check_model_settings(overrides.get("model", {}), system)
+    if system is not None and overrides.get("model"):
+        index.check_model_settings(overrides["model"], system)
 
 
 def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> Settings:

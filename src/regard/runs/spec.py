@@ -69,14 +69,6 @@ class TrainSpec:
         """`init_folder`, or the folder with the weights of a part of the model."""
         return self.init_folder or self.identity.system.part.folder(self.identity.config)
 
-    def weights_note(self) -> str:
-        """Origin of the initial weights, for the first lines of the log."""
-        if self.init_folder is not None:
-            return f"pretrained: {self.init_folder}"
-        return "random weights" + (
-            f", pretrained {self.identity.system.part.name}: {self.weights_folder}" if self.weights_folder else ""
-        )
-
 
 def new_spec(request: TrainRequest) -> TrainSpec:
     if not request.sources.data:

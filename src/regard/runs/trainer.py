@@ -6,7 +6,7 @@ import math
 import shlex
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard import __version__
-from regard.data.batching.loader import TimedIterator, prefetch, uses_workers
+from regard import __version__, capabilities
+from regard.data.batching.loader import TimedIterator, prefetch
+from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
 from regard.folders import FORMAT
@@ -87,6 +88,9 @@ class Trainer:
         if self.config.epochs:
             steps = math.ceil(self.config.epochs * self.sampler.num_micro_batches() / self.config.grad_accum)
             self.config = replace(self.config, steps=max(steps, 1))
+        asked, on_cuda = spec.settings.data.num_workers, model.device.type == "cuda"
+        self.num_workers = asked if asked >= 0 else 2 * on_cuda
+        self.num_checkpoints = max(self.config.keep_checkpoints, self.config.average_checkpoints)
         self.num_unused = sum(p.numel() for p in model.parameters() if not p.requires_grad)
         self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
         self.optimizer = make_optimizer(model, self.config)
@@ -152,7 +156,7 @@ class Trainer:
                 self._log(f"Resuming after step {saved.step:,}.")
         if self.process_group.is_main:
             remove_partial(self.folder.checkpoints)
-            prune_checkpoints(self.folder.checkpoints, self.completed_steps, self._num_checkpoints, self._is_eval_step)
+            prune_checkpoints(self.folder.checkpoints, self.completed_steps, self.num_checkpoints, self._is_eval_step)
             self.folder.truncate_log(self.completed_steps)
 
     def run(self) -> Model | None:
@@ -195,7 +199,9 @@ class Trainer:
             ) as reporter,
             self.signals.defer(),
         ):
-            self.timed_batches = grains = TimedIterator(self._micro_batches())
+            numbers = micro_batch_indices(self.completed_steps, self.config, self.process_group)
+            pin = self.model.device.type == "cuda"
+            self.timed_batches = grains = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=pin))
             steps = train_loop(
                 self.model,
                 compute,
@@ -221,19 +227,6 @@ class Trainer:
         _, rows = self.sampler.micro_batch(number)
         return self.objective.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
-    def _micro_batches(self) -> Generator[Batch]:
-        cuda = self.model.device.type == "cuda"
-        return prefetch(
-            self.micro_batch,
-            micro_batch_indices(self.completed_steps, self.config, self.process_group),
-            self._num_workers(),
-            pin=cuda,
-        )
-
-    def _num_workers(self) -> int:
-        asked = self.settings.data.num_workers
-        return asked if asked >= 0 else 2 * (self.model.device.type == "cuda")
-
     def _after_step(self, step: TrainStep, reporter: ProgressReporter) -> None:
         """Log, validate and save if the step requires it."""
         window = self.meter
@@ -248,12 +241,13 @@ class Trainer:
             self._check_finite()
             if self.process_group.is_main:
                 self.folder.log(row)
-            reporter.log_step(row, window.seconds_left(self.config.steps), force=self._is_eval_step(step.step))
+            left = (self.config.steps - window.completed_steps) * window.seconds_per_step
+            reporter.log_step(row, left, force=self._is_eval_step(step.step))
         if self._is_eval_step(step.step):
             self._check_finite()
             with window.pause():
                 if self.process_group.is_main:
-                    self._validate(step.step, reporter)
+                    self._validate(step.step)
                     self._save(step.step)
                 self.process_group.barrier()
         elif self.process_group.is_main and time.perf_counter() - self.save_time > 60 * self.config.save_minutes:
@@ -267,7 +261,7 @@ class Trainer:
             self._save_and_exit(number)
         if not self.config.patience or not self._is_eval_step(self.completed_steps):
             return False
-        tired = bool(self.process_group.all_reduce_max(int(self._out_of_patience())))
+        tired = bool(self.process_group.all_reduce_max(int(self.stale_evals >= self.config.patience)))
         if tired:
             self._log(
                 f"No improvement in {self.config.patience} validations (train.patience): stopped after step "
@@ -276,10 +270,7 @@ class Trainer:
         return tired
 
     def _is_finished(self) -> bool:
-        return self.completed_steps >= self.config.steps or self._out_of_patience()
-
-    def _out_of_patience(self) -> bool:
-        return 0 < self.config.patience <= self.stale_evals
+        return self.completed_steps >= self.config.steps or 0 < self.config.patience <= self.stale_evals
 
     def _is_eval_step(self, step: int) -> bool:
         return step % self.config.eval_every == 0 or step == self.config.steps
@@ -288,20 +279,22 @@ class Trainer:
         first = (step - 1) * self.config.grad_accum
         return sum(self.sampler.num_tokens(grain) for grain in range(first, first + self.config.grad_accum))
 
-    def _validate(self, step: int, reporter: ProgressReporter) -> None:
+    def _validate(self, step: int) -> None:
         with swap_weights(self.model, None if self.ema is None else self.ema.tensors):
             row, answers, better = self._evaluate(step)
         shown = dict(row)
         for name in CONSTANT_SCORES:
             row.pop(name, None)
         self.folder.log({**row, "elapsed": time.perf_counter() - self.start_time})
-        self.folder.draw_curves(f"{self.task.name}: {self.folder.path.name}")
-        reporter.log_validation(shown, self.objective.format_scores(shown), better)
+        title = f"{self.task.name}: {self.folder.path.name}"
+        draw_training_curves(self.folder.read_log(), self.folder.path / "curves.png", title)
+        scores = self.objective.format_scores(shown)
+        self._log(f"step {step:>7,}  valid loss {row['loss']:7.4f}  {scores}{'  * best' * better}")
         some = [
             self.objective.format_example(*both) for both in zip(self.prepared.valid.samples, answers, strict=False)
         ][:5]
         for text in some[:1]:
-            reporter.log(shorten_lines(text))
+            self._log(shorten_lines(text))
         with self.folder.samples_file.open("a", encoding="utf-8") as file:
             file.write(f"step {step}\n" + "\n".join(some) + "\n")
 
@@ -342,17 +335,13 @@ class Trainer:
             "torch": torch.__version__,
             "regard_version": __version__,
         }
-        save_checkpoint(self.folder.checkpoints, step, groups, facts, self._num_checkpoints, self._is_eval_step)
+        save_checkpoint(self.folder.checkpoints, step, groups, facts, self.num_checkpoints, self._is_eval_step)
         self.saved_step = step
-
-    @property
-    def _num_checkpoints(self) -> int:
-        return max(self.config.keep_checkpoints, self.config.average_checkpoints)
 
     def report_disk_errors(self) -> AbstractContextManager[None]:
         """Context for all writes. A checkpoint contains the weights, two optimizer moments and optionally the EMA."""
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return self.folder.report_disk_errors(weights * (4 if self.ema else 3), self.resume_command())
+        return self.folder.report_disk_errors(weights * (4 if self.ema else 3), self.resume_command)
 
     def _average_checkpoints(self) -> None:
         """Average of the last `train.average_checkpoints` checkpoints, kept if its score is better than the best one."""
@@ -362,7 +351,7 @@ class Trainer:
             self.completed_steps % every != 0 and self.completed_steps == self.config.steps
         )
         steps = regular[-self.config.average_checkpoints :]
-        if self.config.average_checkpoints < 2 or len(steps) < 2 or self.best.get("averaged_checkpoints"):
+        if len(steps) < 2 or self.best.get("averaged_checkpoints"):
             return
         mean = average_checkpoints(self.folder.checkpoints, steps)
         if mean is None:
@@ -376,7 +365,8 @@ class Trainer:
         self._log(f"Average of the last {len(steps)} checkpoints: {metric} {row[metric]} ({kept}).")
 
     def _finish(self) -> Model:
-        self._average_checkpoints()
+        if self.config.average_checkpoints > 1:
+            self._average_checkpoints()
         self.folder.close()
         best = load(self.folder.path, device=self.model.device)
         decode = self.settings.decode
@@ -422,7 +412,8 @@ class Trainer:
 
     def _log_summary(self) -> None:
         count = sum(p.numel() for p in self.model.parameters())
-        where, config, epochs = self.model.device, self.config, self._num_epochs()
+        where, config = self.model.device, self.config
+        epochs = config.steps * config.grad_accum / self.sampler.num_micro_batches()
         precision = "bfloat16 autocast" if uses_autocast(where, config) else "float32"
         counts = {"frozen": self.num_frozen, "unused": self.num_unused}
         frozen = "".join(f" ({number:,} {name})" for name, number in counts.items() if number)
@@ -432,14 +423,20 @@ class Trainer:
         batch = batch_budget(self.modality, config) * config.grad_accum
         resumed = 0 < self.completed_steps < config.steps
         steps = f"steps {self.completed_steps + 1:,} to {config.steps:,}" if resumed else f"{config.steps:,} steps"
-        weights = f"weights of step {self.completed_steps:,}" if self.completed_steps else self.spec.weights_note()
+        if self.completed_steps:
+            weights = f"weights of step {self.completed_steps:,}"
+        elif self.spec.init_folder is not None:
+            weights = f"pretrained: {self.spec.init_folder}"
+        else:
+            folder, part = self.spec.weights_folder, self.spec.identity.system.part.name
+            weights = "random weights" + (f", pretrained {part}: {folder}" if folder else "")
         self._log(f"Model     {self.spec.preset}, {count:,} parameters{frozen}, {weights}")
         self._log(f"Device    {where}{together}, {precision}")
         self._log(
             f"Training  {steps} ({epochs:,.1f} epoch{'s' * (f'{epochs:.1f}' != '1.0')}), "
             f"batch {batch:,} {self.modality.batch_unit}, lr {config.lr:g}, {rows}"
         )
-        if self._num_workers() and not uses_workers(self._num_workers()):
+        if self.num_workers and not capabilities.is_available("fork"):
             self._log("note: data.num_workers has no effect: worker processes need fork, which this platform lacks.")
         if epochs > 200:
             few = max(round(100 * config.steps / epochs, -2), 100)
@@ -449,9 +446,6 @@ class Trainer:
                 f"warning: train.warmup_steps={config.warmup_steps:,} is not less than train.steps={config.steps:,}: the "
                 f"learning rate does not reach train.lr={config.lr:g}. Set train.warmup_steps={max(config.steps // 10, 1)}."
             )
-
-    def _num_epochs(self) -> float:
-        return self.config.steps * self.config.grad_accum / self.sampler.num_micro_batches()
 
     def _save_and_exit(self, number: int) -> None:
         self._check_finite()

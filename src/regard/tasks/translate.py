@@ -112,11 +112,14 @@ class Translate(Objective):
             batch = Batch(x, mask, prompt).to(model.device)
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
-            steps = _source_act_steps(model, batch)
+            steps = None
+            if config.traits.act:
+                with torch.inference_mode():
+                    steps = model.body.act_steps(batch)
             for number, (i, hypotheses) in enumerate(zip(rows, found, strict=True)):
                 predictions[i] = text_prediction(text, hypotheses)
                 if steps is not None:
-                    predictions[i].extra["act_steps"] = steps[number][: lengths[i]]
+                    predictions[i].extra["act_steps"] = steps[number, : lengths[i]].tolist()
         return predictions
 
     def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
@@ -159,13 +162,6 @@ def _pad_to_block(
     x, lengths = pad(source + source[:1] * missing, fill, across)
     y, _ = pad(reads + reads[:1] * missing, fill, over)
     return Batch(x, lengths, y, labels=pad(says + [says[0][:0]] * missing, IGNORE, over)[0])
-
-
-def _source_act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
-    """Number of ACT steps of each source token; None if the model has a fixed number of steps."""
-    with torch.inference_mode():
-        steps = model.body.act_steps(batch)
-    return None if steps is None else steps.tolist()
 
 
 # -- models with a decoder

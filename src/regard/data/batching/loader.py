@@ -25,7 +25,8 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
     """Yield the micro-batches of `indices` in order. Close the generator (`contextlib.closing`) to stop the workers.
 
     With `pin`, micro-batches are in page-locked memory, so that copies to the GPU overlap with computation."""
-    if not uses_workers(workers):
+    # workers inherit the data from the run, so fork is required
+    if workers == 0 or not capabilities.is_available("fork"):
         for number in indices:
             batch = make_batch(number)
             yield batch.pin_memory() if pin else batch
@@ -50,11 +51,6 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
     finally:
         # Stop workers now, because tracebacks can keep the loader alive.
         getattr(source, "_shutdown_workers", bool)()
-
-
-def uses_workers(workers: int) -> bool:
-    """True if worker processes are used. Fork is required, because workers inherit the data from the run."""
-    return workers > 0 and capabilities.is_available("fork")
 
 
 class TimedIterator:
