@@ -201,7 +201,7 @@ def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: b
     more.setdefault("device", "cpu")
     with pytest.MonkeyPatch.context() as patch:
         if not drawn:
-            patch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+            patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
         regard.train("translate", data, out=out, settings=given, console=Console(file=said, width=300), **more)
     return said.getvalue()
 

@@ -38,7 +38,7 @@ def show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shown:
     """Output of a captioning demo with few scenes, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     drawn = scenes.generate_splits
-    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+    monkeypatch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
     monkeypatch.setattr("regard.tasks.caption.Caption.save_figures", lambda *_: [])
     monkeypatch.setattr("regard.demos.run.program_command", lambda: "regard")
     monkeypatch.setattr(scenes, "SPLIT_SIZES", SMALL)

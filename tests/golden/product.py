@@ -43,7 +43,7 @@ def resume(task: str, out: Path) -> nn.Module:
 def without_charts() -> Iterator[None]:
     """Disable curves and figures, because drawing takes longer than four steps of a tiny model."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch("regard.runs.folder.draw_training_curves"))
+        stack.enter_context(mock.patch("regard.runs.trainer.draw_training_curves"))
         for kind in {type(task.objective) for task in TASKS}:
             stack.enter_context(mock.patch.object(kind, "save_figures", lambda *_: []))
         yield

@@ -39,7 +39,7 @@ Cli = Callable[..., Done]
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
     """Run `regard` with these arguments in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+    monkeypatch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
 
     def call(*words: object, stdin: str = "") -> Done:
         monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])

@@ -30,7 +30,7 @@ from tiny_caption_system import TASK, album_in, captions, model, samples
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     caption_system.offer(monkeypatch)
-    monkeypatch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+    monkeypatch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -168,7 +168,7 @@ def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None
 @pytest.fixture(autouse=True, scope="module")
 def no_curves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+        patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
         yield
 
 

@@ -329,7 +329,7 @@ def write(path: Path, samples: list[tuple[str, ...]], header: str = "sentence\tl
 @pytest.fixture(autouse=True, scope="module")
 def no_curves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.folder.draw_training_curves", lambda *_: None)
+        patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
         yield
 
 

@@ -22,7 +22,8 @@ from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
 from regard.folders import FORMAT
-from regard.model import Model, load
+from regard.loading import convert_tensors
+from regard.model import Model, unsupported_by_layout
 from regard.runs.card import write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
@@ -59,6 +60,7 @@ from regard.training.optimizer import (
 )
 from regard.training.settings import TrainSettings
 from regard.types import Batch
+from regard.weights.tables import read_checkpoint
 
 CONSTANT_SCORES = ("sentences", "samples", "signature")
 """Keys of the scores that are equal in all validations."""
@@ -91,6 +93,8 @@ class Trainer:
         asked, on_cuda = spec.settings.data.num_workers, model.device.type == "cuda"
         self.num_workers = asked if asked >= 0 else 2 * on_cuda
         self.num_checkpoints = max(self.config.keep_checkpoints, self.config.average_checkpoints)
+        self.trainable = [p for p in model.parameters() if p.requires_grad]
+        """trained parameters, and parameters frozen by `train.freeze`"""
         self.num_unused = sum(p.numel() for p in model.parameters() if not p.requires_grad)
         self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
         self.optimizer = make_optimizer(model, self.config)
@@ -368,7 +372,7 @@ class Trainer:
         if self.config.average_checkpoints > 1:
             self._average_checkpoints()
         self.folder.close()
-        best = load(self.folder.path, device=self.model.device)
+        best = self._load_best_weights()
         decode = self.settings.decode
         how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"
         how = how if self.objective.generates else ""
@@ -384,6 +388,18 @@ class Trainer:
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
         self._log(f"Validation: {shown}\nRun folder: {self.folder.path}")
         return best
+
+    def _load_best_weights(self) -> Model:
+        """The model with the best weights, which the run folder contains, as `regard.load` would return it."""
+        model, folder = self.model, self.folder.path
+        for parameter in self.trainable:
+            parameter.requires_grad_(True).grad = None
+        tensors, native = read_checkpoint(folder), bool(unsupported_by_layout(model))
+        if not native:
+            _, tensors = model.spec.system.published.from_published(model.config, tensors)
+        model.load_weights(convert_tensors(model, tensors, native, same_task=True))
+        model.spec = replace(model.spec, source=str(folder))
+        return model.eval()
 
     def _metadata(self) -> dict[str, Any]:
         identity = self.model.spec
