@@ -22,9 +22,8 @@ from regard.errors import SettingError, suggest
 T = TypeVar("T")
 
 
-def as_dict(settings: Any) -> dict[str, Any]:
-    """Settings as plain values for JSON."""
-    return dataclasses.asdict(settings)
+as_dict = dataclasses.asdict
+"""Settings as plain values for JSON."""
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -18,8 +18,7 @@ from regard.decode.searches import SearchInputs, run_search, start_search
 from regard.decode.settings import DecodeSettings
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, SlidingWindow
-from regard.nn.blocks.block import TokenEmbedding
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import LayerNorm, TokenEmbedding
 from regard.nn.kernels import dispatch
 from regard.nn.kernels import losses as loss
 from regard.nn.kernels.cuda_graph import capture

@@ -28,7 +28,7 @@ from regard.data.points.labeled import (
 )
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError, UnknownNameError
-from regard.runs.modality import resolve_task
+from regard.runs.spec import resolve_task
 
 
 def save(path: Path, seed: int = 0, labels: bool = False) -> Path:

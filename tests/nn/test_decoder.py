@@ -13,10 +13,9 @@ from oracle import near, noise, noisy
 from regard.errors import RegardError
 from regard.nn.attention.masks import Causal, SlidingWindow, materialize
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
-from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.blocks.decoding_state import DecoderState
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.recording import record_attention
 from regard.types import Batch, Offsets
 

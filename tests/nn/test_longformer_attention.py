@@ -13,7 +13,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import DynamicCache
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, PackedDocuments, Padding, SlidingWindow
-from regard.nn.attention.relative_positions import BoundPosition, PositionIds, Rotary, Shaw, T5Bias
+from regard.nn.attention.positions import BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_attention import ChunkSpec

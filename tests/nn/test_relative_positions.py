@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from oracle import grads, kernel_name, near, noise, noisy
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow
-from regard.nn.attention.relative_positions import (
+from regard.nn.attention.positions import (
     AttentionPosition,
     BoundPosition,
     DisentangledPosition,
@@ -22,8 +22,7 @@ from regard.nn.attention.relative_positions import (
     Shaw,
     T5Bias,
 )
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
-from regard.nn.blocks.norm import RMSNorm
+from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
 from regard.nn.recording import record_attention
 from regard.types import Offsets

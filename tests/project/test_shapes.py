@@ -42,7 +42,7 @@ def test_a_wrong_shape_is_found() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests'); sys.path.insert(0, 'src')\n"
         "import conftest, torch\n"
-        "from regard.nn.blocks.norm import RMSNorm\n"
+        "from regard.nn.blocks.block import RMSNorm\n"
         "RMSNorm(4)(torch.zeros(3, 4), torch.zeros(2, 4))\n"
     )
     environment = {**os.environ, "REGARD_CHECK_SHAPES": "1"}

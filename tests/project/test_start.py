@@ -153,7 +153,7 @@ SLOW = (
 RUN = (
     *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
-    *within("regard.systems.common", "checkpoint configs marian recipes seq2seq system"),
+    *within("regard.systems.common", "checkpoint configs recipes seq2seq system"),
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
     *within("regard.processors", "padding"),
     *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
@@ -171,10 +171,9 @@ IN_NN = (
 """Modules of regard.nn that a translation does not use, among others."""
 
 EVALUATE = (
-    *RUN, "regard.training.*", *within("regard.data.batching", "split"),
-    *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
+    *RUN, "regard.training.*", *within("regard.data.check", "engine findings pairs report"), *within("regard.data", "samples"),
     *within("regard.draw", "charts colors figure text"),
-    *within("regard.runs", "check evaluate folder modality preprocess spec"),
+    *within("regard.runs", "check evaluate folder preprocess spec"),
 )  # fmt: skip
 TRAIN = (
     *EVALUATE, "regard.data.batching.loader",

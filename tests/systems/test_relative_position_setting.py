@@ -18,7 +18,7 @@ from regard.errors import SettingError, WeightsError
 from regard.model import Model
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import Causal, Dense
-from regard.nn.attention.relative_positions import (
+from regard.nn.attention.positions import (
     AttentionPosition,
     BoundPosition,
     PositionIds,

@@ -21,7 +21,7 @@ from regard.model import ModelSpec, assemble
 from regard.nn.attention import layouts
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridPositionIds, GridWindows, WindowGrid, cached_constant
-from regard.nn.attention.relative_positions import BoundPosition, PositionIds
+from regard.nn.attention.positions import BoundPosition, PositionIds
 from regard.nn.recording import record_attention
 from regard.nn.vision.swin import (
     DropPath,

@@ -25,7 +25,7 @@ from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model
 from regard.processors.points import PointProcessor
 from regard.runs.evaluate import evaluate
-from regard.runs.modality import resolve_task
+from regard.runs.spec import resolve_task
 from regard.systems import find_system
 from regard.tasks import find_task, uses_setting
 from regard.tasks.base import HeadOptions, LossSum

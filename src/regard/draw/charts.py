@@ -69,11 +69,17 @@ def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") ->
     title = shorten(label(title, 500), 80) if title else ""
     with new_figure(path, WIDTH, top + height + MARGIN, title, size=15) as sheet:
         best = _draw_loss(sheet.axes(left, top, inner, LOSS_HEIGHT), *losses, last)
-        for number, (name, series, color) in enumerate(panels):
+        for number, (name, (steps, values), color) in enumerate(panels):
             row, column = divmod(number, columns)
             down = top + LOSS_HEIGHT + PANEL_GAP + row * (METRIC_HEIGHT + PANEL_GAP)
             axes = sheet.axes(left + column * (width + gap), down, width, METRIC_HEIGHT)
-            _draw_metric(axes, name, series, color, best, last)
+            if not _style_steps(axes, name, last, 5, is_empty=not len(steps)):
+                continue
+            marker = "o" if len(steps) == 1 or (color == WARM and len(steps) <= 60) else ""
+            axes.plot(steps, values, color=color, linewidth=1.5, marker=marker, markersize=3.5)
+            if best is not None:
+                axes.axvline(best, color=LINE, linewidth=1.2, linestyle=DASH_PATTERN, zorder=0)
+            axes.set_title(f"last {values[-1]:.4g}", loc="right", size=8.5, color=color, pad=6)
     return path
 
 
@@ -111,17 +117,6 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
         mark_point(axes, best, value, f"best {value:.4g} at step {best:,.0f}", WARM)
     draw_legend(axes, "upper right")
     return best
-
-
-def _draw_metric(axes: Axes, name: str, series: Series, color: str, best: float | None, last: float) -> None:
-    steps, values = series
-    if not _style_steps(axes, name, last, 5, is_empty=not len(steps)):
-        return
-    marker = "o" if len(steps) == 1 or (color == WARM and len(steps) <= 60) else ""
-    axes.plot(steps, values, color=color, linewidth=1.5, marker=marker, markersize=3.5)
-    if best is not None:
-        axes.axvline(best, color=LINE, linewidth=1.2, linestyle=DASH_PATTERN, zorder=0)
-    axes.set_title(f"last {values[-1]:.4g}", loc="right", size=8.5, color=color, pad=6)
 
 
 def _style_steps(axes: Axes, name: str, last: float, ticks: int, is_empty: bool) -> bool:

@@ -16,8 +16,8 @@ from regard.data.check.engine import Paths, ProgressCallback
 from regard.data.check.report import Report
 from regard.data.settings import DataSettings
 from regard.errors import SettingError
-from regard.runs.modality import resolve_task
 from regard.runs.settings import collect_overrides
+from regard.runs.spec import resolve_task
 
 
 def check(

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.data.batching.split import HeldOutKeys
 from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
@@ -28,7 +27,7 @@ from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.linear_probe import ProbeLayer, extract_features, probe_layers
 from regard.runs.linear_probe import probe as classifiers
-from regard.runs.preprocess import LogFn, TrainingFiles, describe_empty_rows, log_progress, sort_labels
+from regard.runs.preprocess import HeldOutKeys, LogFn, TrainingFiles, describe_empty_rows, log_progress, sort_labels
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, expand_paths
 from regard.runs.terminal import ProgressPrinter

@@ -16,7 +16,6 @@ from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
-from regard.runs.modality import resolve_task
 from regard.runs.preprocess import PreparedData, prepare
 from regard.runs.progress import PipeSafeConsole, print_line, quiet_console
 from regard.runs.settings import collect_overrides
@@ -27,6 +26,7 @@ from regard.runs.spec import (
     expand_paths,
     load_initial_weights,
     new_spec,
+    resolve_task,
     resume_spec,
 )
 from regard.runs.trainer import Trainer
@@ -83,7 +83,8 @@ def train(
         world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
             stack.enter_context(deterministic_algorithms())
-        print_line(console, f"Reading {format_paths(order.sources.data)}")
+        shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5
+        print_line(console, f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
         prepared = prepare(order, lambda line: print_line(console, line))
         if few := small_sample_warning(found, prepared.stats["valid"]):
             print_line(console, f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
@@ -145,12 +146,6 @@ def deterministic_algorithms() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
-
-
-def format_paths(paths: Sequence[str]) -> str:
-    """The first five paths, and the number of the others."""
-    more = f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
-    return ", ".join(paths[:5]) + more
 
 
 def _use_packing(

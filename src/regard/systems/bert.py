@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import make_position
+from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import Stack
 from regard.nn.blocks.encoder import EncoderOnly, Pooler, init_encoder_weights
 from regard.systems.common import bert, recipes

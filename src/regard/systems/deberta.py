@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import DisentangledPosition, DisentangledTerm
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.attention.positions import DisentangledPosition, DisentangledTerm, make_absolute_position
+from regard.nn.blocks.block import FeedForward, LayerNorm, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly, init_encoder_weights
-from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, reject, sizes
 from regard.systems.common.system import System, presets

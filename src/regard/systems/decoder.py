@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import make_position
+from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import recipes

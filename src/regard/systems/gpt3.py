@@ -15,11 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.nn.attention.positions import make_absolute_position
-from regard.nn.attention.relative_positions import make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.attention.positions import make_absolute_position, make_position
+from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
-from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import recipes
 from regard.systems.common.configs import DecoderConfig, sizes
 from regard.systems.common.system import System, presets

@@ -21,9 +21,8 @@ from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, TransformerBlock
+from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.decoder import DecoderOnly
-from regard.nn.blocks.norm import RMSNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import quarter_blocks

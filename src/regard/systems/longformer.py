@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from regard.nn.attention.longformer import LongformerAttention
-from regard.nn.attention.positions import LearnedPosition
-from regard.nn.attention.relative_positions import make_position
+from regard.nn.attention.positions import LearnedPosition, make_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly, Pooler, init_encoder_weights
 from regard.systems.common import bert, recipes

@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.relative_positions import Rotary
-from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TransformerBlock
+from regard.nn.attention.positions import Rotary
+from regard.nn.blocks.block import GatedFeedForward, LayerNorm, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
-from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import EncoderConfig, Sizes, reject, sizes
 from regard.systems.common.system import System, presets

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from regard.errors import WeightsError
-from regard.nn.attention.positions import SinusoidalPosition
-from regard.nn.attention.relative_positions import Rotary
+from regard.nn.attention.positions import Rotary, SinusoidalPosition
 from regard.nn.blocks.block import Stack
 from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
 from regard.nn.kernels.linear import Linear

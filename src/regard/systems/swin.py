@@ -15,8 +15,7 @@ from torch import nn
 
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridWindows
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import FeedForward, LayerNorm, Residual, Stack, TransformerBlock
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import PatchEmbedding
 from regard.nn.vision.swin import (

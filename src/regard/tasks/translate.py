@@ -112,10 +112,8 @@ class Translate(Objective):
             batch = Batch(x, mask, prompt).to(model.device)
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
-            steps = None
-            if config.traits.act:
-                with torch.inference_mode():
-                    steps = model.body.act_steps(batch)
+            with torch.inference_mode():
+                steps = model.body.act_steps(batch)
             for number, (i, hypotheses) in enumerate(zip(rows, found, strict=True)):
                 predictions[i] = text_prediction(text, hypotheses)
                 if steps is not None:

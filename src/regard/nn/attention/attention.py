@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.nn.attention.kv_cache import KVCache, StaticCache
 from regard.nn.attention.layouts import GridWindows
 from regard.nn.attention.masks import AttentionMask
-from regard.nn.attention.relative_positions import BoundPosition
+from regard.nn.attention.positions import BoundPosition
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.nn.attention.masks import AttentionMask, Dense
-from regard.nn.attention.relative_positions import PositionIds
+from regard.nn.attention.positions import PositionIds
 from regard.nn.recording import Record
 
 Rows = tuple[Tensor, AttentionMask | None, Record | None]

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import KVCache
 from regard.nn.attention.masks import AttentionMask, materialize
-from regard.nn.attention.relative_positions import BoundPosition, PositionIds
+from regard.nn.attention.positions import BoundPosition, PositionIds
 from regard.nn.kernels import local_attention as local
 from regard.nn.kernels.dispatch import AttentionCall, attend
 from regard.nn.kernels.linear import Linear

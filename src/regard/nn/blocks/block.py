@@ -1,4 +1,4 @@
-"""Residual, feed-forward layer, Transformer block, and stack of blocks."""
+"""Norms, residual, feed-forward layer, Transformer block, and stack of blocks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache, KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask
-from regard.nn.attention.relative_positions import AttentionPosition, BoundPosition, PositionIds
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.kernels.dispatch import decode_step, match_causal
 from regard.nn.kernels.linear import Linear, linear, linear_activation
 from regard.nn.kernels.losses import linear_cross_entropy
@@ -33,6 +32,29 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": torch.tanh,
 }
+
+
+class LayerNorm(nn.LayerNorm):
+    """LN(x), or LN(x + residual)."""
+
+    def forward(
+        self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
+    ) -> Float[Tensor, "*rows D"]:
+        return super().forward(x if residual is None else x + residual)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / √(mean x² + eps) · weight, optionally of x + residual; no mean subtraction and no bias (T5, LLaMA)."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__(width, eps)
+
+    def forward(
+        self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
+    ) -> Float[Tensor, "*rows D"]:
+        x = x if residual is None else x + residual
+        # 16-bit states under autocast: as in LayerNorm, the result has the dtype of the weight
+        return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
 
 
 class Residual(nn.Module):
@@ -304,9 +326,8 @@ def transformer_block(
     """Block of the original Transformer; `cross` adds cross-attention, `gated` a gate to the feed-forward layer, and
     without `bias` linear layers and norms have no bias."""
 
-    def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, width, norm, dropout, eps, functools.partial(LayerNorm, bias=bias))
-
+    norm_type = functools.partial(LayerNorm, bias=bias)
+    residual = functools.partial(Residual, width=width, norm=norm, dropout=dropout, eps=eps, norm_type=norm_type)
     feed = GatedFeedForward if gated else FeedForward
     attention = functools.partial(Attention, width, heads, bias=bias, dropout=attention_dropout)
     return TransformerBlock(

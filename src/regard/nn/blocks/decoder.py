@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks, valid_mask
-from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, check_length
-from regard.nn.attention.relative_positions import PositionIds
+from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, PositionIds, check_length
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, TransformerBlock, transformer_block
 from regard.nn.blocks.decoding_state import DecoderState, StaticShape, layer_masks
 from regard.nn.blocks.embeddings import TokenPredictor, init_normal_, to_autocast_dtype

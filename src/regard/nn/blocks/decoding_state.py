@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, Memoized, SlidingWindow
-from regard.nn.attention.relative_positions import PositionIds
+from regard.nn.attention.positions import PositionIds
 from regard.nn.kernels import dispatch
 
 

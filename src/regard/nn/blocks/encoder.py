@@ -20,11 +20,9 @@ from regard.nn.attention.masks import (
     and_masks,
     valid_mask,
 )
-from regard.nn.attention.positions import AbsolutePosition
-from regard.nn.attention.relative_positions import PositionIds
-from regard.nn.blocks.block import ACTIVATIONS, Residual, Stack, TokenEmbedding, TransformerBlock
+from regard.nn.attention.positions import AbsolutePosition, PositionIds
+from regard.nn.blocks.block import ACTIVATIONS, LayerNorm, Residual, Stack, TokenEmbedding, TransformerBlock
 from regard.nn.blocks.embeddings import init_normal_, to_autocast_dtype
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.types import Batch, Body, BodyOutput, Offsets
 

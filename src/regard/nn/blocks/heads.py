@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.blocks.block import ACTIVATIONS, TokenEmbedding
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import ACTIVATIONS, LayerNorm, TokenEmbedding
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.kernels.losses import linear_cross_entropy
 

@@ -20,8 +20,7 @@ from torch.nn import functional as F
 from regard.nn.attention.kv_cache import CrossCache, LayerCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
-from regard.nn.blocks.block import TransformerBlock, transformer_block
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import LayerNorm, TransformerBlock, transformer_block
 from regard.nn.kernels.linear import Linear
 from regard.nn.recording import uncompiled_while_recording
 

@@ -18,10 +18,9 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
-from regard.nn.attention.relative_positions import AttentionPosition, PositionIds
-from regard.nn.blocks.block import Residual, Stack
+from regard.nn.attention.positions import AttentionPosition, PositionIds
+from regard.nn.blocks.block import LayerNorm, Residual, Stack
 from regard.nn.blocks.embeddings import to_autocast_dtype
-from regard.nn.blocks.norm import LayerNorm
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import SinusoidalPosition, make_absolute_position
-from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import LayerNorm, NormPlacement, Stack, TokenEmbedding
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS

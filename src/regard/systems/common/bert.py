@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from regard.nn.attention.positions import AbsolutePosition
-from regard.nn.blocks.block import TokenEmbedding
+from regard.nn.blocks.block import LayerNorm, TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding
-from regard.nn.blocks.norm import LayerNorm
 from regard.systems.common.configs import reject
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from regard.errors import SettingError
-from regard.nn.attention.relative_positions import RelativeKind, check_relative
+from regard.nn.attention.positions import RelativeKind, check_relative
 from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.types import Traits
 

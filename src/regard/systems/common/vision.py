@@ -9,8 +9,7 @@ from typing import Any, Literal, Self
 import torch
 
 from regard.errors import WeightsError
-from regard.nn.blocks.block import Stack
-from regard.nn.blocks.norm import LayerNorm
+from regard.nn.blocks.block import LayerNorm, Stack
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
