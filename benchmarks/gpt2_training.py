@@ -25,8 +25,7 @@ from regard import build
 from regard.data.store import RaggedRows
 from regard.tasks.base import Encoded, LossWeights
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import ExecutionMode, ForwardBackward, LossModule
-from regard.training.loop import micro_batch_indices, train_loop
+from regard.training.loop import ExecutionMode, ForwardBackward, LossModule, micro_batch_indices, train_loop
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 

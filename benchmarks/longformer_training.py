@@ -29,7 +29,7 @@ from torch import Tensor
 
 from regard import build
 from regard.nn.kernels.cuda_graph import capture
-from regard.training.execution import retain_freed_memory
+from regard.training.loop import retain_freed_memory
 from regard.types import Batch
 
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}

@@ -75,7 +75,7 @@ def fill(path: Path) -> None:
 
 def beset(fault: Fault) -> None:
     """Patch all counted functions to report each call to the fault first."""
-    from regard.training.execution import ForwardBackward
+    from regard.training.loop import ForwardBackward
     from regard.training.optimizer import WeightEMA
     from regard.weights import tables
 

@@ -32,7 +32,7 @@ def published_labels(names: NameTable, published: Mapping[str, Any], tensors: Ma
 def convert_tensors(model: Any, tensors: dict[str, Tensor], native: bool, same_task: bool) -> dict[str, Tensor]:
     """Tensors by native names. All tensors of the body are required. If the checkpoint is for another task, its head is
     ignored and a new head is initialized, both with a note."""
-    names, tensors = model.spec.system.names, dict(tensors)
+    names, tensors = model.spec.system.published.names, dict(tensors)
     own_name = (lambda name: [name]) if native else names.published_names
     if model.head is not None:
         tensors = _resolve_head_bias(model.head, own_name, tensors)

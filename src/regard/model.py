@@ -367,7 +367,7 @@ def load(
         options = HeadOptions.from_dict(own.get("head_options", {}), own.get("labels", ()))
         if not own and objective.has_labels:
             options = objective.options.load(
-                HeadOptions(published_labels(system.names, published, tensors)), folder, published
+                HeadOptions(published_labels(system.published.names, published, tensors)), folder, published
             )
         identity = replace(identity, options=options, pad_id=published.get("pad_token_id"))
     if not objective.has_labels:
@@ -408,7 +408,7 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     labels = model.spec.options.labels if model.objective.has_labels else ()
     if reason := unsupported_by_layout(model):
         raise WeightsError(reason)
-    tensors = system.published.to_published(config, system.names.write(model.weights()))
+    tensors = system.published.to_published(config, system.published.names.write(model.weights()))
     written = system.published.write(as_dict(config), model.task.name)
     if labels and model.head is not None:
         named = {str(number): label for number, label in enumerate(labels)}

@@ -24,7 +24,7 @@ from regard.nn.vision.dense import conv_then_resize, resize_bilinear
 from regard.processors.image import Augment, augment_images, sample_params
 from regard.tasks.base import HeadOptions, LossWeights
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import ForwardBackward, LossModule
+from regard.training.loop import ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 

@@ -13,7 +13,7 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.tasks.base import LossWeights
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import ForwardBackward, GraphedForwardBackward, LossModule
+from regard.training.loop import ForwardBackward, GraphedForwardBackward, LossModule
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import CASES, TINY, collate, tiny

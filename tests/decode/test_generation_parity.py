@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from parity import marian
-from regard.decode.logits import filter_logits
 from regard.decode.search import search
-from regard.decode.searches import Hypothesis
+from regard.decode.searches import Hypothesis, filter_logits
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch
 from tiny import noise, tiny

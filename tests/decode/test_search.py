@@ -13,9 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decode.logits import filter_logits, sample, uniform_numbers
 from regard.decode.search import search
-from regard.decode.searches import BeamSearch, Hypothesis, SearchInputs, run_search
+from regard.decode.searches import (
+    BeamSearch,
+    Hypothesis,
+    SearchInputs,
+    filter_logits,
+    run_search,
+    sample,
+    uniform_numbers,
+)
 from regard.decode.settings import DecodeSettings
 from regard.systems.transformer import Config, build
 from regard.types import Batch, Body, StateSizes

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from regard.decode.cuda_graphs import _graph_caches, _round_up_rows, graphed_search
-from regard.decode.logits import chunked_topk
 from regard.decode.search import search
-from regard.decode.searches import SearchInputs
+from regard.decode.searches import SearchInputs, chunked_topk
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.types import Batch

@@ -17,7 +17,7 @@ from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, Laye
 from regard.nn.attention.masks import Causal, Padding
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import FeedForward, GatedFeedForward, Residual, Stack, TokenEmbedding, transformer_block
-from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.decoder import DecoderState
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
 from regard.types import IGNORE, AttentionRecord, AttentionRecords

@@ -14,8 +14,7 @@ from regard.errors import RegardError
 from regard.nn.attention.masks import Causal, SlidingWindow, materialize
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding, transformer_block
-from regard.nn.blocks.decoder import DecoderOnly
-from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.decoder import DecoderOnly, DecoderState
 from regard.nn.recording import record_attention
 from regard.types import Batch, Offsets
 

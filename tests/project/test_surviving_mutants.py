@@ -20,8 +20,7 @@ from regard.tasks.base import Encoded, LossSum, LossWeights
 from regard.tasks.translate import Translate
 from regard.training.checkpoint import save_checkpoint
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import ForwardBackward, LossModule
-from regard.training.loop import micro_batch_indices, train_loop
+from regard.training.loop import ForwardBackward, LossModule, micro_batch_indices, train_loop
 from regard.training.settings import TrainSettings
 from regard.types import Batch, Prediction
 

@@ -40,8 +40,7 @@ from regard.systems.transformer import PRESETS, Config
 from regard.tasks import find_task
 from regard.tasks.base import LossWeights
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import ForwardBackward, LossModule
-from regard.training.loop import TrainStep, micro_batch_indices, train_loop
+from regard.training.loop import ForwardBackward, LossModule, TrainStep, micro_batch_indices, train_loop
 from regard.training.optimizer import WeightEMA, lr_at, make_optimizer, swap_weights
 from regard.training.settings import TrainSettings
 from regard.types import IGNORE, Batch

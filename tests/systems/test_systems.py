@@ -393,7 +393,7 @@ def test_the_hugging_face_format_is_restored_if_supported(name: str, label: str,
 
 @cases
 def test_the_name_table_leads_there_and_back(name: str, label: str) -> None:
-    names, ours = SYSTEMS[name].names, tiny(name, label).body.state_dict()
+    names, ours = SYSTEMS[name].published.names, tiny(name, label).body.state_dict()
     try:
         theirs = names.write(ours)
     except WeightsError:
@@ -426,6 +426,8 @@ def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> N
     ]
     if config.traits.optional_pooler:
         heads.append(assemble(ModelSpec(system, replace(config, pooler=True), find_task(system.tasks[0], "text"))))
-    keys = {key for model in (*bodies, *heads) for key in model.weights() if system.names.published_names(key)}
-    seen = {SYSTEMS[name].names._find_entry(key)[0].native for key in keys}
-    assert seen == {entry.native for entry in SYSTEMS[name].names.entries}
+    keys = {
+        key for model in (*bodies, *heads) for key in model.weights() if system.published.names.published_names(key)
+    }
+    seen = {SYSTEMS[name].published.names._find_entry(key)[0].native for key in keys}
+    assert seen == {entry.native for entry in SYSTEMS[name].published.names.entries}

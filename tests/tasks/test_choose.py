@@ -130,7 +130,7 @@ def test_published_heads_of_choices_are_read_and_written(system: str, tmp_path: 
     cost = torch.nn.functional.cross_entropy
     # the bias shifts all choices equally: its gradient is only rounding
     ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right.mc_logits, labels))
-    grads, _ = model.spec.system.names.read(grads, model.weights())
+    grads, _ = model.spec.system.published.names.read(grads, model.weights())
     for name, gradient in grads.items():
         if name != "head.choice.bias":
             near(ours[name if name.startswith("head.") else f"body.{name}"], gradient, 1e-11)

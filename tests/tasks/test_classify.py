@@ -219,7 +219,7 @@ def test_published_classifiers_are_read_and_written(system: str, tmp_path: Path)
     labels = torch.tensor([2, 0, 1])
     cost = torch.nn.functional.cross_entropy
     ours, grads = gradients(model, cost(logits, labels)), gradients(theirs, cost(right, labels))
-    grads, _ = model.spec.system.names.read(grads, model.weights())
+    grads, _ = model.spec.system.published.names.read(grads, model.weights())
     assert len(ours) == len(grads)
     for name, gradient in grads.items():
         near(ours[name if name.startswith("head.") else f"body.{name}"], gradient, 1e-11)

@@ -12,9 +12,9 @@ import torch
 from regard.systems.point import PRESETS, build
 from regard.tasks import find_task
 from regard.tasks.base import LossWeights
-from regard.training import execution as ways
+from regard.training import loop as ways
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import MODE_NAMES, TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
+from regard.training.loop import MODE_NAMES, TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
 from regard.types import Batch, Offsets
 from tiny import TINY, collate, tiny
@@ -61,7 +61,7 @@ def simulate_capture(monkeypatch: pytest.MonkeyPatch, fails_at: int = 0, error: 
             raise error("cannot be recorded")
         return Replay(work, result), result
 
-    monkeypatch.setattr("regard.training.execution.capture", record)
+    monkeypatch.setattr("regard.training.loop.capture", record)
     return pools
 
 

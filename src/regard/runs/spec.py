@@ -176,7 +176,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
 
     `overrides` are the settings model.* of the user. Returns notes about unused weights and randomly initialized parts."""
     loaded = load(folder, task=new_model.task.name)
-    ours, spare = new_model.body.state_dict(), new_model.spec.system.names.optional
+    ours, spare = new_model.body.state_dict(), new_model.spec.system.published.names.optional
     theirs = {name: part for name, part in loaded.body.state_dict().items() if name in ours or not matches(spare, name)}
     before, now = (model.config.traits.vocab_size for model in (loaded, new_model))
     for name in ours:

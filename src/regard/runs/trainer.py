@@ -47,8 +47,15 @@ from regard.training.checkpoint import (
     save_checkpoint,
 )
 from regard.training.distributed import ProcessGroup
-from regard.training.execution import CompileTuner, ForwardBackward, LossModule
-from regard.training.loop import NonFiniteGuard, TrainStep, micro_batch_indices, train_loop
+from regard.training.loop import (
+    CompileTuner,
+    ForwardBackward,
+    LossModule,
+    NonFiniteGuard,
+    TrainStep,
+    micro_batch_indices,
+    train_loop,
+)
 from regard.training.optimizer import (
     WeightEMA,
     freeze,

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext

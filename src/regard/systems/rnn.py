@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
-from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.recurrent.rnn import (
     CellName,
     CompactTargets,

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
-from regard.nn.blocks.embeddings import SharedEmbeddings
+from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score

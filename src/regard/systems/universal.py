@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
-from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.decoder import DecoderState
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
 from regard.systems.common import recipes
 from regard.systems.common.configs import TargetTokens

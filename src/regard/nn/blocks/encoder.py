@@ -21,8 +21,16 @@ from regard.nn.attention.masks import (
     valid_mask,
 )
 from regard.nn.attention.positions import AbsolutePosition, PositionIds
-from regard.nn.blocks.block import ACTIVATIONS, LayerNorm, Residual, Stack, TokenEmbedding, TransformerBlock
-from regard.nn.blocks.embeddings import init_normal_, to_autocast_dtype
+from regard.nn.blocks.block import (
+    ACTIVATIONS,
+    LayerNorm,
+    Residual,
+    Stack,
+    TokenEmbedding,
+    TransformerBlock,
+    init_normal_,
+    to_autocast_dtype,
+)
 from regard.nn.kernels.linear import Linear
 from regard.types import Batch, Body, BodyOutput, Offsets
 

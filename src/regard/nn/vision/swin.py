@@ -19,8 +19,7 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
 from regard.nn.attention.positions import AttentionPosition, PositionIds
-from regard.nn.blocks.block import LayerNorm, Residual, Stack
-from regard.nn.blocks.embeddings import to_autocast_dtype
+from regard.nn.blocks.block import LayerNorm, Residual, Stack, to_autocast_dtype
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput

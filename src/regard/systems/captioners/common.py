@@ -16,8 +16,7 @@ from regard.config import as_dict
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.folders import local_folder
 from regard.nn.attention.masks import Causal, Padding, and_masks
-from regard.nn.blocks.decoder import CrossDecoder
-from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.decoder import CrossDecoder, DecoderState
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig

@@ -63,4 +63,4 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     config, tensors = system.published.from_published(config, tensors)
     with meta_device():
         wanted = list(system.build(config).state_dict())
-    return system, config, system.names.read(tensors, wanted)[0]
+    return system, config, system.published.names.read(tensors, wanted)[0]

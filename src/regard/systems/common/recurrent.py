@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.nn.blocks.embeddings import EmbeddingSharing, SharedEmbeddings, TokenPredictor, check_embeddings
+from regard.nn.blocks.block import EmbeddingSharing, SharedEmbeddings, TokenPredictor, check_embeddings
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import require_prompt

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks, valid_mask
-from regard.nn.blocks.decoder import CrossDecoder
-from regard.nn.blocks.decoding_state import DecoderState
+from regard.nn.blocks.decoder import CrossDecoder, DecoderState
 from regard.types import Batch, Offsets
 
 

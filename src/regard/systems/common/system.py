@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from regard.systems.common.recipes import Recipe, TaskRecipes
-from regard.weights.tables import NameTable, PublishedLayout
+from regard.weights.tables import PublishedLayout
 
 NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={})
 """For systems without Hugging Face equivalent, saved in the native format."""
@@ -92,10 +92,6 @@ class System:
         """Input of the body: text, image or points."""
         modality: str = self.config.modality
         return modality
-
-    @property
-    def names(self) -> NameTable:
-        return self.published.names
 
     def unsupported_by_layout(self, config: Any) -> str:
         """Reason why the config cannot be saved in Hugging Face format; empty if supported."""
