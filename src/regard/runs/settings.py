@@ -89,7 +89,7 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
     check_groups(overrides)
     if resume:
         return
-    system = index.default_system(task)
+    system = index.default_system(task) if model is None and overrides.get("model") else None
     if model is not None and is_folder_path(model):
         system = find_system_name(Path(model))
     elif model is not None:

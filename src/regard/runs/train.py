@@ -80,7 +80,8 @@ def train(
         if not first:  # the first process creates the folder, the tokenizer and the token store
             world.barrier()
         order = resume_spec(asked, folder) if going_on or not first else new_spec(asked)
-        world.check_divides(order.settings.train.grad_accum)
+        if world.size > 1:
+            world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
             stack.enter_context(deterministic_algorithms())
         shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5

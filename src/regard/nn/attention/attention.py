@@ -63,9 +63,6 @@ class Attention(RecordedModule):
         B, L, _ = x.shape
         return tuple(x.view(B, L, parts, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4))
 
-    def query(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q d"]:
-        return self.split_heads(self.q(x), 1)[0]
-
     def keys(self, context: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
         k, v = self.split_heads(self.kv(context), 2)
         return k, v
@@ -74,7 +71,8 @@ class Attention(RecordedModule):
         self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None
     ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
         if context is not None:
-            return (self.query(x), *self.keys(context))
+            (q,), (k, v) = self.split_heads(self.q(x), 1), self.keys(context)
+            return q, k, v
         q, k, v = self.split_heads(self.qkv(x), 3)
         return q, k, v
 
@@ -127,7 +125,7 @@ class Attention(RecordedModule):
                 raise ValueError(f"{type(self.layout).__name__} does not support a KV cache.")
             x, mask, record = self.layout.gather(x, mask, record, ids)
         if self.is_cross:
-            q, at = self.query(x), None  # keys of the context have their own positions
+            (q,), at = self.split_heads(self.q(x), 1), None  # keys of the context have their own positions
         else:
             q, own_k, own_v = self.project(x)
             if position is not None:

@@ -284,14 +284,6 @@ class DecoderState:
             return self.context_mask
         return torch.ones(len(self.positions), 1, kept[0].shape[-2], dtype=torch.bool, device=self.positions.device)
 
-    def zero_empty_contexts(self, context_mask: Tensor) -> None:
-        """Set the values of sources without any valid position to 0, so that cross-attention returns 0."""
-        empty = ~context_mask.any(-1)[:, :, None, None]
-        for context in self.cross_caches:
-            if context.kv is not None:
-                k, v = context.kv
-                context.kv = k, v.masked_fill(empty, 0.0)
-
     def tensors(self) -> list[Tensor]:
         """All tensors read or written by a step, for a captured CUDA graph that uses fixed addresses."""
         assert self.static is not None and self.static_kv is not None
@@ -507,8 +499,11 @@ class CrossDecoder(IncrementalDecoder):
         # keys and values of the source are computed here, once, before beams multiply the rows
         for layer, cross_cache in zip(state.layers, self.decoder.cross_kv(context), strict=True):
             layer.cross_cache = cross_cache
-        if context_mask is not None:
-            state.zero_empty_contexts(context_mask)
+        if context_mask is not None:  # cross-attention to a source without any valid position returns 0
+            empty = ~context_mask.any(-1)[:, :, None, None]
+            for cache in state.cross_caches:
+                if cache.kv is not None:
+                    cache.kv = cache.kv[0], cache.kv[1].masked_fill(empty, 0.0)
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         return state

@@ -122,10 +122,6 @@ def _eager(call: AttentionCall) -> Tensor:
     return eager_attention(call.q, call.k, call.v, mask, *rest)[0]
 
 
-def _prefers_eager(call: AttentionCall) -> bool:
-    return call.record is not None or call.add_values is not None or _cpu_bfloat16_kernel(call) == "eager"
-
-
 def _cpu_bfloat16_kernel(call: AttentionCall) -> str:
     """Fastest kernel for bfloat16 on CPUs; an empty string for other devices and dtypes."""
     q, keys, learns = call.q, call.k.shape[-2], torch.is_grad_enabled()
@@ -346,7 +342,9 @@ def _cudnn_available() -> bool:
 
 
 ATTENTION_KERNELS = (
-    Kernel("eager", _prefers_eager, _eager, formula="eager_attention",
+    Kernel("eager", lambda call: (
+               call.record is not None or call.add_values is not None or _cpu_bfloat16_kernel(call) == "eager"
+           ), _eager, formula="eager_attention",
            gain="1.6 times as fast as sdpa for 197 keys in bfloat16 on a CPU (1.8 times in training)"),
     Kernel("bmm", _has_few_queries, bmm_attention, formula="eager_attention", gain="not measured separately"),
     Kernel("varlen_short", lambda call: call.q.is_cuda and _is_varlen_short(call), varlen_short, formula="eager_attention",

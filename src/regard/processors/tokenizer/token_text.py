@@ -41,18 +41,13 @@ class TokenFormat(Enum):
         return self in (TokenFormat.BYTES, TokenFormat.PREFIXED_BYTES)
 
 
-def detect_format(backend: Tokenizer) -> TokenFormat:
-    """Token format, detected from the decoder in tokenizer.json."""
-    decoder = component_state(backend.decoder)
-    if decoder == component_state(SENTENCE_DECODER):
-        return TokenFormat.PREFIXED_BYTES
-    kinds = {
-        "ByteLevel": TokenFormat.BYTES,
-        "Fuse": TokenFormat.CHARACTERS,
-        "BPEDecoder": TokenFormat.WORD_SUFFIX,
-        "WordPiece": TokenFormat.WORDPIECE,
-    }
-    return kinds.get(decoder.get("type", ""), TokenFormat.OTHER)
+DECODER_FORMATS = {
+    "ByteLevel": TokenFormat.BYTES,
+    "Fuse": TokenFormat.CHARACTERS,
+    "BPEDecoder": TokenFormat.WORD_SUFFIX,
+    "WordPiece": TokenFormat.WORDPIECE,
+}
+"""Token format by the type of the decoder."""
 
 
 def component_state(component: Any) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_to
 from regard.errors import DataError, SettingError
 from regard.files import write_text
 from regard.processors.tokenizer.token_text import (
+    DECODER_FORMATS,
     SENTENCE_DECODER,
     Span,
     TokenFormat,
     component_state,
-    detect_format,
     to_bytes,
     to_visible,
     trim_spans,
@@ -300,7 +300,11 @@ class TextTokenizer:
 
     @cached_property
     def token_format(self) -> TokenFormat:
-        return detect_format(self.backend)
+        """Token format, detected from the decoder in tokenizer.json."""
+        decoder = component_state(self.backend.decoder)
+        if decoder == component_state(SENTENCE_DECODER):
+            return TokenFormat.PREFIXED_BYTES
+        return DECODER_FORMATS.get(decoder.get("type", ""), TokenFormat.OTHER)
 
     @cached_property
     def alphabet(self) -> dict[str, int] | None:
