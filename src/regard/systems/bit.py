@@ -23,10 +23,7 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config(vision.VisionConfig):
-    stem_channels: int = 64
-    widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    depths: tuple[int, ...] = (3, 4, 6, 3)
+class Config(vision.ConvConfig):
     pre_activation: bool = True
     padding: Literal["even", "same"] = "even"
     stem_same_padding: bool = False
@@ -98,10 +95,7 @@ PUBLISHED = PublishedLayout(
     model_type="bit",
     architecture="BitModel",
     keys={
-        "in_channels": ("num_channels",),
-        "stem_channels": ("embedding_size",),
-        "widths": ("hidden_sizes",),
-        "depths": ("depths",),
+        **vision.CONV_KEYS,
         "pre_activation": ("layer_type",),
         "padding": ("global_padding",),
         "stem_same_padding": ("embedding_dynamic_padding",),

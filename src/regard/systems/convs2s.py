@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
@@ -29,7 +29,7 @@ from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody, Seq2SeqConfig
-from regard.systems.common.seq2seq import require_decoder_inputs
+from regard.systems.common.seq2seq import require_decoder_inputs, valid_targets
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -53,8 +53,12 @@ class Config(Seq2SeqConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_stages(self.encoder_stages, "model.encoder_stages")
-        parse_stages(self.decoder_stages or self.encoder_stages, "model.decoder_stages")
+        self.blocks()
+
+    def blocks(self) -> list[list[tuple[int, int]]]:
+        """Width and kernel of each block of encoder and decoder."""
+        stages = {"encoder": self.encoder_stages, "decoder": self.decoder_stages or self.encoder_stages}
+        return [parse_stages(words, f"model.{side}_stages") for side, words in stages.items()]
 
     @property
     def width(self) -> int:
@@ -64,7 +68,7 @@ class Config(Seq2SeqConfig):
 
 def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
     """Width and kernel of each block: ("512x3x2", "64x1") -> [(512, 3), (512, 3), (64, 1)]."""
-    found: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     for word in words:
         sizes = re.fullmatch(r"(\d+)x(\d+)(?:x(\d+))?", word.strip())
         width, kernel, count = (int(size or 1) for size in sizes.groups()) if sizes else (0, 0, 0)
@@ -72,9 +76,9 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
             min(width, kernel, count) < 1,
             f"{name}: '{word}' is not a valid stage. Use WIDTHxKERNELxCOUNT with integers of at least 1, e.g. 512x3x9.",
         )
-        found += [(width, kernel)] * count
-    reject(not found, f"{name} must contain at least one stage, e.g. 512x3x9.")
-    return found
+        blocks += [(width, kernel)] * count
+    reject(not blocks, f"{name} must contain at least one stage, e.g. 512x3x9.")
+    return blocks
 
 
 TINY: dict[str, Any] = {
@@ -89,19 +93,14 @@ PRESETS = presets(
 
 
 class ConvS2S(RecurrentBody):
-    def __init__(
-        self,
-        tables: SharedEmbeddings,
-        positions: tuple[LearnedPosition, LearnedPosition],
-        encoder: ConvStack,
-        decoder: ConvStack,
-        dropout: float,
-    ) -> None:
-        """`positions`: position embeddings of source and target."""
+    def __init__(self, tables: SharedEmbeddings, config: Config) -> None:
         super().__init__()
-        self.tables, self.encoder, self.decoder = tables, encoder, decoder
+        E, (encoder, decoder) = config.embedding_dim, config.blocks()
+        positions = [LearnedPosition(config.max_length, E, STD) for _ in range(2)]
+        self.tables, self.encoder = tables, ConvStack(E, encoder, E, config.dropout)
+        self.decoder = ConvStack(E, decoder, config.output_dim, config.dropout, cross=True)
         self.source_position, self.target_position = positions
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def embed(self, ids: Int[Tensor, "B L"], positions: Int[Tensor, "..."], target: bool) -> Float[Tensor, "B L E"]:
         position = self.target_position if target else self.source_position
@@ -121,22 +120,17 @@ class ConvS2S(RecurrentBody):
         e = self.embed(batch.inputs, where, target=False)
         z, tapped = self.encoder(e, real, taps=taps)
         z = ScaleGradient.apply(z, 1 / (2 * len(self.decoder.blocks)))  # type: ignore[no-untyped-call]
-        return ScoreContext(z, (z + e) * (SQRT_HALF * self.value_scale(z, real)), real), tapped
-
-    @staticmethod
-    def value_scale(z: Float[Tensor, "B K E"], valid: Bool[Tensor, "B K"] | None) -> Float[Tensor, "#B 1 1"]:
-        """m √(1/m) for m positions, applied to the values: an average of m vectors has lower variance than one vector."""
-        if valid is None:
-            return z.new_full((1, 1, 1), math.sqrt(z.shape[1]))
-        return valid.sum(1).to(z.dtype).sqrt()[:, None, None]
+        # values are multiplied by m √(1/m) for m positions: an average of m vectors has lower variance than one vector
+        scale = z.new_full((1, 1, 1), math.sqrt(length))
+        if real is not None:
+            scale = real.sum(1).to(z.dtype).sqrt()[:, None, None]
+        return ScoreContext(z, (z + e) * (SQRT_HALF * scale), real), tapped
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder_inputs`; `taps` are encoder blocks."""
         target, (context, tapped) = require_decoder_inputs(batch), self.encode(batch, taps)
-        length = target.shape[1]
-        real = None if batch.decoder_mask is None else valid_mask(batch.decoder_mask, length)
-        g = self.embed(target, torch.arange(length, device=batch.inputs.device), target=True)
-        sequence, _ = self.decoder(g, real, DecoderContext(context, g))
+        g = self.embed(target, torch.arange(target.shape[1], device=batch.inputs.device), target=True)
+        sequence, _ = self.decoder(g, valid_targets(batch), DecoderContext(context, g))
         return BodyOutput(self.dropout(sequence), hidden_states=tapped, cross_states=context.keys)
 
     @property
@@ -171,15 +165,7 @@ def build(config: Config) -> ConvS2S:
     for table in (tables.target, tables.source):
         if table is not None:
             nn.init.normal_(table.weight, std=STD)
-    E, stages = config.embedding_dim, parse_stages(config.encoder_stages, "model.encoder_stages")
-    below = parse_stages(config.decoder_stages or config.encoder_stages, "model.decoder_stages")
-    return ConvS2S(
-        tables=tables,
-        positions=(LearnedPosition(config.max_length, E, STD), LearnedPosition(config.max_length, E, STD)),
-        encoder=ConvStack(E, stages, E, config.dropout),
-        decoder=ConvStack(E, below, config.output_dim, config.dropout, cross=True),
-        dropout=config.dropout,
-    )
+    return ConvS2S(tables, config)
 
 
 DESCRIPTION = "ConvS2S (Gehring et al. 2017), convolutional encoder–decoder"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from regard.errors import SettingError, WeightsError
-from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout
+from regard.errors import WeightsError
+from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout, check_neck, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
@@ -36,52 +36,26 @@ class Config(vision.BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        reject(self.fusion_dim < 2, f"model.fusion_dim must be at least 2, got {self.fusion_dim}.")
         vision.check_patch_size(self)
-        reject(
-            not len(self.out_layers) == len(self.neck_dims) == len(self.reassemble_factors) == 4,
-            "model.out_layers, model.neck_dims and model.reassemble_factors must have four values each, one per "
-            "feature map.",
-        )
-        read = self.out_layers[2:] if self.hybrid else self.out_layers
-        if list(read) != sorted(set(read)) or not 0 <= read[0] <= read[-1] < self.depth:
-            spread = ",".join(str(self.depth * part // 4 - 1) for part in range(1, 5))
-            advice = f" For model.depth={self.depth} set model.out_layers={spread}." if self.depth >= 4 else ""
-            raise SettingError(
-                f"model.out_layers must be increasing layer indices from 0 to {self.depth - 1}, got {read}.{advice}"
-            )
-        reject(
-            min(self.neck_dims) < 1 or min(self.reassemble_factors) <= 0,
-            "model.neck_dims and model.reassemble_factors must be greater than 0.",
-        )
-        for factor in self.reassemble_factors:
+        check_neck(self, self.out_layers[2:] if self.hybrid else self.out_layers)
+        if self.hybrid:
             reject(
-                (factor if factor > 1 else 1 / factor) % 1,
-                f"model.reassemble_factors must be integers n or fractions 1/n, got {factor}.",
+                len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16,
+                f"model.hybrid=true requires three values in model.backbone_depths, got {self.backbone_depths}, and "
+                "model.patch_size=16.",
             )
-        if not self.hybrid:
-            return
-        reject(
-            len(self.backbone_depths) != 3 or min(self.backbone_depths) < 1 or self.patch_size != 16,
-            f"model.hybrid=true requires three values in model.backbone_depths, got {self.backbone_depths}, and "
-            "model.patch_size=16.",
-        )
-        vision.check_backbone(self)
-        reject(self.readout != "project", f"model.hybrid=true requires model.readout=project, got {self.readout}.")
+            vision.check_backbone(self)
+            reject(self.readout != "project", f"model.hybrid=true requires model.readout=project, got {self.readout}.")
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        taps = [FeatureTap(block, self.width, self.patch_size, is_sequence=True) for block in self.out_layers]
-        if not self.hybrid:
-            return tuple(taps)
-        return (
-            *(FeatureTap(~stage, self.widths[stage], 4 * 2**stage, is_sequence=False) for stage in (0, 1)),
-            *taps[2:],
-        )
+        taps = sequence_maps(self.out_layers, self.width, self.patch_size)
+        return vision.backbone_maps(self) + taps[2:] if self.hybrid else taps
 
     def neck(self) -> NeckConfig:
         shape = self.neck_dims, self.fusion_dim, self.reassemble_factors, self.readout, self.activation
-        norm, head = (self.fusion_batch_norm, self.fusion_bias), (self.head_dropout, self.auxiliary_head)
-        return NeckConfig(*shape, *norm, True, *head)
+        return NeckConfig(
+            *shape, self.fusion_batch_norm, self.fusion_bias, True, self.head_dropout, self.auxiliary_head
+        )
 
     def resolve_fusion_norm(self, classifies: bool) -> Self:
         """Published configs store the value of `fusion_batch_norm`, which depends on the task if None."""
@@ -117,14 +91,10 @@ PRESETS = presets(
 
 def build(config: Config) -> VisionTransformer:
     """The body; heads for depth and segmentation are in nn/vision/dense.py."""
-    body = vision.build_vit(
-        config,
-        PatchEmbedding(
-            config.width, *((1, config.widths[-1]) if config.hybrid else (config.patch_size, config.in_channels))
-        ),
-        GridPosition(config.image_size // config.patch_size, config.width, interpolation="bilinear"),
-        backbone=config.hybrid,
-    )
+    size, channels = (1, config.widths[-1]) if config.hybrid else (config.patch_size, config.in_channels)
+    patches = PatchEmbedding(config.width, size, channels)
+    position = GridPosition(config.image_size // config.patch_size, config.width, interpolation="bilinear")
+    body = vision.build_vit(config, patches, position, backbone=config.hybrid)
     # in all checkpoints, but not used: features are read before this norm
     body.encoder.norm.requires_grad_(False)
     return body
@@ -159,16 +129,9 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     config, side = Config(**fields), fields["image_size"] // fields["patch_size"]
     # kernel sizes of transposed convolutions must be integers
-    fields = {
-        **fields,
-        "reassemble_factors": [int(factor) if factor % 1 == 0 else factor for factor in config.reassemble_factors],
-    }
-    if not config.hybrid:
-        return {**fields, "backbone_depths": None, "map": None, "early": []}
-    told = vision.backbone_config(
-        config.in_channels, config.backbone_depths, config.stem_channels, config.norm_groups, (1, 2, 3)
-    )
-    return {**fields, "backbone_depths": told, "map": [1, config.widths[-1], side, side], "early": [0, 1]}
+    factors = [int(factor) if factor % 1 == 0 else factor for factor in config.reassemble_factors]
+    nested = vision.write_backbone(config, (1, 2, 3), side) if config.hybrid else {"backbone_depths": None, "map": None}
+    return {**fields, "reassemble_factors": factors, **nested, "early": [0, 1] if config.hybrid else []}
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -197,10 +160,7 @@ PUBLISHED = PublishedLayout(
         "auxiliary_head": ("use_auxiliary_head",), "backbone_depths": ("backbone_config",), "hybrid": ("is_hybrid",),
     },
     config=Config,
-    fixed={
-        "qkv_bias": True, "add_projection": False, "head_in_index": -1, "backbone": None, "use_timm_backbone": False,
-        "use_pretrained_backbone": False,
-    },
+    fixed={"qkv_bias": True, "add_projection": False, "head_in_index": -1, **vision.BACKBONE_FIXED},
     ignored_keys=(
         "initializer_range", "auxiliary_loss_weight", "semantic_loss_ignore_index", "backbone_featmap_shape",
         "neck_ignore_stages", "backbone_kwargs", "pooler_*", "is_encoder_decoder",
@@ -214,7 +174,6 @@ PUBLISHED = PublishedLayout(
     adapt_checkpoint=from_published,
     to_published=to_published,
 )  # fmt: skip
-
 
 DESCRIPTION = "DPT (2021), dense prediction: depth and segmentation"
 SYSTEM = System("dpt", DESCRIPTION, Config, PRESETS, build, recipes.DPT, PUBLISHED)

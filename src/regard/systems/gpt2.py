@@ -71,7 +71,7 @@ def build(config: Config) -> DecoderOnly:
 NAMES = NameTable(
     entries=(*gpt.decoder_entries(), *gpt.HEAD_ENTRIES),
     tied={"lm_head.weight": "transformer.wte.weight"},
-    drop=("transformer.h.{n}.attn.bias", "transformer.h.{n}.attn.masked_bias"),
+    drop=gpt.mask_buffers(),
     heads=("score.*", "multiple_choice_head.*"),
     prefix="transformer.",
 )

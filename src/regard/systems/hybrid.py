@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
@@ -49,16 +49,13 @@ class Config(vision.BackboneConfig):
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps of the first two stages, and of the last two of four quarters of the blocks, as in DPT-Hybrid."""
-        early = [
-            FeatureTap(~stage, width, 4 * 2**stage, is_sequence=False) for stage, width in enumerate(self.widths[:2])
-        ]
-        late, side = quarter_blocks(self.depth)[len(early) :], self.stride * self.patch_size
-        return (*early, *(FeatureTap(block, self.width, side, is_sequence=True) for block in late))
+        early = vision.backbone_maps(self)
+        late = quarter_blocks(self.depth)[len(early) :]
+        return early + sequence_maps(late, self.width, self.stride * self.patch_size)
 
 
 MAX_STAGES = 4
 """Number of stages of a ResNet."""
-
 
 PRESETS = presets(
     Config(),
@@ -81,11 +78,9 @@ def build(config: Config) -> VisionTransformer:
     )
 
 
-_BIT_PREFIX = "vit.embeddings.patch_embeddings.backbone.bit"
-
 NAMES = NameTable(
     entries=(
-        *vision.bit_entries("front.", _BIT_PREFIX, MAX_STAGES),
+        *vision.bit_entries("front.", "vit.embeddings.patch_embeddings.backbone.bit", MAX_STAGES),
         *vision.vit_entries("vit"),
         layer("head.classes", "classifier"),
     ),
@@ -108,14 +103,7 @@ TIMM_ENTRIES = (
 
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     config = Config(**fields)
-    told = vision.backbone_config(
-        config.in_channels,
-        config.backbone_depths,
-        config.stem_channels,
-        config.norm_groups,
-        (len(config.backbone_depths),),
-    )
-    return {**fields, "backbone_depths": told, "map": [1, config.widths[-1], config.map_size, config.map_size]}
+    return {**fields, **vision.write_backbone(config, (len(config.backbone_depths),), config.map_size)}
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
@@ -133,7 +121,7 @@ PUBLISHED = PublishedLayout(
     keys={**vision.KEYS, "backbone_depths": ("backbone_config",)},
     config=Config,
     defaults={"layer_norm_eps": 1e-12, "backbone_config": None},
-    fixed={"qkv_bias": True, "backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False},
+    fixed={"qkv_bias": True, **vision.BACKBONE_FIXED},
     ignored_keys=("initializer_range", "backbone_featmap_shape", "backbone_kwargs", "pooler_*"),
     copied_fields={"backbone_featmap_shape": "map"},
     value_maps={"activation": ACTIVATIONS},

@@ -13,21 +13,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
-from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TokenEmbedding, TransformerBlock
+from regard.nn.blocks.block import RMSNorm, Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly
+from regard.nn.blocks.encoder import mean_token_states
 from regard.nn.kernels.linear import Linear
-from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig, sizes
+from regard.systems.common.configs import ModelConfig, sizes, transformer_blocks
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, Traits
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
@@ -73,10 +70,7 @@ class Config(ModelConfig):
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps with one cell per pixel."""
-        return tuple(
-            FeatureTap(block, self.width, 1, is_sequence=True, has_class_token=False)
-            for block in quarter_blocks(self.depth)
-        )
+        return sequence_maps(quarter_blocks(self.depth), self.width, 1, class_token=False)
 
 
 PRESETS = presets(
@@ -96,17 +90,8 @@ PRESETS = presets(
 class ImageGPT(DecoderOnly):
     """Decoder-only body with an untied output matrix over colors and mean pooling."""
 
-    def __init__(
-        self,
-        tokens: TokenEmbedding,
-        position: LearnedPosition,
-        decoder: Stack,
-        dropout: float,
-        color_head: Linear | None,
-    ) -> None:
-        super().__init__(tokens, position, decoder, dropout)
-        if color_head is not None:
-            self.colours = color_head
+    colours: Linear
+    """Output matrix, absent without `lm_head`."""
 
     def position_embeddings(self) -> Tensor:
         assert isinstance(self.position, LearnedPosition)
@@ -114,61 +99,42 @@ class ImageGPT(DecoderOnly):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         states = super().forward(batch, taps)
-        return replace(states, pooled=_mean_pool(states.sequence, batch))
+        return (
+            states if batch.offsets is not None else replace(states, pooled=mean_token_states(states.sequence, batch))
+        )
 
     @property
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
         return self.colours.weight, None
 
 
-def _mean_pool(x: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "B D"] | None:
-    """Average over real positions, (B, D); None for packed rows."""
-    if batch.offsets is not None:
-        return None
-    if batch.mask is None:
-        return x.mean(1)
-    real = valid_mask(batch.mask, x.shape[1])[..., None]
-    return torch.where(real, x, 0.0).sum(1) / real.sum(1).clamp(min=1)
-
-
-def _build_block(config: Config) -> TransformerBlock:
-    def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, config.width, "pre", config.dropout, config.norm_eps, RMSNorm)
-
-    return TransformerBlock(
-        attend=residual(Attention(config.width, config.heads, dropout=config.attention_dropout)),
-        feed=residual(FeedForward(config.width, config.ffn_dim, "quick_gelu")),
-    )
-
-
 def build(config: Config) -> ImageGPT:
+    """Weights are initialized as in the code of OpenAI: q, k and v with variance 1/width, attention outputs with
+    1/(width × depth), and the color matrix with 0, so that all colors are equally likely at the start."""
+    settings: dict[str, Any] = {"norm": "pre", "activation": "quick_gelu", "eps": config.norm_eps, "norm_type": RMSNorm}
     body = ImageGPT(
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=LearnedPosition(config.max_length, config.width, std=0.01),
-        decoder=Stack([_build_block(config) for _ in range(config.depth)], RMSNorm(config.width, config.norm_eps)),
+        decoder=Stack(
+            transformer_blocks(config, config.depth, **settings), norm=RMSNorm(config.width, config.norm_eps)
+        ),
         dropout=config.embedding_dropout,
-        color_head=Linear(config.width, config.num_colors, bias=False) if config.lm_head else None,
     )
-    return _init_weights(body, config)
-
-
-def _init_weights(body: ImageGPT, config: Config) -> ImageGPT:
-    """Initialize as in the code of OpenAI: q, k and v with variance 1/width, attention outputs with 1/(width × depth),
-    and the color matrix with 0, so that all colors are equally likely at the start."""
+    if config.lm_head:
+        body.colours = Linear(config.width, config.num_colors, bias=False)
+        nn.init.zeros_(body.colours.weight)
     stds = {"qkv": config.width**-0.5, "out": (config.width * config.depth) ** -0.5, "up": 0.02, "down": 0.02}
     nn.init.normal_(body.tokens.table.weight, std=0.02)
     for name, part in body.decoder.named_modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=stds[name.rpartition(".")[2]])
             nn.init.zeros_(part.bias)
-    if config.lm_head:
-        nn.init.zeros_(body.colours.weight)
     return body
 
 
 NAMES = NameTable(
     entries=(*gpt.decoder_entries(), entry("colours.weight", "lm_head.weight"), layer("head.classes", "score")),
-    drop=("transformer.h.{n}.attn.bias", "transformer.h.{n}.attn.masked_bias"),
+    drop=gpt.mask_buffers(),
     heads=("lm_head.*", "score.*"),
     optional=("colours.*",),
     prefix="transformer.",
@@ -186,25 +152,13 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "image_size": size, "num_colors": fields["num_colors"] - 1, "ffn_dim": hidden}
 
 
-GPT_FIELDS = (
-    "width",
-    "depth",
-    "heads",
-    "ffn_dim",
-    "dropout",
-    "attention_dropout",
-    "embedding_dropout",
-    "norm_eps",
-)
-
-
 PUBLISHED = PublishedLayout(
     model_type="imagegpt",
     architecture="ImageGPTModel",
     keys={
         "image_size": ("n_positions",),
         "num_colors": ("vocab_size",),
-        **{name: gpt.KEYS[name] for name in GPT_FIELDS},
+        **{name: keys for name, keys in gpt.KEYS.items() if name not in ("vocab_size", "max_length", "eos_id")},
     },
     config=Config,
     defaults={"n_inner": None, "resid_pdrop": 0.1, "attn_pdrop": 0.1, "embd_pdrop": 0.1},

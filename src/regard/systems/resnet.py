@@ -31,10 +31,7 @@ STAGES = 4
 
 
 @dataclass(frozen=True)
-class Config(vision.VisionConfig):
-    stem_channels: int = 64
-    widths: tuple[int, ...] = (256, 512, 1024, 2048)
-    depths: tuple[int, ...] = (3, 4, 6, 3)
+class Config(vision.ConvConfig):
     block_type: Literal["bottleneck", "basic"] = "bottleneck"
     stem_kernel: int = 7
     stem_stride: int = 2
@@ -92,25 +89,20 @@ def build(config: Config) -> nn.Module:
     return init_resnet_weights(body)
 
 
-def _unit_entries(ours: str, theirs: str) -> Iterator[NameEntry]:
-    """Entries of a convolution and its batch norm with running statistics."""
-    yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
-    yield from vision.batch_norm_entries(f"{ours}.norm", f"{theirs}.normalization")
-
-
-def _stage_entries(stage: int) -> Iterator[NameEntry]:
-    ours, theirs = f"stages.{stage}.{{n}}", f"resnet.encoder.stages.{stage}.layers.{{n}}"
-    for unit in range(3):
-        yield from _unit_entries(f"{ours}.units.{unit}", f"{theirs}.layer.{unit}")
-    yield from _unit_entries(f"{ours}.shortcut", f"{theirs}.shortcut")
+def _convolution_entries() -> Iterator[NameEntry]:
+    """Entries of all convolutions and their batch norms with running statistics."""
+    names = [("stem", "resnet.embedder.embedder")]
+    for stage in range(STAGES):
+        ours, theirs = f"stages.{stage}.{{n}}", f"resnet.encoder.stages.{stage}.layers.{{n}}"
+        names += [(f"{ours}.units.{unit}", f"{theirs}.layer.{unit}") for unit in range(3)]
+        names += [(f"{ours}.shortcut", f"{theirs}.shortcut")]
+    for ours, theirs in names:
+        yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
+        yield from vision.batch_norm_entries(f"{ours}.norm", f"{theirs}.normalization")
 
 
 NAMES = NameTable(
-    entries=(
-        *_unit_entries("stem", "resnet.embedder.embedder"),
-        *(item for stage in range(STAGES) for item in _stage_entries(stage)),
-        layer("head.classes", "classifier.1"),
-    ),
+    entries=(*_convolution_entries(), layer("head.classes", "classifier.1")),
     drop=(f"*{vision.BATCH_COUNT}",),
     heads=("classifier.*",),
     prefix="resnet.",
@@ -121,10 +113,7 @@ PUBLISHED = PublishedLayout(
     model_type="resnet",
     architecture="ResNetModel",
     keys={
-        "in_channels": ("num_channels",),
-        "stem_channels": ("embedding_size",),
-        "widths": ("hidden_sizes",),
-        "depths": ("depths",),
+        **vision.CONV_KEYS,
         "block_type": ("layer_type",),
         "downsample_first_stage": ("downsample_in_first_stage",),
         "downsample_in_bottleneck": ("downsample_in_bottleneck",),

@@ -31,9 +31,6 @@ from regard.systems.common.seq2seq import require_decoder_inputs, require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
-EMBEDDING_STD = 0.3
-"""Standard deviation of embeddings, if matrices are scaled by fan-in."""
-
 
 @dataclass(frozen=True)
 class Config(RecurrentConfig):
@@ -119,27 +116,21 @@ class RNNEncoderDecoder(RecurrentBody):
 
 
 def build(config: Config) -> RNNEncoderDecoder:
-    fed = config.width if config.feed_context else 0
+    """Weights are initialized uniformly in ±`init_range`; if 0, with N(0, 1/fan-in), and embeddings with N(0, 0.3²)."""
+    fed, sharing = config.width * config.feed_context, (config.tie_embeddings, config.source_vocab_size)
     body = RNNEncoderDecoder(
-        SharedEmbeddings(
-            config.vocab_size, config.embedding_dim, config.width, config.tie_embeddings, config.source_vocab_size
-        ),
+        SharedEmbeddings(config.vocab_size, config.embedding_dim, config.width, *sharing),
         RecurrentEncoder(
             config.cell, config.embedding_dim, config.width, config.depth, config.dropout, config.bidirectional
         ),
         RecurrentDecoder(config.cell, config.embedding_dim + fed, config.width, config.depth, config.dropout),
         config,
     )
-    return init_weights(body, config.init_range)
-
-
-def init_weights(body: RNNEncoderDecoder, spread: float) -> RNNEncoderDecoder:
-    """Initialize uniformly in ±`spread`; if 0, with N(0, 1/fan-in), and embeddings with N(0, 0.3²)."""
     for name, parameter in body.named_parameters():
-        if spread:
-            nn.init.uniform_(parameter, -spread, spread)
+        if config.init_range:
+            nn.init.uniform_(parameter, -config.init_range, config.init_range)
         elif name.startswith("tables.") and not name.startswith("tables.output"):
-            nn.init.normal_(parameter, std=EMBEDDING_STD)
+            nn.init.normal_(parameter, std=0.3)
         else:
             nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
     return body

@@ -18,13 +18,7 @@ from regard.nn.attention.layouts import GridWindows
 from regard.nn.blocks.block import FeedForward, LayerNorm, Residual, Stack, TransformerBlock
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import PatchEmbedding
-from regard.nn.vision.swin import (
-    PatchMerging,
-    RelativePositionBias,
-    SwinBody,
-    add_drop_path,
-    init_swin_weights,
-)
+from regard.nn.vision.swin import PatchMerging, RelativePositionBias, SwinBody, add_drop_path, init_swin_weights
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import check_stages, reject
@@ -124,16 +118,8 @@ def build(config: Config) -> SwinBody:
 
 def _stage_entries(stage: int) -> tuple[NameEntry, ...]:
     ours, theirs = f"stages.{stage}.blocks.{{n}}", f"swin.encoder.layers.{stage}.blocks.{{n}}"
-    look = (f"{theirs}.attention.self.{name}.{{part}}" for name in ("query", "key", "value"))
-    return (
-        layer(f"{ours}.attend.norm", f"{theirs}.layernorm_before"),
-        entry(f"{ours}.attend.inner.qkv.{{part}}", *look),
-        layer(f"{ours}.attend.inner.out", f"{theirs}.attention.output.dense"),
-        entry(f"stages.{stage}.position.{{n}}.table.weight", f"{theirs}.attention.self.relative_position_bias_table"),
-        layer(f"{ours}.feed.norm", f"{theirs}.layernorm_after"),
-        layer(f"{ours}.feed.inner.up", f"{theirs}.intermediate.dense"),
-        layer(f"{ours}.feed.inner.down", f"{theirs}.output.dense"),
-    )
+    bias = entry(f"stages.{stage}.position.{{n}}.table.weight", f"{theirs}.attention.self.relative_position_bias_table")
+    return (*vision.block_entries(ours, theirs, "attention.self"), bias)
 
 
 NAMES = NameTable(

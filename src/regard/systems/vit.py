@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from regard.nn.vision.dense import FeatureTap
+from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
@@ -33,10 +33,7 @@ class Config(vision.ViTConfig):
         vision.check_patch_size(self)
 
     def feature_maps(self) -> tuple[FeatureTap, ...]:
-        return tuple(
-            FeatureTap(block, self.width, self.patch_size, is_sequence=True, has_class_token=self.class_token)
-            for block in quarter_blocks(self.depth)
-        )
+        return sequence_maps(quarter_blocks(self.depth), self.width, self.patch_size, self.class_token)
 
 
 BASE = Config()

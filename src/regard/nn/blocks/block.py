@@ -321,11 +321,12 @@ def transformer_block(
     feed_dropout: float = 0.0,
     eps: float = 1e-5,
     bias: bool = True,
+    norm_type: Callable[[int, float], nn.Module] | None = None,
 ) -> TransformerBlock:
     """Block of the original Transformer; `cross` adds cross-attention, `gated` a gate to the feed-forward layer, and
-    without `bias` linear layers and norms have no bias."""
+    without `bias` linear layers and norms have no bias. `norm_type`: norm other than LayerNorm."""
 
-    norm_type = functools.partial(LayerNorm, bias=bias)
+    norm_type = norm_type or functools.partial(LayerNorm, bias=bias)
     residual = functools.partial(Residual, width=width, norm=norm, dropout=dropout, eps=eps, norm_type=norm_type)
     feed = GatedFeedForward if gated else FeedForward
     attention = functools.partial(Attention, width, heads, bias=bias, dropout=attention_dropout)

@@ -53,6 +53,11 @@ class FeatureTap:
     """The sequence starts with a class token."""
 
 
+def sequence_maps(blocks: Sequence[int], width: int, stride: int, class_token: bool = True) -> tuple[FeatureTap, ...]:
+    """Feature maps from the hidden states after the given blocks."""
+    return tuple(FeatureTap(block, width, stride, is_sequence=True, has_class_token=class_token) for block in blocks)
+
+
 @dataclass(frozen=True)
 class NeckConfig:
     """Fusion of the feature maps; the defaults are the values of DPT."""
@@ -77,6 +82,30 @@ class NeckConfig:
     """Dropout before the layer for classes."""
     auxiliary: bool = True
     """Auxiliary head for segmentation, for training only."""
+
+
+def check_neck(config: Any, blocks: Sequence[int]) -> None:
+    """Raise a SettingError for invalid fields `out_layers`, `neck_dims`, `reassemble_factors` and `fusion_dim` of a
+    config; `blocks`: the blocks whose states are reassembled."""
+    if config.fusion_dim < 2:
+        raise SettingError(f"model.fusion_dim must be at least 2, got {config.fusion_dim}.")
+    layers, dims, factors = config.out_layers, config.neck_dims, config.reassemble_factors
+    if not len(layers) == len(dims) == len(factors) == 4:
+        raise SettingError(
+            "model.out_layers, model.neck_dims and model.reassemble_factors must have four values each, one per "
+            "feature map."
+        )
+    if list(blocks) != sorted(set(blocks)) or not 0 <= blocks[0] <= blocks[-1] < config.depth:
+        spread = ",".join(str(config.depth * part // 4 - 1) for part in range(1, 5))
+        advice = f" For model.depth={config.depth} set model.out_layers={spread}." if config.depth >= 4 else ""
+        raise SettingError(
+            f"model.out_layers must be increasing layer indices from 0 to {config.depth - 1}, got {blocks}.{advice}"
+        )
+    if min(dims) < 1 or min(factors) <= 0:
+        raise SettingError("model.neck_dims and model.reassemble_factors must be greater than 0.")
+    for factor in factors:
+        if (factor if factor > 1 else 1 / factor) % 1:
+            raise SettingError(f"model.reassemble_factors must be integers n or fractions 1/n, got {factor}.")
 
 
 def _accepts_upsample(x: Tensor, size: Shape) -> bool:

@@ -53,9 +53,7 @@ class Config(FeatureLevelConfig):
 TINY = Config(**TINY_ENCODER, width=160, depth=2, decoder_depth=2, heads=4, ffn_dim=640, dropout=0.2)
 PRESETS = {
     "caption-transformer-tiny": Preset(TINY, 4_606_400, recipes.captions(2000)),
-    "caption-transformer-base": Preset(
-        Config(encoder="resnet-50"), 73_842_752, recipes.captions(10_000, steps=50_000, lr=2e-4, eval_every=2000)
-    ),
+    "caption-transformer-base": Preset(Config(encoder="resnet-50"), 73_842_752, recipes.long_captions(10_000, 2e-4)),
 }
 
 

@@ -38,8 +38,7 @@ PRESETS = {
     "caption-fixed-base": Preset(
         BASE,
         36_908_368,
-        recipes.captions(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0)
-        | {"decode": {"num_beams": 20}},
+        recipes.long_captions(10_000, 4e-4, label_smoothing=0.0) | {"decode": {"num_beams": 20}},
     ),
 }
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""

@@ -23,7 +23,7 @@ from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody
-from regard.systems.common.seq2seq import require_decoder_inputs
+from regard.systems.common.seq2seq import require_decoder_inputs, valid_targets
 from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
@@ -50,9 +50,7 @@ TINY = Config(**TINY_ENCODER, width=256, embedding_dim=192, attention_dim=128, d
 BASE = Config(encoder="resnet-50", freeze_encoder=True, feature_level=2)
 PRESETS = {
     "caption-attend-tiny": Preset(TINY, 4_665_586, recipes.captions(2000)),
-    "caption-attend-base": Preset(
-        BASE, 52_951_434, recipes.captions(10_000, steps=50_000, lr=4e-4, eval_every=2000, label_smoothing=0.0)
-    ),
+    "caption-attend-base": Preset(BASE, 52_951_434, recipes.long_captions(10_000, 4e-4, label_smoothing=0.0)),
 }
 
 
@@ -73,8 +71,6 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         self.out = nn.ModuleDict({"h": Linear(n, m), "z": Linear(D, m)})
         self.words = Linear(m, config.vocab_size)
         self.dropout = nn.Dropout(config.dropout)
-
-    # -- one step
 
     def encode_image(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B n"], Float[Tensor, "B n"]]:
         """Keys and values of the image positions, and initial LSTM state (h, c)."""
@@ -108,10 +104,7 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         self, words: Float[Tensor, "*rows m"], h: Float[Tensor, "*rows n"], z: Float[Tensor, "*rows D"]
     ) -> Float[Tensor, "*rows m"]:
         """Features of the next word, from the last word, the LSTM state and the image context."""
-        told = self.out["h"](self.dropout(h)) + words + self.out["z"](z)
-        return self.dropout(torch.tanh(told))
-
-    # -- whole captions
+        return self.dropout(torch.tanh(self.out["h"](self.dropout(h)) + words + self.out["z"](z)))
 
     def forward(self, batch: Batch) -> BodyOutput:
         target = require_decoder_inputs(batch)
@@ -127,14 +120,13 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         sequence = self.output_features(words, torch.stack(states, 1), torch.stack(seen, 1))
         side = {}
         if self.training and self.penalty:
-            side = {"penalty": self.penalty * doubly_stochastic_penalty(torch.stack(looks, 1), _caption_mask(batch))}
+            valid = valid_targets(batch) if batch.labels is None else batch.labels != IGNORE
+            side = {"penalty": self.penalty * doubly_stochastic_penalty(torch.stack(looks, 1), valid)}
         return BodyOutput(sequence, cross_states=context.values, aux_losses=side)
 
     @property
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
         return self.words.weight, self.words.bias
-
-    # -- word by word
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         places = math.prod(self.grid(batch)) * (self.align.score.inner + self.eyes.tap.channels)
@@ -145,14 +137,14 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         return RecurrentState.from_tensors({"h": h, "c": c}, context.to_dict())
 
     def advance(self, ids: Int[Tensor, "R Q"], state: RecurrentState) -> Float[Tensor, "R Q m"]:
-        return torch.stack([self.advance_one(token, state) for token in ids.unbind(1)], 1)
-
-    def advance_one(self, tokens: Int[Tensor, "R"], state: RecurrentState) -> Float[Tensor, "R m"]:
-        words, (h, c) = self.embed(tokens, state.positions), (state.state["h"], state.state["c"])
-        z, _ = self.attend(h, ScoreContext(**state.context))
-        h, c = self.lstm_step(self.cell["x"](words), h, c, z)
-        state.update(h=h, c=c)
-        return self.output_features(words, h, z)
+        context, features = ScoreContext(**state.context), []
+        for tokens in ids.unbind(1):
+            words, h = self.embed(tokens, state.positions), state.state["h"]
+            z, _ = self.attend(h, context)
+            h, c = self.lstm_step(self.cell["x"](words), h, state.state["c"], z)
+            state.update(h=h, c=c)
+            features.append(self.output_features(words, h, z))
+        return torch.stack(features, 1)
 
 
 def doubly_stochastic_penalty(weights: Float[Tensor, "B T K"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, ""]:
@@ -162,27 +154,10 @@ def doubly_stochastic_penalty(weights: Float[Tensor, "B T K"], valid: Bool[Tenso
     return (1 - total).square().sum()
 
 
-def _caption_mask(batch: Batch) -> Tensor | None:
-    """(B, T) True for tokens of captions, False for padding; None: no padding."""
-    if batch.labels is not None:
-        return batch.labels != IGNORE
-    if batch.decoder_mask is None or batch.decoder_mask.ndim == 2:
-        return batch.decoder_mask
-    assert batch.decoder_inputs is not None
-    return torch.arange(batch.decoder_inputs.shape[1], device=batch.decoder_inputs.device) < batch.decoder_mask[:, None]
-
-
 def build(config: Config) -> ShowAttendTell:
-    return init_weights(ShowAttendTell(config.build_encoder(), config), config.init_std)
-
-
-EMBEDDING_STD = 0.1
-"""Standard deviation of embeddings, if matrices are scaled by fan-in."""
-
-
-def init_weights(body: ShowAttendTell, std: float) -> ShowAttendTell:
-    """Initialization of the authors: N(0, 0.01), orthogonal for square matrices (also each of the four in the LSTM),
-    biases 0."""
+    """Initialization of the authors: N(0, `init_std`), orthogonal for square matrices (also each of the four in the
+    LSTM), biases 0. `init_std=0`: matrices are scaled by fan-in, embeddings N(0, 0.1)."""
+    body, std = ShowAttendTell(config.build_encoder(), config), config.init_std
     for name, parameter in body.named_parameters():
         if name.startswith("eyes."):
             continue
@@ -190,7 +165,7 @@ def init_weights(body: ShowAttendTell, std: float) -> ShowAttendTell:
             nn.init.zeros_(parameter)
             continue
         if not std:
-            nn.init.normal_(parameter, std=EMBEDDING_STD if name.startswith("tokens.") else parameter.shape[1] ** -0.5)
+            nn.init.normal_(parameter, std=0.1 if name.startswith("tokens.") else parameter.shape[1] ** -0.5)
             continue
         nn.init.normal_(parameter, std=std)
         for part in parameter.chunk(4) if name.startswith("cell.") else (parameter,):

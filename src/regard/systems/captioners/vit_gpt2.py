@@ -21,19 +21,15 @@ from regard.systems import SYSTEMS
 from regard.systems.captioners.common import ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common import gpt, recipes, vision
-from regard.systems.common.configs import transformer_blocks
+from regard.systems.common.configs import Sizes, sizes, transformer_blocks
 from regard.systems.common.system import Preset, System
 from regard.types import Batch
-from regard.weights.tables import NameTable, PublishedLayout, layer, matches, transposed_linear
+from regard.weights.tables import NameTable, PublishedLayout, layer, matches
 
 
 @dataclass(frozen=True)
-class Config(CaptionConfig):
+class Config(Sizes, CaptionConfig):
     encoder: str = "vit-base-16"
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    ffn_dim: int = 3072
     dropout: float = 0.1
     attention_dropout: float = 0.1
     embedding_dropout: float = 0.1
@@ -48,20 +44,14 @@ TINY = Config(
     encoder_config={"patch_size": 12, "depth": 6, "dropout": 0.1},
     image_size=96,
     vocab_size=2000,
-    max_length=64,
-    width=192,
-    depth=2,
-    heads=3,
-    ffn_dim=768,
+    **sizes(192, 2, 3),
     dropout=0.2,
     attention_dropout=0.0,
     embedding_dropout=0.2,
 )
 PRESETS = {
     "caption-vit-tiny": Preset(TINY, 4_348_992, recipes.captions(2000)),
-    "caption-vit-base": Preset(
-        BASE, 238_605_312, recipes.captions(50_257, steps=50_000, lr=5e-5, eval_every=2000, label_smoothing=0.0)
-    ),
+    "caption-vit-base": Preset(BASE, 238_605_312, recipes.long_captions(50_257, 5e-5, label_smoothing=0.0)),
 }
 """caption-vit-base is ViT-B/16 and GPT-2 small. The Hugging Face class has 239,195,904 parameters, 590,592 more: the
 unused pooler of ViT."""
@@ -69,11 +59,8 @@ unused pooler of ViT."""
 
 class CaptionViT(CaptionDecoder):
     def __init__(self, vision_encoder: VisionEncoder, config: Config, decoder: Stack) -> None:
-        tokens, position = (
-            TokenEmbedding(config.vocab_size, config.width, scaled=False),
-            LearnedPosition(config.max_length, config.width),
-        )
-        super().__init__(tokens, position, decoder, config.embedding_dropout)
+        tokens = TokenEmbedding(config.vocab_size, config.width, scaled=False)
+        super().__init__(tokens, LearnedPosition(config.max_length, config.width), decoder, config.embedding_dropout)
         self.eyes, self.first_image_position = vision_encoder, vision_encoder.num_prefix_tokens
         same = vision_encoder.tap.channels == config.width
         self.bridge = nn.Identity() if same else Linear(vision_encoder.tap.channels, config.width)
@@ -84,54 +71,36 @@ class CaptionViT(CaptionDecoder):
 
 
 def build(config: Config) -> CaptionViT:
+    """The decoder is initialized as in GPT-2: N(0, 0.02), scaled down for residual projections."""
     blocks = transformer_blocks(
         config, config.depth, cross=True, norm="pre", activation="gelu_tanh", eps=config.norm_eps
     )
     body = CaptionViT(config.build_encoder(), config, Stack(blocks, LayerNorm(config.width, config.norm_eps)))
-    return _init_weights(body)
-
-
-def _init_weights(body: CaptionViT) -> CaptionViT:
-    """Initialize the decoder as in GPT-2: N(0, 0.02), scaled down for residual projections. The ViT is not changed."""
+    residual = "attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight"
     for name, parameter in body.named_parameters():
         if name.startswith("eyes.") or "norm" in name:
             continue
-        std = 0.02 / (3 * len(body.decoder.blocks)) ** 0.5 if name.endswith(RESIDUAL_WEIGHTS) else 0.02
+        std = 0.02 / (3 * config.depth) ** 0.5 if name.endswith(residual) else 0.02
         nn.init.zeros_(parameter) if parameter.ndim < 2 else nn.init.normal_(parameter, std=std)
     return body
-
-
-RESIDUAL_WEIGHTS = ("attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight")
-
-# -- Hugging Face format
-
-OURS, THEIRS = "decoder.blocks.{n}", "decoder.transformer.h.{n}"
 
 
 NAMES = NameTable(
     entries=(
         *(replace(item, native=f"eyes.body.{item.native}") for item in vision.vit_entries("encoder")),
         layer("bridge", "enc_to_dec_proj"),
-        *gpt.decoder_entries("decoder.transformer"),
-        layer(f"{OURS}.cross.norm", f"{THEIRS}.ln_cross_attn"),
-        *transposed_linear(f"{OURS}.cross.inner.q", f"{THEIRS}.crossattention.q_attn"),
-        *transposed_linear(f"{OURS}.cross.inner.kv", f"{THEIRS}.crossattention.c_attn"),
-        *transposed_linear(f"{OURS}.cross.inner.out", f"{THEIRS}.crossattention.c_proj"),
+        *gpt.decoder_entries("decoder.transformer", cross=True),
     ),
     tied={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
-    drop=("encoder.pooler.*", f"{THEIRS}.attn.bias", f"{THEIRS}.attn.masked_bias", f"{THEIRS}.crossattention.bias",
-          f"{THEIRS}.crossattention.masked_bias"),
-)  # fmt: skip
+    drop=("encoder.pooler.*", *gpt.mask_buffers("decoder.transformer", ("attn", "crossattention"))),
+)
 
-DECODER_FIELDS = tuple(name for name in gpt.KEYS if name not in ("eos_id", "vocab_size"))
 IGNORED_PART_KEYS = (
     "pruned_heads", "*_token_id", "cross_attention_hidden_size", "tie_encoder_decoder", "tf_legacy_loss", "typical_p",
     "use_bfloat16", "*_penalty", "*_tokens", "*no_repeat_ngram_size", "num_beam_groups", "num_return_sequences",
     "output_scores", "remove_invalid_values", "return_dict_in_generate", "is_decoder", "is_encoder_decoder", "torch_dtype",
 )  # fmt: skip
 """Keys of older files in the configs of both parts, without effect on the computation."""
-DECODER_ONLY_KEYS = ("add_cross_attention", "tie_word_embeddings")
-"""Keys ignored in the config of the image encoder."""
 
 
 def _decoder_layout() -> PublishedLayout:
@@ -142,29 +111,26 @@ def _decoder_layout() -> PublishedLayout:
 
 def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
     """Config of the encoder or the decoder, without ignored keys."""
-    found = config.get("model_type") if isinstance(config, dict) else config
-    if found != kind:
-        raise WeightsError(f"config.json: {side}.model_type={found!r} is not supported. Supported: {kind!r}.")
-    if kind == "vit":
-        return {
-            key: value for key, value in config.items() if not matches((*IGNORED_PART_KEYS, *DECODER_ONLY_KEYS), key)
-        }
-    return {key: value for key, value in config.items() if not matches(IGNORED_PART_KEYS, key)}
+    model_type = config.get("model_type") if isinstance(config, dict) else config
+    if model_type != kind:
+        raise WeightsError(f"config.json: {side}.model_type={model_type!r} is not supported. Supported: {kind!r}.")
+    ignored = (*IGNORED_PART_KEYS, *(("add_cross_attention", "tie_word_embeddings") if kind == "vit" else ()))
+    return {key: value for key, value in config.items() if not matches(ignored, key)}
 
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from two nested configs, of encoder and decoder."""
-    spoken, seen = fields["width"], ENCODER_SYSTEMS["vit"]
-    decoder = _decoder_layout().read(_part_config(spoken, "gpt2", "decoder"))
-    config = seen.config(**seen.published.read(_part_config(fields["encoder_config"], "vit", "encoder")))
+    published, vit = fields["width"], ENCODER_SYSTEMS["vit"]
+    decoder = _decoder_layout().read(_part_config(published, "gpt2", "decoder"))
+    config = vit.config(**vit.published.read(_part_config(fields["encoder_config"], "vit", "encoder")))
 
     def first(*ids: int | None) -> int:
         return next(token for token in ids if token is not None)
 
-    end = first(fields["eos_id"], spoken.get("eos_token_id"), _decoder_layout().missing_values["eos_token_id"])
-    start = first(fields["bos_id"], spoken.get("decoder_start_token_id"), spoken.get("bos_token_id"), end)
+    end = first(fields["eos_id"], published.get("eos_token_id"), _decoder_layout().missing_values["eos_token_id"])
+    start = first(fields["bos_id"], published.get("decoder_start_token_id"), published.get("bos_token_id"), end)
     return {
-        **{name: decoder[name] for name in (*DECODER_FIELDS, "vocab_size")},
+        **decoder,
         "encoder": "vit",
         "encoder_config": {"name": "vit", "system": "vit", "config": dict(config.__dict__)},
         "image_size": config.image_size,
@@ -175,27 +141,17 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
-    told = {name: fields[name] for name in DECODER_FIELDS} | {
-        "eos_id": fields["eos_id"],
-        "vocab_size": fields["vocab_size"],
-    }
-    spoken = {
-        **_decoder_layout().write(told),
-        "is_decoder": True,
-        "bos_token_id": fields["bos_id"],
-        "pad_token_id": fields["pad_id"],
-    }
-    seen = ENCODER_SYSTEMS["vit"].published.write(fields["encoder_config"]["config"])
-    return {**fields, "width": spoken, "encoder_config": seen}
+    tokens = {"is_decoder": True, "bos_token_id": fields["bos_id"], "pad_token_id": fields["pad_id"]}
+    encoder = ENCODER_SYSTEMS["vit"].published.write(fields["encoder_config"]["config"])
+    return {**fields, "width": {**_decoder_layout().write(fields), **tokens}, "encoder_config": encoder}
 
 
-def unsupported_by_layout(config: Config) -> str:
-    if config.encoder_config["config"]["class_token"]:
-        return ""
-    return (
+def _check_class_token(config: Config) -> str:
+    reason = (
         "Hugging Face format for ViT + GPT-2 requires a class token; the image encoder of this model has none "
         "(model.encoder_config: class_token=False)."
     )
+    return "" if config.encoder_config["config"]["class_token"] else reason
 
 
 PUBLISHED = PublishedLayout(
@@ -214,9 +170,8 @@ PUBLISHED = PublishedLayout(
     before_write=_before_write,
     extra_keys={"tie_word_embeddings": False},
     names=NAMES,
-    check_layout=unsupported_by_layout,
+    check_layout=_check_class_token,
 )
-
 
 DESCRIPTION = "ViT + GPT-2 captioning"
 SYSTEM = System("caption-vit", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, PUBLISHED, part=ENCODER)

@@ -24,9 +24,17 @@ FIXED: dict[str, Any] = {
 """Required keys of GPT-2 in Hugging Face format."""
 
 
-def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: str = "wpe") -> tuple[NameEntry, ...]:
-    """Entries of embeddings, blocks and final norm; published names start with `body`."""
+def decoder_entries(
+    body: str = "transformer", tokens: str = "wte", positions: str = "wpe", cross: bool = False
+) -> tuple[NameEntry, ...]:
+    """Entries of embeddings, blocks and final norm; published names start with `body`. `cross`: with cross-attention."""
     ours, theirs = "decoder.blocks.{n}", f"{body}.h.{{n}}"
+    across = (
+        layer(f"{ours}.cross.norm", f"{theirs}.ln_cross_attn"),
+        *transposed_linear(f"{ours}.cross.inner.q", f"{theirs}.crossattention.q_attn"),
+        *transposed_linear(f"{ours}.cross.inner.kv", f"{theirs}.crossattention.c_attn"),
+        *transposed_linear(f"{ours}.cross.inner.out", f"{theirs}.crossattention.c_proj"),
+    )
     return (
         entry("tokens.table.weight", f"{body}.{tokens}.weight"),
         entry("position.table.weight", f"{body}.{positions}.weight"),
@@ -37,7 +45,13 @@ def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: s
         *transposed_linear(f"{ours}.feed.inner.up", f"{theirs}.mlp.c_fc"),
         *transposed_linear(f"{ours}.feed.inner.down", f"{theirs}.mlp.c_proj"),
         layer("decoder.norm", f"{body}.ln_f"),
+        *(across if cross else ()),
     )
+
+
+def mask_buffers(body: str = "transformer", layers: tuple[str, ...] = ("attn",)) -> tuple[str, ...]:
+    """Names of the causal masks that published files contain for these attention layers of each block."""
+    return tuple(f"{body}.h.{{n}}.{name}.{part}" for name in layers for part in ("bias", "masked_bias"))
 
 
 HEAD_ENTRIES = (entry("head.classes.weight", "score.weight"), layer("head.choice", "multiple_choice_head.summary"))

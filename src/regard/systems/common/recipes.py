@@ -346,6 +346,11 @@ def captions(vocab_size: int, **changes: Any) -> Recipe:
     return make_recipe("captions", {"vocab_size": vocab_size}, {**_BEAM_SEARCH, "num_beams": 3}, **changes)
 
 
+def long_captions(vocab_size: int, lr: float, **changes: Any) -> Recipe:
+    """Recipe of the base presets."""
+    return captions(vocab_size, steps=50_000, lr=lr, eval_every=2000, **changes)
+
+
 CAPTIONS = TaskRecipes(("caption",), finetuning={"caption": {"train": {**TRAIN["captions"], "lr": 1e-4}}})
 
 # -- point clouds

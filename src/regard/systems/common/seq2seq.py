@@ -28,6 +28,13 @@ def require_prompt(batch: Batch) -> Tensor:
     return batch.decoder_inputs
 
 
+def valid_targets(batch: Batch) -> Tensor | None:
+    """(B, T) True for decoder inputs, False for padding; None without `batch.decoder_mask`."""
+    if batch.decoder_mask is None:
+        return None
+    return valid_mask(batch.decoder_mask, require_decoder_inputs(batch).shape[1])
+
+
 @dataclass(frozen=True)
 class Seq2SeqInputs:
     """Positions and attention masks of source and target, for padded or packed batches."""

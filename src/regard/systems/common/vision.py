@@ -62,11 +62,11 @@ KEYS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Hugging Face keys of the config fields."""
 
-_QKV = ("query", "key", "value")
+_QKV = ("{attention}.query", "{attention}.key", "{attention}.value")
 BLOCK_NAMES = (
     # regard, timm, torchvision, transformers
     ("attend.norm", "norm1.", "ln_1.", ("layernorm_before",)),
-    ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", tuple(f"attention.attention.{x}" for x in _QKV)),
+    ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", _QKV),
     ("attend.inner.out", "attn.proj.", "self_attention.out_proj.", ("attention.output.dense",)),
     ("feed.norm", "norm2.", "ln_2.", ("layernorm_after",)),
     ("feed.inner.up", "mlp.fc1.", "mlp.0.", ("intermediate.dense",)),
@@ -81,14 +81,16 @@ def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
         entry("first", f"{prefix}.embeddings.cls_token"),
         entry("position.table", f"{prefix}.embeddings.position_embeddings"),
         layer("patches", f"{prefix}.embeddings.patch_embeddings.projection"),
-        *(
-            entry(
-                f"{BLOCK_PREFIX}.{ours}.{{part}}",
-                *(f"{prefix}.encoder.layer.{{n}}.{name}.{{part}}" for name in theirs),
-            )
-            for ours, _, _, theirs in BLOCK_NAMES
-        ),
+        *block_entries(BLOCK_PREFIX, f"{prefix}.encoder.layer.{{n}}", "attention.attention"),
         layer("encoder.norm", f"{prefix}.layernorm"),
+    )
+
+
+def block_entries(prefix: str, published: str, attention: str) -> tuple[NameEntry, ...]:
+    """Entries of the blocks of ViT and Swin in Hugging Face format; `attention`: prefix of query, key and value."""
+    return tuple(
+        layer(f"{prefix}.{ours}", *(f"{published}.{name.format(attention=attention)}" for name in theirs))
+        for ours, _, _, theirs in BLOCK_NAMES
     )
 
 
@@ -130,6 +132,31 @@ def stage_maps(widths: Sequence[int], stride: int, max_stride: int | None = None
     return tuple(
         FeatureTap(stage, width, min(strides[stage], max_stride or strides[stage]), is_sequence=False)
         for stage, width in enumerate(widths)
+    )
+
+
+@dataclass(frozen=True)
+class ConvConfig(VisionConfig):
+    """Fields of convolutional image systems, with the sizes of ResNet-50."""
+
+    stem_channels: int = 64
+    widths: tuple[int, ...] = (256, 512, 1024, 2048)
+    depths: tuple[int, ...] = (3, 4, 6, 3)
+
+
+CONV_KEYS: dict[str, tuple[str, ...]] = {
+    "in_channels": ("num_channels",),
+    "stem_channels": ("embedding_size",),
+    "widths": ("hidden_sizes",),
+    "depths": ("depths",),
+}
+"""Hugging Face keys of the config fields."""
+
+
+def backbone_maps(config: Any) -> tuple[FeatureTap, ...]:
+    """Feature maps of the first two stages of a hybrid backbone."""
+    return tuple(
+        FeatureTap(~stage, width, 4 * 2**stage, is_sequence=False) for stage, width in enumerate(config.widths[:2])
     )
 
 
@@ -216,6 +243,9 @@ def backbone_config(
     }
 
 
+BACKBONE_FIXED: dict[str, Any] = {"backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False}
+"""Required keys of a hybrid in Hugging Face format: the backbone is in `backbone_config`."""
+
 _BACKBONE_DEFAULTS: dict[str, Any] = {
     "model_type": "bit", "layer_type": "preactivation", "global_padding": None, "embedding_dynamic_padding": False,
     "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": 3,
@@ -224,31 +254,33 @@ _BACKBONE_DEFAULTS: dict[str, Any] = {
 """Values of missing keys."""
 
 
+def write_backbone(config: Any, taps: Sequence[int], side: int) -> dict[str, Any]:
+    """Fields of a hybrid with the nested config of its backbone; `side` is the side of its last feature map."""
+    nested = backbone_config(config.in_channels, config.backbone_depths, config.stem_channels, config.norm_groups, taps)
+    return {"backbone_depths": nested, "map": [1, config.widths[-1], side, side]}
+
+
 def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stages: bool) -> dict[str, Any]:
     """Fields from a `backbone_config`; None: the convolutions of the paper. `all_stages`: all stages are outputs, not
     only the last. Unsupported values raise an error."""
 
-    def told_of(depths: Sequence[int], start: int, groups: int) -> dict[str, Any]:
+    def supported(depths: Sequence[int], start: int, groups: int) -> dict[str, Any]:
         return backbone_config(
             channels, depths, start, groups, range(1 if all_stages else len(depths), len(depths) + 1)
         )
 
-    told = {**_BACKBONE_DEFAULTS, **(config or told_of((3, 4, 9), 64, 32))}
-    found = {
-        "backbone_depths": tuple(told["depths"]),
-        "stem_channels": told["embedding_size"],
-        "norm_groups": told["num_groups"],
-    }
-    right = told_of(found["backbone_depths"], found["stem_channels"], found["norm_groups"])
-    told["global_padding"] = str(told["global_padding"]).upper()
-    told["hidden_sizes"] = list(told["hidden_sizes"])[: len(found["backbone_depths"])]
-    told["out_features"] = told.get("out_features") or right["out_features"]
+    published = {**_BACKBONE_DEFAULTS, **(config or supported((3, 4, 9), 64, 32))}
+    depths, start, groups = (published[key] for key in ("depths", "embedding_size", "num_groups"))
+    right = supported(depths, start, groups)
+    published["global_padding"] = str(published["global_padding"]).upper()
+    published["hidden_sizes"] = list(published["hidden_sizes"])[: len(depths)]
+    published["out_features"] = published.get("out_features") or right["out_features"]
     for key, value in right.items():
-        if told[key] != value:
+        if published[key] != value:
             raise WeightsError(
-                f"config.json: backbone_config.{key}={told[key]!r} is not supported. Supported: {value!r}."
+                f"config.json: backbone_config.{key}={published[key]!r} is not supported. Supported: {value!r}."
             )
-    return found
+    return {"backbone_depths": tuple(depths), "stem_channels": start, "norm_groups": groups}
 
 
 # -- batch norms
