@@ -25,10 +25,7 @@ def write_card(
     """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings."""
     facts = folder.read_metadata()
     task = find_task(facts["task"], find_system(facts["system"]).modality)
-    name, example = shlex.quote(folder.path.name if folder.path.is_absolute() else str(folder.path)), task.usage
-    if task.objective.example_from and samples:  # other words may be missing in the vocabulary
-        example = shlex.quote(getattr(samples[0], task.objective.example_from))
-    usage = [f"predict {name} {example}", f"explain {name} {example} --out explanation.html", f"evaluate {name}"]
+    name = shlex.quote(folder.path.name if folder.path.is_absolute() else str(folder.path))
     settings = [
         {"setting": f"{group}.{key}", "value": _relative(value, folder.path) if isinstance(value, str) else value}
         for group, values in facts["settings"].items()
@@ -51,7 +48,7 @@ def write_card(
         *(f"![{Path(name).stem}]({name})" for name in figures),
         "## Data\n\n" + _data(facts, task, folder.path),
         "## Examples\n\n" + _examples(task, samples, predictions, folder.path),
-        "## Usage\n\n```\n" + "".join(f"regard {line}\n" for line in usage) + "```",
+        "## Usage\n\n" + _usage(name, task, samples),
         "## Settings\n\n" + markdown_table(settings),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
@@ -124,3 +121,11 @@ def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction],
         for row in shown
     ]
     return markdown_table(rows)
+
+
+def _usage(name: str, task: Task, samples: Sequence[Any]) -> str:
+    example = task.usage
+    if task.objective.example_from and samples:  # other words may be missing in the vocabulary
+        example = shlex.quote(getattr(samples[0], task.objective.example_from))
+    lines = [f"predict {name} {example}", f"explain {name} {example} --out explanation.html", f"evaluate {name}"]
+    return "```\n" + "".join(f"regard {line}\n" for line in lines) + "```"
