@@ -6,27 +6,19 @@ with several heads; sinusoidal positions are added to the embeddings."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-import torch
 from torch import Tensor
 
-from regard.errors import WeightsError
-from regard.nn.attention.positions import (
-    AbsolutePosition,
-    PositionIds,
-    SinusoidalPosition,
-    make_absolute_position,
-    make_position,
-)
+from regard.nn.attention.positions import PositionIds, make_absolute_position, make_position
 from regard.nn.blocks.block import LayerNorm, NormPlacement, Stack, TokenEmbedding
-from regard.systems.common import recipes
+from regard.systems.common import recipes, seq2seq
 from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
 from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Batch, BodyOutput
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry, layer
+from regard.weights.tables import PublishedLayout
 
 
 @dataclass(frozen=True)
@@ -72,18 +64,6 @@ PRESETS = presets(
 class Transformer(EncoderDecoder):
     encoder: Stack
 
-    def __init__(
-        self,
-        tokens: TokenEmbedding,
-        position: AbsolutePosition,
-        encoder: Stack,
-        decoder: Stack,
-        dropout: float,
-        max_offset: int = 0,
-    ) -> None:
-        super().__init__(tokens, position, decoder, dropout, encoder)
-        self.max_offset = max_offset
-
     def encode(
         self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -122,85 +102,15 @@ def build(config: Config) -> Transformer:
         last = LayerNorm(config.width) if config.norm_position == "pre" else None
         return Stack(blocks, last, make_position(config, depth, bidirectional=not cross))
 
-    return Transformer(
+    body = Transformer(
         tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding, config.output_bias),
         position=make_absolute_position(config),
         encoder=stack(config.depth, cross=False),
         decoder=stack(config.decoder_depth, cross=True),
         dropout=config.dropout,
-        max_offset=config.max_position_offset,
     )
-
-
-# -- tensor names of Marian in Hugging Face format
-
-
-def _attention_entries(ours: str, theirs: str, *matrices: str) -> tuple[NameEntry, ...]:
-    """Entries of an attention layer. `matrices` are native names; each letter is one published matrix."""
-    names = [
-        entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in name))
-        for name in matrices
-    ]
-    return (*names, layer(f"{ours}.inner.out", f"{theirs}.out_proj"))
-
-
-def _block_entries(side: str, decoder: bool) -> tuple[NameEntry, ...]:
-    ours, theirs = f"{side}.blocks.{{n}}", f"model.{side}.layers.{{n}}"
-    cross = (
-        *_attention_entries(f"{ours}.cross", f"{theirs}.encoder_attn", "q", "kv"),
-        layer(f"{ours}.cross.norm", f"{theirs}.encoder_attn_layer_norm"),
-    )
-    return (
-        *_attention_entries(f"{ours}.attend", f"{theirs}.self_attn", "qkv"),
-        layer(f"{ours}.attend.norm", f"{theirs}.self_attn_layer_norm"),
-        *(cross if decoder else ()),
-        layer(f"{ours}.feed.inner.up", f"{theirs}.fc1"),
-        layer(f"{ours}.feed.inner.down", f"{theirs}.fc2"),
-        layer(f"{ours}.feed.norm", f"{theirs}.final_layer_norm"),
-    )
-
-
-SHARED_EMBEDDING = "model.shared.weight"
-NAMES = NameTable(
-    entries=(
-        entry("tokens.table.weight", SHARED_EMBEDDING),
-        entry("tokens.bias", "final_logits_bias"),
-        *_block_entries("encoder", decoder=False),
-        *_block_entries("decoder", decoder=True),
-    ),
-    tied=dict.fromkeys(
-        ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED_EMBEDDING
-    ),
-    drop=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-)
-
-
-def _from_published(config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
-    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
-    tensors = NAMES.complete(tensors)
-    for name in NAMES.drop:
-        if name in tensors and not _is_sinusoid_table(tensors[name], config):
-            raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
-    bias = tensors.pop("final_logits_bias", None)
-    if bias is not None and bias.numel() != config.vocab_size:
-        raise WeightsError(
-            f"final_logits_bias (tokens.bias) has {bias.numel()} values, but the vocabulary has {config.vocab_size} tokens."
-        )
-    if bias is None or not (config.output_bias or bias.any()):
-        return config, tensors
-    return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
-
-
-def _is_sinusoid_table(table: Tensor, config: Any) -> bool:
-    if table.ndim != 2 or table.shape[1] != config.width:
-        return False
-    wanted = SinusoidalPosition(config.width, "halves")(torch.arange(len(table)))
-    return torch.allclose(table.double(), wanted, atol=1e-2 if table.element_size() < 4 else 1e-5)
-
-
-def _to_published(config: Any, tensors: Tensors) -> Tensors:
-    bias = tensors.get("final_logits_bias", tensors[SHARED_EMBEDDING].new_zeros(config.vocab_size))
-    return {**tensors, "final_logits_bias": bias[None]}
+    body.max_offset = config.max_position_offset
+    return body
 
 
 PUBLISHED = PublishedLayout(
@@ -231,9 +141,9 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("extra_pos_embeddings", "classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
     extra_keys={"forced_eos_token_id": None, "bos_token_id": None},
     value_maps={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
-    names=NAMES,
-    adapt_checkpoint=_from_published,
-    to_published=_to_published,
+    names=seq2seq.MARIAN_NAMES,
+    adapt_checkpoint=seq2seq.from_marian,
+    to_published=seq2seq.to_marian,
     check_layout=layout_requires(
         "the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
         norm_position="post", position_embedding="halves", relative_position="none",
