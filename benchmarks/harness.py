@@ -55,7 +55,7 @@ def run(
             stack.enter_context(mock.patch.dict(os.environ, REGARD_CACHE=str(folder / "cache")))
             stack.enter_context(contextlib.redirect_stdout(Marked(sys.stdout)))
             # drawing the training curves is not measured and takes half of the time of a smoke run
-            stack.enter_context(mock.patch("regard.runs.folder.RunFolder.draw_curves"))
+            stack.enter_context(mock.patch("regard.runs.trainer.draw_training_curves"))
             stack.enter_context(smoke_mode())
             smoke(folder)
 

@@ -139,12 +139,12 @@ def _counted(owner: Any, function: str, names: list[str], fault: Fault) -> None:
 def train(order: dict[str, Any]) -> None:
     """Run the command line in a forked process and exit with the same code; 99 if the fault did not occur."""
     from regard.cli import main
-    from regard.runs import folder
+    from regard.runs import trainer
 
     at, code = order.get("at"), 0
     fault = Fault(order["run"], tuple(at) if isinstance(at, list) else at, order.get("what", "kill"))
-    drawn = folder.draw_training_curves if order.get("drawn") else lambda *_: None
-    folder.draw_training_curves = lambda *args: (fault.call("draw"), drawn(*args))  # type: ignore
+    drawn = trainer.draw_training_curves if order.get("drawn") else lambda *_: None
+    trainer.draw_training_curves = lambda *args: (fault.call("draw"), drawn(*args))  # type: ignore
     sys.argv = ["regard", *order["words"]]
     try:
         beset(fault)
