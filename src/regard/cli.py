@@ -66,7 +66,7 @@ def print_stderr(line: str) -> None:
 
 def check_dtype(name: str | None) -> None:
     from regard.errors import UnknownNameError
-    from regard.folders import DTYPES
+    from regard.index import DTYPES
 
     if name is not None and name not in DTYPES:
         raise UnknownNameError("dtype", name, DTYPES)
@@ -189,7 +189,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on validation or test data."""
     check_dtype(dtype)
-    from regard.folders import read_config_files
+    from regard.index import read_config_files
     from regard.runs.settings import check_groups, collect_overrides
 
     read_config_files(folder)
@@ -256,7 +256,7 @@ def predict(
     Exit code 2: some inputs failed."""
     check_dtype(dtype)
     from regard.decode.settings import apply_overrides
-    from regard.folders import read_config_files
+    from regard.index import read_config_files
     from regard.runs.settings import check_groups, collect_overrides
 
     said = collect_overrides(overrides or ())
@@ -314,7 +314,7 @@ def explain(
 ) -> None:
     """Visualize attention and attributions."""
     check_dtype(dtype)
-    from regard.folders import read_config_files
+    from regard.index import read_config_files
 
     if out.suffix.lower() not in EXPLANATION_FORMATS:
         raise RegardError(f"{out}: unsupported file type. Supported: {', '.join(EXPLANATION_FORMATS)}.")
@@ -365,7 +365,7 @@ def probe(
 ) -> None:
     """Train linear probes on the layers of an image model."""
     check_dtype(dtype)
-    from regard.folders import read_config_files
+    from regard.index import read_config_files
 
     read_config_files(folder)
     from regard.runs.probe import probe as run_probe
@@ -404,7 +404,7 @@ def info(
     all_layers: Annotated[bool, typer.Option("--all", help="List every layer of repeated blocks.")] = False,
 ) -> None:
     """Show layers, parameters, memory and FLOPs of a model."""
-    from regard.folders import check_preset, is_folder_path, read_config_files
+    from regard.index import check_preset, is_folder_path, read_config_files
 
     if is_folder_path(name):
         read_config_files(Path(name))
@@ -458,7 +458,7 @@ def export(
 ) -> None:
     """Export a model to Hugging Face format."""
     from regard.errors import RunError, UnknownNameError
-    from regard.folders import LAYOUTS, read_config_files
+    from regard.index import LAYOUTS, read_config_files
 
     if to not in LAYOUTS:
         raise UnknownNameError("layout", to, LAYOUTS)

@@ -1,23 +1,47 @@
-"""Names and descriptions of all systems, presets, tasks and settings, read from a generated file without torch, and
-setting names of other tools, accepted or explained.
+"""Names of systems, presets, tasks, settings, model folders and modules, all resolved without torch.
 
-`python -m regard.runs.catalog` writes the file; `make check` and a test fail if the file is out of date."""
+`python -m regard.runs.catalog` writes index.json; `make check` and a test fail if the file is out of date."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import os
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections import UserDict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from regard.errors import SettingError, UnknownNameError, suggest
+from regard.errors import RegardError, RunError, SettingError, UnknownFolderError, UnknownNameError
+
+T = TypeVar("T")
 
 INDEX_PATH = Path(__file__).with_name("index.json")
 
 PRESET_ADVICE = "See 'regard list presets'."
 TASK_ADVICE = "See 'regard list tasks'."
+
+
+def resolve(path: str) -> Any:
+    """The object at `package.module:name`, after import of the module."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class LazyTable(UserDict[str, T]):
+    """Mapping of names to objects, given as paths `package.module:name`, each imported at its first access."""
+
+    def __init__(self, paths: Mapping[str, str | T]) -> None:
+        self.data: dict[str, Any] = dict(paths)
+
+    def __getitem__(self, name: str) -> T:
+        value = self.data[name]
+        if isinstance(value, str):
+            value = self.data[name] = resolve(value)
+        return value
 
 
 @functools.cache
@@ -44,11 +68,6 @@ def task_specific_settings() -> frozenset[str]:
     return frozenset(name for task in load_index()["tasks"] for name in task["settings"])
 
 
-def processor_files() -> frozenset[str]:
-    """File names of the tokenizers and processors of all tasks."""
-    return frozenset(name for task in load_index()["tasks"] for name in task["reader_files"])
-
-
 @functools.cache
 def task_aliases() -> dict[str, str]:
     """Task of regard for pipeline names of Hugging Face and other common names."""
@@ -67,93 +86,57 @@ def check_task(name: str) -> None:
         raise UnknownNameError("task", name, known, TASK_ADVICE)
 
 
-def check_preset(name: str) -> None:
-    """Refuse the name of a preset that does not exist."""
-    if resolve_preset_name(name) not in presets():
-        raise UnknownNameError("preset", name, presets(), PRESET_ADVICE)
-
-
-def default_system(task: str) -> str | None:
-    """Default system of a task; None if the default depends on the data."""
-    name = resolve_task_name(task)
-    found = {presets().get(row["model"]) for row in load_index()["tasks"] if row["task"] == name}
-    return found.pop() if len(found) == 1 else None
-
-
-def check_model_settings(names: Iterable[str], system: str) -> None:
-    """Raise an error for an unknown setting `model.*` of a system."""
-    known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
-    for name in names:
-        if name not in known:
-            raise SettingError(f"Unknown setting 'model.{name}'. {suggest(name, known, 'model.')}")
-
-
 def list_rows(
     kind: str, group: str | None = None, model: str | None = None, task: str | None = None, search: str | None = None
 ) -> list[dict[str, Any]]:
     """Rows of `regard list`: models, presets, tasks or settings, filtered by group, preset, task and search word."""
-    tables = {"models": _model_rows, "presets": _preset_rows, "tasks": _task_rows, "settings": _setting_rows}
-    if kind not in tables:
-        raise UnknownNameError("list", kind, tables)
-    if group is not None and (kind != "settings" or group not in SETTING_GROUPS):
-        raise UnknownNameError("group of settings", group, SETTING_GROUPS)
+    kinds, groups = ("models", "presets", "tasks", "settings"), ("data", "train", "decode", "model")
+    if kind not in kinds:
+        raise UnknownNameError("list", kind, kinds)
+    if group is not None and (kind != "settings" or group not in groups):
+        raise UnknownNameError("group of settings", group, groups)
+    system: str | None = None
     if model is not None:
-        check_preset(model)
+        if resolve_preset_name(model) not in presets():
+            raise UnknownNameError("preset", model, presets(), PRESET_ADVICE)
+        model = resolve_preset_name(model)
+        system = presets()[model]
     if task is not None:
         check_task(task)
         task = resolve_task_name(task)
-    rows = tables[kind](group, model, task)
+    systems = [(name, one) for name, one in load_index()["systems"].items() if system in (None, name)]
+    able = [(name, one) for name, one in systems if task is None or task in one["tasks"]]
+    if kind == "models":
+        rows = [{"model": name, "tasks": ", ".join(one["tasks"]), "description": one["about"]} for name, one in able]
+    elif kind == "presets":
+        rows = [
+            {"preset": preset, "model": name, "parameters": f"{size:,}", "tasks": ", ".join(one["tasks"])}
+            for name, one in able
+            for preset, size in one["presets"].items()
+            if model in (None, preset)
+        ]
+    elif kind == "tasks":
+        supported = {(name, one["reads"]) for _, one in systems for name in one["tasks"]}
+        rows = [
+            {
+                "task": row["task"],
+                "input": row["reads"],
+                "columns": ", ".join(row["columns"]),
+                "model": row["model"],
+                "description": row["about"],
+            }
+            for row in load_index()["tasks"]
+            if (row["task"], row["reads"]) in supported and task in (None, row["task"])
+        ]
+    else:
+        rows = _setting_rows(group, model, system, task)
     word = (search or "").lower()
     return [row for row in rows if word in " ".join(map(str, row.values())).lower()]
 
 
-SETTING_GROUPS = ("data", "train", "decode", "model")
-
-
-def _models(model: str | None, task: str | None) -> list[dict[str, Any]]:
-    systems = [{"system": name, **system} for name, system in load_index()["systems"].items()]
-    chosen = None if model is None else presets()[resolve_preset_name(model)]
-    return [one for one in systems if chosen in (None, one["system"]) and (task is None or task in one["tasks"])]
-
-
-def _model_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
-    return [
-        {"model": one["system"], "tasks": ", ".join(one["tasks"]), "description": one["about"]}
-        for one in _models(model, task)
-    ]
-
-
-def _preset_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
-    return [
-        {"preset": name, "model": one["system"], "parameters": f"{parameters:,}", "tasks": ", ".join(one["tasks"])}
-        for one in _models(model, task)
-        for name, parameters in one["presets"].items()
-        if model in (None, name)
-    ]
-
-
-def _task_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
-    able = {(name, one["reads"]) for one in _models(model, None) for name in one["tasks"]}
-    return [
-        {
-            "task": row["task"],
-            "input": row["reads"],
-            "columns": ", ".join(row["columns"]),
-            "model": row["model"],
-            "description": row["about"],
-        }
-        for row in load_index()["tasks"]
-        if (row["task"], row["reads"]) in able and task in (None, row["task"])
-    ]
-
-
-def _setting_rows(group: str | None, model: str | None, task: str | None) -> list[dict[str, Any]]:
+def _setting_rows(group: str | None, model: str | None, system: str | None, task: str | None) -> list[dict[str, Any]]:
     """Settings with their defaults. Settings of models appear with a preset, or once per name with the group model."""
-    system: str | None = None
-    changed: dict[str, Any] = {}
-    if model is not None:
-        model = resolve_preset_name(model)
-        system, changed = presets()[model], load_index()["presets"][model]
+    changed = {} if model is None else load_index()["presets"][model]
     used = {name for row in load_index()["tasks"] if task in (None, row["task"]) for name in row["settings"]}
     rows: dict[str, dict[str, Any]] = {}
     for row in load_index()["settings"]:
@@ -268,20 +251,234 @@ def resolve_preset_name(name: str) -> str:
     return PRESET_ALIASES.get(name, name)
 
 
-def resolve_value(setting: str, value: Any) -> Any:
-    """Value of regard for a value such as early_stopping=True; other values are returned unchanged."""
-    return VALUES.get(setting, {}).get(str(value).lower(), value)
+def resolve_setting(name: str, value: Any) -> tuple[str, Any]:
+    """Setting and value of regard for those of another tool, such as `train.learning_rate`, with a printed note.
 
-
-def resolve_name(name: str, note: Callable[[str], None]) -> str:
-    """Setting of regard for a name such as `train.learning_rate`; other names are returned unchanged.
-
-    `note` receives one line if the name was translated. A name without an exact counterpart raises `SettingError`."""
+    Other settings are returned unchanged. A name without an exact counterpart raises `SettingError`."""
     if name in RELATED and name != "data.block_size":  # also a setting of point clouds
         setting, difference = RELATED[name]
         raise SettingError(f"Unknown setting '{name}'. Use {setting} instead ({difference}).")
-    if name not in SYNONYMS:
-        return name
-    hint = f" ({HINTS[name]})" if name in HINTS else ""
-    note(f"note: {name} is called {SYNONYMS[name]}{hint}.")
-    return SYNONYMS[name]
+    if name in SYNONYMS:
+        hint = f" ({HINTS[name]})" if name in HINTS else ""
+        print_note(f"note: {name} is called {SYNONYMS[name]}{hint}.")
+        name = SYNONYMS[name]
+    return name, VALUES.get(name, {}).get(str(value).lower(), value)
+
+
+# -- model folders: runs and Hugging Face checkpoints, recognized by their JSON files
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+"""Names of dtypes for computation."""
+
+LAYOUTS = ("huggingface",)
+"""Export formats."""
+
+METADATA_FILE = "regard.json"
+"""File with the metadata of regard, in the same folder as config.json."""
+
+FORMAT = 1
+"""Version of the format of METADATA_FILE; other versions are refused."""
+
+
+def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json and regard.json of a folder or a name `hf:ORG/NAME`; other folders raise an error."""
+    folder = local_folder(folder)
+    if not folder.exists():
+        raise _missing_folder_error(folder)
+    if not (folder / "config.json").exists():
+        if (folder / "checkpoints").is_dir():
+            raise RunError(f"{folder}: the run was stopped before its first validation. Continue it with --resume.")
+        raise RunError(f"{folder} is neither a run nor a Hugging Face checkpoint: no config.json found.")
+    try:
+        published = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        own_file = folder / METADATA_FILE
+        own = json.loads(own_file.read_text(encoding="utf-8")) if own_file.exists() else {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder}: cannot read config.json or {METADATA_FILE} ({error}).") from error
+    if not isinstance(published, dict) or not isinstance(own, dict):
+        raise RunError(f"{folder}: config.json or {METADATA_FILE} is not a JSON object.")
+    if own_file.exists():
+        check_format(folder, own)
+        for key, kind in (("system", str), ("task", str), ("model", dict), ("decode", dict)):
+            if not isinstance(own.get(key), kind):
+                raise RunError(f"{folder}: {METADATA_FILE} has no valid '{key}' (expected {kind.__name__}).")
+    return published, own
+
+
+def _missing_folder_error(folder: Path) -> RegardError:
+    """Error for a name that is not a folder: a preset, a name of the Hub, or a typo."""
+    name, parent = str(folder), folder.parent
+    on_hub = describe_hub_name(name)
+    if resolve_preset_name(name) in presets():
+        trained = "Train the preset with 'regard train', and pass the run folder."
+        return RunError(
+            f"{name} is a preset (random weights), not a folder. {trained}"
+            + (f" For pretrained weights: {on_hub}" if on_hub else "")
+        )
+    if on_hub and not parent.is_dir():
+        return RunError(f"Unknown folder '{name}'. {on_hub}")
+    if on_hub and parent == Path():
+        return RunError(on_hub)
+    beside = [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+    return UnknownFolderError("folder", folder, beside, "Train a model with 'regard train', or run 'regard demo'.")
+
+
+def check_format(folder: Path, metadata: dict[str, Any]) -> None:
+    """Raise an error for metadata of another version of regard."""
+    found = metadata.get("format")
+    if found != FORMAT:
+        raise RunError(
+            f"{folder}: expected format {FORMAT} in {METADATA_FILE}, got {found}. Use the version of regard that wrote it."
+        )
+
+
+def is_folder_path(name: str) -> bool:
+    """True if a name is an existing folder, a path or `hf:ORG/NAME`; False for a preset."""
+    return Path(name).is_dir() or os.sep in name or name.startswith(PREFIX)
+
+
+def absolute_folder(name: str) -> str:
+    """Absolute path of a model folder; for `hf:ORG/NAME`, of the snapshot in the cache."""
+    return os.path.abspath(local_folder(name))
+
+
+PREFIX = "hf:"
+
+SHORT_NAMES = {
+    **{name: f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "openai-gpt")},
+    "distilgpt2": "distilbert/distilgpt2",
+    **{
+        name: f"google-bert/{name}"
+        for name in (
+            "bert-base-uncased", "bert-base-cased", "bert-large-uncased", "bert-large-cased", "bert-base-chinese",
+            "bert-base-german-cased", "bert-base-multilingual-cased", "bert-base-multilingual-uncased",
+        )
+    },
+}  # fmt: skip
+"""Well-known names without an organization, and their repositories."""
+
+UNSUPPORTED = {
+    "roberta": ("roberta-base", "roberta-large", "distilroberta-base"),
+    "xlm-roberta": ("xlm-roberta-base", "xlm-roberta-large"),
+    "distilbert": ("distilbert-base-uncased", "distilbert-base-cased", "distilbert-base-multilingual-cased"),
+    "albert": ("albert-base-v2", "albert-large-v2"),
+    "electra": ("electra-small-discriminator", "electra-base-discriminator"),
+    "camembert": ("camembert-base",),
+    "xlnet": ("xlnet-base-cased",),
+    "t5": ("t5-small", "t5-base", "t5-large", "flan-t5-small", "flan-t5-base", "flan-t5-large"),
+    "bart": ("bart-base", "bart-large", "bart-large-cnn", "bart-large-mnli"),
+}
+"""Unsupported architectures (`model_type`), and names of well-known models."""
+
+LOCAL_FOLDERS = ("runs", "models", "checkpoints", "data", "out", "output", "outputs", "results")
+"""First parts of local paths, not organizations on the Hub."""
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+SNAPSHOT = re.compile(r"models--([^/\\]+)--([^/\\]+)[/\\]snapshots[/\\]\w+$")
+
+CONFIG_FILES = (
+    "config.json", "generation_config.json", "regard.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
+    "vocab.txt", "merges.txt", "special_tokens_map.json", "added_tokens.json", "preprocessor_config.json", "points.json",
+    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "1_Pooling/config.json",
+)  # fmt: skip
+SAFETENSORS_FILES = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
+
+
+def describe_hub_name(name: str) -> str:
+    """Advice for a name of the Hub without a local folder; empty for other names."""
+    short = name.rpartition("/")[2]
+    if kind := next((kind for kind, names in UNSUPPORTED.items() if short in names), ""):
+        return (
+            f"'{name}' is a model on the Hugging Face Hub with the architecture '{kind}', which is not supported. "
+            f"Supported: {', '.join(sorted(model_types()))}."
+        )
+    repository = SHORT_NAMES.get(name, name)
+    if not REPOSITORY.fullmatch(repository) or name.partition("/")[0] in LOCAL_FOLDERS:
+        return ""
+    known = f"'{name}' is a model on the Hugging Face Hub, and nothing was downloaded."
+    maybe = f"If '{name}' is a model on the Hugging Face Hub: nothing was downloaded."
+    return (
+        f"{known if name in SHORT_NAMES else maybe} Get the folder with 'hf download {repository} --local-dir {short}' "
+        f"(package huggingface_hub) and pass ./{short}, or pass {PREFIX}{repository} (extra regard[hub])."
+    )
+
+
+def check_preset(name: str) -> None:
+    """Raise an error for an unknown preset, with advice for a name of the Hub."""
+    if resolve_preset_name(name) in presets():
+        return
+    if advice := describe_hub_name(name):
+        raise RegardError(advice)
+    raise UnknownNameError("preset", name, presets(), PRESET_ADVICE)
+
+
+def display_name(folder: str | Path) -> str:
+    """ORG/NAME for a snapshot in the cache of the Hub, otherwise the last part of the path."""
+    found = SNAPSHOT.search(str(folder))
+    return f"{found[1]}/{found[2]}" if found else Path(folder).name
+
+
+def local_folder(name: str | os.PathLike[str]) -> Path:
+    """Folder of a model: the snapshot in the cache for `hf:ORG/NAME`, downloaded if necessary, otherwise the path."""
+    text = os.fspath(name)
+    return _snapshot(text) if text.startswith(PREFIX) else Path(text)
+
+
+@functools.cache
+def _snapshot(name: str) -> Path:
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    repository = SHORT_NAMES.get(repository, repository)
+    if not REPOSITORY.fullmatch(repository):
+        raise RegardError(f"'{name}' is not a name on the Hub. Write hf:ORG/NAME or hf:ORG/NAME@REVISION.")
+    folder = _download(repository, revision, CONFIG_FILES)
+    _check_model_type(name, folder)
+    _download(repository, revision, (*CONFIG_FILES, *SAFETENSORS_FILES))
+    if not any(folder.glob("model*.safetensors")):
+        _download(repository, revision, PICKLE_FILES)
+    return folder
+
+
+def _check_model_type(name: str, folder: Path) -> None:
+    """Raise an error for an unsupported architecture before its weights are downloaded."""
+    try:
+        config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RegardError(f"{name}: no readable config.json, so the model is not in Hugging Face format.") from error
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    supported = sorted(model_types())
+    if kind not in (*supported, "regard"):
+        raise RegardError(f"{name}: model_type '{kind}' is not supported. Supported: {', '.join(supported)}.")
+
+
+def _download(repository: str, revision: str, patterns: Sequence[str]) -> Path:
+    """Folder of the snapshot, after the download of matching files missing in the cache."""
+    try:
+        import huggingface_hub
+        from huggingface_hub import constants, errors
+    except ImportError as error:
+        raise RegardError(
+            f"{PREFIX}{repository}: names of the Hub need the package huggingface_hub, which is the extra regard[hub]. "
+            "Install it with: pip install huggingface_hub"
+        ) from error
+    name = f"{PREFIX}{repository}" + (f"@{revision}" if revision else "")
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns))
+        )
+    except errors.GatedRepoError as error:
+        problem = "access to this model is restricted. Request access on its page, then log in with 'hf auth login'."
+        raise RegardError(f"{name}: {problem}") from error
+    except errors.RevisionNotFoundError as error:
+        raise RegardError(f"{name}: the repository has no revision '{revision}'.") from error
+    except errors.RepositoryNotFoundError as error:
+        problem = "no such repository on the Hub, or a private one. For a private one, log in with 'hf auth login'."
+        raise RegardError(f"{name}: {problem}") from error
+    except errors.LocalEntryNotFoundError as error:
+        where = f"not in the cache ({constants.HF_HUB_CACHE}), or not complete"
+        problem = f"{where}, and the Hub cannot be reached (no connection, or HF_HUB_OFFLINE=1). Download the "
+        problem += f"model elsewhere with 'hf download {repository} --local-dir FOLDER' and pass FOLDER."
+        raise RegardError(f"{name}: {problem}") from error
+    except Exception as error:  # network, proxy and disk errors have classes of other libraries
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise RegardError(f"{name}: the download failed ({type(error).__name__}: {first}).") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,27 +16,20 @@ from torch import Tensor, nn
 from regard import capabilities
 from regard.config import as_dict, from_dict, override
 from regard.data.settings import DataSettings
-from regard.decode.settings import DecodeSettings, apply_overrides
-from regard.errors import RegardError, RunError, UnknownNameError, WeightsError
+from regard.decode.settings import DecodeSettings, apply_overrides, generation_keys, translate_generation_config
+from regard.errors import RegardError, RunError, SettingError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.folders import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, read_config_files
-from regard.loading import (
-    add_bias,
-    assign_weights,
-    convert_tensors,
-    published_decode,
-    published_labels,
-)
+from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, print_note, read_config_files
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_preset, find_system
 from regard.systems.common.checkpoint import meta_device, read_published_config
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
-from regard.tasks.base import NO_OPTIONS, HeadOptions, Objective
+from regard.tasks.base import NO_OPTIONS, HeadOptions
 from regard.types import Batch, BodyOutput, Prediction
-from regard.weights.tables import read_checkpoint, write_safetensors
+from regard.weights.tables import NameTable, matches, mismatch_error, read_checkpoint, write_safetensors
 
 if TYPE_CHECKING:
     from regard.explain import Explanation
@@ -67,7 +62,8 @@ class Model(nn.Module):
         super().__init__()
         self.body: Any = body
         self.spec, self.processor = spec, processor
-        self.head: Any = spec.task.objective.head(spec.config, spec.options)
+        self.config, self.task, self.objective = spec.config, spec.task, spec.task.objective
+        self.head: Any = self.objective.head(spec.config, spec.options)
         if self.objective.uses_feature_maps:  # modules after the last map are kept for the checkpoint format
             network: Any = body
             for part in network.unused_modules([tap.index for tap in spec.config.feature_maps()]):
@@ -80,22 +76,9 @@ class Model(nn.Module):
         """True if the head was newly initialized, or is not built yet"""
 
     @property
-    def config(self) -> Any:
-        return self.spec.config
-
-    @property
-    def task(self) -> Task:
-        return self.spec.task
-
-    @property
-    def objective(self) -> Objective:
-        """Head, loss, predictions and metrics of the task."""
-        return self.spec.task.objective
-
-    @property
     def tokenizer(self) -> TextTokenizer | None:
         """The tokenizer, or None."""
-        return _tokenizer_of(self.processor)
+        return self.processor if self.task.input == "text" else getattr(self.processor, "text", None)
 
     @tokenizer.setter
     def tokenizer(self, text: TextTokenizer | None) -> None:
@@ -284,24 +267,12 @@ class Model(nn.Module):
     def save(self, folder: str | Path, metadata: dict[str, Any] | None = None) -> Path:
         """Save a folder for `regard.load`, in Hugging Face format if supported."""
         folder = Path(folder)
-        if unsupported_by_layout(self):  # other variants are saved in the native format
-            config = {"model_type": "regard", "system": self.spec.system.name}
-            _write_folder(self, folder, config, self.weights())
-        else:
-            save(self, folder, layout="huggingface")
+        _write_folder(self, folder, native=bool(unsupported_by_layout(self)))
         own: dict[str, Any] = {"format": FORMAT, "system": self.spec.system.name, "task": self.task.name}
         options = self.spec.options
         own |= {"model": as_dict(self.config), "labels": list(options.labels), "head_options": options.as_dict()}
         write_json(folder / METADATA_FILE, {**own, "decode": as_dict(self.spec.decode), **(metadata or {})})
         return folder
-
-
-def _tokenizer_of(reader: Any) -> TextTokenizer | None:
-    if reader is None or isinstance(reader, TextTokenizer):
-        return reader
-    from regard.processors.image import CaptionProcessor  # only image and point processors reach this line
-
-    return reader.text if isinstance(reader, CaptionProcessor) else None
 
 
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **overrides: Any) -> Model:
@@ -352,14 +323,14 @@ def load(
     chosen = find_task(task or made_for, system.modality)
     objective = chosen.objective
     processor = objective.modality.load_processor(folder)
-    text = _tokenizer_of(processor)
+    text = processor if chosen.input == "text" else getattr(processor, "text", None)
     if text is not None and not own:
         from regard.tasks.modality.text import with_special_ids
 
         config = with_special_ids(config, text)
     config = objective.adapt_config(config)
     usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
-    decode = None if own else published_decode(folder, published, config, chosen)
+    decode = None if own else _published_decode(folder, published, config, chosen)
     decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
     identity = ModelSpec(system, config, chosen, decode, str(folder))
     if same := made_for == chosen.name:
@@ -367,7 +338,7 @@ def load(
         options = HeadOptions.from_dict(own.get("head_options", {}), own.get("labels", ()))
         if not own and objective.has_labels:
             options = objective.options.load(
-                HeadOptions(published_labels(system.published.names, published, tensors)), folder, published
+                HeadOptions(_published_labels(system.published.names, published, tensors)), folder, published
             )
         identity = replace(identity, options=options, pad_id=published.get("pad_token_id"))
     if not objective.has_labels:
@@ -375,7 +346,7 @@ def load(
     model = assemble(identity, processor, device="meta")
     model.notes += () if text is None else text.notes
     tensors = convert_tensors(model, tensors, ours, same)
-    assign_weights(model, tensors, {name: tensor.shape for name, tensor in model.weights().items()}, folder)
+    _assign_weights(model, tensors, folder)
     model.dtype_note, chosen_dtype = choose_dtype(model, dtype, torch.device(device))
     return model.to(device=device, dtype=chosen_dtype).eval()
 
@@ -399,27 +370,165 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
     return note, torch.float32
 
 
+# -- tensors and settings of a checkpoint
+
+UNUSED_WEIGHTS = "Not used:"
+"""Start of a note about weights in the file without a counterpart in the model."""
+
+HEAD_DESCRIPTIONS = {
+    "seq_relationship": "next-sentence prediction", "follows": "next-sentence prediction", "predictions": "masked tokens",
+    "words": "masked tokens", "lm_head": "language modeling", "classifier": "classes", "score": "classes", "classes": "classes",
+    "tags": "tags", "choice": "choices", "qa_outputs": "answers", "ends": "answers", "pooler": "pooling",
+}  # fmt: skip
+"""Purpose of head tensors, by a component of the tensor name."""
+
+
+def _published_labels(names: NameTable, published: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Class names from `id2label`, or LABEL_0, LABEL_1, … if missing; empty without a classification head."""
+    heads = [name for ours in ("head.classes.weight", "head.tags.weight") for name in names.published_names(ours)]
+    found = next((tensors[name] for name in heads if name in tensors), None)
+    if found is None:
+        return ()
+    named = {int(number): str(name) for number, name in (published.get("id2label") or {}).items()}
+    return tuple(named.get(number, f"LABEL_{number}") for number in range(len(found)))
+
+
+def _published_decode(folder: Path, published: Mapping[str, Any], config: Any, task: Task) -> DecodeSettings | None:
+    """Decode settings of a Hugging Face checkpoint; None if the task does not generate text or the folder has no
+    settings.
+
+    Unsupported values are printed in one note."""
+    path = folder / "generation_config.json"
+    used = task.objective.settings_used
+    if "decode.max_length" not in used:  # the task generates no text
+        return None
+    try:
+        given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else generation_keys(published)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot read the file ({error}).") from error
+    if not isinstance(given, dict):
+        raise RunError(f"{path}: expected a JSON object.")
+    if not given:
+        return None
+    padding = {config.traits.pad_id} - {config.eos_id, None}
+    found, unsupported = translate_generation_config(given, config, padding)
+    if unsupported:
+        name = path.name if path.exists() else "config.json"
+        print_note(f"note: {folder}: {name} has unsupported settings, which are ignored: {', '.join(unsupported)}.")
+    try:
+        return from_dict(
+            DecodeSettings,
+            {key: value for key, value in found.items() if f"decode.{key}" in used},
+            "decode.",
+        )
+    except SettingError as error:
+        raise RunError(f"{path}: {error}") from error
+
+
+def convert_tensors(model: Model, tensors: dict[str, Tensor], native: bool, same_task: bool) -> dict[str, Tensor]:
+    """Tensors by native names. All tensors of the body are required. If the checkpoint is for another task, its head is
+    ignored and a new head is initialized, both with a note."""
+    names, tensors = model.spec.system.published.names, dict(tensors)
+    own_name = (lambda name: [name]) if native else names.published_names
+    for name, part in () if model.head is None else model.head.named_modules():
+        if isinstance(part, nn.Linear) and part.bias is None:  # decoder heads have no bias by default
+            found = [file_name for file_name in own_name(f"head.{name}.bias") if file_name in tensors]
+            if any(bool(tensors[file_name].any()) for file_name in found):
+                part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
+            else:  # a bias of zeros has no effect
+                tensors = {file_name: tensor for file_name, tensor in tensors.items() if file_name not in found}
+    wanted = list(model.weights())
+    new = [
+        name
+        for name in wanted
+        # heads of two tasks may have the same name: never load the head of another task
+        if (name.startswith("head.") and not same_task)
+        or (matches(names.optional, name) and not set(own_name(name)) <= tensors.keys())
+    ]
+    wanted = [name for name in wanted if name not in new]
+    if native:
+        foreign = [
+            name
+            for name in tensors
+            if name not in wanted and ((name.startswith("head.") and not same_task) or matches(names.optional, name))
+        ]
+        read = {name: tensor for name, tensor in tensors.items() if name not in foreign}
+    else:
+        read, foreign = names.read(tensors, wanted)
+    if foreign:
+        model.notes.append(f"{UNUSED_WEIGHTS} {_describe_heads(foreign)} (of another task).")
+    if model.head is None and model.objective.has_labels:
+        model.notes.append("The model has no classification head yet: no classes are defined.")
+        model.has_new_head = True
+    return read | _init_missing(model, new, read) if new else read
+
+
+def _describe_heads(names: Sequence[str]) -> str:
+    """Names of up to two tensors, or the purpose of more tensors."""
+    if len(names) < 3:
+        return ", ".join(names)
+    kinds = {
+        next((kind for word, kind in HEAD_DESCRIPTIONS.items() if word in name.split(".")), name) for name in names
+    }
+    return f"the head for {' and '.join(sorted(kinds))} ({len(names)} tensors)"
+
+
+def _init_missing(model: Model, new: Sequence[str], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Initial values of missing tensors: the initialization of the task for heads, otherwise N(0, 0.02), or 0 for
+    vectors."""
+    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
+    fresh = model.objective.head(model.config, model.spec.options)
+    heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}
+    made = {}
+    for name in new:
+        shape = model.weights()[name].shape
+        tensor = heads.get(name)
+        if tensor is None:
+            tensor = torch.zeros(shape) if len(shape) == 1 else torch.normal(0.0, 0.02, tuple(shape))
+        made[name] = tensor.to(widest)
+        if len(shape) > 1:
+            sizes = " x ".join(map(str, shape))
+            model.notes.append(f"Random weights: {name} ({sizes}), missing in the file.")
+    model.has_new_head = model.has_new_head or any(name in heads for name in new)
+    return made
+
+
+def add_bias(head: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Create the absent biases that occur in the tensors of a checkpoint."""
+    for name, part in head.named_modules():
+        if isinstance(part, nn.Linear) and part.bias is None and f"{name}.bias" in tensors:
+            part.bias = nn.Parameter(torch.zeros_like(part.weight[:, 0]))
+
+
+def _assign_weights(model: Model, tensors: dict[str, Tensor], folder: Path) -> None:
+    expected = {name: tensor.shape for name, tensor in model.weights().items()}
+    missing, strange = [n for n in expected if n not in tensors], [n for n in tensors if n not in expected]
+    if missing or strange:
+        raise mismatch_error(missing, strange)
+    for name, shape in expected.items():
+        if tensors[name].shape != shape:
+            raise WeightsError(
+                f"{folder}: {name} is {tuple(tensors[name].shape)} in the file, expected {tuple(shape)} from config.json."
+            )
+        if not tensors[name].is_floating_point():
+            raise WeightsError(f"{folder}: {name} expected floating-point numbers, got {tensors[name].dtype}.")
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
+    model.load_weights({name: tensor.to(widest) for name, tensor in tensors.items()}, assign=True)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+
+
+# -- saving
+
+
 def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     """Save in Hugging Face format: config.json, model.safetensors and, if available, tokenizer.json."""
     if layout not in LAYOUTS:
         raise UnknownNameError("layout", layout, LAYOUTS)
-    system, config = model.spec.system, model.config
-    # labels of tasks without classes have no meaning in Hugging Face, for example of qa
-    labels = model.spec.options.labels if model.objective.has_labels else ()
     if reason := unsupported_by_layout(model):
         raise WeightsError(reason)
-    tensors = system.published.to_published(config, system.published.names.write(model.weights()))
-    written = system.published.write(as_dict(config), model.task.name)
-    if labels and model.head is not None:
-        named = {str(number): label for number, label in enumerate(labels)}
-        written |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
-        written |= model.objective.options.export(model.spec.options)
-    if labels and model.head is not None and model.task.input == "text":
-        from regard.tasks.modality.text import pad_id
-
-        # Hugging Face reads the last token before the padding
-        written["pad_token_id"] = pad_id(config) if model.spec.pad_id is None else model.spec.pad_id
-    _write_folder(model, Path(folder), written, tensors)
+    _write_folder(model, Path(folder), native=False)
     return Path(folder)
 
 
@@ -433,15 +542,32 @@ def unsupported_by_layout(model: Model) -> str:
     return ""
 
 
-def _write_folder(model: Model, folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def _write_folder(model: Model, folder: Path, native: bool) -> None:
+    """Write weights, config and processor in Hugging Face format, or with names of regard if `native`."""
+    spec, options = model.spec, model.objective.options
+    published, tensors = spec.system.published, model.weights()
+    config: dict[str, Any] = {"model_type": "regard", "system": spec.system.name}
+    if not native:
+        tensors = published.to_published(spec.config, published.names.write(tensors))
+        config = published.write(as_dict(spec.config), model.task.name)
+        # labels of tasks without classes have no meaning in Hugging Face, for example of qa
+        if spec.options.labels and model.objective.has_labels and model.head is not None:
+            named = {str(number): label for number, label in enumerate(spec.options.labels)}
+            config |= {"id2label": named, "label2id": {label: int(number) for number, label in named.items()}}
+            config |= options.export(spec.options)
+            if model.task.input == "text":
+                from regard.tasks.modality.text import pad_id
+
+                # Hugging Face reads the last token before the padding
+                config["pad_token_id"] = pad_id(spec.config) if spec.pad_id is None else spec.pad_id
     folder.mkdir(parents=True, exist_ok=True)
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     aside = folder / ".model.safetensors.writing"
     write_safetensors(aside, tensors)
     os.replace(aside, folder / "model.safetensors")
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     write_json(folder / "config.json", {**config, "dtype": dtype})
-    for name, value in model.objective.options.export_files(model.spec.options, model.config).items():
+    for name, value in options.export_files(spec.options, spec.config).items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_json(folder / name, value)
     if model.processor is not None:
-        model.objective.modality.save_processor(model.processor, model.config, folder, export=True)
+        model.objective.modality.save_processor(model.processor, spec.config, folder, export=True)

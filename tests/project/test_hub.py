@@ -15,11 +15,11 @@ from test_start import loaded, start
 from test_weights import published
 
 import regard
-from regard import folders as hub
 from regard import index
+from regard import index as hub
 from regard.cli import app
 from regard.errors import RegardError
-from regard.folders import absolute_folder, is_folder_path, read_config_files
+from regard.index import absolute_folder, is_folder_path, read_config_files
 from regard.runs.settings import check_names
 from tiny import TINY
 

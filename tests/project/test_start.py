@@ -6,6 +6,7 @@ import fnmatch
 import json
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from regard.data.check.engine import Survey
 from regard.data.reader import Reader
 from regard.demos import DEMOS
 from regard.errors import UnknownNameError
-from regard.index import INDEX_PATH, list_rows, load_index
-from regard.lazy import LazyTable
+from regard.index import INDEX_PATH, LazyTable, list_rows, load_index
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS, find_by_model_type, find_preset
 from regard.tasks import TASKS, find_task
@@ -78,7 +78,7 @@ def within(package: str, names: str) -> list[str]:
 
 LISTS = ("regard", "regard.cli", "regard.errors", "regard.index")
 CHECKED = (
-    *LISTS, "regard.config", "regard.files", "regard.folders", "regard.lazy", "regard.runs",
+    *LISTS, "regard.config", "regard.files", "regard.runs",
     "regard.runs.settings", "regard.demos", "regard.*.settings", "regard.data", "regard.decode", "regard.training",
 )  # fmt: skip
 """Modules that check the names on a command line."""
@@ -151,7 +151,7 @@ SLOW = (
 """Modules that take long to import, and that a prediction of a text model does not use."""
 
 RUN = (
-    *CHECKED, "regard.model", "regard.loading", "regard.types", "regard.weights.*", "regard.capabilities",
+    *CHECKED, "regard.model", "regard.types", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
     *within("regard.systems.common", "checkpoint configs recipes seq2seq system"),
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
@@ -236,15 +236,15 @@ def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(mo
 
 
 def test_a_table_imports_an_entry_at_its_first_access_only() -> None:
-    table: LazyTable[Any] = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"}, instantiate=True)
+    table: LazyTable[Any] = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"})
     assert list(table) == ["a", "b"] and len(table) == 2 and "b" in table and "c" not in table
-    assert table["a"] == 0 and table["a"] is table["a"]
+    assert table["a"] is Fraction
     with pytest.raises(ModuleNotFoundError):
         table["b"]
     with pytest.raises(KeyError):
         table["c"]
     table["b"], table["c"] = 1, 2
-    assert dict(table) == {"a": 0, "b": 1, "c": 2}
+    assert dict(table) == {"a": Fraction, "b": 1, "c": 2}
     del table["b"], table["c"]
     assert list(table) == ["a"]
     with pytest.raises(KeyError):

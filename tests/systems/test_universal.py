@@ -182,7 +182,7 @@ def test_a_prediction_reports_the_ponder_steps_of_its_source() -> None:
     model = tiny("universal", "halting", vocab_size=8)
     model.tokenizer = TextTokenizer.from_words(["1 2 3 4 5"])
     config = replace(model.config, vocab_size=8, pad_id=5, bos_id=6, eos_id=7)
-    model.spec = replace(model.spec, config=config)
+    model.spec, model.config = replace(model.spec, config=config), config
     model.body.pad = 5
     one, other = model.predict(["1 2 3", "5"], num_beams=1)
     assert len(one.extra["act_steps"]) == 4 and len(other.extra["act_steps"]) == 2

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from regard.config import override
 from regard.errors import SettingError
-from regard.index import print_note, resolve_name, resolve_value
+from regard.index import print_note, resolve_setting
 
 MAX_NUM_RETURN = 4096
 """Maximum number of outputs per input; use several seeds for more."""
@@ -134,8 +134,8 @@ def apply_overrides(decode: DecodeSettings, overrides: Mapping[str, Any]) -> Dec
 
     Names of other tools are translated. A setting of sampling (`SAMPLING_SETTINGS`) implies sampling, sampling replaces
     the beam search of a preset, and beam search replaces sampling."""
-    names = {key: resolve_name(f"decode.{key}", print_note) for key in overrides}
-    user = {names[key].removeprefix("decode."): resolve_value(names[key], value) for key, value in overrides.items()}
+    known = (resolve_setting(f"decode.{key}", value) for key, value in overrides.items())
+    user = {name.removeprefix("decode."): value for name, value in known}
     if "max_length" in user:
         user.setdefault("max_new_tokens", 0)  # the limit of the user replaces the limit of a checkpoint
     if "length_penalty" in user and "length_penalty_type" not in user:

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.draw.text import markdown_table
 from regard.files import write_text
-from regard.folders import display_name
+from regard.index import display_name
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
 from regard.runs.progress import MAX_LINE_CHARS, shorten_lines

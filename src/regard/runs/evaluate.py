@@ -13,7 +13,7 @@ import torch
 
 from regard.decode.settings import apply_overrides
 from regard.errors import DataError, RunError, SettingError
-from regard.folders import read_config_files
+from regard.index import read_config_files
 from regard.model import Model, load
 from regard.nn.kernels.linear import recheck_packed
 from regard.runs.preprocess import LogFn, content_fingerprint, read_samples, validation_samples

@@ -17,13 +17,12 @@ from typing import IO, Any
 from regard import capabilities
 from regard.errors import RegardError, RunError
 from regard.files import write_text
-from regard.folders import METADATA_FILE, check_format
-from regard.index import processor_files
+from regard.index import METADATA_FILE, check_format, load_index
 from regard.training.checkpoint import latest_checkpoint
 
 LOCK_FILE = ".lock"
 
-PROCESSOR_FILES = processor_files()
+PROCESSOR_FILES = frozenset(name for task in load_index()["tasks"] for name in task["reader_files"])
 """Files of tokenizers and other processors."""
 
 INITIAL_FILES = {

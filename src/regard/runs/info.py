@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict
-from regard.folders import is_folder_path
-from regard.index import resolve_preset_name
+from regard.index import is_folder_path, resolve_preset_name
 from regard.model import Model, build, load
 from regard.systems.common.system import Preset, System
 

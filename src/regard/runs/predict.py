@@ -21,7 +21,7 @@ from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_fo
 from regard.data.text.tables import iterate_rows
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
-from regard.folders import read_config_files
+from regard.index import read_config_files
 from regard.model import Model
 from regard.runs.terminal import ProgressPrinter
 from regard.systems import find_by_model_type

@@ -21,7 +21,7 @@ from regard.data.text.tables import SkippedRow
 from regard.draw.charts import draw_layer_scores
 from regard.draw.figure import check_suffix
 from regard.errors import DataError, RegardError, SettingError
-from regard.folders import read_config_files
+from regard.index import read_config_files
 from regard.model import Model, load
 from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning

@@ -8,13 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from regard import index
 from regard.config import as_dict, check_values, override, parse_assignments, read_settings
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
-from regard.folders import check_preset, find_system_name, is_folder_path
-from regard.index import RELATED, SYNONYMS, print_note, resolve_name, resolve_preset_name, resolve_value
+from regard.index import (
+    RELATED,
+    SYNONYMS,
+    check_preset,
+    check_task,
+    is_folder_path,
+    load_index,
+    model_types,
+    presets,
+    read_config_files,
+    resolve_preset_name,
+    resolve_setting,
+    resolve_task_name,
+)
 from regard.training.settings import TrainSettings
 
 GROUPS = {"data": DataSettings, "train": TrainSettings, "decode": DecodeSettings}
@@ -56,8 +67,9 @@ def collect_overrides(
     said: dict[str, dict[str, Any]] = {}
     for group, values in found.items():
         for key, value in values.items():
-            to, _, name = resolve_name(f"{group}.{key}", print_note).partition(".")
-            said.setdefault(to, {})[name] = resolve_value(f"{to}.{name}", value)
+            setting, changed = resolve_setting(f"{group}.{key}", value)
+            to, _, name = setting.partition(".")
+            said.setdefault(to, {})[name] = changed
         said.setdefault(group, {})
     for group in said:
         if group not in (*GROUPS, "model"):
@@ -67,7 +79,7 @@ def collect_overrides(
 
 def _check_group(name: str) -> None:
     """Raise an error for a setting name without its group, such as `lr` or `learning_rate`, with suggestions."""
-    settings = {*(row["setting"] for row in index.load_index()["settings"]), *SYNONYMS, *RELATED}
+    settings = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
     whole = sorted(setting for setting in settings if setting.partition(".")[2] == name)
     if whole:
         raise SettingError(f"Unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
@@ -85,18 +97,24 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
     """Raise an error for an unknown task, preset or setting of a training run, before torch is imported.
 
     With `resume` the run folder defines the system, and `resume_spec` checks the settings `model.*`."""
-    index.check_task(task)
+    check_task(task)
     check_groups(overrides)
     if resume:
         return
-    system = index.default_system(task) if model is None and overrides.get("model") else None
-    if model is not None and is_folder_path(model):
-        system = find_system_name(Path(model))
-    elif model is not None:
+    if model is None:  # the default may depend on the data
+        rows = [row for row in load_index()["tasks"] if row["task"] == resolve_task_name(task)]
+        systems = {presets().get(row["model"]) for row in rows}
+    elif is_folder_path(model):
+        published, own = read_config_files(Path(model))
+        systems = {own["system"] if own else model_types().get(str(published.get("model_type")))}
+    else:
         check_preset(model)
-        system = index.presets()[resolve_preset_name(model)]
-    if system is not None and overrides.get("model"):
-        index.check_model_settings(overrides["model"], system)
+        systems = {presets()[resolve_preset_name(model)]}
+    system = systems.pop() if len(systems) == 1 else None
+    known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
+    for name in overrides.get("model", ()) if known else ():
+        if name not in known:
+            raise SettingError(f"Unknown setting 'model.{name}'. {suggest(name, known, 'model.')}")
 
 
 def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> Settings:

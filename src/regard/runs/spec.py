@@ -17,10 +17,8 @@ from regard.data.text.formats import file_format, read_header
 from regard.data.text.tables import first_value
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError, SettingError
-from regard.folders import absolute_folder, is_folder_path, read_config_files
-from regard.index import resolve_preset_name, resolve_task_name
-from regard.loading import UNUSED_WEIGHTS, add_bias
-from regard.model import Model, ModelSpec, load
+from regard.index import absolute_folder, is_folder_path, read_config_files, resolve_preset_name, resolve_task_name
+from regard.model import UNUSED_WEIGHTS, Model, ModelSpec, add_bias, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, check_tokenizer_settings, diff_settings, resolve
 from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system

@@ -21,9 +21,8 @@ from regard.data.batching.loader import TimedIterator, prefetch
 from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
-from regard.folders import FORMAT
-from regard.loading import convert_tensors
-from regard.model import Model, unsupported_by_layout
+from regard.index import FORMAT
+from regard.model import Model, convert_tensors, unsupported_by_layout
 from regard.runs.card import write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from regard import index
 from regard.errors import RegardError, UnknownNameError
-from regard.folders import describe_hub_name
-from regard.index import resolve_preset_name
-from regard.lazy import LazyTable
+from regard.index import LazyTable, describe_hub_name, resolve_preset_name
 from regard.systems.common.system import Preset, System
 
 SYSTEMS: LazyTable[System] = LazyTable({

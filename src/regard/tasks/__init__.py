@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard import index
 from regard.errors import SettingError, UnknownNameError
-from regard.lazy import resolve
+from regard.index import resolve
 
 if TYPE_CHECKING:
     from regard.data.reader import Reader

@@ -18,7 +18,7 @@ from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
-from regard.lazy import resolve
+from regard.index import resolve
 from regard.tasks import MODALITIES, Task
 from regard.types import Batch, BodyOutput, Prediction
 

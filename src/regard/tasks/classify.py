@@ -20,7 +20,7 @@ from regard.data.text.samples import LABEL_SEPARATOR, LabeledText
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import DataError, RegardError, SettingError, WeightsError
-from regard.lazy import resolve
+from regard.index import resolve
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks.base import (

@@ -19,7 +19,7 @@ from regard.data.images.masks import VOID, ClassMap, classes_from_numbers, infer
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.lazy import resolve
+from regard.index import resolve
 from regard.nn.vision.dense import segmentation_head
 from regard.tasks.base import (
     NO_WEIGHTS,

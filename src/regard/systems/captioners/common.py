@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import index
 from regard.config import as_dict
 from regard.errors import RegardError, SettingError, WeightsError
-from regard.folders import local_folder
+from regard.index import local_folder
 from regard.nn.attention.masks import Causal, Padding, and_masks
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
 from regard.nn.vision.encoder import VisionEncoder

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from regard import index
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, UnknownNameError
-from regard.lazy import LazyTable
+from regard.index import LazyTable
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
@@ -24,7 +24,7 @@ from regard.systems.common.configs import TargetTokens
 from regard.systems.common.system import System
 
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
-    {name: SYSTEMS.paths[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
+    {name: SYSTEMS.data[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
 )
 """Systems for image encoders of captioning models."""
 

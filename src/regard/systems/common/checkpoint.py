@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.config import from_dict
-from regard.folders import read_config_files
-from regard.index import print_note
+from regard.index import print_note, read_config_files
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_system
 from regard.systems.common.system import System
