@@ -22,7 +22,7 @@ import torch
 from regard.draw.colors import ACCENT, INK, MUTED, WARM
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import Causal, PackedDocuments, SlidingWindow
-from regard.types import Offsets
+from regard.types import Packing
 
 WIDTH, HEADS = 512, 8
 
@@ -32,8 +32,8 @@ def ways(length: int) -> dict[str, dict[str, Any]]:
     if length <= harness.pick(cuda=16_384, cpu=4096, smoke=32):
         found["plain"] = {"mask": Causal(), "record": lambda weights: weights}
     if harness.device() == "cuda":
-        many = Offsets(torch.arange(0, length + 1, 128, device="cuda"), 128)
-        one = Offsets(torch.tensor([0, length], device="cuda"), length)
+        many = Packing(torch.arange(0, length + 1, 128, device="cuda"), 128)
+        one = Packing(torch.tensor([0, length], device="cuda"), length)
         found["packed"] = {"mask": Causal() & PackedDocuments(many, many)}
         found["window"] = {"mask": Causal() & PackedDocuments(one, one) & SlidingWindow(256, 0)}
     return found

@@ -159,25 +159,25 @@ def padded(own: Any, encoded: Encoded, rows: np.ndarray) -> dict[str, torch.Tens
     batch, length = own.task.objective.collate(encoded, rows, own.config), own.config.max_length
     assert (
         batch.labels is not None
-        and batch.label_positions is not None
-        and batch.token_types is not None
-        and batch.nsp_labels is not None
+        and batch.text.label_positions is not None
+        and batch.text.token_types is not None
+        and batch.text.nsp_labels is not None
     )
     B, L = batch.inputs.shape
     labels = torch.full((B * L,), -100)
-    labels[batch.label_positions] = batch.labels
+    labels[batch.text.label_positions] = batch.labels
 
     def wide(table: torch.Tensor, value: int) -> torch.Tensor:
         return torch.nn.functional.pad(table.view(B, L), (0, length - L), value=value)
 
     found = {
         "input_ids": wide(batch.inputs, 0),
-        "token_type_ids": wide(batch.token_types, 0),
+        "token_type_ids": wide(batch.text.token_types, 0),
         "labels": wide(labels, -100),
     }
     if batch.mask is not None:  # without a mask, SDPA selects its fastest kernel
         found["attention_mask"] = (torch.arange(length) < batch.mask[:, None]).long()
-    return {**found, "next_sentence_label": batch.nsp_labels}
+    return {**found, "next_sentence_label": batch.text.nsp_labels}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

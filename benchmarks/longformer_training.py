@@ -30,7 +30,7 @@ from torch import Tensor
 from regard import build
 from regard.nn.kernels.cuda_graph import capture
 from regard.training.loop import retain_freed_memory
-from regard.types import Batch
+from regard.types import Batch, TextFields
 
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
 """Labels of the variants in the figure."""
@@ -48,7 +48,7 @@ def ours(name: str, length: int, compiled: bool) -> tuple[torch.nn.Module, Calla
     body: Any = torch.compile(model.body) if compiled else model.body
     marked = torch.zeros(1, length, dtype=torch.bool, device=device)
     marked[:, 0] = True
-    return model, lambda x: body(Batch(x, global_tokens=marked, max_global_tokens=1)).sequence
+    return model, lambda x: body(Batch(x, text=TextFields(global_tokens=marked, max_global_tokens=1))).sequence
 
 
 def theirs(name: str, length: int) -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:

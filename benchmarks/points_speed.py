@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.points.body import build_hierarchy, point_head
 from regard.systems.point import PRESETS, build
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 
 SIDES = torch.tensor([6.0, 5.0, 3.0])
 CLASSES = 13
@@ -104,7 +104,7 @@ def work(case: str, count: int, device: str) -> tuple[Callable[[], Any], dict[st
     config = PRESETS["point-base"].config.__class__(feature_dim=3, point_order="sorted", **tiny)
     low = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
     if case == "search":
-        rows, offsets = x.to(device), Offsets(torch.tensor([0, count], device=device), count)
+        rows, offsets = x.to(device), Packing(torch.tensor([0, count], device=device), count)
         return lambda: build_hierarchy(rows, offsets, config.downsample[1:], config.num_neighbors, True, True), {}
     if case == "point":
         body, head = build(config).to(device), point_head(config, CLASSES).to(device)

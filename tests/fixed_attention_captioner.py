@@ -58,8 +58,8 @@ class Pointing(Body):
         self.looks = nn.ModuleList(Fixed(t) if t.ndim == 2 else Crossing(t) for t in tables)
 
     def forward(self, batch: Batch) -> BodyOutput:
-        assert batch.decoder_inputs is not None
-        rows, length = batch.decoder_inputs.shape
+        assert batch.decoder is not None
+        rows, length = batch.decoder.inputs.shape
         assert length <= self.most
         self.aside(torch.zeros(rows, length, 4))
         for part in self.looks:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.systems import SYSTEMS
 from regard.systems.captioners.encoder import CaptionConfig
-from regard.types import IGNORE, Batch
+from regard.types import IGNORE, Batch, DecoderInputs
 from tiny import noise
 
 EYES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -79,4 +79,4 @@ def captions(lengths: tuple[int, ...] = (6, 3, 5), seed: int = 4) -> tuple[Tenso
 
 def batch_of(lengths: tuple[int, ...] = (6, 3, 5), height: int = 32, width: int = 32) -> Batch:
     target, labels = captions(lengths)
-    return Batch(pictures(len(lengths), height, width), decoder_inputs=target, labels=labels)
+    return Batch(pictures(len(lengths), height, width), labels=labels, decoder=DecoderInputs(target))

@@ -60,10 +60,10 @@ class Speaker(Body):
         return self.cell(torch.cat([self.tokens(token), seen], -1), h)
 
     def forward(self, batch: Batch) -> BodyOutput:
-        assert batch.decoder_inputs is not None
+        assert batch.decoder is not None
         seen = self.look(batch)
         h, rows = seen, []
-        for token in batch.decoder_inputs.unbind(1):
+        for token in batch.decoder.inputs.unbind(1):
             h = self.move(token, seen, h)
             rows.append(h)
         side = {"penalty": self.config.penalty * seen.square().sum()} if self.config.penalty else {}
@@ -78,8 +78,8 @@ class Speaker(Body):
     def start(self, batch: Batch, room: int | None = None) -> RecurrentState:
         seen = self.look(batch)
         state = RecurrentState.from_tensors({"h": seen.clone()}, {"seen": seen[:, None]})
-        assert batch.decoder_inputs is not None
-        for token in batch.decoder_inputs[:, :-1].unbind(1):
+        assert batch.decoder is not None
+        for token in batch.decoder.inputs[:, :-1].unbind(1):
             self.step(token, state)
         return state
 

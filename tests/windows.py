@@ -18,7 +18,7 @@ from regard.nn.attention.masks import (
 from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.local_attention import LocalCall, LocalPattern, parse_pattern
-from regard.types import Offsets
+from regard.types import Packing
 
 H, L = 3, 37
 
@@ -32,7 +32,7 @@ def marked(*places: list[int]) -> Tensor:
 
 
 HOLES = torch.rand(2, L, generator=torch.Generator().manual_seed(5)) < 0.7
-OFFSETS = Offsets(torch.tensor([0, 10, 10, 25, 26, L]), 15)
+OFFSETS = Packing(torch.tensor([0, 10, 10, 25, 26, L]), 15)
 PACKED = PackedDocuments(OFFSETS, OFFSETS)
 SOME = marked([0, 20, 36], [3])
 NONE, ALL = marked([], []), torch.ones(2, L, dtype=torch.bool)

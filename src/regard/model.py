@@ -28,7 +28,7 @@ from regard.systems.common.checkpoint import meta_device, read_published_config
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
 from regard.tasks.base import NO_OPTIONS, HeadOptions
-from regard.types import Batch, BodyOutput, Prediction
+from regard.types import Batch, BodyOutput, DecoderInputs, Prediction, TextFields
 from regard.weights.tables import NameTable, matches, mismatch_error, read_checkpoint, write_safetensors
 
 if TYPE_CHECKING:
@@ -111,11 +111,9 @@ class Model(nn.Module):
             Batch(
                 inputs,
                 mask,
-                decoder_inputs,
-                decoder_mask,
-                token_types=token_types,
-                positions=positions,
-                global_tokens=global_tokens,
+                positions,
+                decoder=None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask),
+                text=TextFields(token_types, global_tokens),
             )
         )
         return states
@@ -138,11 +136,9 @@ class Model(nn.Module):
             Batch(
                 inputs,
                 mask,
-                decoder_inputs,
-                decoder_mask,
-                token_types=token_types,
-                positions=positions,
-                global_tokens=global_tokens,
+                positions,
+                decoder=None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask),
+                text=TextFields(token_types, global_tokens),
             ),
         )
 

@@ -7,15 +7,34 @@ Traits      properties of a config     Body               base class of all netw
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 
+class TensorFields:
+    """Base of frozen dataclasses with tensors: functions of all tensors, those of nested dataclasses included."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Copy with a function applied to all tensors."""
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                changed[name] = function(value)
+            elif isinstance(value, TensorFields):
+                changed[name] = value.map(function)
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def tensors(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+        return found
+
+
 @dataclass(frozen=True)
-class Offsets:
+class Packing(TensorFields):
     """Boundaries of packed documents: document i is `[starts[i], starts[i + 1])`.
 
     `max_length` is at least the length of the longest document, rounded, so that compiled code is specialized to few
@@ -35,49 +54,78 @@ class Offsets:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Input of a body. B rows, L positions; a packed batch has one row of many documents and `offsets`."""
+class DecoderInputs(TensorFields):
+    """Inputs of a decoder with cross-attention, or the second texts of a batch of text pairs."""
 
     inputs: Tensor
-    """ids (B, L), pixels (B, 3, H, W) or points; uint8 pixels need preprocessing first"""
+    """token ids (B, T)"""
     mask: Tensor | None = None
-    """real positions of `inputs`: lengths (B,) or bool (B, L); None: all"""
-    decoder_inputs: Tensor | None = None
-    """decoder input ids (B, T)"""
-    decoder_mask: Tensor | None = None
-    labels: Tensor | None = None
-    """target of the head; `IGNORE` for positions without a label"""
-    label_positions: Tensor | None = None
-    """(M,) positions of the labels in the flattened inputs; None: one label per position or per row"""
-    nsp_labels: Tensor | None = None
-    """(S,) next-sentence labels: 0 if the second text follows the first, else 1; `IGNORE` without a label"""
+    """real positions of `inputs`: lengths (B,) or bool (B, T); None: all"""
+    packing: Packing | None = None
+    image_index: Tensor | None = None
+    """(B,) image of each row, if several captions share an image; None: row n has image n"""
+
+
+@dataclass(frozen=True)
+class TextFields(TensorFields):
+    """Inputs and labels of text encoders."""
+
     token_types: Tensor | None = None
     """(B, L) segment ids, for rows with two texts"""
     global_tokens: Tensor | None = None
     """(B, L) True for tokens with global attention (Longformer); None: none"""
     max_global_tokens: int | None = None
     """maximum number of global tokens per row; None: counted, with a GPU synchronization"""
+    label_positions: Tensor | None = None
+    """(M,) positions of the labels in the flattened inputs; None: one label per position or per row"""
+    nsp_labels: Tensor | None = None
+    """(S,) next-sentence labels: 0 if the second text follows the first, else 1; `IGNORE` without a label"""
+
+
+@dataclass(frozen=True)
+class Augmentation(TensorFields):
+    """Random changes of images, computed on the device."""
+
+    params: Tensor
+    """(B, n) parameters of crop, flip and color changes for each image"""
+    settings: Any
+    """`Augment` settings of the processor"""
+
+
+@dataclass(frozen=True)
+class Batch(TensorFields):
+    """Inputs of a forward pass and labels of its loss. B rows, L positions; a packed batch has one row of many documents."""
+
+    inputs: Tensor
+    """ids (B, L), pixels (B, 3, H, W) or points; uint8 pixels need preprocessing first"""
+    mask: Tensor | None = None
+    """real positions of `inputs`: lengths (B,) or bool (B, L); None: all"""
     positions: Tensor | None = None
     """positions of `inputs` if different from 0, 1, 2, …"""
-    augment_params: Tensor | None = None
-    """(B, n) parameters of crop, flip and color changes for each image; None: no augmentation"""
-    augmentation: Any = None
-    """augmentation settings for `augment_params`"""
-    image_index: Tensor | None = None
-    """(B,) image of each target row, if several captions share an image; None: row n has image n"""
-    offsets: Offsets | None = None
-    decoder_offsets: Offsets | None = None
+    labels: Tensor | None = None
+    """target of the head; `IGNORE` for positions without a label"""
+    packing: Packing | None = None
+    """boundaries of the documents in a packed row"""
+    decoder: DecoderInputs | None = None
+    text: TextFields = TextFields()
+    augmentation: Augmentation | None = None
 
     @property
     def prompt(self) -> Tensor:
         """(B, P) prompt of generation: decoder inputs, or `inputs` of decoder-only models."""
-        return self.inputs if self.decoder_inputs is None else self.decoder_inputs
+        return self.inputs if self.decoder is None else self.decoder.inputs
 
     @property
     def prompt_lengths(self) -> Tensor | None:
         """(B,) number of real tokens at the start of each prompt; None: all."""
-        mask = self.mask if self.decoder_inputs is None else self.decoder_mask
+        mask = self.mask if self.decoder is None else self.decoder.mask
         return mask if mask is None or mask.ndim == 1 else mask.sum(1)
+
+    def require_decoder(self) -> DecoderInputs:
+        """Decoder inputs; a batch without them is an error."""
+        if self.decoder is None:
+            raise ValueError("The decoder requires batch.decoder.")
+        return self.decoder
 
     def last_tokens(self) -> Tensor:
         """(B,) last real token of each prompt."""
@@ -86,11 +134,11 @@ class Batch:
 
     def select_rows(self, rows: Tensor) -> Batch:
         """The batch with these rows, in this order; packed batches are not supported."""
-        if self.offsets is not None or self.decoder_offsets is not None:
+        if self.packing is not None or (self.decoder is not None and self.decoder.packing is not None):
             raise ValueError("a packed batch has one row")
-        if self.label_positions is not None:
+        if self.text.label_positions is not None:
             raise ValueError("rows of a batch with label_positions cannot be selected: positions count across all rows")
-        if self.image_index is not None:
+        if self.decoder is not None and self.decoder.image_index is not None:
             raise ValueError("rows of a batch with image_index cannot be selected: rows share images")
         taken = self.map(lambda tensor: tensor[rows])
         # positions shared by all rows have no batch dimension
@@ -103,22 +151,6 @@ class Batch:
         """Copy to pinned memory, for asynchronous transfers to a GPU. The pin-memory thread of a DataLoader calls this
         method."""
         return self.map(lambda tensor: tensor.pin_memory())
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with a function applied to all tensors."""
-        changed: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Tensor):
-                changed[item.name] = function(value)
-            elif isinstance(value, Offsets):
-                changed[item.name] = replace(value, starts=function(value.starts))
-        return replace(self, **changed)
-
-    def tensors(self) -> list[Tensor]:
-        found: list[Tensor] = []
-        self.map(lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
-        return found
 
 
 @dataclass(frozen=True)
@@ -207,7 +239,7 @@ class Traits:
     separators: int = 1
     """number of end tokens between two texts"""
     global_tokens: bool = False
-    """attention is local, except for selected tokens (`Batch.global_tokens`)"""
+    """attention is local, except for selected tokens (`Batch.text.global_tokens`)"""
     optional_pooler: bool = False
     """the config has the field `pooler`"""
     nsp: bool = False

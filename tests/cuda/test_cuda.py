@@ -24,13 +24,13 @@ from regard.nn.kernels import losses as loss
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.types import IGNORE, Batch, Offsets
+from regard.types import IGNORE, Batch, DecoderInputs, Packing
 from tiny import tiny
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-STARTS = Offsets(torch.tensor([0, 5, 6, 40, 64]), 64)
-OTHERS = Offsets(torch.tensor([0, 9, 12, 50, 80]), 64)
+STARTS = Packing(torch.tensor([0, 5, 6, 40, 64]), 64)
+OTHERS = Packing(torch.tensor([0, 9, 12, 50, 80]), 64)
 
 
 def heads(length: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
@@ -38,8 +38,8 @@ def heads(length: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
     return made.to("cuda", dtype).requires_grad_()
 
 
-def on_cuda(offsets: Offsets) -> Offsets:
-    return Offsets(offsets.starts.cuda(), offsets.max_length)
+def on_cuda(offsets: Packing) -> Packing:
+    return Packing(offsets.starts.cuda(), offsets.max_length)
 
 
 FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, True)]
@@ -185,7 +185,9 @@ def test_a_captured_search_equals_a_plain_search(settings: DecodeSettings) -> No
     model = tiny("transformer").cuda()
     random = torch.Generator().manual_seed(1)
     x = torch.randint(3, model.config.vocab_size, (5, 7), generator=random).cuda()
-    batch = Batch(x, torch.tensor([7, 3, 5, 1, 7]).cuda(), torch.full((5, 1), model.config.bos_id).cuda())
+    batch = Batch(
+        x, torch.tensor([7, 3, 5, 1, 7]).cuda(), decoder=DecoderInputs(torch.full((5, 1), model.config.bos_id).cuda())
+    )
     limits = torch.tensor([9, 4, 12, 1, 20])
     with torch.inference_mode():
         right = run_search(
@@ -200,7 +202,9 @@ def test_a_captured_search_equals_a_plain_search(settings: DecodeSettings) -> No
 
 def test_a_graph_follows_weights_that_change_in_place() -> None:
     model = tiny("transformer").cuda()
-    batch = Batch(torch.randint(3, 9, (2, 4)).cuda(), decoder_inputs=torch.full((2, 1), model.config.bos_id).cuda())
+    batch = Batch(
+        torch.randint(3, 9, (2, 4)).cuda(), decoder=DecoderInputs(torch.full((2, 1), model.config.bos_id).cuda())
+    )
     limits = torch.tensor([6, 6])
     before = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
     with torch.no_grad():

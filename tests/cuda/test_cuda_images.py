@@ -26,7 +26,7 @@ from regard.tasks.base import HeadOptions, LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
-from regard.types import Batch
+from regard.types import Augmentation, Batch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -66,7 +66,9 @@ def batch_for(model: Model, count: int = 4) -> Batch:
         labels = torch.from_numpy(random.integers(0, 5, (count, height + 8, width + 8)))
     if model.task.name == "depth":
         labels = torch.from_numpy(random.random((count, height + 8, width + 8)).astype(np.float32) * 4 + 0.5)
-    return Batch(x, labels=labels, augment_params=torch.from_numpy(sample_params(random, count, how)), augmentation=how)
+    return Batch(
+        x, labels=labels, augmentation=Augmentation(torch.from_numpy(sample_params(random, count, how)), settings=how)
+    )
 
 
 def gradients(model: Model, way: Any, batch: Batch, precision: str) -> tuple[float, dict[str, torch.Tensor]]:

@@ -23,7 +23,7 @@ from regard.nn.points.body import PointTransformer, point_head
 from regard.nn.points.knn import knn, knn_grid, knn_interpolation
 from regard.nn.points.packing import CloudSizes, farthest_point_sampling
 from regard.systems.point import PRESETS, Config, build
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -116,7 +116,7 @@ def even(clouds: int = 4, count: int = 512, first: int = 0) -> Batch:
 
 def uneven(counts: tuple[int, ...] = (500, 9, 911)) -> Batch:
     x = torch.cat([cloud(count, number) for number, count in enumerate(counts)])
-    return Batch(x[None], offsets=Offsets(torch.tensor([0, *counts]).cumsum(0), 1024))
+    return Batch(x[None], packing=Packing(torch.tensor([0, *counts]).cumsum(0), 1024))
 
 
 def cloud(count: int, number: int) -> Tensor:

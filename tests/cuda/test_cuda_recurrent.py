@@ -15,7 +15,7 @@ from regard.tasks.base import LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, GraphedForwardBackward, LossModule
 from regard.training.settings import TrainSettings
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import CASES, TINY, Numbers, collate, tiny
 from tiny_caption_models import SIZES, batch_of, fresh
 
@@ -108,7 +108,9 @@ def test_captured_steps_of_captioners_equal_plain_steps(name: str, precision: st
 def test_the_device_equals_the_cpu(name: str, label: str) -> None:
     model = tiny(name, label).float().eval()
     batch = collate(model, TINY[name].samples)
-    prompt = Batch(batch.inputs, batch.mask, torch.full((len(batch.inputs), 1), model.config.bos_id))
+    prompt = Batch(
+        batch.inputs, batch.mask, decoder=DecoderInputs(torch.full((len(batch.inputs), 1), model.config.bos_id))
+    )
     limits = torch.full((len(batch.inputs),), 8)
     for decode in (DecodeSettings(num_beams=1), DecodeSettings(num_beams=3)):
         there = copy.deepcopy(model.body).cuda()
@@ -123,7 +125,7 @@ def test_captioners_on_the_device_equal_the_cpu(name: str) -> None:
     torch.manual_seed(2)
     body = fresh(name).eval()
     x = batch_of().inputs.float()
-    prompt = Batch(x, decoder_inputs=torch.ones(len(x), 1, dtype=torch.long))
+    prompt = Batch(x, decoder=DecoderInputs(torch.ones(len(x), 1, dtype=torch.long)))
     limits = torch.full((len(x),), 8)
     there = copy.deepcopy(body).cuda()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from regard.tasks.base import LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, GraphedForwardBackward, LossModule
 from regard.training.settings import TrainSettings
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import CASES, TINY, collate, tiny
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -73,7 +73,9 @@ def pondered(ours: Any, right: Any) -> list[tuple[Any, Any]]:
 def test_the_device_equals_the_cpu(label: str) -> None:
     model = tiny("universal", label).float().eval()
     batch = collate(model, TINY["universal"].samples)
-    prompt = Batch(batch.inputs, batch.mask, torch.full((len(batch.inputs), 1), model.config.bos_id))
+    prompt = Batch(
+        batch.inputs, batch.mask, decoder=DecoderInputs(torch.full((len(batch.inputs), 1), model.config.bos_id))
+    )
     limits = torch.full((len(batch.inputs),), 8)
     there = copy.deepcopy(model.body).cuda()
     for decode in (DecodeSettings(num_beams=1), DecodeSettings(num_beams=3)):

@@ -20,7 +20,7 @@ import torch
 from conftest import TWELVE, rows, same_tensors, train_tiny
 from regard.data.batching.loader import prefetch
 from regard.errors import DataError, RunError, UnknownNameError
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked, on Linux alone")
 
@@ -35,7 +35,7 @@ class Maker:
         if self.wrong is not None and number == self.at:
             raise self.wrong
         x = torch.arange(number, number + 6).view(2, 3)
-        return Batch(x, torch.tensor([3, 2]), offsets=Offsets(torch.tensor([0, number]), number))
+        return Batch(x, torch.tensor([3, 2]), packing=Packing(torch.tensor([0, number]), number))
 
 
 def workers() -> list[int]:
@@ -74,7 +74,7 @@ def test_micro_batches_come_in_order_from_any_number_of_workers(many: int) -> No
     assert [int(batch.inputs[0, 0]) for batch in batches] == list(range(7, 19))
     last, wanted = batches[-1], Maker().grain(18)
     assert torch.equal(last.inputs, wanted.inputs) and last.mask is not None and last.mask.tolist() == [3, 2]
-    assert last.offsets is not None and last.offsets.starts.tolist() == [0, 18] and last.offsets.max_length == 18
+    assert last.packing is not None and last.packing.starts.tolist() == [0, 18] and last.packing.max_length == 18
     assert torch.initial_seed() == 3 and torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(3))
 
 
@@ -183,4 +183,4 @@ def test_a_run_may_resume_with_another_number_of_workers(halved: Path, whole: Pa
 @pytest.mark.parametrize("many", [0, 2])
 def test_pinned_micro_batches_are_pinned(many: int) -> None:
     for batch in prefetch(Maker().grain, range(4), many, pin=True):
-        assert batch.inputs.is_pinned() and batch.offsets is not None and batch.offsets.starts.is_pinned()
+        assert batch.inputs.is_pinned() and batch.packing is not None and batch.packing.starts.is_pinned()

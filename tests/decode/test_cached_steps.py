@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.model import Model
 from regard.systems import SYSTEMS
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import CASES, TINY, near, noise, tiny
 from tiny import collate as tiny_collate
 
@@ -26,7 +26,7 @@ def collate(model: Model, name: str, rows: Any = None) -> Batch:
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
     """The same batch with other decoder inputs."""
-    return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
+    return Batch(ids) if batch.decoder is None else replace(batch, labels=None, decoder=DecoderInputs(ids))
 
 
 @generating
@@ -130,7 +130,7 @@ def test_rows_that_join_equal_each_row_alone(name: str, label: str, rooms: tuple
     batch, target = sources(model, name, 7)
     first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))
     # sources of other lengths, with and without a mask
-    if second.mask is not None and first.decoder_inputs is not None:
+    if second.mask is not None and first.decoder is not None:
         first = replace(first, inputs=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)

@@ -13,7 +13,7 @@ from parity import marian
 from regard.decode.search import search
 from regard.decode.searches import Hypothesis, filter_logits
 from regard.decode.settings import DecodeSettings
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import noise, tiny
 from toy_language_models import END, PROMPTS, V, lively, padded, small
 
@@ -102,7 +102,7 @@ def test_a_translator_with_repetition_penalty_equals_transformers(beams: int, pr
     target = torch.cat([torch.full((4, 1), 1), x[:, : prompt - 1]], 1)
     different = set()
     for settings in ways(beams):
-        found = search(model.body, Batch(x, lengths, target), 2, torch.full((4,), 12), settings)
+        found = search(model.body, Batch(x, lengths, decoder=DecoderInputs(target)), 2, torch.full((4,), 12), settings)
         out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=marks, decoder_input_ids=target)
         same(found, out, prompt, 2, beams)
         different.add(tuple(one.tokens for options in found for one in options))

@@ -10,7 +10,7 @@ import torch
 
 from regard.decode.search import BYTES_PER_LOGIT, max_rows, search
 from regard.decode.settings import DecodeSettings
-from regard.types import Batch, StateSizes
+from regard.types import Batch, DecoderInputs, StateSizes
 from tiny import TINY, tiny
 from tiny_caption_models import batch_of, config_of
 from tiny_caption_models import made as captioner
@@ -32,7 +32,7 @@ def asked(name: str, label: str) -> tuple[Any, Batch]:
     model = tiny(name, label) if label else tiny(name)
     random = torch.Generator().manual_seed(5)
     x = torch.randint(3, model.config.vocab_size, (5, 6), generator=random)
-    return model.body, Batch(x, decoder_inputs=torch.ones(5, 1, dtype=torch.long))
+    return model.body, Batch(x, decoder=DecoderInputs(torch.ones(5, 1, dtype=torch.long)))
 
 
 @pytest.mark.parametrize(("name", "label"), ROLLING)

@@ -18,7 +18,7 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.model import Model
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import CASES, near, tiny
 
 cases = pytest.mark.parametrize(("name", "label"), [case for case in CASES if case[0] in ("rnn", "rnnsearch")])
@@ -33,13 +33,13 @@ def logits(model: Model, batch: Batch) -> Tensor:
 def test_a_wide_beam_finds_the_most_likely_of_all_outputs(name: str, label: str) -> None:
     """At most two tokens: every output is scored by teacher forcing."""
     model, V, end = tiny(name, label), 23, 2
-    batch = Batch(torch.tensor([[5, 9, 2]]), None, torch.tensor([[1]]))
+    batch = Batch(torch.tensor([[5, 9, 2]]), None, decoder=DecoderInputs(torch.tensor([[1]])))
     (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
     first = logits(model, batch).log_softmax(-1)[0, 0]
     target = torch.tensor([[1, token] for token in range(V)])
-    second = logits(model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder_inputs=target)).log_softmax(-1)[
-        :, 1
-    ]
+    second = logits(
+        model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder=DecoderInputs(target))
+    ).log_softmax(-1)[:, 1]
     totals = {(): float(first[end])}
     for token in range(V):
         if token != end:
@@ -57,11 +57,11 @@ def test_a_masked_target_token_is_not_read_and_others_keep_their_positions(name:
     x = torch.tensor([[5, 9, 2], [7, 8, 2]])
     holed, real = torch.tensor([[1, 9, 4, 6, 8], [1, 5, 6, 9, 9]]), torch.ones(2, 5, dtype=torch.bool)
     real[0, 1] = real[1, 2:4] = False
-    ours = logits(model, Batch(x, decoder_inputs=holed, decoder_mask=real))
+    ours = logits(model, Batch(x, decoder=DecoderInputs(holed, mask=real)))
     for row in range(2):
         near(
             ours[row, real[row]],
-            logits(model, Batch(x[row : row + 1], decoder_inputs=holed[row : row + 1, real[row]]))[0],
+            logits(model, Batch(x[row : row + 1], decoder=DecoderInputs(holed[row : row + 1, real[row]])))[0],
         )
 
 
@@ -185,7 +185,9 @@ def by_differences(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
 
                 tables = model.body.tables
                 handle = (tables.source or tables.target).register_forward_hook(moved)
-                sides.append(logits(model, Batch(x, decoder_inputs=read))[0].log_softmax(-1)[range(len(says)), says])
+                sides.append(
+                    logits(model, Batch(x, decoder=DecoderInputs(read)))[0].log_softmax(-1)[range(len(says)), says]
+                )
                 handle.remove()
             sizes[:, column, channel] = (sides[0] - sides[1]) / (2 * step)
     lengths = sizes.norm(dim=-1)

@@ -25,7 +25,7 @@ from regard.decode.searches import (
 )
 from regard.decode.settings import DecodeSettings
 from regard.systems.transformer import Config, build
-from regard.types import Batch, Body, StateSizes
+from regard.types import Batch, Body, DecoderInputs, StateSizes
 
 END, PROMPT = 0, (2, 1)
 Past = tuple[int, ...]
@@ -69,9 +69,9 @@ class Chain(Body):
         self.calls: list[int] = []
 
     def start(self, batch: Batch, room: int | None = None) -> Walk:
-        assert batch.decoder_inputs is not None
+        assert batch.decoder is not None
         self.calls = []
-        return Walk(batch.inputs[:, 0], batch.decoder_inputs[:, :-1])
+        return Walk(batch.inputs[:, 0], batch.decoder.inputs[:, :-1])
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.table.shape[-1], per_token=1)
@@ -96,7 +96,7 @@ def ask(
     chain: Any, sources: list[int], limits: list[int], named: Any = None, **settings: Any
 ) -> list[list[Hypothesis]]:
     prompt = torch.tensor(PROMPT).expand(len(sources), 2)
-    batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], decoder_inputs=prompt)
+    batch = Batch(torch.tensor(sources, dtype=torch.long)[:, None], decoder=DecoderInputs(prompt))
     requests = None if named is None else np.array(named)
     return search(chain, batch, END, torch.tensor(limits, dtype=torch.long), DecodeSettings(**settings), requests)
 
@@ -204,7 +204,7 @@ def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
 def test_a_beam_of_one_is_greedy() -> None:
     for seed in range(10):
         chain = Chain(vocab_size=4, seed=seed)
-        batch = Batch(torch.tensor([[0]]), decoder_inputs=torch.tensor([[2, 1]]))
+        batch = Batch(torch.tensor([[0]]), decoder=DecoderInputs(torch.tensor([[2, 1]])))
         settings = DecodeSettings(num_beams=1, length_penalty=0.0)
         inputs = SearchInputs(chain, batch, END, torch.tensor([6]), settings, np.arange(1))
         beam = run_search(BeamSearch(inputs, chain.start(batch)))[0]
@@ -457,13 +457,13 @@ def test_a_cached_transformer_search_equals_recomputation_from_the_start() -> No
         for number, parameter in enumerate(body.parameters()):
             parameter.copy_(noise(*parameter.shape, seed=number) * 0.7)
     x, lengths, prompt = torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0], [5, 5, 2, 0]]), [4, 2, 3], torch.tensor([PROMPT] * 3)
-    batch, limits = Batch(x, torch.tensor(lengths), prompt), torch.tensor([6, 5, 7])
+    batch, limits = Batch(x, torch.tensor(lengths), decoder=DecoderInputs(prompt)), torch.tensor([6, 5, 7])
     found = search(body, batch, END, limits, DecodeSettings(num_beams=3, num_return_sequences=3))
     greedy = search(body, batch, END, limits, DecodeSettings())
     for row in range(3):
 
         def follow(past: Past, row: int = row) -> list[float]:
-            one = Batch(x[row : row + 1, : lengths[row]], decoder_inputs=torch.tensor([past]))
+            one = Batch(x[row : row + 1, : lengths[row]], decoder=DecoderInputs(torch.tensor([past])))
             with torch.no_grad():
                 return logs_of(body.to_logits(body(one).sequence[0, -1]).tolist())
 
@@ -477,7 +477,7 @@ def test_a_search_needs_a_prompt() -> None:
     with pytest.raises(ValueError, match="least"):
         search(
             Chain(),
-            Batch(torch.zeros(1, 1).long(), decoder_inputs=torch.zeros(1, 0).long()),
+            Batch(torch.zeros(1, 1).long(), decoder=DecoderInputs(torch.zeros(1, 0).long())),
             END,
             torch.tensor([1]),
             DecodeSettings(),

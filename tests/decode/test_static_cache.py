@@ -17,7 +17,7 @@ from regard.decode.search import search
 from regard.decode.searches import SearchInputs, chunked_topk
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import CASES, near, noise, tiny
 from toy_language_models import agree
 
@@ -44,7 +44,7 @@ def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
     x = torch.randint(3, model.config.vocab_size, (rows, int(lengths.max())), generator=random)
     x[torch.arange(x.shape[1]) >= lengths[:, None]] = model.config.pad_id
     prompt = torch.randint(3, model.config.vocab_size, (rows, 2), generator=random)
-    return Batch(x, lengths, prompt), lengths + 4
+    return Batch(x, lengths, decoder=DecoderInputs(prompt)), lengths + 4
 
 
 @pytest.mark.every(6)
@@ -91,7 +91,7 @@ def test_beams_swap_their_states_and_rows_end(name: str, label: str, room: int |
     start = torch.randint(3, 15, (3, prompt), generator=torch.Generator().manual_seed(5))
     said = noise(4, 6, seed=3).abs().mul(5).long() + 3
     with torch.no_grad():
-        state = model.body.start(replace(batch, decoder_inputs=start), room)
+        state = model.body.start(replace(batch, decoder=DecoderInputs(start)), room)
         state.expand_beams(W)
         paths = start.repeat_interleave(W, 0)[:, :-1]
         owners = torch.arange(3).repeat_interleave(W)
@@ -99,7 +99,7 @@ def test_beams_swap_their_states_and_rows_end(name: str, label: str, room: int |
             tokens = start[:, -1].repeat_interleave(W) if number == 0 else said[number]
             paths = torch.cat([paths, tokens[:, None]], 1)
             ours = model.body.step(tokens, state)
-            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder_inputs=paths)  # type: ignore[index]
+            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder=DecoderInputs(paths))  # type: ignore[index]
             near(ours, model.body.to_logits(model.body(whole).sequence)[:, -1])
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
@@ -134,7 +134,7 @@ def found(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettin
 def test_a_failed_search_leaves_no_state(settings: DecodeSettings) -> None:
     model = tiny("transformer")
     batch, limits = asked(2, model)
-    batch = replace(batch, decoder_inputs=batch.decoder_inputs[:, :1])  # type: ignore[index]
+    batch = replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :1]))  # type: ignore[index]
     right = found(model, batch, limits, settings)
     weight = model.body.decoder.blocks[0].attend.inner.qkv.weight
     kept = weight.detach().clone()
@@ -193,12 +193,12 @@ def test_a_step_that_cannot_be_captured_is_searched_plainly_from_then_on(monkeyp
 def test_a_source_without_a_token_is_regarded_as_nothing(rows: int) -> None:
     model = tiny("transformer")
     batch, _ = asked(rows, model)
-    assert batch.mask is not None and batch.decoder_inputs is not None
+    assert batch.mask is not None and batch.decoder is not None
     batch.mask[1] = 0
     with torch.no_grad():
         right = model.body.to_logits(model.body(batch).sequence)[:, -1]
         state = model.body.start(batch)
-        near(model.body.step(batch.decoder_inputs[:, -1], state), right)
+        near(model.body.step(batch.decoder.inputs[:, -1], state), right)
         state = model.body.start(batch)
         state.expand_beams(2)
-        near(model.body.step(batch.decoder_inputs[:, -1].repeat_interleave(2), state)[::2], right)
+        near(model.body.step(batch.decoder.inputs[:, -1].repeat_interleave(2), state)[::2], right)

@@ -27,7 +27,7 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, longformer
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
-from regard.types import AttentionRecord, Batch
+from regard.types import AttentionRecord, Batch, TextFields
 from tiny import near, noise, noisy
 
 L, H, DEPTH = 7, 3, 4
@@ -177,7 +177,7 @@ def test_a_longformer_is_explained_as_by_its_dense_matrices(dilation: tuple[int,
     length, marked = row.shape[1], torch.zeros_like(row, dtype=torch.bool)
     marked[0, 0] = True  # the first token has global attention
     with record_attention(model.body, gradients=True) as seen:
-        logits = model.task.objective.logits(model, Batch(row, global_tokens=marked))[0]
+        logits = model.task.objective.logits(model, Batch(row, text=TextFields(global_tokens=marked)))[0]
     which = ("good", "bad").index(counted.title)
     owed = torch.autograd.grad(logits[which] - logits.mean(), [look.weights for look in seen.records])
     # per layer a record of windows and a record of the global row

@@ -20,7 +20,7 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
-from regard.types import Batch
+from regard.types import Batch, TextFields
 from tiny import noisy
 from tiny_text_models import headed
 
@@ -253,7 +253,7 @@ def shares_of(
 ) -> np.ndarray:
     """Attribution of each token for a function of the last hidden states (L, D) of one row, by matrix products."""
     with record_attention(model.body, gradients=True) as seen:
-        states = model.body(Batch(torch.tensor([list(row)]), token_types=types)).sequence[0]
+        states = model.body(Batch(torch.tensor([list(row)]), text=TextFields(token_types=types))).sequence[0]
     weights = [look.weights for look in seen.records]
     joined = torch.eye(len(row), dtype=torch.float64)
     for own, gradient in zip(weights, torch.autograd.grad(value(states), weights), strict=True):

@@ -19,7 +19,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("documents-leak", "regard.nn.attention.masks:PackedDocuments.__call__", "document_ids(q) == self",
      "document_ids(q) >= self",
      "a packed document attends to the documents before it"),
-    ("packed-positions-run-on", "regard.types:Offsets.positions", "at - self.starts[self.document_ids(at)]", "at + 0",
+    ("packed-positions-run-on", "regard.types:Packing.positions", "at - self.starts[self.document_ids(at)]", "at + 0",
      "positions of a packed row do not begin again with each document"),
     ("score-unscaled", "regard.nn.attention.attention:Attention.__init__", "(width // heads) ** -0.5", "1.0",
      "attention scores are not divided by the root of the head width"),

@@ -32,7 +32,7 @@ from regard.nn.blocks.block import FeedForward, TransformerBlock, is_pristine_bl
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear
-from regard.types import Offsets
+from regard.types import Packing
 
 May = Callable[[int, int, int, int], bool]
 B, H, L = 2, 2, 5
@@ -58,7 +58,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
 
 
 LENGTHS, MARKS = torch.tensor([3, 0]), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]]).bool()
-DOCUMENTS, FEWER = Offsets(torch.tensor([0, 2, 5]), 3), Offsets(torch.tensor([0, 0, 4, 5]), 4)
+DOCUMENTS, FEWER = Packing(torch.tensor([0, 2, 5]), 3), Packing(torch.tensor([0, 0, 4, 5]), 4)
 RULES: dict[str, tuple[AttentionMask | None, May]] = {
     "none": (None, lambda b, h, q, k: True),
     "causal": (Causal(), lambda b, h, q, k: k <= q),
@@ -149,8 +149,8 @@ def emulated(
     return torch.cat(out)
 
 
-PACKED = Offsets(torch.tensor([0, 4, 4, 5, 11]), 8)
-SOURCES = Offsets(torch.tensor([0, 2, 3, 3, 7]), 4)
+PACKED = Packing(torch.tensor([0, 4, 4, 5, 11]), 8)
+SOURCES = Packing(torch.tensor([0, 2, 3, 3, 7]), 4)
 OURS, ACROSS = PackedDocuments(PACKED, PACKED), PackedDocuments(PACKED, SOURCES)
 PACKED_RULES: dict[str, tuple[AttentionMask, int]] = {
     "documents": (OURS, 11),

@@ -28,7 +28,7 @@ from regard.nn.kernels import dispatch, local_attention, local_flash
 from regard.nn.kernels.table import Kernel
 from regard.nn.recording import record_attention
 from regard.systems import convs2s, gpt3, hybrid, swin, vit
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_convs2s_is_one_graph_with_its_gradients() -> None:
         max_length=9,
     )
     body = convs2s.build(config).double().eval()
-    batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), torch.arange(10).view(2, 5))
+    batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), decoder=DecoderInputs(torch.arange(10).view(2, 5)))
     right = body(batch).sequence
     ours = torch.compile(body, fullgraph=True, backend="aot_eager")(batch).sequence
     torch.testing.assert_close(ours, right, rtol=1e-11, atol=0)
@@ -157,7 +157,7 @@ def test_swin_is_one_graph() -> None:
 def test_relative_positions_are_one_graph(preset: str, relative: str) -> None:
     x = torch.randint(3, 60, (2, 9))
     body = regard.build(preset, relative_position=relative, position_embedding="none", depth=2).body.eval()
-    batch = Batch(x, decoder_inputs=x if preset.startswith("trans") else None)
+    batch = Batch(x, decoder=DecoderInputs(x) if preset.startswith("trans") else None)
     traced = torch.compile(body, backend="eager", fullgraph=True)(batch).sequence
     assert torch.equal(traced, body(batch).sequence)
 

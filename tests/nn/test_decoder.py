@@ -16,7 +16,7 @@ from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly, DecoderState
 from regard.nn.recording import record_attention
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 
 V, LENGTH = 17, 24
 BANDS = {"dense": (), "banded": (0, 3, 0), "all banded": (4, 4, 2)}
@@ -154,8 +154,8 @@ def test_documents_of_a_row_are_as_if_alone(bands: str) -> None:
     model = body(bands)
     starts = torch.tensor([0, 5, 6, 14, 14, 16])
     row = torch.tensor([[token for prompt in PROMPTS for token in prompt]])
-    offsets = Offsets(starts, 8)
-    out = model.to_logits(model(Batch(row, offsets=offsets)).sequence)
+    offsets = Packing(starts, 8)
+    out = model.to_logits(model(Batch(row, packing=offsets)).sequence)
     for prompt, first in zip(PROMPTS, (0, 5, 6, 14), strict=True):
         near(out[:, first : first + len(prompt)], said(model, torch.tensor([prompt])))
 
@@ -163,8 +163,8 @@ def test_documents_of_a_row_are_as_if_alone(bands: str) -> None:
 def test_padding_of_a_packed_row_may_be_longer_than_the_context() -> None:
     model = body()
     row = ids(1, LENGTH + 9)
-    offsets = Offsets(torch.tensor([0, 4, LENGTH + 9]), LENGTH + 5)
-    near(model.to_logits(model(Batch(row, offsets=offsets)).sequence)[:, :4], said(model, row[:, :4]))
+    offsets = Packing(torch.tensor([0, 4, LENGTH + 9]), LENGTH + 5)
+    near(model.to_logits(model(Batch(row, packing=offsets)).sequence)[:, :4], said(model, row[:, :4]))
 
 
 def test_exceeding_the_number_of_positions_is_a_clear_error() -> None:
@@ -192,7 +192,7 @@ def test_a_prompt_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="padded on the right"):
         model.start(Batch(ids(1, 3), torch.tensor([[False, True, True]])))
     with pytest.raises(ValueError, match="padded"):
-        model.start(Batch(ids(1, 3), offsets=Offsets(torch.tensor([0, 3]), 3)))
+        model.start(Batch(ids(1, 3), packing=Packing(torch.tensor([0, 3]), 3)))
 
 
 # -- cached steps

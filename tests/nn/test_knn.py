@@ -15,7 +15,7 @@ from regard.errors import RegardError
 from regard.nn.points import knn as knn_module
 from regard.nn.points.knn import knn, knn_grid, knn_interpolation, limit_duplicates
 from regard.nn.points.packing import CloudSizes, farthest_point_sampling
-from regard.types import Offsets
+from regard.types import Packing
 
 KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place")
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -278,14 +278,14 @@ def test_a_point_that_is_there_already_keeps_its_value_and_has_no_gradient() -> 
 
 def test_point_clouds_are_counted_from_their_offsets() -> None:
     starts = torch.tensor([0, 4, 5, 9])
-    assert CloudSizes.from_offsets(9, Offsets(starts, 16)) == CloudSizes((4, 1, 4))
-    assert CloudSizes.from_offsets(12, Offsets(torch.tensor([0, 4, 8, 12]), 4)).uniform_size == 4
+    assert CloudSizes.from_offsets(9, Packing(starts, 16)) == CloudSizes((4, 1, 4))
+    assert CloudSizes.from_offsets(12, Packing(torch.tensor([0, 4, 8, 12]), 4)).uniform_size == 4
     assert CloudSizes((4, 1, 4)).cloud_index(starts.device).tolist() == [0] * 4 + [1] + [2] * 4
     assert CloudSizes((4, 1, 4)).starts(starts.device).tolist() == starts.tolist()
     with pytest.raises(RegardError, match="points"):
-        CloudSizes.from_offsets(9, Offsets(torch.tensor([0, 4, 4, 9]), 9))
+        CloudSizes.from_offsets(9, Packing(torch.tensor([0, 4, 4, 9]), 9))
     with pytest.raises(ValueError, match="12"):
-        CloudSizes.from_offsets(12, Offsets(starts, 16))
+        CloudSizes.from_offsets(12, Packing(starts, 16))
 
 
 def test_point_clouds_are_padded_side_by_side_if_little_is_empty() -> None:

@@ -24,7 +24,7 @@ from regard.nn.attention.masks import (
 from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.local_attention import ChunkSpec, LocalCall, LocalPattern, iter_chunks, parse_pattern
 from regard.nn.kernels.table import choose
-from regard.types import Offsets
+from regard.types import Packing
 from windows import (
     CASES,
     LENGTHS,
@@ -176,7 +176,7 @@ def test_window_masks_are_recognized_by_their_form() -> None:
     window, marks, real = SlidingWindow(2, 3), GlobalTokens(SOME), Padding(LENGTHS)
     for rule in (None, Causal(), real, marks, PACKED, window & window, window | window, window | real):
         assert parse_pattern(rule) is None, rule
-    others = PackedDocuments(OFFSETS, Offsets(OFFSETS.starts, 15))
+    others = PackedDocuments(OFFSETS, Packing(OFFSETS.starts, 15))
     for rule in (
         window & others,
         (window | marks) & Causal(),

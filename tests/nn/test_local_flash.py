@@ -17,7 +17,7 @@ from oracle import near, noise
 from regard.nn.attention.masks import AttentionMask, GlobalTokens, Padding, SlidingWindow
 from regard.nn.kernels import local_flash
 from regard.nn.kernels.local_attention import LocalPattern, chunked_attention
-from regard.types import Offsets
+from regard.types import Packing
 from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
 
 
@@ -198,7 +198,7 @@ def on_gpu(rule: AttentionMask) -> LocalPattern:
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor):
             return part.cuda()
-        if isinstance(part, AttentionMask | Offsets) and id(part) not in known:
+        if isinstance(part, AttentionMask | Packing) and id(part) not in known:
             inside = {item.name: getattr(part, item.name) for item in dataclasses.fields(part)}
             known[id(part)] = type(part)(**{name: moved(value) for name, value in inside.items() if name != "cache"})
         return known.get(id(part), part)

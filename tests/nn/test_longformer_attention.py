@@ -18,7 +18,7 @@ from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_attention import ChunkSpec
 from regard.nn.recording import record_attention
-from regard.types import Offsets
+from regard.types import Packing
 from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
 
 WIDTH, H = 12, 3
@@ -154,7 +154,7 @@ def test_documents_packed_into_a_row_are_each_as_alone() -> None:
 def test_short_documents_take_the_kernels_of_whole_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window as long as the longest document masks nothing."""
     module, x = noisy(LongformerAttention(WIDTH, H)), noise(1, L, WIDTH)
-    short = Offsets(OFFSETS.starts, 15)
+    short = Packing(OFFSETS.starts, 15)
     rule = (SlidingWindow(14, 14) | GlobalTokens(marked([0]))) & PackedDocuments(short, short)
     right = written_out(module, x, rule)
     monkeypatch.setattr("regard.nn.kernels.local_attention.local_attention", None)

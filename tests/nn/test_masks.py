@@ -21,7 +21,7 @@ from regard.nn.attention.masks import (
     and_masks,
     materialize,
 )
-from regard.types import Offsets
+from regard.types import Packing
 
 B, H, L = 3, 2, 8
 LENGTHS = [5, 8, 0]
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[AttentionMask, Predicate]] = {
     "real by lengths": (Padding(torch.tensor(LENGTHS)), lambda b, h, q, k: k < LENGTHS[b]),
     "real by marks": (Padding(torch.tensor(MARKS).bool()), lambda b, h, q, k: bool(MARKS[b][k])),
     "packed": (
-        PackedDocuments(Offsets(torch.tensor(STARTS), 4), Offsets(torch.tensor(OTHERS), 6)),
+        PackedDocuments(Packing(torch.tensor(STARTS), 4), Packing(torch.tensor(OTHERS), 6)),
         lambda b, h, q, k: owner(q, STARTS) == owner(k, OTHERS),
     ),
     "global": (GlobalTokens(torch.tensor(SPECIAL).bool()), lambda b, h, q, k: bool(SPECIAL[b][q] or SPECIAL[b][k])),
@@ -159,19 +159,19 @@ def owner(at: int, starts: list[int]) -> int:
 
 
 def test_offsets_number_the_documents_and_count_the_positions_in_each() -> None:
-    offsets = Offsets(torch.tensor(STARTS), 4)
+    offsets = Packing(torch.tensor(STARTS), 4)
     assert offsets.document_ids(torch.arange(8)).tolist() == [owner(at, STARTS) for at in range(8)]
     assert offsets.positions(8).tolist() == [[at - STARTS[owner(at, STARTS)] for at in range(8)]]
 
 
 def test_positions_after_the_last_document_belong_to_none_of_them() -> None:
-    documents = Offsets(torch.tensor([0, 2, 5]), 4).document_ids(torch.arange(7)).tolist()
+    documents = Packing(torch.tensor([0, 2, 5]), 4).document_ids(torch.arange(7)).tolist()
     assert documents[:5] == [0, 0, 1, 1, 1]
     assert not {0, 1} & set(documents[5:])
 
 
 def test_documents_packed_into_one_row_attend_only_to_themselves() -> None:
-    offsets = Offsets(torch.tensor(STARTS), 4)
+    offsets = Packing(torch.tensor(STARTS), 4)
     rule = PackedDocuments(offsets, offsets)
     table = materialize(rule, 1, 1, torch.arange(8), torch.arange(8))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, STARTS) for k in range(8)] for q in range(8)]
@@ -179,7 +179,7 @@ def test_documents_packed_into_one_row_attend_only_to_themselves() -> None:
 
 def test_packed_targets_attend_to_the_packed_source_of_the_same_number() -> None:
     theirs = [0, 2, 2, 3, 6]
-    queries, keys = Offsets(torch.tensor(STARTS), 4), Offsets(torch.tensor(theirs), 3)
+    queries, keys = Packing(torch.tensor(STARTS), 4), Packing(torch.tensor(theirs), 3)
     rule = PackedDocuments(queries, keys)
     table = materialize(rule, 1, 1, torch.arange(8), torch.arange(6))[0, 0].tolist()
     assert table == [[owner(q, STARTS) == owner(k, theirs) for k in range(6)] for q in range(8)]

@@ -25,7 +25,7 @@ from regard.nn.attention.positions import (
 from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
 from regard.nn.recording import record_attention
-from regard.types import Offsets
+from regard.types import Packing
 
 B, H, D, L = 2, 3, 8, 11
 
@@ -156,7 +156,7 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
     near(said[0][:2], said[1])
 
 
-STARTS = Offsets(torch.tensor([0, 200, 300]), 256)
+STARTS = Packing(torch.tensor([0, 200, 300]), 256)
 
 
 @pytest.mark.usefixtures("cuda_capabilities")

@@ -22,7 +22,7 @@ from regard.training.checkpoint import save_checkpoint
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, LossModule, micro_batch_indices, train_loop
 from regard.training.settings import TrainSettings
-from regard.types import Batch, Prediction
+from regard.types import Batch, DecoderInputs, Prediction
 
 
 def small() -> regard.Model:
@@ -51,7 +51,9 @@ def seeds(done: int = 0, **more: Any) -> list[int]:
         static_shape=False,
     )
     noting.seeds = []
-    batches = (Batch(ids, decoder_inputs=ids, labels=ids) for _ in micro_batch_indices(done, settings, ProcessGroup()))
+    batches = (
+        Batch(ids, labels=ids, decoder=DecoderInputs(ids)) for _ in micro_batch_indices(done, settings, ProcessGroup())
+    )
     list(train_loop(model, noting, batches, torch.optim.SGD(model.parameters()), settings, done))
     return noting.seeds
 

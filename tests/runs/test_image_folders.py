@@ -273,7 +273,7 @@ def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     Path(samples[2].source).write_bytes(b"no picture")
     less = CLASSIFY.objective.collate(encoded, rows, config)
     assert torch.equal(less.inputs[[0, 1, 3]], whole.inputs[[0, 1, 3]]) and torch.equal(
-        less.augment_params, whole.augment_params
+        less.augmentation.params, whole.augmentation.params
     )
     assert torch.equal(less.inputs[2], whole.inputs[3]) and less.labels.tolist() == [
         *whole.labels[:2].tolist(),

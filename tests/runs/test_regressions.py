@@ -22,7 +22,7 @@ from regard.tasks import find_task
 from regard.training.checkpoint import latest_checkpoint, save_checkpoint
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import NonFiniteGuard
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import tiny
 
 GROUPS = {"model": {"w": torch.ones(3)}}
@@ -97,7 +97,7 @@ def test_nan_logits_are_reported_by_every_search() -> None:
     model = tiny("transformer")
     with torch.no_grad():
         model.body.tokens.table.weight.fill_(float("nan"))
-    batch = Batch(torch.tensor([[3, 2]]), decoder_inputs=torch.tensor([[1]]))
+    batch = Batch(torch.tensor([[3, 2]]), decoder=DecoderInputs(torch.tensor([[1]])))
     for settings in (DecodeSettings(), DecodeSettings(num_beams=3), DecodeSettings(do_sample=True)):
         with pytest.raises(RegardError, match="NaN"):
             search(model.body, batch, 2, torch.tensor([4]), settings)
@@ -190,4 +190,4 @@ def test_one_packed_side_is_refused(rows: int = 4) -> None:
         Encoded([], {"source": samples, "target": samples}, []), range(rows), model.config, shape=shape
     )
     with pytest.raises(ValueError, match="Packed"):
-        model.body(Batch(packed.inputs, decoder_inputs=packed.decoder_inputs, offsets=packed.offsets))
+        model.body(Batch(packed.inputs, packing=packed.packing, decoder=DecoderInputs(packed.decoder.inputs)))

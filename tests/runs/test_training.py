@@ -43,7 +43,7 @@ from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, LossModule, TrainStep, micro_batch_indices, train_loop
 from regard.training.optimizer import WeightEMA, lr_at, make_optimizer, swap_weights
 from regard.training.settings import TrainSettings
-from regard.types import IGNORE, Batch
+from regard.types import IGNORE, Batch, DecoderInputs
 
 # -- files of a run
 
@@ -293,7 +293,7 @@ def grain(number: int) -> Batch:
     random = torch.Generator().manual_seed(number)
     x, y, labels = (torch.randint(3, 11, (2 + number, 5), generator=random) for _ in range(3))
     labels[:, number + 1 :] = IGNORE
-    return Batch(x, decoder_inputs=y, labels=labels)
+    return Batch(x, labels=labels, decoder=DecoderInputs(y))
 
 
 def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[TrainStep]:
@@ -316,7 +316,7 @@ def test_a_step_of_two_micro_batches_is_the_mean_over_the_labels_of_both(clip: f
     )
     model, reference = doubled(), doubled()
     (step,) = steps(model, settings)
-    logits = [reference.logits(batch.inputs, batch.decoder_inputs).flatten(0, 1) for batch in map(grain, range(2))]
+    logits = [reference.logits(batch.inputs, batch.decoder.inputs).flatten(0, 1) for batch in map(grain, range(2))]
     labels = torch.cat([grain(number).labels.flatten() for number in range(2)])
     loss = torch.nn.functional.cross_entropy(torch.cat(logits), labels, ignore_index=IGNORE)
     gradients = torch.autograd.grad(loss, list(reference.parameters()))

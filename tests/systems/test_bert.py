@@ -14,7 +14,7 @@ import regard
 from parity import LENGTHS, REAL, SIZES, assert_gradients, load_peer, make_peer, text_inputs
 from regard.errors import RegardError
 from regard.tasks.base import LossWeights
-from regard.types import IGNORE, Batch, Offsets
+from regard.types import IGNORE, Batch, Packing, TextFields
 from tiny import near
 
 
@@ -28,7 +28,9 @@ def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) 
     x, types, _ = text_inputs()
     padded = model.states(x, mask=REAL, token_types=types)
     starts = torch.tensor([0, *LENGTHS.cumsum(0), 36])  # and an empty text at the end
-    packed = model.body(Batch(x[REAL][None], token_types=types[REAL][None], offsets=Offsets(starts, 19)))
+    packed = model.body(
+        Batch(x[REAL][None], packing=Packing(starts, 19), text=TextFields(token_types=types[REAL][None]))
+    )
     near(packed.sequence[0], padded.sequence[REAL])
     near(packed.pooled[:3], padded.pooled)
 
@@ -87,11 +89,14 @@ def test_the_pretraining_loss_is_mlm_plus_nsp(name: str, tmp_path: Path) -> None
     more = {"next_sentence_label": follows} if nsp else {}
     right = peer(x, attention_mask=REAL, token_type_ids=types, labels=labels, **more).loss
     assert model.config.nsp == model.config.pooler == nsp
-    batch = Batch(x, REAL, labels=labels, token_types=types)
+    batch = Batch(x, REAL, labels=labels, text=TextFields(token_types=types))
     if nsp:
         places = (labels != IGNORE).flatten().nonzero()[:, 0]
         batch = Batch(
-            x, REAL, labels=labels.flatten()[places], label_positions=places, nsp_labels=follows, token_types=types
+            x,
+            REAL,
+            labels=labels.flatten()[places],
+            text=TextFields(label_positions=places, nsp_labels=follows, token_types=types),
         )
     total, count = model.task.objective.loss(model, batch)
     assert int(count) == int((labels != IGNORE).sum()) > 3

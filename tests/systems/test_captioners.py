@@ -19,7 +19,7 @@ from regard.nn.recording import named_attentions, record_attention
 from regard.systems import SYSTEMS
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import gradients, near
 from tiny_caption_models import EYES, KINDS, USUAL, batch_of, config_of, fresh, made, pictures
 
@@ -40,13 +40,13 @@ def logits_of(body: Any, batch: Batch) -> torch.Tensor:
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48)])
 def test_cached_steps_equal_a_whole_pass(name: str, eyes: str, height: int, width: int) -> None:
     body, batch = made(name, eyes), batch_of((6, 6, 6), height, width)
-    assert batch.decoder_inputs is not None
+    assert batch.decoder is not None
     right = logits_of(body, batch)
     assert right.shape == (3, 6, 23)
     for prompt in (1, 3):
-        state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :prompt]))
+        state = body.start(replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :prompt])))
         for at in range(prompt - 1, 6):
-            near(body.step(batch.decoder_inputs[:, at], state), right[:, at], 1e-11)
+            near(body.step(batch.decoder.inputs[:, at], state), right[:, at], 1e-11)
         assert state.positions.tolist() == [6, 6, 6]
 
 
@@ -54,12 +54,14 @@ def test_cached_steps_equal_a_whole_pass(name: str, eyes: str, height: int, widt
 @kinds
 def test_neighbors_and_padding_change_nothing(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
-    assert batch.decoder_inputs is not None
+    assert batch.decoder is not None
     together = logits_of(body, batch)
     for row, length in enumerate((6, 3, 5)):
-        alone = Batch(batch.inputs[row : row + 1], decoder_inputs=batch.decoder_inputs[row : row + 1, :length])
+        alone = Batch(batch.inputs[row : row + 1], decoder=DecoderInputs(batch.decoder.inputs[row : row + 1, :length]))
         near(together[row : row + 1, :length], logits_of(body, alone), 1e-11)
-    longer = replace(batch, decoder_inputs=torch.nn.functional.pad(batch.decoder_inputs, (0, 2), value=7), labels=None)
+    longer = replace(
+        batch, labels=None, decoder=DecoderInputs(torch.nn.functional.pad(batch.decoder.inputs, (0, 2), value=7))
+    )
     near(logits_of(body, longer)[:, :6], together, 1e-11)
 
 
@@ -69,7 +71,7 @@ def test_an_image_with_several_captions_is_encoded_once(name: str, eyes: str) ->
     looked: list[int] = []
     body.eyes.body.register_forward_pre_hook(lambda _, given: looked.append(len(given[0].inputs)))
     repeated = logits_of(body, replace(batch, inputs=batch.inputs[owners]))
-    once = replace(batch, inputs=batch.inputs[:2], image_index=owners)
+    once = replace(batch, inputs=batch.inputs[:2], decoder=replace(batch.decoder, image_index=owners))
     near(logits_of(body, once), repeated, 1e-11)
     assert looked == [4, 2]
     with pytest.raises(ValueError, match="image_index"):
@@ -88,16 +90,16 @@ def test_another_image_gives_another_output(name: str, eyes: str) -> None:
 def test_rows_join_and_end_at_different_lengths(name: str, eyes: str) -> None:
     """A row at its fifth word with another image size joins two rows at their second word; then the first row ends."""
     body, batch, wide = made(name, eyes), batch_of((6, 6)), batch_of((6,), 32, 48)
-    assert batch.decoder_inputs is not None and wide.decoder_inputs is not None
+    assert batch.decoder is not None and wide.decoder is not None
     first, second = logits_of(body, batch), logits_of(body, wide)
     with torch.no_grad():
-        state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :2]))
-        state.append_rows(body.start(replace(wide, decoder_inputs=wide.decoder_inputs[:, :5])))
-        tokens = torch.cat([batch.decoder_inputs[:, 1], wide.decoder_inputs[:, 4]])
+        state = body.start(replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :2])))
+        state.append_rows(body.start(replace(wide, decoder=DecoderInputs(wide.decoder.inputs[:, :5]))))
+        tokens = torch.cat([batch.decoder.inputs[:, 1], wide.decoder.inputs[:, 4]])
         near(body.step(tokens, state), torch.cat([first[:, 1], second[:, 4]]), 1e-11)
         state.select_rows(torch.tensor([2, 1]))
         near(
-            body.step(torch.stack([wide.decoder_inputs[0, 5], batch.decoder_inputs[1, 2]]), state),
+            body.step(torch.stack([wide.decoder.inputs[0, 5], batch.decoder.inputs[1, 2]]), state),
             torch.stack([second[0, 5], first[1, 2]]),
             1e-11,
         )
@@ -234,8 +236,8 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         body.eval()
         whole = logits_of(body, batch).float()
-        state = body.start(replace(batch, decoder_inputs=batch.decoder_inputs[:, :2]))  # type: ignore[index]
-        ours = body.step(batch.decoder_inputs[:, 1], state).float()  # type: ignore[index]
+        state = body.start(replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :2])))  # type: ignore[index]
+        ours = body.step(batch.decoder.inputs[:, 1], state).float()  # type: ignore[index]
     assert float((ours - whole[:, 1]).abs().max()) < 0.05 * float(whole.abs().max()) + 0.02
 
 
@@ -251,7 +253,7 @@ def test_a_few_images_are_memorized(name: str, eyes: str) -> None:
         optimiser.zero_grad()
         loss_of(body, batch).backward()
         optimiser.step()
-    asked = Batch(batch.inputs, decoder_inputs=batch.decoder_inputs[:, :1])  # type: ignore[index]
+    asked = Batch(batch.inputs, decoder=DecoderInputs(batch.decoder.inputs[:, :1]))  # type: ignore[index]
     found = search(body.eval(), asked, 2, torch.tensor([9] * 3), DecodeSettings(num_beams=2))
     right = [[int(word) for word in row if word > 2] for row in batch.labels]  # type: ignore[union-attr]
     assert [list(options[0].tokens) for options in found] == right

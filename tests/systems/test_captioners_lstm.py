@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.nn.recurrent.rnn import lstm_cell
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.captioners import show_and_tell, show_attend_tell
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import gradients, lecture, near, noise
 from tiny_caption_models import batch_of, captions, config_of, made
 
@@ -23,7 +23,7 @@ from tiny_caption_models import batch_of, captions, config_of, made
 @pytest.mark.parametrize("depth", [1, 2])
 def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) -> None:
     body, batch = made("caption-fixed", depth=depth), batch_of()
-    assert batch.decoder_inputs is not None
+    assert batch.decoder is not None
     cells = []
     for layer in range(depth):
         cell = nn.LSTMCell(7 if layer == 0 else 10, 10, dtype=torch.float64)
@@ -32,7 +32,7 @@ def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) 
     picture = body.eyes.pooled(batch.inputs) @ body.project.weight.T + body.project.bias
     states, right = [(torch.zeros(3, 10, dtype=torch.float64),) * 2] * depth, []
     for at in range(-1, 6):
-        x = picture if at < 0 else body.tokens.weight[batch.decoder_inputs[:, at]]
+        x = picture if at < 0 else body.tokens.weight[batch.decoder.inputs[:, at]]
         for layer, cell in enumerate(cells):
             states[layer] = cell(x, states[layer])
             x = states[layer][0]
@@ -122,7 +122,7 @@ def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tens
 def test_show_attend_and_tell_equals_loops_of_its_equations(inner: int, deeper: bool) -> None:
     body = made("caption-attend", width=3, embedding_dim=4, attention_dim=inner, project_features=deeper, vocab_size=8)
     target = torch.tensor([[1, 5, 7], [1, 3, 3]])
-    batch = Batch(batch_of((3, 3)).inputs, decoder_inputs=target)
+    batch = Batch(batch_of((3, 3)).inputs, decoder=DecoderInputs(target))
     places = body.eyes.patch_features(batch.inputs)
     assert places.shape == (2, 4, 12) and (body.deeper is not None) == deeper
     theirs = [attended(body, places[row], target[row].tolist()) for row in range(2)]
@@ -166,18 +166,21 @@ def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
 def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     """The penalty excludes positions after the end of a caption, given by labels, lengths or a mask."""
     body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
-    assert batch.decoder_inputs is not None and batch.labels is not None
+    assert batch.decoder is not None and batch.labels is not None
     alone = []
     for row, length in enumerate((6, 3, 5)):
-        one = Batch(batch.inputs[row : row + 1], decoder_inputs=batch.decoder_inputs[row : row + 1, :length])
+        one = Batch(batch.inputs[row : row + 1], decoder=DecoderInputs(batch.decoder.inputs[row : row + 1, :length]))
         alone.append(body(one).aux_losses["penalty"])
         near(body(replace(one, labels=batch.labels[row : row + 1, :length])).aux_losses["penalty"], alone[-1])
     right = torch.stack(alone).sum()
     near(body(batch).aux_losses["penalty"], right)
     lengths = torch.tensor([6, 3, 5])
-    near(body(replace(batch, labels=None, decoder_mask=lengths)).aux_losses["penalty"], right)
+    near(body(replace(batch, labels=None, decoder=replace(batch.decoder, mask=lengths))).aux_losses["penalty"], right)
     near(
-        body(replace(batch, labels=None, decoder_mask=torch.arange(6) < lengths[:, None])).aux_losses["penalty"], right
+        body(
+            replace(batch, labels=None, decoder=replace(batch.decoder, mask=torch.arange(6) < lengths[:, None]))
+        ).aux_losses["penalty"],
+        right,
     )
     double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
     near(double(batch).aux_losses["penalty"], 2 * right)
@@ -190,10 +193,11 @@ def test_no_token_precedes_the_first_word() -> None:
     other = target.clone()
     other[:, 0] = 9
     x = batch_of().inputs
-    near(body(Batch(x, decoder_inputs=other)).sequence, body(Batch(x, decoder_inputs=target)).sequence)
-    state = body.start(Batch(x, decoder_inputs=target[:, :1]))
+    near(body(Batch(x, decoder=DecoderInputs(other))).sequence, body(Batch(x, decoder=DecoderInputs(target))).sequence)
+    state = body.start(Batch(x, decoder=DecoderInputs(target[:, :1])))
     near(
-        body.step(torch.tensor([5, 6, 7]), state), body.to_logits(body(Batch(x, decoder_inputs=target)).sequence)[:, 0]
+        body.step(torch.tensor([5, 6, 7]), state),
+        body.to_logits(body(Batch(x, decoder=DecoderInputs(target))).sequence)[:, 0],
     )
 
 

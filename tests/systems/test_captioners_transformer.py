@@ -19,7 +19,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.systems.captioners import vit_gpt2
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import gradients, near, noise
 from tiny_caption_models import batch_of, captions, made, noisy, pictures
 
@@ -46,7 +46,7 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
         made("caption-transformer", norm_position=norm, image_positions=places),
         batch_of((6, 3, 5), height, width),
     )
-    assert batch.decoder_inputs is not None
+    assert batch.decoder is not None
     encoder, decoder = torchs(body, norm)
     rows, columns = height // 16, width // 16
     x = body.eyes.body.feature_maps(batch.inputs)[-1].permute(0, 2, 3, 1).reshape(3, rows * columns, 12)
@@ -60,7 +60,7 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
                 waves = [math.sin(row * wave), math.cos(row * wave), math.sin(column * wave), math.cos(column * wave)]
                 for quarter, value in enumerate(waves):
                     x[:, row * columns + column, 4 * quarter + pair] += value
-    words = body.tokens.table.weight[batch.decoder_inputs] * 4.0
+    words = body.tokens.table.weight[batch.decoder.inputs] * 4.0
     words = words + body.position(torch.arange(6))
     future = nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
     right = decoder(words, encoder(x), tgt_mask=future, tgt_is_causal=True) @ body.tokens.table.weight.T
@@ -107,7 +107,7 @@ def test_logits_gradients_and_checkpoints_are_those_of_the_vision_encoder_decode
     target, labels = captions()
     x = pictures(3)
     right = theirs(pixel_values=x, decoder_input_ids=target).logits
-    ours = body.to_logits(body(Batch(x, decoder_inputs=target)).sequence)
+    ours = body.to_logits(body(Batch(x, decoder=DecoderInputs(target))).sequence)
     near(ours, right, 1e-12)
     (total, _), other = cross_entropy(ours, labels), cross_entropy(right, labels)[0]
     near(total, other, 1e-12)
@@ -115,7 +115,7 @@ def test_logits_gradients_and_checkpoints_are_those_of_the_vision_encoder_decode
     # another image shape: positions are interpolated on both sides
     wide = pictures(2, 32, 48)
     right = theirs(pixel_values=wide, decoder_input_ids=target[:2], interpolate_pos_encoding=True).logits
-    near(body.to_logits(body(Batch(wide, decoder_inputs=target[:2])).sequence), right, 1e-10)
+    near(body.to_logits(body(Batch(wide, decoder=DecoderInputs(target[:2]))).sequence), right, 1e-10)
     regard.save(model, tmp_path / "own", layout="huggingface")
     again = transformers.VisionEncoderDecoderModel.from_pretrained(tmp_path / "own", dtype=torch.float64)
     again.encoder.pooler = None  # not used, and created by transformers
@@ -163,7 +163,7 @@ def test_the_published_count_includes_the_pooler_of_vit() -> None:
 def test_it_writes_the_captions_that_they_write(tmp_path: Path) -> None:
     theirs = theirs_of(seed=6, n_inner=20)
     body, x = load_peer(theirs, tmp_path).body, pictures(3)
-    start = Batch(x, decoder_inputs=torch.ones(3, 1, dtype=torch.long))
+    start = Batch(x, decoder=DecoderInputs(torch.ones(3, 1, dtype=torch.long)))
     for beams in (1, 3):
         right = theirs.generate(pixel_values=x, num_beams=beams, max_new_tokens=8, do_sample=False, length_penalty=0.0)
         settings = DecodeSettings(num_beams=beams, length_penalty=0.0)

@@ -90,9 +90,9 @@ def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list
 
 
 def pair(batch: Batch, row: int) -> tuple[list[int], list[int]]:
-    assert batch.mask is not None and batch.decoder_inputs is not None and batch.labels is not None
+    assert batch.mask is not None and batch.decoder is not None and batch.labels is not None
     said = int((batch.labels[row] >= 0).sum())
-    return batch.inputs[row, : batch.mask[row]].tolist(), batch.decoder_inputs[row, :said].tolist()
+    return batch.inputs[row, : batch.mask[row]].tolist(), batch.decoder.inputs[row, :said].tolist()
 
 
 @pytest.mark.every(3)
@@ -211,9 +211,9 @@ def test_one_attention_per_decoder_block_is_recorded() -> None:
     with record_attention(model) as seen, torch.no_grad():
         model.body(batch)
     assert seen.names() == [f"decoder.blocks.{n}.align" for n in range(3)]
-    assert batch.mask is not None and batch.decoder_inputs is not None
+    assert batch.mask is not None and batch.decoder is not None
     weights = seen.weights("decoder.blocks.1.align")
-    assert weights.shape == (5, 1, batch.decoder_inputs.shape[1], batch.inputs.shape[1])
+    assert weights.shape == (5, 1, batch.decoder.inputs.shape[1], batch.inputs.shape[1])
     near(weights.sum(-1), torch.ones(weights.shape[:-1]).double())
     assert not weights[1, ..., int(batch.mask[1]) :].any()
 

@@ -18,7 +18,7 @@ from regard.decode.search import search
 from regard.decode.searches import SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.systems import SYSTEMS
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import CASES, TINY, collate, near, noise, tiny
 from tiny_caption_models import USUAL, batch_of, made
 
@@ -36,7 +36,7 @@ def body_and_batch(name: str, label: str) -> tuple[Any, Batch, int]:
 
 def with_prompt(batch: Batch, ids: Tensor) -> Batch:
     """The same sources or images with other decoder inputs."""
-    return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
+    return Batch(ids) if batch.decoder is None else replace(batch, labels=None, decoder=DecoderInputs(ids))
 
 
 def last_logits(body: Any, batch: Batch) -> Tensor:
@@ -84,7 +84,7 @@ def test_search_in_fixed_shapes_and_of_single_rows_finds_the_same(
     body, batch, end = body_and_batch(name, label)
     prompt = torch.randint(3, 20, (3, 2), generator=torch.Generator().manual_seed(2))
     lengths, limits = torch.tensor([1, 2, 2]), torch.tensor([9, 7, 8])
-    decoder_only = batch.decoder_inputs is None
+    decoder_only = batch.decoder is None
     batch = Batch(prompt, lengths) if decoder_only else with_prompt(batch, prompt)
     right = search(body, batch, end, limits, settings)
     for row in range(3):

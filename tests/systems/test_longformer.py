@@ -19,7 +19,7 @@ from regard.nn.attention.masks import materialize
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, longformer
 from regard.tasks import find_task
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing, TextFields
 from tiny import near, noise, noisy
 
 SINGLE = 5e-7
@@ -70,7 +70,10 @@ def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path
         right = peer(batch.inputs)
         near(model.task.objective.logits(model, batch), torch.stack([right.start_logits, right.end_logits], -1), SINGLE)
         end = int((batch.inputs[0] == model.config.eos_id).nonzero()[0])
-        assert batch.global_tokens is not None and batch.max_global_tokens == int(batch.global_tokens.sum()) == end
+        assert (
+            batch.text.global_tokens is not None
+            and batch.text.max_global_tokens == int(batch.text.global_tokens.sum()) == end
+        )
     drawn, end = model.explain(("who is the king", context)).maps[0], 5
     assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
 
@@ -81,8 +84,10 @@ def test_packed_documents_have_the_states_they_have_alone(name: str, tmp_path: P
     x, types, marked = text_inputs()
     own: dict[str, Tensor] = {"token_types": types} if name == "RoFormerModel" else {"global_tokens": marked}
     padded = model.states(x, mask=REAL, **own)
-    offsets = Offsets(torch.tensor([0, *LENGTHS.cumsum(0), 36]), 19)
-    packed = model.body(Batch(x[REAL][None], offsets=offsets, **{key: table[REAL][None] for key, table in own.items()}))
+    offsets = Packing(torch.tensor([0, *LENGTHS.cumsum(0), 36]), 19)
+    packed = model.body(
+        Batch(x[REAL][None], packing=offsets, text=TextFields(**own).map(lambda table: table[REAL][None]))
+    )
     near(packed.sequence[0], padded.sequence[REAL])
     near(packed.pooled[:3], padded.pooled)
 

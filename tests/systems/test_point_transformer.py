@@ -24,7 +24,7 @@ from regard.runs.info import info
 from regard.runs.settings import resolve
 from regard.systems import SYSTEMS, point
 from regard.systems.point import Config, build
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 
 SMALL = Config(
     feature_dim=2,
@@ -52,7 +52,7 @@ def cloud(count: int, inputs: int = 2, seed: int = 0) -> Tensor:
 def packed(counts: tuple[int, ...], longest: int = 0) -> Batch:
     x = torch.cat([cloud(count, seed=number) for number, count in enumerate(counts)])
     starts = torch.tensor([0, *counts]).cumsum(0)
-    return Batch(x[None], offsets=Offsets(starts, longest or max(counts)))
+    return Batch(x[None], packing=Packing(starts, longest or max(counts)))
 
 
 # -- the whole model in loops
@@ -159,7 +159,7 @@ def test_gradients_of_the_body_are_those_of_small_differences(form: Any, order: 
     x = cloud(9, 1)
     for decodes in (False, True):
         body = body_of(**tiny, variant=form, point_order=order, has_decoder=decodes).train()
-        batch = Batch(x[None], offsets=Offsets(torch.tensor([0, 7, 9]), 8))
+        batch = Batch(x[None], packing=Packing(torch.tensor([0, 7, 9]), 8))
 
         def said(features: Tensor, body: PointTransformer = body, batch: Batch = batch) -> tuple[Tensor, ...]:
             states = body(replace(batch, inputs=torch.cat([x[None, :, :3], features], -1)))
@@ -193,7 +193,7 @@ def test_invalid_inputs_are_reported() -> None:
     with pytest.raises(RegardError, match="without"):
         body(Batch(torch.zeros(1, 0, 5).double()))
     with pytest.raises(RegardError, match="points"):
-        body(Batch(torch.zeros(1, 9, 5).double(), offsets=Offsets(torch.tensor([0, 4, 4, 9]), 9)))
+        body(Batch(torch.zeros(1, 9, 5).double(), packing=Packing(torch.tensor([0, 4, 4, 9]), 9)))
     with pytest.raises(ValueError, match="Padding masks are not supported"):
         body(Batch(torch.zeros(2, 9, 5).double(), mask=torch.tensor([9, 3])))
     with pytest.raises(RegardError, match="more than one point"):

@@ -32,7 +32,7 @@ from regard.nn.recording import record_attention
 from regard.runs.info import info
 from regard.systems import SYSTEMS, gpt2
 from regard.tasks.base import LossWeights
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
 
 NONE = {"position_embedding": "none"}
@@ -71,7 +71,7 @@ def asked(model: Model, batch: Batch) -> Tensor:
 
 def reading(batch: Batch, ids: Tensor) -> Batch:
     """The same sources with other decoder inputs."""
-    return Batch(ids) if batch.decoder_inputs is None else replace(batch, decoder_inputs=ids, labels=None)
+    return Batch(ids) if batch.decoder is None else replace(batch, labels=None, decoder=DecoderInputs(ids))
 
 
 # -- generating
@@ -260,7 +260,7 @@ def test_captured_steps_equal_plain_steps(case: str, settings: DecodeSettings) -
     model = model_of(case)
     batch = batch_of(case, model, rows=[0, 1, 3])
     prompt, limits = torch.tensor([[4, 5], [6, 7], [8, 9]]), torch.tensor([9, 7, 8])
-    batch = Batch(prompt, torch.tensor([1, 2, 2])) if batch.decoder_inputs is None else reading(batch, prompt)
+    batch = Batch(prompt, torch.tensor([1, 2, 2])) if batch.decoder is None else reading(batch, prompt)
     right = search(model.body, batch, model.config.eos_id, limits, settings)
     model = model.float().cuda()
     ours = search(model.body, batch.to("cuda"), model.config.eos_id, limits.cuda(), settings)

@@ -14,7 +14,7 @@ import regard
 from regard.model import Model
 from regard.nn.recurrent.rnn import ReadingOrder
 from regard.systems import rnn
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import gradients, near, noise, tiny
 
 Vector = list[Tensor]
@@ -124,7 +124,7 @@ FORMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("cell", CELLS)
 def test_logits_and_gradients_are_those_of_loops_over_the_equations(cell: str, form: dict[str, Any]) -> None:
     model = tiny("rnn", cell=cell, **{**SIZES, **form})
-    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, decoder=DecoderInputs(TARGET))).sequence)
     rows, lengths = (0, 1), (3, 2)  # the longest source, and a source with padding
     right = [
         looped(model, X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
@@ -183,7 +183,7 @@ def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, fee
     if feeds:
         y = torch.cat([y, kept[0][-1][:, None].expand(-1, 3, -1)], -1)
     right = tables.output(decoder(y, tuple(kept) if len(kept) > 1 else kept[0])[0])
-    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, decoder=DecoderInputs(TARGET))).sequence)
     near(ours, right)
     pull = noise(*ours.shape, seed=4)
     mine = gradients(model.body, (ours * pull).sum())

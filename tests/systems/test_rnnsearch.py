@@ -15,7 +15,7 @@ from regard.nn.recording import record_attention
 from regard.nn.recurrent.rnn import GRUCell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
 from regard.systems import rnnsearch
-from regard.types import Batch
+from regard.types import Batch, DecoderInputs
 from tiny import gradients, lecture, near, noise, noisy, tiny
 
 SIZES: dict[str, Any] = {
@@ -113,7 +113,7 @@ def test_logits_weights_and_gradients_are_those_of_loops_over_the_equations(form
     model = tiny("rnnsearch", **{**SIZES, **form})
     loops = Loops(model)
     with record_attention(model.body) as seen:
-        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, TARGET)).sequence)
+        ours = model.body.to_logits(model.body(Batch(X, LENGTHS, decoder=DecoderInputs(TARGET))).sequence)
     rows, lengths = (0, 1), (3, 2)  # the longest source, and a source with padding
     right = []
     for row, n in zip(rows, lengths, strict=True):

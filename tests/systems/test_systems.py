@@ -22,7 +22,7 @@ from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
 from regard.systems.common.recipes import TaskRecipes
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, LossWeights
-from regard.types import IGNORE, Batch
+from regard.types import IGNORE, Batch, DecoderInputs
 from tiny import CASES, TINY, gradients, near, noisy, tiny
 from tiny import collate as tiny_collate
 
@@ -44,7 +44,7 @@ def lengths_of(batch: Batch) -> Tensor:
         return batch.mask
     return (
         torch.full((len(batch.inputs),), batch.inputs.shape[1])
-        if batch.token_types is not None
+        if batch.text.token_types is not None
         else (batch.labels != IGNORE).sum(1)
     )
 
@@ -230,7 +230,7 @@ def test_packed_rows_train_as_padded_rows_do(name: str, label: str, smoothing: f
             model.body(collate(model, name, packed=True))
         return
     padded, packed = collate(model, name), collate(model, name, packed=True)
-    assert packed.offsets is not None and len(packed.inputs) == 1 and padded.offsets is None and len(padded.inputs) > 1
+    assert packed.packing is not None and len(packed.inputs) == 1 and padded.packing is None and len(padded.inputs) > 1
     (right, number), (ours, count) = (
         model.task.objective.loss(model, batch, LossWeights(smoothing)) for batch in (padded, packed)
     )
@@ -262,17 +262,6 @@ def wider(ids: Tensor, lengths: Tensor, more: int, vocabulary: int) -> tuple[Ten
     return filled, marks
 
 
-def beside(batch: Batch, more: int) -> dict[str, Any]:
-    """Labels, token types and global tokens with `more` ignored columns."""
-    filled = {"labels": IGNORE, "token_types": 0, "global_tokens": False}
-    tables = {name: getattr(batch, name) for name in filled}
-    return {
-        name: torch.nn.functional.pad(table, (0, more), value=filled[name])
-        for name, table in tables.items()
-        if table is not None
-    }
-
-
 @pytest.mark.every(4)
 @cases
 @pytest.mark.parametrize("form", ["lengths", "marks"])
@@ -284,16 +273,17 @@ def test_tokens_in_padding_change_nothing(name: str, label: str, form: str, more
     right, lengths = asked(model, batch), lengths_of(batch)
     x, marks = wider(batch.inputs, lengths, more, model.config.vocab_size)
     changed = replace(batch, inputs=x, mask=marks if form == "marks" else lengths)
-    if batch.decoder_inputs is None:
-        changed = replace(changed, **beside(batch, more))
+    if batch.decoder is None:
+        text = batch.text.map(lambda table: torch.nn.functional.pad(table, (0, more)))
+        changed = replace(changed, labels=torch.nn.functional.pad(batch.labels, (0, more), value=IGNORE), text=text)
     near(asked(model, changed), right)
-    if batch.decoder_inputs is not None:
+    if batch.decoder is not None:
         lengths = (batch.labels != IGNORE).sum(1)
-        target, real = wider(batch.decoder_inputs, lengths, more, model.config.vocab_size)
+        target, real = wider(batch.decoder.inputs, lengths, more, model.config.vocab_size)
         labels = torch.full(target.shape, IGNORE).masked_fill(real, 0)
-        near(asked(model, replace(changed, decoder_inputs=target, labels=labels)), right)
+        near(asked(model, replace(changed, labels=labels, decoder=DecoderInputs(target))), right)
         mask = real if form == "marks" else lengths
-        near(asked(model, replace(changed, decoder_inputs=target, decoder_mask=mask, labels=labels)), right)
+        near(asked(model, replace(changed, labels=labels, decoder=DecoderInputs(target, mask=mask))), right)
 
 
 @cases
@@ -302,7 +292,7 @@ def test_a_hole_in_the_attention_mask_removes_its_token(name: str, label: str) -
     batch = collate(model, name, [0, 2, 3])
     marks = torch.arange(batch.inputs.shape[1]) < lengths_of(batch)[:, None]
     marks[:, 1] = False
-    if batch.decoder_inputs is None:  # masked positions have no label, since each position attends to itself
+    if batch.decoder is None:  # masked positions have no label, since each position attends to itself
         batch = replace(batch, labels=batch.labels.masked_fill(~marks, IGNORE))  # type: ignore[union-attr]
     other = batch.inputs.clone()
     other[:, 1] = (other[:, 1] + 1) % model.config.vocab_size
@@ -316,16 +306,16 @@ def test_the_public_calls_equal_the_body(name: str, label: str) -> None:
     model = tiny(name, label)
     batch = collate(model, name)
     assert batch.labels is not None
-    given = {
-        "mask": lengths_of(batch),
-        "decoder_mask": None if batch.decoder_inputs is None else batch.labels != IGNORE,
-    }
-    given |= {"token_types": batch.token_types, "global_tokens": batch.global_tokens}
-    states = model.body(replace(batch, **given)).sequence  # type: ignore[arg-type]
-    right = model.task.objective.logits(model, replace(batch, **given))  # type: ignore[arg-type]
-    assert torch.equal(model.logits(batch.inputs, batch.decoder_inputs, **given), right)
-    assert torch.equal(model(batch.inputs, batch.decoder_inputs, **given), right)
-    assert torch.equal(model.states(batch.inputs, batch.decoder_inputs, **given).sequence, states)
+    batch = replace(batch, mask=lengths_of(batch))
+    if batch.decoder is not None:
+        batch = replace(batch, decoder=replace(batch.decoder, mask=batch.labels != IGNORE))
+    states, right = model.body(batch).sequence, model.task.objective.logits(model, batch)
+    ids, mask = (None, None) if batch.decoder is None else (batch.decoder.inputs, batch.decoder.mask)
+    given = {"mask": batch.mask, "decoder_mask": mask}
+    given |= {"token_types": batch.text.token_types, "global_tokens": batch.text.global_tokens}
+    assert torch.equal(model.logits(batch.inputs, ids, **given), right)
+    assert torch.equal(model(batch.inputs, ids, **given), right)
+    assert torch.equal(model.states(batch.inputs, ids, **given).sequence, states)
     assert torch.equal((model.head or model.body.to_logits)(states), right)
 
 

@@ -17,7 +17,7 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.model import Model
 from regard.processors.padding import pad
-from regard.types import IGNORE, Batch
+from regard.types import IGNORE, Batch, DecoderInputs
 from tiny import TINY, Numbers, collate, gradients, near, noise, pairs, tiny
 
 SAMPLES = TINY["transformer"].samples
@@ -58,9 +58,9 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
     theirs.encoder.load_state_dict(torch_stack_weights(body.encoder.state_dict()))
     theirs.decoder.load_state_dict(torch_stack_weights(body.decoder.state_dict()))
     batch, mask, real = padded(model)
-    assert batch.decoder_inputs is not None
+    assert batch.decoder is not None
     hidden = ~mask
-    x, y = (body.embed(ids, torch.arange(ids.shape[1])) for ids in (batch.inputs, batch.decoder_inputs))
+    x, y = (body.embed(ids, torch.arange(ids.shape[1])) for ids in (batch.inputs, batch.decoder.inputs))
     future = ~torch.ones(y.shape[1], y.shape[1]).tril().bool()
     right = theirs(x, y, tgt_mask=future, src_key_padding_mask=hidden, memory_key_padding_mask=hidden)
     out = body(batch).sequence
@@ -133,7 +133,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Any, Batch,
     rows = [np.append(random.integers(3, 23, length), END) for length in (4, 2, 6, 1, 5, 9)]
     x, lengths = pad(rows, 0)
     assert lengths is not None
-    batch = Batch(x, lengths, torch.full((6, 1), START))
+    batch = Batch(x, lengths, decoder=DecoderInputs(torch.full((6, 1), START)))
     theirs = marian(model, tmp_path_factory.mktemp("taught"))
     return model, theirs, batch, (torch.arange(x.shape[1]) < lengths[:, None]).long()
 
@@ -144,10 +144,10 @@ Outputs = list[tuple[tuple[int, ...], bool]]
 def generate(taught: Any, batch: Batch, limit: int, **settings: Any) -> tuple[Outputs, list[float]]:
     _, theirs, _, marks = taught
     out = theirs.generate(
-        batch.inputs, attention_mask=marks, decoder_input_ids=batch.decoder_inputs, max_new_tokens=limit, do_sample=False,
+        batch.inputs, attention_mask=marks, decoder_input_ids=batch.decoder.inputs, max_new_tokens=limit, do_sample=False,
         return_dict_in_generate=True, output_scores=True, **settings,
     )  # fmt: skip
-    rows = out.sequences[:, batch.decoder_inputs.shape[1] :].tolist()  # type: ignore[union-attr]
+    rows = out.sequences[:, batch.decoder.inputs.shape[1] :].tolist()  # type: ignore[union-attr]
     found = [(tuple(row[: row.index(END)]), True) if END in row else (tuple(row), False) for row in rows]
     return found, out.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else []
 
@@ -187,7 +187,9 @@ def beams(width: int, penalty: float, stop: Any) -> DecodeSettings:
 def test_beams_are_those_of_generate(taught: Any, penalty: float, stop: str, prompt: int, limit: int) -> None:
     model, _, batch, _ = taught
     if prompt > 1:
-        batch = replace(batch, decoder_inputs=torch.cat([batch.decoder_inputs, batch.inputs[:, : prompt - 1]], 1))
+        batch = replace(
+            batch, decoder=DecoderInputs(torch.cat([batch.decoder.inputs, batch.inputs[:, : prompt - 1]], 1))
+        )
     for width in (2, 3, 5):
         settings = beams(width, penalty, stop)
         found = search(model.body, batch, END, torch.full((6,), limit), settings)

@@ -23,7 +23,7 @@ from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.recording import record_attention
 from regard.systems import universal, universal_encoder
 from regard.tasks.base import HeadOptions, LossWeights
-from regard.types import IGNORE, Batch
+from regard.types import IGNORE, Batch, DecoderInputs, TextFields
 from tiny import TINY, collate, near, noise, noisy, tiny
 from tiny_text_models import train
 
@@ -65,7 +65,7 @@ def test_steps_are_one_layer_of_torch_again_and_again() -> None:
         right = decoder(
             right + coordinates(4, step), context, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=hidden
         )
-    states = body(Batch(x, lengths, target))
+    states = body(Batch(x, lengths, decoder=DecoderInputs(target)))
     near(states.sequence, right, 1e-10)
     near(states.cross_states[0], context[0], 1e-10)
     assert states.act_steps is None and not states.aux_losses
@@ -95,9 +95,9 @@ def test_a_later_token_attends_to_halted_earlier_ones_at_every_step(label: str, 
     batch = replace(collate(model, TINY["universal"].samples, [0, 2, 3]), labels=None)
     target = torch.randint(3, 23, (3, 8), generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
-        states = model.body(replace(batch, decoder_inputs=target))
+        states = model.body(replace(batch, decoder=DecoderInputs(target)))
         whole = model.body.to_logits(states.sequence)
-        state = model.body.start(replace(batch, decoder_inputs=target[:, :1]), room)
+        state = model.body.start(replace(batch, decoder=DecoderInputs(target[:, :1])), room)
         for at in range(8):
             near(model.body.step(target[:, at], state), whole[:, at], 1e-10)
     steps = states.aux_losses["target_ponder"]
@@ -168,7 +168,7 @@ def test_position_offsets_are_random_in_training_and_equal_on_both_sides(name: s
         if not packed:
             assert torch.equal(source[:, 0], target[:, 0]) and len(source[:, 0].unique()) > 1
         else:
-            starts = [offsets.starts[:5] for offsets in (batch.offsets, batch.decoder_offsets)]  # type: ignore[union-attr]
+            starts = [offsets.starts[:5] for offsets in (batch.packing, batch.decoder.packing)]  # type: ignore[union-attr]
             assert torch.equal(source[0, starts[0]], target[0, starts[1]])
             assert len(source[0, starts[0]].unique()) > 1
         seen.clear()
@@ -207,7 +207,7 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
     hidden, right = torch.arange(5) >= lengths[:, None], table[x] * 12**0.5 + kinds[types]
     for step in range(1, 5):
         right = layer(right + coordinates(5, step), src_key_padding_mask=hidden)
-    states = body(Batch(x, lengths, token_types=types))
+    states = body(Batch(x, lengths, text=TextFields(token_types=types)))
     real = ~hidden
     near(states.sequence[real], right[real], 1e-10)
     near(states.pooled, right[:, 0], 1e-10)
@@ -290,9 +290,11 @@ def test_the_steps_of_an_encoder_cost_in_training_only(task: str) -> None:
     assert int(count) == int(again)
     cost = (learnt - judged) / count
     sides = [model.body(Batch(batch.inputs.flatten(0, -2), None if batch.mask is None else batch.mask.flatten()))]
-    if batch.decoder_inputs is not None:
-        sides.append(model.body(Batch(batch.decoder_inputs, batch.decoder_mask)))
-    if batch.token_types is None or not batch.token_types.any():  # else the second text would be read as the first
+    if batch.decoder is not None:
+        sides.append(model.body(Batch(batch.decoder.inputs, batch.decoder.mask)))
+    if (
+        batch.text.token_types is None or not batch.text.token_types.any()
+    ):  # else the second text would be read as the first
         near(cost, torch.stack([side.aux_losses["cost"] for side in sides]).mean(), 1e-9)
     assert 0.3 < float(cost.detach()) < 0.3 * 6
     learnt.backward()
@@ -304,8 +306,7 @@ def test_masked_tokens_are_predicted_with_a_ponder_cost() -> None:
     batch = Batch(
         torch.tensor([[2, 7, 4, 9, 3]]),
         labels=torch.tensor([8]),
-        label_positions=torch.tensor([2]),
-        token_types=torch.zeros(1, 5).long(),
+        text=TextFields(label_positions=torch.tensor([2]), token_types=torch.zeros(1, 5).long()),
     )
     judged, count = model.task.objective.loss(model, batch)
     model.train()

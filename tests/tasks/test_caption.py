@@ -23,7 +23,7 @@ from regard.model import Model
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
 from regard.tasks.modality.image import prepare_images
-from regard.types import Batch, BodyOutput
+from regard.types import Batch, BodyOutput, DecoderInputs
 from tiny_caption_system import TASK, album_in, captions, model, samples
 
 
@@ -115,7 +115,7 @@ def test_cached_steps_equal_one_pass(album: Path) -> None:
     made = model(album)
     x = torch.randint(0, 256, (2, 3, 16, 16), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
     target = torch.tensor([[1, 5, 9], [1, 7, 8]])
-    batch = prepare_images(made, Batch(x, decoder_inputs=target))
+    batch = prepare_images(made, Batch(x, decoder=DecoderInputs(target)))
     states: BodyOutput = made.body(batch)
     state = made.body.start(batch)
     torch.testing.assert_close(made.body.step(target[:, -1], state), made.body.to_logits(states.sequence)[:, -1])

@@ -56,9 +56,13 @@ def test_a_row_is_an_image_with_one_of_its_captions(album: Path) -> None:
     assert len(found) == found.num_samples == 30 and found.num_rows == sum(len(s.captions) for s in some) == 75
     told: list[tuple[float, str]] = []
     for batch in TASK.objective.eval_batches(found, made.config, 8):
-        assert batch.inputs.dtype == torch.uint8 and batch.augment_params is None and batch.decoder_inputs is not None
-        assert batch.image_index is not None and len(batch.inputs) == len(batch.image_index.unique()), "each image once"
-        for x, target, labels in zip(batch.inputs[batch.image_index], batch.decoder_inputs, batch.labels, strict=True):  # type: ignore[arg-type]
+        assert batch.inputs.dtype == torch.uint8 and batch.augmentation is None and batch.decoder is not None
+        assert batch.decoder.image_index is not None and len(batch.inputs) == len(batch.decoder.image_index.unique()), (
+            "each image once"
+        )
+        for x, target, labels in zip(
+            batch.inputs[batch.decoder.image_index], batch.decoder.inputs, batch.labels, strict=True
+        ):  # type: ignore[arg-type]
             n = int((labels != IGNORE).sum())
             assert target[0] == made.config.bos_id and labels[n - 1] == made.config.eos_id
             assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad_id).all()
@@ -98,7 +102,7 @@ def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
         )
     assert plan.padding_fraction() < 0.1
     shapes = {
-        tuple(TASK.objective.collate(found, g, made.config, steady.shape).decoder_inputs.shape) for g in steady.epoch(1)
+        tuple(TASK.objective.collate(found, g, made.config, steady.shape).decoder.inputs.shape) for g in steady.epoch(1)
     }
     assert shapes == {(8, steady.shape.max_lengths[0])} and steady.shape.max_lengths[0] <= made.config.max_length
     plain = TASK.objective.collate(found, steady.epoch(1)[0], made.config)
@@ -130,8 +134,8 @@ def test_images_are_augmented_in_training_and_captions_are_not(album: Path) -> N
     found = encoded(album, made, data=DataSettings(flip=True, color_jitter=0.3))
     grain = TASK.objective.sampler(found, made.config, 8, 5, False).epoch(0)[0]
     batch, again = (TASK.objective.collate(found, grain, made.config) for _ in range(2))
-    assert batch.augment_params is not None and torch.equal(batch.augment_params, again.augment_params)  # type: ignore[arg-type]
-    assert prepare_images(made, batch).augment_params is None
+    assert batch.augmentation is not None and torch.equal(batch.augmentation.params, again.augmentation.params)  # type: ignore[arg-type]
+    assert prepare_images(made, batch).augmentation is None
     with pytest.raises(SettingError, match=r"data\.mixup"):
         TASK.objective.check_settings(made.config, 8, DataSettings(mixup=0.2))
     with pytest.raises(SettingError, match=r"data\.tokenizer_type=char"):

@@ -24,7 +24,7 @@ from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, LossWeights
 from regard.tasks.modality.base import decode_source, encode_source
-from regard.types import Batch
+from regard.types import Augmentation, Batch
 from tiny_text_models import train
 
 SMALL = (
@@ -146,7 +146,7 @@ def test_mixed_images_have_the_mixture_of_their_losses() -> None:
     changes[:, 2:4] = 1
     changes[:, 5:8] = 1
     changes[:, 8], changes[:, 9] = torch.tensor([0.3, 1.0, 0.6]), torch.tensor([2.0, 0.0, 1.0])
-    batch = Batch(x, labels=labels, augment_params=changes, augmentation=how)
+    batch = Batch(x, labels=labels, augmentation=Augmentation(changes, settings=how))
     total, count = model.task.objective.loss(model, batch, LossWeights(smoothing=0.1))
     pixels = model.processor.normalize(
         torch.lerp(x[[2, 0, 1]].double(), x.double(), changes[:, 8].view(3, 1, 1, 1).double()) / 255

@@ -205,7 +205,7 @@ def test_no_document_changes_the_loss_of_another() -> None:
         assert batch.labels is not None
         logits = model.body.to_logits(model.body(batch).sequence)[0].detach()
         logs = F.cross_entropy(logits, batch.labels[0], reduction="none", ignore_index=IGNORE)
-        starts = batch.offsets.starts.tolist() if batch.offsets is not None else []
+        starts = batch.packing.starts.tolist() if batch.packing is not None else []
         parts = [logs[a:b] for a, b in pairwise(starts)]
         losses.append(
             sorted(round(float(part.sum()), 9) for part in parts if len(part) in (3, 4) and float(part.sum()))

@@ -164,7 +164,7 @@ def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: 
     encoded = TASK.objective.encode(held, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
     number = {passage.document: passage.path for passage in held}
     assert len(set(number.values())) == len(number) == len(set(document_parts(encoded)[:, 2].tolist()))
-    follows = torch.cat([batch.nsp_labels for batch in TASK.objective.eval_batches(encoded, model.config, 384)])
+    follows = torch.cat([batch.text.nsp_labels for batch in TASK.objective.eval_batches(encoded, model.config, 384)])
     assert {*follows.tolist()} == {0, 1}
     scores, _ = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
     assert 0 <= scores["nsp_accuracy"] <= 100
@@ -213,25 +213,27 @@ def test_a_row_is_two_texts_between_special_tokens_with_labels_of_masked_tokens(
         batch = TASK.objective.collate(encoded, chosen, config, plan.shape)
         assert (
             batch.labels is not None
-            and batch.label_positions is not None
-            and batch.token_types is not None
-            and batch.nsp_labels is not None
+            and batch.text.label_positions is not None
+            and batch.text.token_types is not None
+            and batch.text.nsp_labels is not None
         )
         ids = batch.inputs.flatten().clone()
         real = batch.labels != IGNORE
-        hidden = ids[batch.label_positions[real]]
-        ids[batch.label_positions[real]] = batch.labels[real]
+        hidden = ids[batch.text.label_positions[real]]
+        ids[batch.text.label_positions[real]] = batch.labels[real]
         begins = np.cumsum([0, *plan.row_lengths(chosen)]) if packed else batch.inputs.shape[1] * np.arange(len(chosen))
         for (a, b, c, d, follows, *_), first, at in zip(chosen.tolist(), begins.tolist(), range(99), strict=False):
             right = [config.bos_id, *stream[a:b].tolist(), config.eos_id, *stream[c:d].tolist(), config.eos_id]
             assert ids[first : first + len(right)].tolist() == right and len(right) <= 24
-            types = batch.token_types.flatten()[first : first + len(right)]
+            types = batch.text.token_types.flatten()[first : first + len(right)]
             assert types.tolist() == [0] * (b - a + 2) + [1] * (d - c + 1)
-            assert int(batch.nsp_labels[at]) == follows
-            inside = (batch.label_positions[real] >= first) & (batch.label_positions[real] < first + len(right))
+            assert int(batch.text.nsp_labels[at]) == follows
+            inside = (batch.text.label_positions[real] >= first) & (
+                batch.text.label_positions[real] < first + len(right)
+            )
             assert int(inside.sum()) == max(round(0.15 * (len(right) - 3)), 1)
         assert float((hidden == config.mask_id).double().mean()) > 0.5
-        assert bool((batch.nsp_labels[len(chosen) :] == IGNORE).all())
+        assert bool((batch.text.nsp_labels[len(chosen) :] == IGNORE).all())
 
 
 def test_packed_micro_batches_have_one_shape_with_equally_many_labels() -> None:
@@ -283,7 +285,9 @@ def test_a_micro_batch_is_the_same_in_any_order_and_from_workers_and_differs_fro
     again = chosen.copy()
     again[:, 6] = 5
     one, two = (TASK.objective.collate(encoded, which, model.config) for which in (chosen, again))
-    assert torch.equal(one.nsp_labels, two.nsp_labels) and not torch.equal(one.label_positions, two.label_positions)
+    assert torch.equal(one.text.nsp_labels, two.text.nsp_labels) and not torch.equal(
+        one.text.label_positions, two.text.label_positions
+    )
 
 
 def test_whole_words_are_masked_together() -> None:
@@ -293,10 +297,10 @@ def test_whole_words_are_masked_together() -> None:
         model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_word_mask=True, mask_prob=0.3
     )
     batch = grain(model, encoded)
-    assert batch.label_positions is not None and batch.labels is not None
+    assert batch.text.label_positions is not None and batch.labels is not None
     ids = batch.inputs.flatten().clone()
-    ids[batch.label_positions] = batch.labels
-    asked, pieces = {*batch.label_positions.tolist()}, 0
+    ids[batch.text.label_positions] = batch.labels
+    asked, pieces = {*batch.text.label_positions.tolist()}, 0
     for row in range(len(batch.inputs)):
         first = row * batch.inputs.shape[1]
         begins = [
@@ -314,16 +318,18 @@ def test_whole_words_are_masked_together() -> None:
 def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_masked_token() -> None:
     model = asked_model()
     batch = grain(model, encode(model, stories(8)))
-    assert batch.labels is not None and batch.label_positions is not None and batch.nsp_labels is not None
+    assert batch.labels is not None and batch.text.label_positions is not None and batch.text.nsp_labels is not None
     total, count = TASK.objective.loss(model, batch)
-    logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.token_types)
+    logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.text.token_types)
     assert logits.shape == (*batch.inputs.shape, model.config.vocab_size)
-    words = F.cross_entropy(logits.flatten(0, 1)[batch.label_positions], batch.labels)
-    summary = model.states(batch.inputs, mask=batch.mask, token_types=batch.token_types).pooled
-    follows = F.cross_entropy(model.head.follows(summary), batch.nsp_labels)
+    words = F.cross_entropy(logits.flatten(0, 1)[batch.text.label_positions], batch.labels)
+    summary = model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).pooled
+    follows = F.cross_entropy(model.head.follows(summary), batch.text.nsp_labels)
     assert int(count) == len(batch.labels)
     near(total / count, words + follows)
-    unknown = TASK.objective.loss(model, replace(batch, nsp_labels=torch.full_like(batch.nsp_labels, IGNORE)))[0]
+    unknown = TASK.objective.loss(
+        model, replace(batch, text=replace(batch.text, nsp_labels=torch.full_like(batch.text.nsp_labels, IGNORE)))
+    )[0]
     near(unknown / count, words)
 
 
@@ -356,8 +362,8 @@ def test_the_validation_loss_does_not_depend_on_batching() -> None:
 
 
 def _logits(model: regard.Model, batch: Batch) -> Tensor:
-    return model.logits(batch.inputs, mask=batch.mask, token_types=batch.token_types).flatten(0, 1)[
-        batch.label_positions
+    return model.logits(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).flatten(0, 1)[
+        batch.text.label_positions
     ]
 
 
@@ -370,10 +376,10 @@ def test_scores_are_those_of_the_masked_tokens_and_pairs_of_validation() -> None
     for batch in TASK.objective.eval_batches(encoded, model.config, 100, data):
         logits = _logits(model, batch)
         said = model.head.follows(
-            model.states(batch.inputs, mask=batch.mask, token_types=batch.token_types).pooled
+            model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).pooled
         ).argmax(-1)
         hits, count = hits + int((logits.argmax(-1) == batch.labels).sum()), count + len(batch.labels)
-        told, pairs = told + int((said == batch.nsp_labels).sum()), pairs + len(batch.nsp_labels)
+        told, pairs = told + int((said == batch.text.nsp_labels).sum()), pairs + len(batch.text.nsp_labels)
         loss += float(F.cross_entropy(logits, batch.labels, reduction="sum").detach())
     assert scores["accuracy"] == round(100 * hits / count, 2) and sums.count == count
     assert scores["nsp_accuracy"] == round(100 * told / pairs, 2)

@@ -168,9 +168,9 @@ def test_a_batch_is_a_pure_function_of_its_rows(task: str) -> None:
     assert torch.equal(one.inputs, two.inputs) and torch.equal(one.labels, two.labels)
     other = chosen.objective.collate(some, np.stack([rows_of[:, 0], rows_of[:, 1] + 1], 1), config)
     assert one.inputs.shape != other.inputs.shape or not torch.equal(one.inputs, other.inputs)
-    starts = one.offsets.starts
+    starts = one.packing.starts
     assert len(starts) == 5 and int(starts[-1]) == one.inputs.shape[1] and one.inputs.shape[-1] == 6
-    assert not plan.static_shape and one.offsets.max_length >= int(starts.diff().max())
+    assert not plan.static_shape and one.packing.max_length >= int(starts.diff().max())
     if task == "segment":
         assert one.labels.shape == (one.inputs.shape[1],)
 
@@ -181,7 +181,7 @@ def test_micro_batches_have_one_shape_if_every_point_cloud_has_enough_points() -
         plan = chosen.objective.sampler(some, config, 3, 1, False)
         assert plan.static_shape == steady and plan.description == "3 point clouds per micro-batch"
         batch = chosen.objective.collate(some, plan.micro_batch(0)[1], config)
-        assert batch.inputs.shape == (1, 240, 3) and batch.offsets.max_length == 80
+        assert batch.inputs.shape == (1, 240, 3) and batch.packing.max_length == 80
 
 
 def test_labels_follow_their_points_through_all_transforms() -> None:
@@ -387,7 +387,7 @@ def test_logits_are_of_padded_or_packed_point_clouds(task: str) -> None:
     whole = model.logits(x)
     assert whole.shape == ((3, 3) if task == "classify" else (3, 40, 5))
     line, offsets = pack_clouds([one.numpy() for one in x])
-    near(model.task.objective.logits(model, Batch(line, offsets=offsets)).reshape(whole.shape), whole, 1e-10)
+    near(model.task.objective.logits(model, Batch(line, packing=offsets)).reshape(whole.shape), whole, 1e-10)
 
 
 def test_arrays_files_and_point_clouds_give_equal_predictions(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from regard.errors import WeightsError
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 from tiny import near, noise
 
 MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")
@@ -21,7 +21,7 @@ MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")
 def test_a_packed_row_has_the_vectors_of_its_texts(mode: Any) -> None:
     states = noise(1, 12, 5).requires_grad_()
     starts = torch.tensor([0, 4, 5, 10, 12, 12])  # the fourth span is padding, the last is empty
-    packed = Pooling(mode)(states, Batch(torch.zeros(1, 12, dtype=torch.long), offsets=Offsets(starts, 5)))
+    packed = Pooling(mode)(states, Batch(torch.zeros(1, 12, dtype=torch.long), packing=Packing(starts, 5)))
     weigh = noise(3, 5, seed=4)
     apart = torch.cat([Pooling(mode)(states[:, a:b], Batch(states[:, a:b, 0])) for a, b in ((0, 4), (4, 5), (5, 10))])
     near(packed[:3], apart)

@@ -16,7 +16,7 @@ from regard.training import loop as ways
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import MODE_NAMES, TIMED_STEPS, WARMUP_STEPS, CompileTuner, ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
-from regard.types import Batch, Offsets
+from regard.types import Batch, Packing
 from tiny import TINY, collate, tiny
 
 
@@ -390,5 +390,5 @@ def test_capture_leaves_statistics_and_random_state_as_one_micro_batch_does(
 
 def test_batches_with_different_longest_documents_are_captured_separately() -> None:
     starts = torch.tensor([0, 2, 4])
-    few, many = (Batch(torch.zeros(1, 4), offsets=Offsets(starts, longest)) for longest in (2, 4))
+    few, many = (Batch(torch.zeros(1, 4), packing=Packing(starts, longest)) for longest in (2, 4))
     assert ways._shape_key(few) != ways._shape_key(many) and ways._shape_key(few) == ways._shape_key(replace(few))

@@ -220,9 +220,9 @@ def _round_up(inputs: SearchInputs) -> tuple[SearchInputs, int, int]:
     rows = _round_up_rows(B)
     limits, requests = F.pad(inputs.limits, (0, rows - B), value=1), np.pad(inputs.requests, (0, rows - B))
     batch = inputs.batch.select_rows(torch.arange(rows, device=inputs.batch.inputs.device).clamp(max=B - 1))
-    if batch.decoder_inputs is not None:
+    if batch.decoder is not None:
         max_new_tokens = _multiple(most, 16)
-        max_cache_len = batch.decoder_inputs.shape[1] - 1 + max_new_tokens
+        max_cache_len = batch.decoder.inputs.shape[1] - 1 + max_new_tokens
         batch = _pad_inputs(batch, 16)
     else:
         batch = _pad_inputs(replace(batch, mask=batch.prompt_lengths), 128 if beams else 16)
@@ -238,13 +238,15 @@ def _pad_inputs(batch: Batch, step: int) -> Batch:
         return batch
     B, L = batch.inputs.shape
     more = _multiple(L, step) - L
-    changed: dict[str, Any] = {
-        name: F.pad(value, (0, more))
-        for name in ("inputs", "token_types", "positions")
-        if (value := getattr(batch, name)) is not None and value.shape[-1] == L
-    }
     lengths = torch.full((B,), L, device=batch.inputs.device) if batch.mask is None else batch.mask
-    return replace(batch, **changed, mask=F.pad(lengths, (0, more)) if lengths.ndim == 2 else lengths)
+    positions, types = batch.positions, batch.text.token_types
+    return replace(
+        batch,
+        inputs=F.pad(batch.inputs, (0, more)),
+        mask=F.pad(lengths, (0, more)) if lengths.ndim == 2 else lengths,
+        positions=positions if positions is None or positions.shape[-1] != L else F.pad(positions, (0, more)),
+        text=replace(batch.text, token_types=None if types is None else F.pad(types, (0, more))),
+    )
 
 
 def _multiple(length: int, step: int) -> int:

@@ -28,7 +28,7 @@ from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import ModelProtocol
 from regard.tasks.modality.image import load_image
-from regard.types import AttentionRecords, Batch
+from regard.types import AttentionRecords, Batch, DecoderInputs
 
 TOP_K = 5  # Alternatives listed per word.
 OCCLUSION_GRID = 8
@@ -89,7 +89,7 @@ def explain_caption(
     ids = _caption_ids(model, source, target)
     # a caption truncated at the maximum length has no end token
     inputs, targets = [config.bos_id, *ids][: config.max_length], [*ids, config.eos_id][: config.max_length]
-    batch = Batch(image_batch(model, image).inputs, decoder_inputs=torch.tensor([inputs], device=model.device))
+    batch = Batch(image_batch(model, image).inputs, decoder=DecoderInputs(torch.tensor([inputs], device=model.device)))
     records, logs = record_forward(model, batch)
     own = logs[torch.arange(len(targets)), torch.tensor(targets)]
     ranges = _word_ranges(text, ids)
@@ -184,13 +184,13 @@ def _occlusion_maps(model: ModelProtocol, batch: Batch, ids: list[int], groups: 
         x = batch.inputs.clone()
         x[..., max(round(top), 0) : round(bottom), max(round(left), 0) : round(right)] = mean
         images.append(x)
-    assert batch.decoder_inputs is not None
+    assert batch.decoder is not None
     targets = torch.tensor(ids, device=batch.inputs.device)
     logs = []  # log-probabilities (B, T) of the caption tokens
     with torch.inference_mode():
         for first in range(0, len(images), OCCLUSION_BATCH):
             x = torch.cat(images[first : first + OCCLUSION_BATCH])
-            own = Batch(x, decoder_inputs=batch.decoder_inputs[:, : len(ids)].expand(len(x), -1))
+            own = Batch(x, decoder=DecoderInputs(batch.decoder.inputs[:, : len(ids)].expand(len(x), -1)))
             logs.append(token_log_probs(model, own).gather(-1, targets.expand(len(x), -1)[..., None])[..., 0].cpu())
     values = torch.cat(logs)
     falls = (values[:1] - values[1:]).clamp(min=0)

@@ -101,7 +101,7 @@ def explain_cloud(
     query = int(((coordinates - cloud.coordinates[number]) ** 2).sum(1).argmin())
     x, offsets = pack_clouds([points.normalize(points.rows(cloud, indices))])
     with torch.no_grad(), record_attention(model.body) as records:
-        states: BodyOutput = model.body(Batch(x, offsets=offsets).to(model.device))
+        states: BodyOutput = model.body(Batch(x, packing=offsets).to(model.device))
         features = states.sequence if is_segment else states.pooled
         probabilities = require_head(model)(features).float().softmax(-1)
     levels = level_indices(states, len(indices))

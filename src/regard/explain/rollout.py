@@ -390,7 +390,7 @@ def attribute(
 def attribution_bytes(body: Any, batch: Batch) -> int:
     """Estimated memory of all attention weights with gradients, for inputs (…, L)."""
     length, rows = batch.inputs.shape[-1], batch.inputs.numel() // max(batch.inputs.shape[-1], 1)
-    num_global = 0 if batch.global_tokens is None else int(batch.global_tokens.sum(-1).max())
+    num_global = 0 if batch.text.global_tokens is None else int(batch.text.global_tokens.sum(-1).max())
     places = named_attentions(body).values()
     weights = 0
     for window, place in zip(body.windows or [None] * len(places), places, strict=False):

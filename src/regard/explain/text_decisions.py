@@ -121,7 +121,7 @@ def explain_decision(model: ModelProtocol, decision: Decision) -> Explanation:
 
 def _row_attention(decision: Decision, number: int, most: int) -> RowAttention:
     positions = next(score.positions for score in decision.scores if score.row == number)
-    length, global_tokens = len(decision.rows[number].ids), decision.batch.global_tokens
+    length, global_tokens = len(decision.rows[number].ids), decision.batch.text.global_tokens
     isolated = set() if len(positions) > 8 else set(positions)
     if global_tokens is not None:
         own = global_tokens.reshape(-1, global_tokens.shape[-1])[number, :length]

@@ -20,7 +20,7 @@ from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenForm
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import ModelProtocol
 from regard.tasks.translate import source_ids
-from regard.types import AttentionRecords, Batch
+from regard.types import AttentionRecords, Batch, DecoderInputs
 
 
 def record_forward(model: ModelProtocol, batch: Batch) -> tuple[AttentionRecords, Tensor]:
@@ -105,7 +105,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
         translation, ids = target, text.encode([target])[0]
     x = torch.tensor(source_ids(text, [source], config), device=model.device)
     inputs, outputs = [config.bos_id, *ids], [*ids, config.eos_id]
-    batch = Batch(x, decoder_inputs=torch.tensor([inputs], device=model.device))
+    batch = Batch(x, decoder=DecoderInputs(torch.tensor([inputs], device=model.device)))
     records, logs = record_forward(model, batch)
     probabilities = logs[torch.arange(len(outputs)), torch.tensor(outputs)].exp().tolist()
     keys, queries, read = (tuple(text.display_tokens(row)) for row in (x[0].tolist(), outputs, inputs))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.types import Offsets
+from regard.types import Packing
 
 
 def pad(
@@ -32,7 +32,7 @@ def pack(
     max_document_length: int = 0,
     num_documents: int = 0,
     pad_value: int = 0,
-) -> tuple[Tensor, Offsets]:
+) -> tuple[Tensor, Packing]:
     """Documents concatenated to one row (1, length), and the start of each document in this row.
 
     With `length`, the shape is constant: `num_documents` documents in a row of `length` tokens. The remainder is padding in
@@ -42,7 +42,7 @@ def pack(
     ids = np.concatenate(rows).astype(np.int64)
     if not length:
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        return torch.from_numpy(ids)[None], Offsets(torch.from_numpy(starts), int(lengths.max()))
+        return torch.from_numpy(ids)[None], Packing(torch.from_numpy(starts), int(lengths.max()))
     row = np.full(length, pad_value, dtype=np.int64)
     row[: len(ids)] = ids
     ends = np.full(num_documents + 1, length, dtype=np.int64)
@@ -59,4 +59,4 @@ def pack(
             f"Cannot pack {len(rows)} rows ({len(ids)} tokens) into a row of {length} tokens with "
             f"{num_documents} documents of at most {max_document_length} tokens."
         )
-    return torch.from_numpy(row)[None], Offsets(torch.from_numpy(ends), max_document_length)
+    return torch.from_numpy(row)[None], Packing(torch.from_numpy(ends), max_document_length)

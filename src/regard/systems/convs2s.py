@@ -29,7 +29,7 @@ from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody, Seq2SeqConfig
-from regard.systems.common.seq2seq import require_decoder_inputs, valid_targets
+from regard.systems.common.seq2seq import valid_targets
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -110,7 +110,7 @@ class ConvS2S(RecurrentBody):
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[ScoreContext, tuple[Tensor, ...]]:
         """Keys (encoder outputs) and values (with embeddings added) for the decoder, and the states of `taps`."""
-        if batch.offsets is not None:
+        if batch.packing is not None:
             raise ValueError(
                 "Packed batches are not supported: convolutions would mix neighboring sentences. Use padded rows."
             )
@@ -127,8 +127,8 @@ class ConvS2S(RecurrentBody):
         return ScoreContext(z, (z + e) * (SQRT_HALF * scale), real), tapped
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """Decoder states for `batch.decoder_inputs`; `taps` are encoder blocks."""
-        target, (context, tapped) = require_decoder_inputs(batch), self.encode(batch, taps)
+        """Decoder states for `batch.decoder.inputs`; `taps` are encoder blocks."""
+        target, (context, tapped) = batch.require_decoder().inputs, self.encode(batch, taps)
         g = self.embed(target, torch.arange(target.shape[1], device=batch.inputs.device), target=True)
         sequence, _ = self.decoder(g, valid_targets(batch), DecoderContext(context, g))
         return BodyOutput(self.dropout(sequence), hidden_states=tapped, cross_states=context.keys)

@@ -100,7 +100,7 @@ class ImageGPT(DecoderOnly):
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         states = super().forward(batch, taps)
         return (
-            states if batch.offsets is not None else replace(states, pooled=mean_token_states(states.sequence, batch))
+            states if batch.packing is not None else replace(states, pooled=mean_token_states(states.sequence, batch))
         )
 
     @property

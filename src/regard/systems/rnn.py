@@ -27,7 +27,7 @@ from regard.nn.recurrent.rnn import (
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
-from regard.systems.common.seq2seq import require_decoder_inputs, require_padded
+from regard.systems.common.seq2seq import require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -99,8 +99,9 @@ class RNNEncoderDecoder(RecurrentBody):
         return self.dropout(x), after
 
     def forward(self, batch: Batch) -> BodyOutput:
-        """Decoder states for `batch.decoder_inputs`."""
-        closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
+        """Decoder states for `batch.decoder.inputs`."""
+        target = batch.require_decoder()
+        closed = CompactTargets.from_mask(target.inputs, target.mask)
         return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
     def state_sizes(self, batch: Batch) -> StateSizes:

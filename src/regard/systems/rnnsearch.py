@@ -22,7 +22,7 @@ from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, S
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
-from regard.systems.common.seq2seq import require_decoder_inputs, require_padded
+from regard.systems.common.seq2seq import require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -130,9 +130,10 @@ class RNNSearch(RecurrentBody):
         return self.dropout(self.decoder.maxout(y, torch.stack(before, 1), torch.stack(seen, 1))), s
 
     def forward(self, batch: Batch) -> BodyOutput:
-        """Features before the output layer for `batch.decoder_inputs`."""
+        """Features before the output layer for `batch.decoder.inputs`."""
         context, s = self.encode(batch)
-        closed = CompactTargets.from_mask(require_decoder_inputs(batch), batch.decoder_mask)
+        target = batch.require_decoder()
+        closed = CompactTargets.from_mask(target.inputs, target.mask)
         return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
 
     def state_sizes(self, batch: Batch) -> StateSizes:

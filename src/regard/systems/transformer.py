@@ -15,7 +15,7 @@ from regard.nn.attention.positions import PositionIds, make_absolute_position, m
 from regard.nn.blocks.block import LayerNorm, NormPlacement, Stack, TokenEmbedding
 from regard.systems.common import recipes, seq2seq
 from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
-from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
+from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
 from regard.systems.common.system import System, layout_requires, presets
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import PublishedLayout
@@ -72,11 +72,11 @@ class Transformer(EncoderDecoder):
         return self.encoder(x, mask=inputs.mask, taps=taps, position_ids=standing)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """Decoder states for `batch.decoder_inputs`; `taps` are encoder blocks."""
+        """Decoder states for `batch.decoder.inputs`; `taps` are encoder blocks."""
         sides = self.prepare_inputs(batch)
         context, tapped = self.encode(batch, sides, taps)
         sequence = self.decode(
-            require_decoder_inputs(batch),
+            batch.require_decoder().inputs,
             context,
             mask=sides.decoder_mask,
             context_mask=sides.cross_mask,

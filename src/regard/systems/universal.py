@@ -19,7 +19,7 @@ from regard.nn.blocks.decoder import DecoderState
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
 from regard.systems.common import recipes
 from regard.systems.common.configs import TargetTokens
-from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs, require_decoder_inputs
+from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
 from regard.systems.common.system import System, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
 from regard.types import IGNORE, Batch, BodyOutput
@@ -70,14 +70,14 @@ class UniversalTransformer(EncoderDecoder):
 
     def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> UniversalOutput:
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
-        if batch.offsets is not None:
+        if batch.packing is not None:
             real = batch.inputs != self.pad
         x, places = self.embed(batch.inputs, inputs.positions), self.position(inputs.positions)
         return self.encoder(x, places, mask=inputs.mask, taps=taps, valid=real)
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """Decoder states for `batch.decoder_inputs`; `taps` are encoder steps."""
-        target, sides = require_decoder_inputs(batch), self.prepare_inputs(batch)
+        """Decoder states for `batch.decoder.inputs`; `taps` are encoder steps."""
+        target, sides = batch.require_decoder().inputs, self.prepare_inputs(batch)
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
             self.embed(target, sides.decoder_positions),
@@ -102,10 +102,10 @@ class UniversalTransformer(EncoderDecoder):
 
     def _valid_targets(self, batch: Batch) -> Tensor | None:
         """True for target positions without padding; None if there is no mask."""
-        target = require_decoder_inputs(batch)
-        if batch.decoder_mask is not None:
-            return valid_mask(batch.decoder_mask, target.shape[1])
-        return None if batch.decoder_offsets is None else target != self.pad
+        target = batch.require_decoder()
+        if target.mask is not None:
+            return valid_mask(target.mask, target.inputs.shape[1])
+        return None if target.packing is None else target.inputs != self.pad
 
     def act_steps(self, batch: Batch) -> Int[Tensor, "B S"] | None:
         """Number of ACT steps of each source token; None without ACT."""

@@ -69,18 +69,18 @@ class UniversalEncoder(Body):
 
     def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:
         """Embeddings of tokens and segments without positions, which are added before each step."""
-        types = torch.zeros_like(batch.inputs) if batch.token_types is None else batch.token_types
+        types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
         return self.dropout(self.tokens(batch.inputs) + self.types(types))
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Hidden states, and the state of the first token of each row or packed document; `taps` are steps."""
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
         rule: AttentionMask | None = None if batch.mask is None else Padding(batch.mask)
-        if batch.offsets is not None:
-            real, rule = batch.inputs != self.pad, and_masks(PackedDocuments(batch.offsets, batch.offsets), rule)
-        where = position_ids(batch.inputs, batch.offsets) if batch.positions is None else batch.positions
+        if batch.packing is not None:
+            real, rule = batch.inputs != self.pad, and_masks(PackedDocuments(batch.packing, batch.packing), rule)
+        where = position_ids(batch.inputs, batch.packing) if batch.positions is None else batch.positions
         ran = self.encoder(self.embed(batch), self.position(where), mask=rule, taps=taps, valid=real)
-        states = BodyOutput(ran.states, first_token_states(ran.states, batch.offsets), ran.taps)
+        states = BodyOutput(ran.states, first_token_states(ran.states, batch.packing), ran.taps)
         if ran.act is None:
             return states
         spent, tokens = ran.act.ponder_cost(ran.act.steps > 0)

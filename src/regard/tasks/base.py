@@ -20,7 +20,7 @@ from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
 from regard.index import resolve
 from regard.tasks import MODALITIES, Task
-from regard.types import Batch, BodyOutput, Prediction
+from regard.types import Batch, BodyOutput, Prediction, TextFields
 
 if TYPE_CHECKING:
     from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -481,9 +481,9 @@ def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
         return None
     length = batch.inputs.shape[-1]
     mask = None if batch.mask is None else batch.mask.reshape(-1, *([length] if batch.mask.dtype == torch.bool else []))
-    types = None if batch.token_types is None else batch.token_types.reshape(-1, length)
+    types = None if batch.text.token_types is None else batch.text.token_types.reshape(-1, length)
     with torch.inference_mode():
-        steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, token_types=types)).act_steps
+        steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, text=TextFields(types))).act_steps
     return [row[row > 0].tolist() for row in steps.cpu()]  # padding has 0 steps
 
 

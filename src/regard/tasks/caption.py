@@ -50,7 +50,7 @@ from regard.tasks.modality.image import (
 )
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
 from regard.tasks.translate import format_pair, seq2seq_loss, text_prediction
-from regard.types import IGNORE, Batch, Prediction
+from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 SPECIAL_TOKENS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
 """Special tokens added to a tokenizer if its role has no token."""
@@ -206,12 +206,13 @@ class Caption(Objective):
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Teacher forcing: decoder inputs start + caption, labels caption + end. `rows` are caption indices."""
         batch = readable_batch(lambda rows: self._build_batch(encoded, rows, config), rows, self)
-        if shape is None or batch.decoder_inputs is None or batch.labels is None:
+        target = batch.require_decoder()
+        if shape is None or batch.labels is None:
             return batch
-        more = (0, shape.max_lengths[0] - batch.decoder_inputs.shape[1])
+        more = (0, shape.max_lengths[0] - target.inputs.shape[1])
         return replace(
             batch,
-            decoder_inputs=F.pad(batch.decoder_inputs, more, value=config.pad_id),
+            decoder=replace(target, inputs=F.pad(target.inputs, more, value=config.pad_id)),
             labels=F.pad(batch.labels, more, value=IGNORE),
         )
 
@@ -233,7 +234,7 @@ class Caption(Objective):
         # no mask for the target: padding at the end is hidden by the causal mask, and its labels are ignored
         target = pad([row[:-1] for row in texts], config.pad_id)[0]
         labels = pad([row[1:] for row in texts], IGNORE)[0]
-        return replace(batch, decoder_inputs=target, image_index=image_index, labels=labels)
+        return replace(batch, decoder=DecoderInputs(target, image_index=image_index), labels=labels)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         return super().logits(model, prepare_images(model, batch))
@@ -260,7 +261,7 @@ class Caption(Objective):
         limit = min(decode.new_token_limit(1, config.max_length), config.max_length)
         for rows, batch in self.modality.input_batches(model, inputs, count, decode):
             prompt, limits = torch.full((len(rows), 1), config.bos_id), torch.full((len(rows),), limit)
-            batch = prepare_images(model, replace(batch, decoder_inputs=prompt).to(model.device))
+            batch = prepare_images(model, replace(batch, decoder=DecoderInputs(prompt)).to(model.device))
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
             predictions += [text_prediction(text, hypotheses) for hypotheses in found]
         return predictions

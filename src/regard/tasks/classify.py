@@ -189,8 +189,8 @@ class Classify(Objective):
         logits = head(pooled)
         if labels.ndim == 2:
             loss = binary_cross_entropy(logits, labels, terms.smoothing)
-        elif batch.augment_params is not None and batch.augmentation.mixup:
-            loss = _mixup_cross_entropy(logits, labels, batch.augment_params, terms.smoothing)
+        elif batch.augmentation is not None and batch.augmentation.settings.mixup:
+            loss = _mixup_cross_entropy(logits, labels, batch.augmentation.params, terms.smoothing)
         else:
             loss = cross_entropy(logits, labels, terms.smoothing)
         return loss if self._add_losses is None else self._add_losses(model, labels, output, loss, terms)

@@ -115,8 +115,8 @@ class TargetMaps:
         """Normalized pixels, and target maps with the same augmentation."""
         labels = batch.labels
         assert labels is not None
-        if batch.augment_params is not None:
-            labels = augment_maps(labels, batch.augment_params, model.require_image_processor().size)
+        if batch.augmentation is not None:
+            labels = augment_maps(labels, batch.augmentation.params, model.require_image_processor().size)
         return prepare_images(model, batch), labels
 
     # -- predictions

@@ -42,7 +42,7 @@ from regard.tasks.base import (
 )
 from regard.tasks.modality.text import pad_id, pad_or_pack
 from regard.tasks.pooling import Pooling, pooling_files, read_pooling
-from regard.types import IGNORE, Batch, BodyOutput, Offsets, Prediction
+from regard.types import IGNORE, Batch, BodyOutput, DecoderInputs, Packing, Prediction
 
 SCALE = 20.0
 """Factor of the cosines before the softmax: a temperature of 0.05."""
@@ -95,20 +95,21 @@ class Embed(Objective):
         y, target_mask, target_offsets = pad_or_pack(seconds, pad_id(config), shape, side=-1)
         if shape is not None:
             labels = F.pad(labels, (0, 0, 0, shape.num_documents - len(labels)), value=IGNORE)
-        return Batch(x, mask, y, target_mask, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
+        decoder = DecoderInputs(y, target_mask, target_offsets)
+        return Batch(x, mask, labels=labels, packing=offsets, decoder=decoder)
 
     # -- training
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         """(sum, count) over pairs of the average of two cross-entropies: second texts given the first, and first texts given
         the second. Equal texts are not negatives of each other."""
-        assert batch.labels is not None and batch.decoder_inputs is not None
+        assert batch.labels is not None and batch.decoder is not None
         if terms.smoothing or terms.auxiliary:
             raise SettingError(
                 "Task 'embed' does not use train.label_smoothing or train.lm_loss_weight. Set both to 0."
             )
-        first = _run_body(model, batch.inputs, batch.mask, batch.offsets)
-        second = _run_body(model, batch.decoder_inputs, batch.decoder_mask, batch.decoder_offsets)
+        first = _run_body(model, batch.inputs, batch.mask, batch.packing)
+        second = _run_body(model, batch.decoder.inputs, batch.decoder.mask, batch.decoder.packing)
         unit = replace(pooling_of(model.spec.options), normalize=True)
         firsts, seconds = (unit(states.sequence, rows) for states, rows in (first, second))
         asked = batch.labels[:, 0] != IGNORE
@@ -123,7 +124,7 @@ class Embed(Objective):
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """(B, D) embeddings."""
-        batch = batch if batch.global_tokens is not None else _with_global_token(batch, model.config)
+        batch = batch if batch.text.global_tokens is not None else _with_global_token(batch, model.config)
         return pooling_of(model.spec.options)(model.body(batch).sequence, batch)
 
     # -- predictions
@@ -230,9 +231,9 @@ def _embed_rows(model: ModelProtocol, rows: FieldRows, on_progress: ProgressCall
 
 
 def _run_body(
-    model: ModelProtocol, x: Tensor, mask: Tensor | None, offsets: Offsets | None
+    model: ModelProtocol, x: Tensor, mask: Tensor | None, offsets: Packing | None
 ) -> tuple[BodyOutput, Batch]:
-    rows = _with_global_token(Batch(x, mask, offsets=offsets), model.config)
+    rows = _with_global_token(Batch(x, mask, packing=offsets), model.config)
     return model.body(rows), rows
 
 
@@ -256,11 +257,11 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
     if not config.traits.global_tokens:
         return batch
     marked = torch.zeros_like(batch.inputs, dtype=torch.bool)
-    if batch.offsets is None:
+    if batch.packing is None:
         marked[:, 0] = True
     else:
-        marked[0, batch.offsets.starts[:-1].clamp(max=marked.shape[1] - 1)] = True
-    return replace(batch, global_tokens=marked)
+        marked[0, batch.packing.starts[:-1].clamp(max=marked.shape[1] - 1)] = True
+    return replace(batch, text=replace(batch.text, global_tokens=marked))
 
 
 def _query_text(item: Any) -> Any:

@@ -94,7 +94,7 @@ class LanguageModeling(Objective):
             sizes = shape.row_lengths[0], shape.max_lengths[0], shape.num_documents
             x, offsets = pack([values[first:last] for first, last in rows], *sizes, config.eos_id)
             labels, _ = pack([values[first + 1 : last + 1] for first, last in rows], *sizes, IGNORE)
-            return Batch(x, labels=labels, offsets=offsets)
+            return Batch(x, labels=labels, packing=offsets)
         first, last = rows[:, :1], rows[:, 1:2]
         scored, room = (rows[:, 2:3], int(rows[:, 3].max())) if rows.shape[1] > 2 else (first, 0)
         at = first + np.arange(max(room, int((last - first).max())))

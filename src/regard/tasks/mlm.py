@@ -58,7 +58,7 @@ from regard.tasks.base import (
 from regard.tasks.lm import document_parts as lm_document_parts
 from regard.tasks.lm import encode_passages, ragged_rows, token_stream
 from regard.tasks.modality.text import SpecialTokens, pad_id, pad_or_pack
-from regard.types import IGNORE, Batch, BodyOutput, Prediction
+from regard.types import IGNORE, Batch, BodyOutput, Prediction, TextFields
 
 SHOWN, BEGINNING = 3, 120
 """Number of samples with predictions during validation, and number of their characters."""
@@ -149,8 +149,8 @@ class MaskedLM(Objective):
         total, count = model.head.words.cross_entropy(
             labeled_states(states, batch), model.body.tokens, batch.labels, terms.smoothing
         )
-        if model.head.has_nsp and batch.nsp_labels is not None:
-            more, many = cross_entropy(model.head.follows(states.pooled), batch.nsp_labels)
+        if model.head.has_nsp and batch.text.nsp_labels is not None:
+            more, many = cross_entropy(model.head.follows(states.pooled), batch.text.nsp_labels)
             total = total + more * count / many.clamp(min=1)
         return add_act_cost(model, (total, count), states)
 
@@ -270,33 +270,32 @@ def _build_batch(
     starts = x.shape[1] * np.arange(len(rows)) if shape is None else np.cumsum(lengths) - lengths
     # positions in the flattened batch, from positions in rows
     positions = np.concatenate([at + first for at, first in zip(masked.positions, starts, strict=True)])
-    batch = Batch(x, mask, labels=labels, label_positions=torch.from_numpy(positions), offsets=offsets)
+    text = TextFields(label_positions=torch.from_numpy(positions))
     if config.traits.nsp:
         second = 1 + config.traits.separators + rows[:, 1] - rows[:, 0]
         types = [(np.arange(length) >= at).astype(np.int64) for length, at in zip(lengths, second, strict=True)]
         token_types = pad_or_pack(types, 0, shape)[0] if config.traits.token_types > 1 else None
-        batch = replace(batch, token_types=token_types, nsp_labels=torch.from_numpy(rows[:, 4].copy()))
-    if shape is None:
-        return batch
-    room = masker.max_masked(
-        shape.row_lengths[0], shape.num_documents, shape.max_lengths[0], num_special_tokens(config)
-    )
-    assert batch.label_positions is not None
-    rest, follows = room - len(positions), batch.nsp_labels
-    return replace(
-        batch,
-        labels=F.pad(labels, (0, rest), value=IGNORE),
-        label_positions=F.pad(batch.label_positions, (0, rest)),
-        nsp_labels=None if follows is None else F.pad(follows, (0, shape.num_documents - len(rows)), value=IGNORE),
-    )
+        text = replace(text, token_types=token_types, nsp_labels=torch.from_numpy(rows[:, 4].copy()))
+    if shape is not None:
+        room = masker.max_masked(
+            shape.row_lengths[0], shape.num_documents, shape.max_lengths[0], num_special_tokens(config)
+        )
+        follows, documents = text.nsp_labels, (0, shape.num_documents - len(rows))
+        labels = F.pad(labels, (0, room - len(positions)), value=IGNORE)
+        text = replace(
+            text,
+            label_positions=F.pad(torch.from_numpy(positions), (0, room - len(positions))),
+            nsp_labels=None if follows is None else F.pad(follows, documents, value=IGNORE),
+        )
+    return Batch(x, mask, labels=labels, packing=offsets, text=text)
 
 
 def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
     """(M, D) hidden states at the label positions, or all hidden states."""
-    if batch.label_positions is None:
+    if batch.text.label_positions is None:
         return states.sequence
     # index_select, because the backward pass of advanced indexing sorts the indices first
-    return states.sequence.flatten(0, 1).index_select(0, batch.label_positions)
+    return states.sequence.flatten(0, 1).index_select(0, batch.text.label_positions)
 
 
 def _batch_scores(model: ModelProtocol, batch: Batch) -> list[float]:
@@ -306,9 +305,9 @@ def _batch_scores(model: ModelProtocol, batch: Batch) -> list[float]:
     logits = model.head.words(labeled_states(states, batch), model.body.tokens)
     loss, count = cross_entropy(logits, labels)
     found = [loss, (logits.argmax(-1) == labels).sum(), count]
-    if model.head.has_nsp and batch.nsp_labels is not None:
+    if model.head.has_nsp and batch.text.nsp_labels is not None:
         follows = model.head.follows(states.pooled).argmax(-1)
-        found += [(follows == batch.nsp_labels).sum(), (batch.nsp_labels != IGNORE).sum()]
+        found += [(follows == batch.text.nsp_labels).sum(), (batch.text.nsp_labels != IGNORE).sum()]
     return [float(value) for value in found] + [0.0] * (5 - len(found))
 
 

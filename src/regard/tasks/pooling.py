@@ -49,7 +49,7 @@ class Pooling:
     def __call__(self, states: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "S D"]:
         """Embedding of each row, or of each document in a packed row, in float32 or float64."""
         states = states if states.dtype == torch.float64 else states.float()
-        vectors = self._pool_rows(states, batch) if batch.offsets is None else self._pool_documents(states[0], batch)
+        vectors = self._pool_rows(states, batch) if batch.packing is None else self._pool_documents(states[0], batch)
         return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def _pool_rows(self, states: Tensor, batch: Batch) -> Tensor:
@@ -64,11 +64,11 @@ class Pooling:
 
     def _pool_documents(self, states: Tensor, batch: Batch) -> Tensor:
         """Embeddings of all documents. The values for empty documents are not used."""
-        assert batch.offsets is not None
-        starts, (L, D) = batch.offsets.starts, states.shape
+        assert batch.packing is not None
+        starts, (L, D) = batch.packing.starts, states.shape
         if self.mode == "cls":
             return states[starts[:-1].clamp(max=L - 1)]
-        document = batch.offsets.document_ids(torch.arange(L, device=states.device)[None])[0]
+        document = batch.packing.document_ids(torch.arange(L, device=states.device)[None])[0]
         vectors = states.new_zeros(len(starts) - 1, D)
         if self.mode == "max":
             return vectors.scatter_reduce(0, document[:, None].expand(L, D), states, "amax", include_self=False)

@@ -106,7 +106,7 @@ class QuestionAnswering(WindowObjective):
         logits = logits if logits.dtype == torch.float64 else logits.float()
         asked = batch.labels[:, 0] != IGNORE
         targets = batch.labels.clamp(min=0)
-        if batch.offsets is None:
+        if batch.packing is None:
             sums, own = _padded_log_sums(logits, batch.mask, targets)
         else:
             sums, own = _packed_log_sums(logits[0], batch, targets)
@@ -194,11 +194,11 @@ def _padded_log_sums(logits: Tensor, mask: Tensor | None, right: Tensor) -> tupl
 
 def _packed_log_sums(logits: Tensor, batch: Batch, right: Tensor) -> tuple[Tensor, Tensor]:
     """As `_padded_log_sums`, for the documents of a packed row; all shapes are independent of the document lengths."""
-    assert batch.offsets is not None
-    starts = batch.offsets.starts
+    assert batch.packing is not None
+    starts = batch.packing.starts
     documents = len(starts) - 1
     place = torch.arange(len(logits), device=logits.device)
-    owner = batch.offsets.document_ids(place).clamp(0, documents - 1)[:, None].expand(-1, 2)
+    owner = batch.packing.document_ids(place).clamp(0, documents - 1)[:, None].expand(-1, 2)
     highest = logits.new_full((documents, 2), -torch.inf).scatter_reduce(0, owner, logits.detach(), "amax")
     highest = torch.where(highest.isfinite(), highest, 0.0)
     total = logits.new_zeros(documents, 2).scatter_add(0, owner, (logits - highest.gather(0, owner)).exp())

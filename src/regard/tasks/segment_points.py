@@ -85,7 +85,7 @@ class PointTargets:
                 clouds.append(points)
                 labels.append(self._labels(encoded, int(number))[chosen])
             x, offsets = pack_clouds(clouds)
-            return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), offsets=offsets)
+            return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), packing=offsets)
 
         return readable_batch(build, rows, objective)
 
@@ -94,7 +94,7 @@ class PointTargets:
         head = require_head(model)
         output: BodyOutput = model.body(batch)
         logits = head(output.sequence)
-        return logits if batch.offsets is not None else logits.view(*batch.inputs.shape[:2], -1)
+        return logits if batch.packing is not None else logits.view(*batch.inputs.shape[:2], -1)
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights) -> Loss:
         assert batch.labels is not None
@@ -129,7 +129,7 @@ class PointTargets:
         for some in pack_slices(map(len, scene.rows)):
             x, offsets = pack_clouds(scene.rows[some])
             with torch.inference_mode():
-                logits = self.logits(model, Batch(x, offsets=offsets).to(model.device))[0]
+                logits = self.logits(model, Batch(x, packing=offsets).to(model.device))[0]
             chances = np.split(logits.float().softmax(-1).cpu().numpy(), offsets.starts[1:-1].numpy())
             for chosen, own in zip(scene.block_indices[some], chances, strict=True):
                 votes.add(chosen, own)

@@ -31,7 +31,7 @@ from regard.tasks.base import (
     length_batches,
 )
 from regard.tasks.modality.text import pad_or_pack
-from regard.types import IGNORE, Batch, Prediction
+from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 MAX_SOURCE_TOKENS = 8192
 """Source tokens per batch at inference."""
@@ -80,7 +80,7 @@ class Translate(Objective):
         # No mask for the target: padding at the end is hidden by the causal mask.
         y, _, target_offsets = pad_or_pack(reads, config.pad_id, shape, side=-1)
         labels = pad_or_pack(says, IGNORE, shape, side=-1)[0]
-        return Batch(x, mask, y, labels=labels, offsets=offsets, decoder_offsets=target_offsets)
+        return Batch(x, mask, labels=labels, packing=offsets, decoder=DecoderInputs(y, packing=target_offsets))
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         return seq2seq_loss(model, batch, terms)
@@ -109,7 +109,7 @@ class Translate(Objective):
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
             limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
-            batch = Batch(x, mask, prompt).to(model.device)
+            batch = Batch(x, mask, decoder=DecoderInputs(prompt)).to(model.device)
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
             with torch.inference_mode():
@@ -159,7 +159,8 @@ def _pad_to_block(
     across, over = block.max_lengths
     x, lengths = pad(source + source[:1] * missing, fill, across)
     y, _ = pad(reads + reads[:1] * missing, fill, over)
-    return Batch(x, lengths, y, labels=pad(says + [says[0][:0]] * missing, IGNORE, over)[0])
+    labels = pad(says + [says[0][:0]] * missing, IGNORE, over)[0]
+    return Batch(x, lengths, labels=labels, decoder=DecoderInputs(y))
 
 
 # -- models with a decoder

@@ -75,7 +75,7 @@ class WindowObjective(Objective):
         labels = self._collate_labels([encoded.fields["label"][i] for i in rows], shape)
         # question lengths vary in packed rows
         most = max(num_global) if shape is None else None if any(seconds) else shape.num_documents
-        return replace(batch, labels=labels, max_global_tokens=most)
+        return replace(batch, labels=labels, text=replace(batch.text, max_global_tokens=most))
 
     def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
         """Labels of rows as one tensor."""

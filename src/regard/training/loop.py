@@ -168,7 +168,8 @@ def retain_freed_memory() -> None:
 
 
 def _shape_key(batch: Batch) -> ShapeKey:
-    longest = tuple(part.max_length for part in (batch.offsets, batch.decoder_offsets) if part is not None)
+    packings = (batch.packing, None if batch.decoder is None else batch.decoder.packing)
+    longest = tuple(packing.max_length for packing in packings if packing is not None)
     return (*((*tensor.shape,) for tensor in batch.tensors()), longest)
 
 

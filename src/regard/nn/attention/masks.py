@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard.types import Offsets
+from regard.types import Packing
 
 
 class AttentionMask:
@@ -114,8 +114,8 @@ class Padding(AttentionMask):
 class PackedDocuments(AttentionMask):
     """Attention within each document of a packed row; document i of the queries attends to document i of the keys."""
 
-    queries: Offsets
-    keys: Offsets
+    queries: Packing
+    keys: Packing
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return self.queries.document_ids(q) == self.keys.document_ids(k)

@@ -324,7 +324,7 @@ class IncrementalDecoder(TokenPredictor):
 
     def context_length(self, batch: Batch) -> int:
         """Number of cross-attention keys; 0 without cross-attention."""
-        return 0 if batch.decoder_inputs is None else batch.inputs.shape[1]
+        return 0 if batch.decoder is None else batch.inputs.shape[1]
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         """Keys and values of the prompt and the encoder output, and of each generated token."""
@@ -400,7 +400,7 @@ class DecoderOnly(IncrementalDecoder):
         """Hidden states of `batch.inputs`. Right padding needs no mask: no token attends to later positions."""
         mask = and_masks(
             Causal(),
-            None if batch.offsets is None else PackedDocuments(batch.offsets, batch.offsets),
+            None if batch.packing is None else PackedDocuments(batch.packing, batch.packing),
             None if batch.mask is None or batch.mask.ndim == 1 else Padding(batch.mask),
         )
         assert mask is not None
@@ -424,16 +424,16 @@ class DecoderOnly(IncrementalDecoder):
         length, most = batch.inputs.shape[1], self.position.max_length
         if batch.positions is not None:
             return batch.positions
-        if batch.offsets is None:
+        if batch.packing is None:
             check_length(self.position.max_length, length)
             return torch.arange(length, device=batch.inputs.device)
         # padding after the last document may be longer than any document
-        return batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
+        return batch.packing.positions(length).clamp(max=None if most is None else most - 1, min=0)
 
     def _validated_prompt(self, batch: Batch) -> Tensor:
         """(B, P) the prompts, truncated to the number of positions."""
         prompt, lengths = batch.prompt, batch.prompt_lengths
-        if batch.offsets is not None or batch.positions is not None:
+        if batch.packing is not None or batch.positions is not None:
             raise ValueError(
                 "Generation requires padded rows with one document each; offsets and positions are not supported."
             )

@@ -32,7 +32,7 @@ from regard.nn.blocks.block import (
     to_autocast_dtype,
 )
 from regard.nn.kernels.linear import Linear
-from regard.types import Batch, Body, BodyOutput, Offsets
+from regard.types import Batch, Body, BodyOutput, Packing
 
 
 class EncoderEmbedding(nn.Module):
@@ -67,7 +67,7 @@ class EncoderEmbedding(nn.Module):
     def forward(self, batch: Batch) -> Float[Tensor, "B L D"]:
         x = self.tokens(batch.inputs)
         if self.types is not None:
-            types = torch.zeros_like(batch.inputs) if batch.token_types is None else batch.token_types
+            types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
             x = x + self.types(types)
         if self.position is not None:
             x = x + self.position(self.position_ids(batch))
@@ -78,9 +78,9 @@ class EncoderEmbedding(nn.Module):
         length, most = batch.inputs.shape[1], self.max_length
         if batch.positions is not None:
             return batch.positions + self.position_offset
-        if batch.offsets is not None:
+        if batch.packing is not None:
             # padding after the last document may be longer than any document
-            places = batch.offsets.positions(length).clamp(max=None if most is None else most - 1, min=0)
+            places = batch.packing.positions(length).clamp(max=None if most is None else most - 1, min=0)
             return places + self.position_offset
         if most is not None and length > most:
             raise RegardError(
@@ -126,7 +126,7 @@ class ConvolutionBlock(TransformerBlock):
 
 class EncoderOnly(Body):
     """`pool`: pooled state of a row, the state of the first token or the mean of all tokens. `windows`: tokens on each side
-    that each block attends to, in addition to `Batch.global_tokens`; None or empty: all
+    that each block attends to, in addition to `Batch.text.global_tokens`; None or empty: all
     tokens. `dilations`: dilation per block and head; empty: 1."""
 
     def __init__(
@@ -161,7 +161,7 @@ class EncoderOnly(Body):
             self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=ids
         )
         pooled = (
-            first_token_states(sequence, batch.offsets) if self.pool == "first" else mean_token_states(sequence, batch)
+            first_token_states(sequence, batch.packing) if self.pool == "first" else mean_token_states(sequence, batch)
         )
         return BodyOutput(sequence, self.pooler(pooled) if self.has_pooler else pooled, tapped)
 
@@ -169,17 +169,18 @@ class EncoderOnly(Body):
         """Positions of the tokens for relative positions; None: their columns."""
         if batch.positions is not None:
             return PositionIds(batch.positions, batch.positions)
-        if batch.offsets is None:
+        if batch.packing is None:
             return None
-        places = batch.offsets.positions(batch.inputs.shape[1])
+        places = batch.packing.positions(batch.inputs.shape[1])
         return PositionIds(places, places)
 
     def attention_masks(self, batch: Batch) -> AttentionMask | list[AttentionMask | None] | None:
         real = None if batch.mask is None else Padding(batch.mask)
-        packed = None if batch.offsets is None else PackedDocuments(batch.offsets, batch.offsets)
+        packed = None if batch.packing is None else PackedDocuments(batch.packing, batch.packing)
         if not self.windows:
             return and_masks(packed, real)
-        marked = None if batch.global_tokens is None else GlobalTokens(batch.global_tokens, batch.max_global_tokens)
+        text = batch.text
+        marked = None if text.global_tokens is None else GlobalTokens(text.global_tokens, text.max_global_tokens)
         rest = and_masks(packed, real)
         # one mask object per form of window, shared by all blocks with the window
         masks: dict[object, AttentionMask | None] = {None: rest}
@@ -191,7 +192,7 @@ class EncoderOnly(Body):
         return [masks[None if window is None else (window.left, window.dilation)] for window in self.windows]
 
 
-def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None) -> Float[Tensor, "N D"]:
+def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Packing | None) -> Float[Tensor, "N D"]:
     """States of the first token of each row, or of each document of a packed row."""
     if offsets is None:
         return sequence[:, 0]
@@ -201,14 +202,14 @@ def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Offsets | None
 
 def mean_token_states(sequence: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "N D"]:
     """Mean states of the tokens of each row, or of each document of a packed row."""
-    if batch.offsets is None and batch.mask is None:
+    if batch.packing is None and batch.mask is None:
         return sequence.mean(1)
-    if batch.offsets is None:
+    if batch.packing is None:
         assert batch.mask is not None
         real = valid_mask(batch.mask, sequence.shape[1])
         return (sequence * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
-    starts = batch.offsets.starts
-    owner = batch.offsets.document_ids(torch.arange(sequence.shape[1], device=sequence.device))
+    starts = batch.packing.starts
+    owner = batch.packing.document_ids(torch.arange(sequence.shape[1], device=sequence.device))
     sums = sequence.new_zeros(len(starts), sequence.shape[2]).index_add(0, owner, sequence[0])
     return sums[: len(starts) - 1] / starts.diff()[:, None].clamp(min=1)
 

@@ -39,7 +39,7 @@ from regard.nn.attention.masks import (
 )
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.table import Kernel, choose
-from regard.types import Offsets
+from regard.types import Packing
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class LocalPattern:
             every[0] = every[0] & other
         return every[0] if every else None
 
-    def segments(self) -> Tensor | Offsets | None:
+    def segments(self) -> Tensor | Packing | None:
         """Contiguous segments of tokens: lengths (B,) of rows, or offsets of packed documents; None: any other mask.
 
         None also if there is no `token_mask`, because rows without a mask have no lengths."""
@@ -97,7 +97,7 @@ class LocalPattern:
         """Whether the mask consists of a window with dilation 1 and contiguous segments, as the flash kernel requires."""
         segments = self.segments()
         return self.window.dilation == 1 and (
-            self.token_mask is None if segments is None else rows == 1 or not isinstance(segments, Offsets)
+            self.token_mask is None if segments is None else rows == 1 or not isinstance(segments, Packing)
         )
 
 

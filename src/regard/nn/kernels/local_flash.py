@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard import capabilities
 from regard.nn.kernels.local_attention import LocalPattern
-from regard.types import Offsets
+from regard.types import Packing
 
 
 class SegmentLayout(NamedTuple):
@@ -36,7 +36,7 @@ def segment_layout(pattern: LocalPattern, rows: int, length: int, device: torch.
     window, stretches = pattern.window, pattern.segments()
     if not pattern.is_contiguous(rows):
         raise ValueError("Flash attention supports windows with dilation 1, over whole rows or packed documents, only.")
-    if isinstance(stretches, Offsets):
+    if isinstance(stretches, Packing):
         return SegmentLayout(stretches.starts.int(), stretches.max_length, window.left, window.right)
     begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
     if stretches is not None:  # the padding of a row is a separate segment, whose output is not used

@@ -25,7 +25,7 @@ from regard.nn.kernels.linear import Linear, linear
 from regard.nn.points.knn import knn, knn_interpolation
 from regard.nn.points.packing import CloudSizes, farthest_point_sampling
 from regard.nn.points.vector_attention import BatchNormRows, Neighbors, VectorAttention, gather_rows
-from regard.types import Batch, Body, BodyOutput, Offsets
+from regard.types import Batch, Body, BodyOutput, Packing
 
 # -- levels
 
@@ -75,7 +75,7 @@ class PointHierarchy:
 
 def build_hierarchy(
     x: Float[Tensor, "N C"],
-    offsets: Offsets,
+    offsets: Packing,
     strides: Sequence[int],
     num_neighbors: Sequence[int],
     with_interpolation: bool,
@@ -92,7 +92,7 @@ def build_hierarchy(
 
 def _build_hierarchy(
     x: Tensor,
-    offsets: Offsets,
+    offsets: Packing,
     strides: Sequence[int],
     num_neighbors: Sequence[int],
     with_interpolation: bool,
@@ -123,7 +123,7 @@ def _build_hierarchy(
 
 
 @disable_compile
-def _build_uncompiled(x: Tensor, offsets: Offsets, *settings: Any) -> PointHierarchy:
+def _build_uncompiled(x: Tensor, offsets: Packing, *settings: Any) -> PointHierarchy:
     hierarchy = _build_hierarchy(x, offsets, *settings)
     # 64 and 65 points have equally many samples at the next level, which must not cause a recompilation
     return replace(hierarchy, levels=[replace(level, points_per_cloud=0) for level in hierarchy.levels])
@@ -312,9 +312,9 @@ class PointTransformer(Body):
             x = stage(x, levels[number].neighbors, levels[number + 1], kept[number])
         return x
 
-    def _pack(self, batch: Batch) -> tuple[Float[Tensor, "N C"], Offsets]:
+    def _pack(self, batch: Batch) -> tuple[Float[Tensor, "N C"], Packing]:
         """Points of all point clouds as rows, and their offsets; without offsets, each row of the batch is a point cloud."""
-        x, offsets = batch.inputs, batch.offsets
+        x, offsets = batch.inputs, batch.packing
         if x.ndim != 3 or x.shape[-1] != 3 + self.inputs or (offsets is not None and len(x) != 1):
             raise RegardError(
                 f"Expected points with {3 + self.inputs} values (x, y, z and {self.inputs} features) of shape (batch, "
@@ -329,7 +329,7 @@ class PointTransformer(Body):
             raise RegardError("The batch contains a point cloud without points. Remove empty point clouds.")
         if offsets is None:
             starts = torch.arange(len(x) + 1, device=x.device) * x.shape[1]
-            offsets = Offsets(starts, x.shape[1])
+            offsets = Packing(starts, x.shape[1])
         return x.flatten(0, 1), offsets
 
 

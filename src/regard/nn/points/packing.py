@@ -25,7 +25,7 @@ from torch import Tensor
 
 from regard import capabilities
 from regard.errors import RegardError
-from regard.types import Offsets
+from regard.types import Packing
 
 MAX_PADDING_FACTOR = 2
 """Maximum ratio of padded size to packed size for processing point clouds in one padded batch."""
@@ -41,7 +41,7 @@ class CloudSizes:
     """Points of each point cloud, at least one."""
 
     @classmethod
-    def from_offsets(cls, num_points: int, offsets: Offsets) -> CloudSizes:
+    def from_offsets(cls, num_points: int, offsets: Packing) -> CloudSizes:
         """Sizes from offsets. Reads the offsets from the device only if the point clouds have different sizes."""
         clouds = len(offsets.starts) - 1
         if clouds > 0 and offsets.max_length * clouds == num_points and num_points > 0:

@@ -21,7 +21,7 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common.checkpoint import read_body
-from regard.systems.common.seq2seq import require_decoder_inputs, require_prompt
+from regard.systems.common.seq2seq import require_prompt
 from regard.systems.common.system import PretrainedPart
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import mismatch_error
@@ -39,7 +39,8 @@ class CaptionMixin:
 
 def expand_to_captions(features: Tensor, batch: Batch) -> Tensor:
     """Image features repeated for each caption, so that each image is encoded once."""
-    return features if batch.image_index is None else features.index_select(0, batch.image_index)
+    index = batch.require_decoder().image_index
+    return features if index is None else features.index_select(0, index)
 
 
 class CaptionDecoder(CaptionMixin, CrossDecoder):
@@ -53,9 +54,9 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
         return math.prod(self.grid(batch))
 
     def forward(self, batch: Batch) -> BodyOutput:
-        context, target = self.encode(batch), require_decoder_inputs(batch)
-        rule = and_masks(Causal(), None if batch.decoder_mask is None else Padding(batch.decoder_mask))
-        return BodyOutput(self.decode(target, context, mask=rule), cross_states=context)
+        context, target = self.encode(batch), batch.require_decoder()
+        rule = and_masks(Causal(), None if target.mask is None else Padding(target.mask))
+        return BodyOutput(self.decode(target.inputs, context, mask=rule), cross_states=context)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Encode the image, and process all but the last token of the prompt. `max_positions`: length of a static KV

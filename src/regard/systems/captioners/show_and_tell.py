@@ -18,7 +18,6 @@ from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionMixin
 from regard.systems.captioners.encoder import CaptionConfig
 from regard.systems.common import recipes
 from regard.systems.common.recurrent import RecurrentBody
-from regard.systems.common.seq2seq import require_decoder_inputs
 from regard.systems.common.system import Preset, System
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -63,7 +62,7 @@ class ShowTell(CaptionMixin, RecurrentBody):
     def forward(self, batch: Batch) -> BodyOutput:
         """Teacher forcing; the output at the image is not used."""
         picture = self.encode_image(batch)[:, None]
-        words = self.tokens(require_decoder_inputs(batch))
+        words = self.tokens(batch.require_decoder().inputs)
         x = torch.cat([picture.to(words.dtype), words], 1)
         states, _ = run_layer(self.lstm, self.dropout(x))
         return BodyOutput(self.dropout(states[:, 1:]))

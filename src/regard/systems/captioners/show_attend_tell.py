@@ -23,7 +23,7 @@ from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody
-from regard.systems.common.seq2seq import require_decoder_inputs, valid_targets
+from regard.systems.common.seq2seq import valid_targets
 from regard.systems.common.system import Preset, System
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
@@ -107,7 +107,7 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         return self.dropout(torch.tanh(self.out["h"](self.dropout(h)) + words + self.out["z"](z)))
 
     def forward(self, batch: Batch) -> BodyOutput:
-        target = require_decoder_inputs(batch)
+        target = batch.require_decoder().inputs
         context, h, c = self.encode_image(batch)
         words = self.embed(target, torch.arange(target.shape[1], device=target.device))
         states, seen, looks = [], [], []

@@ -59,7 +59,7 @@ class RecurrentBody(TokenPredictor):
         return self.tables.output_weights
 
     def start(self, batch: Batch, max_positions: int | None = None) -> RecurrentState:
-        """Encode the source, and process all but the last token of the prompt `batch.decoder_inputs`. The state has a
+        """Encode the source, and process all but the last token of the prompt `batch.decoder.inputs`. The state has a
         fixed size, so `max_positions` has no effect."""
         prompt, state = require_prompt(batch), self.initial_state(batch)
         if prompt.shape[1] > 1:

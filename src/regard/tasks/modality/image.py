@@ -1,6 +1,6 @@
 """Images: decoding, preprocessing, augmentation and batches.
 
-A batch contains uint8 images (B, 3, H, W) and, in training, random augmentation parameters (`Batch.augment_params`).
+A batch contains uint8 images (B, 3, H, W) and, in training, random augmentation parameters (`Batch.augmentation`).
 Cropping, flipping and color jitter run on the device, so batches are small and a deterministic function of their number."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from regard.tasks.modality.base import (
     sample_ids,
     warn_once,
 )
-from regard.types import Batch, BodyOutput
+from regard.types import Augmentation, Batch, BodyOutput
 
 TRAIN_SCALE = 8 / 7
 """Size factor of training images for random crops: 256 pixels for 224."""
@@ -138,7 +138,8 @@ class Image(FileModality):
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None
     ) -> Batch:
         x, params = load_images(encoded, rows)
-        return Batch(x, labels=labels, augment_params=params, augmentation=augmentation(encoded.context))
+        changes = None if params is None else Augmentation(params, augmentation(encoded.context))
+        return Batch(x, labels=labels, augmentation=changes)
 
     # -- classification
 
@@ -213,9 +214,9 @@ def prepare_images(model: ModelProtocol, batch: Batch) -> Batch:
     pixels = model.require_image_processor()
     check_image_processor(pixels, model.config)
     x = batch.inputs
-    if batch.augment_params is not None:
-        x = augment_images(x, batch.augment_params, pixels.size, batch.augmentation)
-    return replace(batch, inputs=pixels.normalize(x), augment_params=None)
+    if batch.augmentation is not None:
+        x = augment_images(x, batch.augmentation.params, pixels.size, batch.augmentation.settings)
+    return replace(batch, inputs=pixels.normalize(x), augmentation=None)
 
 
 def stack_images(images: Sequence[np.ndarray]) -> Tensor:

@@ -1,6 +1,6 @@
 """Point clouds: reading, subsampling, augmentation and packed batches.
 
-A batch is one packed row of points (1, N, 3 + F) with the starts of the point clouds (`Batch.offsets`). Augmentation is a
+A batch is one packed row of points (1, N, 3 + F) with the starts of the point clouds (`Batch.packing`). Augmentation is a
 function of the random seed of a row, so batches are a deterministic function of their number."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from regard.tasks.modality.base import (
     sample_ids,
     warn_once,
 )
-from regard.types import Batch, BodyOutput, Offsets
+from regard.types import Batch, BodyOutput, Packing
 
 if TYPE_CHECKING:
     from regard.tasks.base import Objective
@@ -210,7 +210,7 @@ class Points(FileModality):
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None
     ) -> Batch:
         x, offsets = pack_clouds([x for _, x, _ in prepare_clouds(encoded, rows)])
-        return Batch(x, labels=labels, offsets=offsets)
+        return Batch(x, labels=labels, packing=offsets)
 
     # -- classification
 
@@ -238,7 +238,7 @@ class Points(FileModality):
                 rows += views
             for part in pack_slices(map(len, rows)):
                 x, offsets = pack_clouds(rows[part])
-                yield np.array(owners[part]), Batch(x, offsets=offsets)
+                yield np.array(owners[part]), Batch(x, packing=offsets)
 
 
 def point_augmentation(data: DataSettings | None, points: PointProcessor) -> PointAugment:
@@ -346,14 +346,14 @@ def decode_cloud_source(row: np.ndarray) -> CloudSample:
     return CloudSample(source, columns=columns)
 
 
-def pack_clouds(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Offsets]:
+def pack_clouds(clouds: Sequence[np.ndarray]) -> tuple[Tensor, Packing]:
     """Point clouds concatenated to (1, N, 3 + F), with F features per point, and the index of the first point of each."""
     lengths = np.array([len(cloud) for cloud in clouds], dtype=np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     longest = int(lengths.max(initial=0))
     if (lengths != longest).any():
         longest = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    return torch.from_numpy(np.concatenate(clouds))[None], Offsets(torch.from_numpy(starts), longest)
+    return torch.from_numpy(np.concatenate(clouds))[None], Packing(torch.from_numpy(starts), longest)
 
 
 def pack_slices(sizes: Iterable[int], max_points: int = MAX_POINTS) -> Iterator[slice]:

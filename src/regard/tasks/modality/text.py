@@ -40,7 +40,7 @@ from regard.tasks.base import (
     row_lengths,
 )
 from regard.tasks.modality.base import InputBatches, Modality
-from regard.types import IGNORE, Batch, BodyOutput, Offsets
+from regard.types import IGNORE, Batch, BodyOutput, Packing, TextFields
 
 HEAD_TOKENS = _START, _DELIMITER, _EXTRACT = ("_start_", "_delimiter_", "_classify_")
 """Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
@@ -205,16 +205,13 @@ class Text(Modality):
         if shape is not None:
             assert labels is not None
             rest = labels.new_full((shape.num_documents // most - len(labels), *labels.shape[1:]), IGNORE)
-            return replace(batch, labels=torch.cat([labels, rest]), max_global_tokens=shape.num_documents)
+            text_fields = replace(batch.text, max_global_tokens=shape.num_documents)
+            return replace(batch, labels=torch.cat([labels, rest]), text=text_fields)
         x = batch.inputs
         lengths = torch.full((len(flat),), x.shape[1]) if batch.mask is None else batch.mask
-        tables = {
-            name: table.view(len(rows), most, -1)
-            for name in ("token_types", "global_tokens")
-            if (table := getattr(batch, name)) is not None
-        }
+        text_fields = batch.text.map(lambda table: table.view(len(rows), most, -1))
         x, lengths = x.view(len(rows), most, -1), lengths.view(len(rows), most)
-        return Batch(x, lengths, labels=labels, max_global_tokens=1, **tables)
+        return Batch(x, lengths, labels=labels, text=replace(text_fields, max_global_tokens=1))
 
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         return text_head("classes", config, outputs)
@@ -328,7 +325,7 @@ def truncate_middle(parts: Sequence[Sequence[int]], max_tokens: int) -> list[lis
 
 def pad_or_pack(
     rows: Sequence[Any], fill: int, shape: BatchShape | None = None, side: int = 0
-) -> tuple[Tensor, Tensor | None, Offsets | None]:
+) -> tuple[Tensor, Tensor | None, Packing | None]:
     """Padded rows with their lengths, or one packed row with its offsets."""
     if shape is None:
         return (*pad(rows, fill), None)
@@ -345,16 +342,16 @@ def collate_rows(
 ) -> Batch:
     """Padded or packed token rows with additional inputs of encoders: token types from the start of the second text
     (`second_starts`, 0: one text), and global attention for the first `num_global` tokens."""
-    tables: dict[str, Any] = {}
+    token_types, global_tokens = None, None
     if config.traits.token_types > 1:
         begins = [second or len(row) for row, second in zip(rows, second_starts, strict=True)]
         types = [np.arange(len(row)) >= begin for row, begin in zip(rows, begins, strict=True)]
-        tables["token_types"] = pad_or_pack(types, 0, shape)[0].long()
+        token_types = pad_or_pack(types, 0, shape)[0].long()
     if config.traits.global_tokens:
         marked = [np.arange(len(row)) < count for row, count in zip(rows, num_global, strict=True)]
-        tables["global_tokens"] = pad_or_pack(marked, 0, shape)[0].bool()
+        global_tokens = pad_or_pack(marked, 0, shape)[0].bool()
     x, mask, offsets = pad_or_pack(rows, pad_id(config), shape)
-    return Batch(x, mask, offsets=offsets, **tables)
+    return Batch(x, mask, packing=offsets, text=TextFields(token_types, global_tokens))
 
 
 def sequence_fields(
@@ -394,9 +391,9 @@ class SequenceOutput(NamedTuple):
 
 def run_body(body: Any, batch: Batch) -> SequenceOutput:
     """Run the body on inputs (S, K, L) with lengths (S, K), on (B, L) with K = 1, or on a packed row of S·K sequences."""
-    if batch.offsets is not None:
+    if batch.packing is not None:
         assert batch.labels is not None
-        starts, rows = batch.offsets.starts, replace(batch, labels=None)
+        starts, rows = batch.packing.starts, replace(batch, labels=None)
         output: BodyOutput = body(rows)
         lengths = starts.diff().view(len(batch.labels), -1)
         last = output.sequence[0, (starts[1:] - 1).clamp(min=0)] if output.pooled is None else output.pooled
@@ -407,11 +404,7 @@ def run_body(body: Any, batch: Batch) -> SequenceOutput:
         lengths = x.new_full((S, K), L)
     else:
         lengths = (batch.mask.sum(-1) if batch.mask.dtype == torch.bool else batch.mask).view(S, K)
-    tables: dict[str, Any] = {
-        name: None if (table := getattr(batch, name)) is None else table.reshape(-1, L)
-        for name in ("token_types", "global_tokens")
-    }
-    rows = Batch(x.flatten(0, 1), lengths.flatten(), max_global_tokens=batch.max_global_tokens, **tables)
+    rows = Batch(x.flatten(0, 1), lengths.flatten(), text=batch.text.map(lambda table: table.reshape(-1, L)))
     output = body(rows)
     if output.pooled is not None:
         return SequenceOutput(rows, lengths, output.pooled.view(S, K, -1), output)
@@ -444,11 +437,11 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
     shares = labeled[:, None].to(wide) / (ways * (output.lengths - 1).clamp(min=1))  # weight of each token
     shares = torch.where(output.lengths > 1, shares, 0.0).flatten()
     at = torch.arange(x.shape[1], device=x.device)
-    if output.batch.offsets is None:
+    if output.batch.packing is None:
         weights = torch.where(at < output.lengths.view(-1, 1) - 1, shares[:, None], 0.0)
     else:
-        way = output.batch.offsets.document_ids(at[None])[0].clamp(0, K * len(labeled) - 1)
-        inside = at + 1 < output.batch.offsets.starts[way + 1]  # the last token has no next token
+        way = output.batch.packing.document_ids(at[None])[0].clamp(0, K * len(labeled) - 1)
+        inside = at + 1 < output.batch.packing.starts[way + 1]  # the last token has no next token
         weights = torch.where(inside, shares[way], 0.0)[None]
     logits = body.to_logits(sequence).to(wide)
     losses = F.cross_entropy(logits.flatten(0, 1), x.roll(-1, 1).flatten(), reduction="none")
