@@ -31,7 +31,7 @@ from regard.data.text.samples import iterate_labeled
 from regard.data.text.tables import SkippedRow
 from regard.data.text.tagged import iterate_tagged
 from regard.runs.evaluate import evaluate
-from regard.tasks.metrics.ner import tagging_metrics as measure_tags
+from regard.tasks.metrics.per_class import tagging_metrics as measure_tags
 from regard.tasks.metrics.squad import squad_scores as measure_spans
 
 

@@ -114,7 +114,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "BLEU is computed without sacreBLEU's tokenizer"),
     ("cider-unclipped", "regard.tasks.metrics.cider:_cosine_similarity", "np.minimum(heavy[at[same]], theirs) * theirs",
      "heavy[at[same]] * theirs", "CIDEr rewards repeated words"),
-    ("f1-halved", "regard.tasks.metrics.ner:MatchCounts.f1", "2 * self.precision", "self.precision",
+    ("f1-halved", "regard.tasks.metrics.per_class:MatchCounts.f1", "2 * self.precision", "self.precision",
      "F1 lacks its factor of 2"),
     ("union-too-large", "regard.tasks.metrics.segmentation_depth:SegmentationMetrics.class_iou", " - both", "",
      "the union of mIoU counts the intersection twice"),

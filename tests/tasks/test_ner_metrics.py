@@ -19,7 +19,7 @@ from regard.data.text.tagged import (
     scheme_tags,
 )
 from regard.errors import RegardError
-from regard.tasks.metrics.ner import tagging_metrics
+from regard.tasks.metrics.per_class import tagging_metrics
 
 KINDS = ("PER", "LOC", "A-B")
 SAME = {"L": "E", "U": "S"}
@@ -142,7 +142,7 @@ def test_measures_are_those_of_seqeval(letters: str) -> None:
         by_kind = [
             hits
             for _, hits in sorted(
-                ((kind or "_", hits) for kind, hits in found.by_label.items()), key=lambda item: item[0]
+                ((kind or "_", hits) for kind, hits in found.by_class.items()), key=lambda item: item[0]
             )
         ]
         assert [(h.precision, h.recall, h.f1, h.actual) for h in by_kind] == list(zip(*each, strict=True))
@@ -172,11 +172,12 @@ def test_plain_tags_are_measured_by_word() -> None:
     found = tagging_metrics([["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "NN"], ["DT"]], "plain")
     assert found.scores() == {"accuracy": 75.0, "macro_f1": 60.0}
     assert (
-        found.by_label["NN"].precision == 2 / 3
-        and found.by_label["NN"].recall == 1.0
-        and found.by_label["VB"].f1 == 0.0
+        found.by_class["NN"].precision == 2 / 3
+        and found.by_class["NN"].recall == 1.0
+        and found.by_class["VB"].f1 == 0.0
     )
-    assert found.micro.f1 == found.accuracy and [label for label, _ in found.by_frequency()] == ["NN", "DT", "VB"]
+    assert [row.split()[1] for row in found.table().splitlines()[2:]] == ["NN", "DT", "VB", "all"]
+    assert found.micro.f1 == found.accuracy
 
 
 def test_a_figure_of_every_kind_is_drawn(tmp_path: Path) -> None:

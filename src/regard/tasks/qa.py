@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.data.batching.samplers import BatchShape
 from regard.data.text.qa import NO_ANSWER, QASample
 from regard.decode.settings import DecodeSettings
+from regard.draw.charts import draw_per_label
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
 from regard.tasks.base import (
@@ -34,7 +35,7 @@ from regard.tasks.base import (
     require_head,
     with_act_steps,
 )
-from regard.tasks.metrics.squad import draw_question_words, question_word_table, squad_scores
+from regard.tasks.metrics.squad import question_word_scores, question_word_table, squad_scores
 from regard.tasks.modality.text import SpecialTokens, truncate_middle
 from regard.tasks.windows import (
     TokenWindow,
@@ -151,7 +152,10 @@ class QuestionAnswering(WindowObjective):
         return scores, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[QASample], predictions: Sequence[Prediction]) -> list[str]:
-        return [draw_question_words(samples, predictions, folder / "questions.png").name] if predictions else []
+        if not predictions:
+            return []
+        *bars, overall = question_word_scores(samples, predictions)
+        return [draw_per_label(bars, overall, "questions", folder / "questions.png").name]
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """The answer with its probability, and other candidates."""

@@ -45,7 +45,7 @@ from regard.tasks.base import (
     with_act_steps,
 )
 from regard.tasks.classify import label_ids
-from regard.tasks.metrics.ner import TaggingMetrics, tagging_metrics
+from regard.tasks.metrics.per_class import ClassMetrics, tagging_metrics
 from regard.tasks.modality.text import SpecialTokens, pad_or_pack
 from regard.tasks.windows import (
     TokenWindow,
@@ -146,7 +146,7 @@ class Tag(WindowObjective):
         predictions = self._predictions(model, some)
         metrics = _tagging_metrics(some.samples, predictions)
         scores: Scores = dict(metrics.scores())
-        scores = {"f1": scores["accuracy"], **scores} if metrics.plain else scores
+        scores = {"f1": scores["accuracy"], **scores} if metrics.column == "tag" else scores
         scores["samples"] = len(predictions)
         if spec.complete:
             scores["per_class"] = metrics.table()
@@ -181,7 +181,7 @@ def tag_scheme(tags: Iterable[str], data: DataSettings) -> TagScheme:
     return "IOB2" if all(parse_tag(tag) is not None for tag in tags) else "plain"
 
 
-def _tagging_metrics(samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]) -> TaggingMetrics:
+def _tagging_metrics(samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]) -> ClassMetrics:
     """Metrics against the reference tags in the scheme of the predictions."""
     plain = any("entities" not in one.extra for one in predictions)
     references = [

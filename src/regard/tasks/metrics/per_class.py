@@ -1,45 +1,83 @@
-"""Metrics per class, for multi-label data or if a confusion matrix would be too large."""
+"""Precision, recall and F1 per class of labels, tags, entities or words of questions, and confusion matrices.
+
+An entity is correct if its type and its first and last word are correct. The values equal the default mode of `seqeval` and
+CoNLL's conlleval: invalid tag sequences are repaired before the comparison."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from regard.data.text.tagged import TagScheme, extract_entities
 from regard.draw.charts import MAX_CLASSES, LabelScore, draw_per_label
 from regard.draw.text import markdown_table
-from regard.tasks.metrics.ner import MatchCounts
+from regard.errors import RegardError
 
 MAX_CONFUSIONS = 12
 """Maximum number of listed confusions."""
+
+Tags = Sequence[Sequence[str]]
+"""Tags of the words of each sentence."""
+
+
+@dataclass(frozen=True)
+class MatchCounts:
+    """Counts of labels, predictions and correct predictions. Metrics are fractions of 1."""
+
+    actual: int
+    """number of labels"""
+    predicted: int
+    correct: int
+
+    @property
+    def precision(self) -> float:
+        return self.correct / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        return self.correct / self.actual if self.actual else 0.0
+
+    @property
+    def f1(self) -> float:
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
 
 
 @dataclass(frozen=True)
 class ClassMetrics:
     by_class: dict[str, MatchCounts]
-    """counts by class, for classes among labels or predictions"""
-    micro: MatchCounts
-    """sums over classes, for micro averages"""
+    """counts by class, entity type or tag, for those among labels or predictions, in alphabetical order"""
     unit: str
-    """plural noun for samples in figures"""
+    """plural noun for the counted items in figures"""
+    column: str = "class"
+    """noun for a class in tables"""
+    accuracy: float = 0.0
+    """fraction of words with the correct tag"""
 
     @classmethod
     def from_labels(
-        cls, targets: Sequence[Collection[str]], predictions: Sequence[Collection[str]], unit: str
+        cls, targets: Sequence[Collection[Any]], predictions: Sequence[Collection[Any]], unit: str, **more: Any
     ) -> ClassMetrics:
-        """Count labels, predictions and correct predictions of each class."""
+        """Count labels, predictions and correct predictions of each class. A label is a class, or a tuple of a class and a
+        place in the sample."""
         counts = Counter[str](), Counter[str](), Counter[str]()
         for ours, theirs in zip(targets, predictions, strict=True):
             for count, found in zip(counts, (set(ours), set(theirs), set(ours) & set(theirs)), strict=True):
-                count.update(found)
-        hits = {
-            name: MatchCounts(*(count[name] for count in counts))
-            for name in sorted(counts[0].keys() | counts[1].keys())
-        }
-        return cls(hits, MatchCounts(*(count.total() for count in counts)), unit)
+                count.update(label if isinstance(label, str) else label[0] for label in found)
+        names = sorted(counts[0].keys() | counts[1].keys())
+        return cls({name: MatchCounts(*(count[name] for count in counts)) for name in names}, unit, **more)
+
+    @property
+    def micro(self) -> MatchCounts:
+        """Micro average: every label has equal weight."""
+        hits = self.by_class.values()
+        return MatchCounts(*(sum(getattr(one, name) for one in hits) for name in ("actual", "predicted", "correct")))
 
     @property
     def macro_f1(self) -> float:
@@ -49,11 +87,52 @@ class ClassMetrics:
     def table(self) -> str:
         """Table with a row per class, most frequent first, and a row for all."""
         ordered = sorted(self.by_class.items(), key=lambda item: (-item[1].actual, item[0]))
-        return markdown_table([_row(name, hits) for name, hits in (*ordered, ("all", self.micro))])
+        rows = [
+            {
+                self.column: name or "_",
+                "F1": round(100 * hits.f1, 2),
+                "precision": round(100 * hits.precision, 2),
+                "recall": round(100 * hits.recall, 2),
+                "support": hits.actual,
+                "predicted": hits.predicted,
+            }
+            for name, hits in (*ordered, ("all", self.micro))
+        ]
+        return markdown_table(rows)
 
     def save_figure(self, path: Path) -> Path:
-        bars = [_bar(name, hits) for name, hits in self.by_class.items()]
-        return draw_per_label(bars, _bar("all", self.micro), self.unit, path)
+        bars = [
+            LabelScore(name or "_", hits.f1, hits.precision, hits.recall, hits.actual)
+            for name, hits in (*self.by_class.items(), ("all", self.micro))
+        ]
+        return draw_per_label(bars[:-1], bars[-1], self.unit, path)
+
+    def scores(self) -> dict[str, float]:
+        """Scores of tags in percent. For plain tags micro F1 equals the accuracy."""
+        found = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
+        if self.column == "type":
+            micro = self.micro
+            found = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, **found}
+        return {name: round(100 * value, 2) for name, value in found.items()}
+
+
+def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> ClassMetrics:
+    """Metrics of entities by type, or of words by tag if `scheme` is plain. Otherwise targets and predictions may have
+    different schemes."""
+    for number, (ours, theirs) in enumerate(zip(targets, predictions, strict=True)):
+        if len(ours) != len(theirs):
+            raise RegardError(
+                f"Sentence {number}: {len(theirs)} predicted tags do not match {len(ours)} reference tags."
+            )
+    words = list(zip(chain.from_iterable(targets), chain.from_iterable(predictions), strict=True))
+    accuracy = sum(one == other for one, other in words) / len(words) if words else 0.0
+    if scheme == "plain":
+        places = (
+            [[(tag, place) for place, tag in enumerate(tags)] for tags in side] for side in (targets, predictions)
+        )
+        return ClassMetrics.from_labels(*places, "words", column="tag", accuracy=accuracy)
+    entities = (list(map(extract_entities, side)) for side in (targets, predictions))
+    return ClassMetrics.from_labels(*entities, "entities", column="type", accuracy=accuracy)
 
 
 def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
@@ -109,13 +188,3 @@ def confusion_summary(names: Sequence[str], counts: np.ndarray) -> str:
             if wrong[row, column]
         ]
     )
-
-
-def _row(name: str, hits: MatchCounts) -> dict[str, object]:
-    shares = {"F1": hits.f1, "precision": hits.precision, "recall": hits.recall}
-    rounded = {measure: round(100 * share, 2) for measure, share in shares.items()}
-    return {"class": name, **rounded, "support": hits.actual, "predicted": hits.predicted}
-
-
-def _bar(name: str, hits: MatchCounts) -> LabelScore:
-    return LabelScore(name, hits.f1, hits.precision, hits.recall, hits.actual)

@@ -92,11 +92,11 @@ class DepthMetrics:
     def __init__(self) -> None:
         self.per_image: list[dict[str, float]] = []
 
-    def add(self, predicted: np.ndarray, target: np.ndarray, valid: np.ndarray | None = None) -> None:
-        """Add the depths of one image (H, W), in the same unit. Without `valid` all positive depths are valid."""
+    def add(self, predicted: np.ndarray, target: np.ndarray) -> None:
+        """Add the depths of one image (H, W), in the same unit."""
         if predicted.shape != target.shape:
             raise ValueError(f"Prediction shape {predicted.shape} does not match target shape {target.shape}.")
-        asked = valid_depth(target, valid)
+        asked = valid_depth(target)
         if not asked.any():
             return
         depth, truth = np.maximum(predicted[asked].astype(np.float64), MIN_DEPTH), target[asked].astype(np.float64)
@@ -112,25 +112,19 @@ class DepthMetrics:
 
     def scores(self) -> dict[str, float]:
         """`abs_rel`, `rmse` and `log10` are errors; `delta1` to `delta3` are fractions of pixels with ratio < 1.25ⁿ."""
-        return (
-            {name: float(np.mean([row[name] for row in self.per_image])) for name in self.per_image[0]}
-            if self.per_image
-            else {}
-        )
+        names = self.per_image[0] if self.per_image else ()
+        return {name: float(np.mean([row[name] for row in self.per_image])) for name in names}
 
 
-def valid_depth(target: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
-    """True for pixels with a valid depth."""
-    found = np.isfinite(target) & (target > 0)
-    return found if valid is None else found & valid.astype(bool)
+def valid_depth(target: np.ndarray) -> np.ndarray:
+    """True for pixels with a valid depth, which is positive."""
+    return np.isfinite(target) & (target > 0)
 
 
-def align_depth(
-    prediction: np.ndarray, target_depth: np.ndarray, max_depth: float, valid: np.ndarray | None = None
-) -> np.ndarray:
+def align_depth(prediction: np.ndarray, target_depth: np.ndarray, max_depth: float) -> np.ndarray:
     """Predicted inverse depth (H, W) of unknown scale → depth in the unit of the target, with the least-squares scale and
     shift, as usual for relative depth. The limit `max_depth` must not depend on this target, which would leak labels."""
-    asked = torch.from_numpy(valid_depth(target_depth, valid))[None]
+    asked = torch.from_numpy(valid_depth(target_depth))[None]
     if not bool(asked.any()):
         return np.full(prediction.shape, np.nan)
     target, asked = inverse_depth(torch.from_numpy(target_depth.astype(np.float64))[None], asked)

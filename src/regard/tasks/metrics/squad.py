@@ -11,13 +11,12 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.text.qa import QASample
-from regard.draw.charts import LabelScore, draw_per_label
+from regard.draw.charts import LabelScore
 from regard.draw.text import markdown_table
 from regard.errors import RegardError
 from regard.types import Prediction
@@ -33,27 +32,15 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def exact_match(prediction: str, reference: str) -> float:
-    return float(normalize_answer(prediction) == normalize_answer(reference))
-
-
-def word_f1(prediction: str, reference: str) -> float:
-    """F1 of the words; 0 without common words, even if both texts are empty after normalization (1.1)."""
+def word_scores(prediction: str, reference: str) -> tuple[float, float, float]:
+    """F1, precision and recall of the words; 1 if both texts are empty after normalization."""
     ours, theirs = normalize_answer(prediction).split(), normalize_answer(reference).split()
     same = sum((Counter(ours) & Counter(theirs)).values())
     if not same:
-        return 0.0
+        alike = float(ours == theirs)
+        return alike, alike, alike
     precision, recall = same / len(ours), same / len(theirs)
-    return 2 * precision * recall / (precision + recall)
-
-
-def word_f1_or_empty(prediction: str, reference: str) -> float:
-    """F1 of the words; 1 if both texts are empty after normalization (2.0)."""
-    return (
-        word_f1(prediction, reference)
-        if normalize_answer(prediction) and normalize_answer(reference)
-        else exact_match(prediction, reference)
-    )
+    return 2 * precision * recall / (precision + recall), precision, recall
 
 
 def squad_scores(
@@ -67,36 +54,50 @@ def squad_scores(
     `predictions`: best text of each question, or an empty string for no answer. `no_answer_scores`: score of no answer minus
     score of the best text; above the threshold the prediction is empty. The best thresholds are returned with their scores
     and should be selected on validation data."""
-    _check_lengths(spans, predictions, no_answer_scores)
-    if no_answer_scores is None and all(span.is_answerable for span in spans):
-        right = [span.answers for span in spans]
-        return _mean_scores(
-            _best_over_references(predictions, right, exact_match), _best_over_references(predictions, right, word_f1)
-        )
+    if not spans:
+        raise RegardError("No questions to evaluate.")
+    if len(predictions) != len(spans) or (no_answer_scores is not None and len(no_answer_scores) != len(spans)):
+        raise RegardError(f"{len(predictions)} predictions do not match {len(spans)} questions.")
+    doubts = None if no_answer_scores is None else np.asarray(no_answer_scores, dtype=np.float64)
+    if doubts is not None and np.isnan(doubts).any():
+        raise RegardError("The no-answer score is NaN. The model has probably diverged in training.")
     possible = np.array([span.is_answerable for span in spans])
+    first_rules = doubts is None and bool(possible.all())
     # in 2.0 references that are empty after normalization, such as "the", are removed
-    right = [tuple(filter(normalize_answer, span.answers)) or ("",) for span in spans]
-    raw = (
-        _best_over_references(predictions, right, exact_match),
-        _best_over_references(predictions, right, word_f1_or_empty),
-    )
-    believed = raw
-    if no_answer_scores is not None:
-        silent = np.asarray(no_answer_scores, dtype=np.float64) > threshold
-        believed = np.where(silent, ~possible, raw[0]), np.where(silent, ~possible, raw[1])
-    told = _mean_scores(*believed)
-    for name, of in (("answerable", possible), ("unanswerable", ~possible)):
+    references = [
+        span.answers if first_rules else tuple(filter(normalize_answer, span.answers)) or ("",) for span in spans
+    ]
+
+    def best(score: Callable[[str, str], float]) -> FloatArray:
+        """Best score over the references of each question."""
+        pairs = zip(predictions, references, strict=True)
+        return np.array([max(score(text, one) for one in some) for text, some in pairs])
+
+    def f1(text: str, reference: str) -> float:
+        """F1 of the words; in 1.1 texts that are empty after normalization do not match."""
+        return word_scores(text, reference)[0] if normalize_answer(text) or not first_rules else 0.0
+
+    raw = {
+        "exact_match": best(lambda text, one: float(normalize_answer(text) == normalize_answer(one))),
+        "f1": best(f1),
+    }
+    silent = np.zeros(len(spans), bool) if doubts is None else doubts > threshold
+    scores = {name: np.where(silent, ~possible, values) for name, values in raw.items()}
+    found = {name: 100 * float(values.mean()) for name, values in scores.items()}
+    if first_rules:
+        return found
+    for kind, of in (("answerable", possible), ("unanswerable", ~possible)):
         if of.any():
-            told |= {f"{name}_{key}": value for key, value in _mean_scores(*(part[of] for part in believed)).items()}
-    if no_answer_scores is not None:
-        for key, scores in zip(("exact_match", "f1"), raw, strict=True):
-            best, where = best_threshold(scores, no_answer_scores, possible)
-            told |= {f"best_{key}": 100 * best, f"best_{key}_threshold": where}
-    return told
+            found |= {f"{kind}_{name}": 100 * float(values[of].mean()) for name, values in scores.items()}
+    if doubts is not None:
+        for name, values in raw.items():
+            highest, where = best_threshold(values, doubts, possible)
+            found |= {f"best_{name}": 100 * highest, f"best_{name}_threshold": where}
+    return found
 
 
 def best_threshold(
-    scores: FloatArray, no_answer_scores: Sequence[float], possible: NDArray[np.bool_]
+    scores: FloatArray, no_answer_scores: Sequence[float] | FloatArray, possible: NDArray[np.bool_]
 ) -> tuple[float, float]:
     """Average score at the best threshold, and the threshold: the lowest best one, halfway to the next no-answer score.
 
@@ -108,15 +109,32 @@ def best_threshold(
     ends = np.flatnonzero(np.append(np.diff(values[order]) > 0, True))
     totals = np.append(0.0, gains[ends]) + np.sum(~possible)
     place = int(np.argmax(totals))
-    edges = [values.min() - 2.0, *values[order][ends], values.max() + 1.0]
-    return float(totals[place]) / len(values), _midpoint(float(edges[place]), float(edges[place + 1]))
+    low, high = [float(edge) for edge in (values.min() - 2.0, *values[order][ends], values.max() + 1.0)][
+        place : place + 2
+    ]
+    # a value in [low, high) with as few digits as possible, at least two
+    rounded = (round(low + (high - low) / 2, digits) for digits in range(2, 18))
+    return float(totals[place]) / len(values), next((number for number in rounded if low <= number < high), low)
 
 
-def _midpoint(low: float, high: float) -> float:
-    """A value in [low, high) with as few digits as possible, at least two."""
-    middle = low + (high - low) / 2
-    found = (round(middle, digits) for digits in range(2, 18))
-    return next((number for number in found if low <= number < high), low)
+QUESTION_WORDS = ("what", "which", "who", "whom", "whose", "when", "where", "why", "how")
+
+
+def question_word_scores(spans: Sequence[QASample], predictions: Sequence[Prediction]) -> list[LabelScore]:
+    """Average F1, precision and recall of the words by question word, most frequent first, and of all questions; the best of
+    several references counts."""
+    groups: dict[str, list[tuple[float, float, float]]] = {}
+    whole = []
+    for span, prediction in zip(spans, predictions, strict=True):
+        words = re.findall(r"\w+", span.question.lower())
+        word = next((word for word in words if word in QUESTION_WORDS), "other")
+        whole.append(max(word_scores(str(prediction.value), reference) for reference in span.answers or ("",)))
+        groups.setdefault(word, []).append(whole[-1])
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        LabelScore(name, *np.mean(scores, axis=0).tolist(), len(scores))
+        for name, scores in (*ordered, ("all", whole))
+    ]
 
 
 def question_word_table(spans: Sequence[QASample], predictions: Sequence[Prediction]) -> str:
@@ -124,76 +142,11 @@ def question_word_table(spans: Sequence[QASample], predictions: Sequence[Predict
     rows = [
         {
             "question": bar.name,
-            "F1": _percent(bar.f1),
-            "precision": _percent(bar.precision),
-            "recall": _percent(bar.recall),
+            "F1": round(100 * bar.f1, 2),
+            "precision": round(100 * bar.precision, 2),
+            "recall": round(100 * bar.recall, 2),
             "questions": bar.support,
         }
-        for bar in (*_bars_by_word(spans, predictions), _bar("all", spans, predictions))
+        for bar in question_word_scores(spans, predictions)
     ]
     return markdown_table(rows)
-
-
-def draw_question_words(spans: Sequence[QASample], predictions: Sequence[Prediction], path: Path) -> Path:
-    return draw_per_label(_bars_by_word(spans, predictions), _bar("all", spans, predictions), "questions", path)
-
-
-QUESTION_WORDS = ("what", "which", "who", "whom", "whose", "when", "where", "why", "how")
-
-
-def _question_word(question: str) -> str:
-    """First question word of a question."""
-    words = re.findall(r"\w+", question.lower())
-    return next((word for word in words if word in QUESTION_WORDS), "other")
-
-
-def _bars_by_word(spans: Sequence[QASample], answers: Sequence[Prediction]) -> list[LabelScore]:
-    groups: dict[str, list[int]] = {}
-    for number, span in enumerate(spans):
-        groups.setdefault(_question_word(span.question), []).append(number)
-    bars = [_bar(name, [spans[i] for i in some], [answers[i] for i in some]) for name, some in groups.items()]
-    return sorted(bars, key=lambda bar: (-bar.support, bar.name))
-
-
-def _bar(name: str, spans: Sequence[QASample], answers: Sequence[Prediction]) -> LabelScore:
-    """Average F1, precision and recall of the words over questions, with the best of several references."""
-    parts = []
-    for span, answer in zip(spans, answers, strict=True):
-        shares = [_word_scores(str(answer.value), right) for right in span.answers or ("",)]
-        parts.append(max(shares))
-    f1, precision, recall = np.mean(parts, axis=0).tolist()
-    return LabelScore(name, f1, precision, recall, len(spans))
-
-
-def _word_scores(said: str, right: str) -> tuple[float, float, float]:
-    """F1, precision and recall of the words; 1 if both texts are empty after normalization."""
-    ours, theirs = normalize_answer(said).split(), normalize_answer(right).split()
-    if not ours or not theirs:
-        alike = float(ours == theirs)
-        return alike, alike, alike
-    same = sum((Counter(ours) & Counter(theirs)).values())
-    return word_f1(said, right), same / len(ours), same / len(theirs)
-
-
-def _percent(share: float) -> float:
-    return round(100 * share, 2)
-
-
-def _best_over_references(
-    said: Sequence[str], right: Sequence[tuple[str, ...]], score: Callable[[str, str], float]
-) -> FloatArray:
-    """Best score over the references of each question."""
-    return np.array([max(score(text, one) for one in some) for text, some in zip(said, right, strict=True)])
-
-
-def _mean_scores(exact: FloatArray, f1: FloatArray) -> dict[str, float]:
-    return {"exact_match": 100 * float(exact.mean()), "f1": 100 * float(f1.mean())}
-
-
-def _check_lengths(spans: Sequence[QASample], said: Sequence[str], doubts: Sequence[float] | None) -> None:
-    if not spans:
-        raise RegardError("No questions to evaluate.")
-    if len(said) != len(spans) or (doubts is not None and len(doubts) != len(spans)):
-        raise RegardError(f"{len(said)} predictions do not match {len(spans)} questions.")
-    if doubts is not None and np.isnan(np.asarray(doubts, dtype=np.float64)).any():
-        raise RegardError("The no-answer score is NaN. The model has probably diverged in training.")
