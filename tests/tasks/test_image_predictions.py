@@ -25,7 +25,6 @@ from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import dense, find_task, segment
 from regard.tasks.base import HeadOptions, LossSum
-from regard.tasks.depth import MAPS as DEPTH_MAPS
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.modality.base import decode_source, encode_source
 from regard.tasks.modality.image import load_image, stack_images
@@ -184,11 +183,11 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
     task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
     np.save(samples[1].depth, np.ones((20, 32), np.float32))
     encoded = task.objective.encode(samples, model.processor, model.config, 0, None, model.spec.options)
-    found = [(said.shape, right.shape) for _, said, right in DEPTH_MAPS.predict_encoded(model, encoded, 3)]
+    found = [(said.shape, right.shape) for _, said, right in task.objective._predict_encoded_maps(model, encoded, 3)]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].depth, np.ones((32, 32), np.float32))
     with pytest.raises(DataError, match=r"1\.npy"):
-        list(DEPTH_MAPS.predict_encoded(model, encoded, 3))
+        list(task.objective._predict_encoded_maps(model, encoded, 3))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     said = 1 / near
     said[3, 4] = -1.0  # negative inverse depth: farther than any reference
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
-    monkeypatch.setattr(dense.TargetMaps, "predict_encoded", lambda *asked: iter(both))
+    monkeypatch.setattr(dense.MapObjective, "_predict_encoded_maps", lambda *asked: iter(both))
     model = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions())))
     scores, answers = task.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     metres = answers[0].extra["meters"]
@@ -249,7 +248,7 @@ def test_classes_of_a_large_image_are_predicted_in_chunks(monkeypatch: pytest.Mo
         whole = F.interpolate(said[None], size, mode="bilinear", align_corners=False)[0].argmax(0)
         for room in (2**25, 5 * size[1] * 2, 1):
             monkeypatch.setattr(segment, "MAX_LOGITS", room)
-            assert np.array_equal(segment._resize_classes(said, size), whole.numpy())
+            assert np.array_equal(find_task("segment", "image").objective._resize(said, size), whole.numpy())
 
 
 def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_labels_follow_their_points_through_all_transforms() -> None:
         moved = x[:, :3] - whole.coordinates[at]
         assert np.abs(moved - moved[0]).max() < 1e-5 and 0 < len(at) < 60
     found = zip(rows_of[:, 0], prepare_clouds(some, rows_of), strict=True)
-    right = [chosen.objective.targets._labels(some, int(n))[at] for n, (whole, _, at) in found]
+    right = [chosen.objective._target(some, int(n))[at] for n, (whole, _, at) in found]
     assert torch.equal(batch.labels, torch.from_numpy(np.concatenate(right)))
 
 

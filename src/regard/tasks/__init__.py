@@ -153,7 +153,7 @@ TASKS = (
         pipeline_tag="image-classification", aliases=("image-classification",),
     ),
     Task(
-        "segment", input="image", objective_path="segment:Segment", reader_path="images.masks:SEGMENTED",
+        "segment", input="image", objective_path="segment:segment", reader_path="images.masks:SEGMENTED",
         check_path="files:MaskSurvey", explain_path="images:explain_image", default_model="dpt-small",
         usage="image.jpg", description="Semantic segmentation: images with masks.", pipeline_tag="image-segmentation",
         aliases=("image-segmentation", "semantic-segmentation"),
@@ -183,7 +183,7 @@ TASKS = (
         usage="cloud.ply", description="Point-cloud classification.", aliases=("point-classification",),
     ),
     Task(
-        "segment", input="points", objective_path="segment:Segment", reader_path="points.labeled:LABELED_CLOUDS",
+        "segment", input="points", objective_path="segment:segment", reader_path="points.labeled:LABELED_CLOUDS",
         check_path="point_clouds:LabeledCloudSurvey", explain_path="points:explain_cloud", default_model="point-tiny",
         usage="cloud.ply", description="Point-cloud segmentation: point clouds with labels per point.",
         aliases=("point-segmentation",),

@@ -1,17 +1,18 @@
-"""Target maps of the size of the image, shared by segmentation and depth estimation."""
+"""Targets for each pixel or point: checks before training, and maps of the size of the image (segmentation and depth)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.images.image_io import free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
@@ -19,8 +20,9 @@ from regard.data.text.files import chunked
 from regard.errors import DataError, SettingError
 from regard.processors.image import augment_maps
 from regard.tasks.base import Encoded, EncodingContext, ModelProtocol, Objective
-from regard.tasks.modality.base import decode_source, encode_source, readable_batch, require_known_targets
+from regard.tasks.modality.base import decode_source, encode_source, readable_batch
 from regard.tasks.modality.image import (
+    AUGMENT_SETTINGS,
     Size,
     create_cache,
     eval_batch_size,
@@ -37,91 +39,116 @@ MAX_MAPS = 16
 """Maximum images per batch at inference."""
 BYTES_PER_PIXEL = 16
 """Memory per pixel of a map during prediction and writing."""
-DENSE_OPTIONS = {"image": {"whole": True, "max_inputs": MAX_MAPS}}
-"""Arguments of the image modality: the whole image at the size of the maps."""
 
 
-def resize_map(output: Tensor, size: Size) -> np.ndarray:
-    """Output for one image (C, h, w), resized to (H, W)."""
-    return F.interpolate(output[None], size, mode="bilinear", align_corners=False)[0, 0].cpu().numpy()
+class DenseObjective(Objective):
+    """Objective with a target for each pixel or point."""
+
+    has_file_output = True
+    has_length_limit = False
+    unknown_value: ClassVar[float]
+    """value of unlabeled pixels or points"""
+    unknown_message: ClassVar[str]
+    """error message if all pixels or points are unlabeled"""
+    target_unit: ClassVar[str]
+    """plural noun for targets in messages"""
+
+    def _target(self, encoded: Encoded, number: int) -> np.ndarray:
+        """Target of each pixel or point of a sample."""
+        raise NotImplementedError
+
+    def _target_file(self, encoded: Encoded, number: int) -> str | bytes:
+        """Path or contents of the file with the target."""
+        return decode_source(encoded.fields["beside"][number])
+
+    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
+        """Also raise an error if all targets are unlabeled. Reading stops at the first label, usually in the first sample."""
+        for encoded, part in ((train, "training"), (valid, "validation")):
+            broken = None
+            for number in range(len(encoded)):
+                try:
+                    if (self._target(encoded, number) != self.unknown_value).any():
+                        break
+                except DataError as error:  # unreadable files are skipped with a warning during training
+                    broken = error
+            else:
+                if broken is not None:
+                    raise broken
+                path = self._target_file(encoded, 0)
+                raise DataError(
+                    f"{self.unknown_message} in this file and in all {len(encoded):,} {part} {self.target_unit}.",
+                    path if isinstance(path, str) and path else None,
+                    advice=f"Inspect the {self.target_unit} with 'regard check {self.name}'.",
+                )
+        super().validate_data(train, valid, config, log)
 
 
-@dataclass(frozen=True)
-class TargetMaps:
+class MapObjective(DenseObjective):
     """Target maps of images: reading, batches, and predictions of the size of the image."""
 
-    attribute: str
+    fields = ("image", "beside")
+    uses_feature_maps = True
+    modality_options: ClassVar[Any] = {"image": {"whole": True, "max_inputs": MAX_MAPS}}
+    settings = (*AUGMENT_SETTINGS, "data.image_size")
+    target_unit = "maps"
+    map_attribute: ClassVar[str]
     """attribute of a sample with the target file: mask or depth"""
-    dtype: type
-    unknown_value: float
-    """value of unlabeled pixels"""
-    read: Callable[[str | bytes, EncodingContext], np.ndarray]
-    """(H, W) target map in the format for training"""
-    unknown_message: str
-    """error message if all pixels are unlabeled"""
-    aspect_tolerance: float = 0.0
+    map_dtype: ClassVar[type]
+    aspect_tolerance: ClassVar[float] = 0.0
     """maximum relative difference between the aspect ratios of map and image if the sizes differ; 0: sizes must be equal"""
-    resize: Callable[[Tensor, Size], np.ndarray] = resize_map
-    """output for one image (C, h, w) at the size of the map"""
 
-    def check_settings(self, data: DataSettings, task: str) -> None:
+    def _read_map(self, source: str | bytes, context: EncodingContext) -> np.ndarray:
+        """(H, W) target map in the format for training."""
+        raise NotImplementedError
+
+    def _resize(self, output: Tensor, size: Size) -> np.ndarray:
+        """Output for one image (C, h, w), resized to (H, W)."""
+        return F.interpolate(output[None], size, mode="bilinear", align_corners=False)[0, 0].cpu().numpy()
+
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.mixup:
             raise SettingError(
-                f"data.mixup is not supported by task '{task}', because the target maps cannot be mixed. "
+                f"data.mixup is not supported by task '{self.name}', because the target maps cannot be mixed. "
                 "Remove data.mixup."
             )
 
     # -- batches
 
-    def encode(self, samples: Sequence[ImageSample]) -> list[np.ndarray]:
-        """Sources of the target maps for the token store."""
-        return [encode_source(getattr(sample, self.attribute), sample.target_content) for sample in samples]
+    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
+        fields, _ = self.modality.encode(samples, config, context)
+        fields["beside"] = [encode_source(getattr(one, self.map_attribute), one.target_content) for one in samples]
+        return Encoded(list(samples), fields, [], context)
 
-    def target(self, encoded: Encoded, number: int) -> np.ndarray:
-        """(H, W) target map of a sample."""
-        return self.read(decode_source(encoded.fields["beside"][number]), encoded.context)
+    def _target(self, encoded: Encoded, number: int) -> np.ndarray:
+        return self._read_map(self._target_file(encoded, number), encoded.context)
 
-    def require_known(self, encoded: Encoded, part: str, task: str) -> None:
-        """Raise an error if all maps are unlabeled."""
-        message = f"{self.unknown_message} in this file and in all {len(encoded):,} {part} maps."
-        require_known_targets(
-            encoded,
-            lambda number: bool((self.target(encoded, number) != self.unknown_value).any()),
-            message,
-            decode_source,
-            f"Inspect the maps with 'regard check {task}'.",
-        )
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        plan = super().sampler(encoded, config, tokens, seed, packed)
+        create_cache(encoded, "beside", self.map_dtype)
+        return plan
 
-    def create_cache(self, encoded: Encoded) -> None:
-        """Cache of training maps, shared by the data loader workers."""
-        create_cache(encoded, "beside", self.dtype)
-
-    def collate(self, objective: Objective, encoded: Encoded, rows: Any, config: Any) -> Batch:
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Images with their target maps as labels."""
 
         def build(rows: np.ndarray) -> Batch:
             pixels = train_processor(encoded.context) if rows.ndim == 2 else image_processor(encoded.context)
 
             def read(number: int) -> np.ndarray:
-                return pixels.prepare_map(self.target(encoded, number), self.unknown_value).astype(self.dtype)
+                return pixels.prepare_map(self._target(encoded, number), self.unknown_value).astype(self.map_dtype)
 
-            batch = objective.modality.collate(encoded, rows, config, None)
-            maps = load_cached(encoded, "beside", rows, read, pixels.size, self.dtype)
+            batch = self.modality.collate(encoded, rows, config, None)
+            maps = load_cached(encoded, "beside", rows, read, pixels.size, self.map_dtype)
             return replace(batch, labels=torch.from_numpy(np.stack(maps)))
 
-        return readable_batch(build, rows, objective)
+        return readable_batch(build, rows, self)
 
-    def prepare(self, model: ModelProtocol, batch: Batch) -> tuple[Batch, Tensor]:
-        """Normalized pixels, and target maps with the same augmentation."""
-        labels = batch.labels
-        assert labels is not None
-        if batch.augmentation is not None:
-            labels = augment_maps(labels, batch.augmentation.params, model.require_image_processor().size)
-        return prepare_images(model, batch), labels
+    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+        """Outputs of the head for each pixel."""
+        return model.head(*feature_maps(model, prepare_images(model, batch)))
 
     # -- predictions
 
-    def predict(
+    def _predict_maps(
         self, model: ModelProtocol, images: Iterable[tuple[np.ndarray, Size]]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Each image and its prediction at the given size. Only one batch is in memory."""
@@ -129,7 +156,7 @@ class TargetMaps:
         for some in chunked(images, min(MAX_MAPS, eval_batch_size(pixels))):
             x = stack_images([pixels.prepare(picture) for picture, _ in some]).to(model.device)
             with torch.inference_mode():
-                outputs = dense_logits(model, Batch(x)).float()
+                outputs = self.logits(model, Batch(x)).float()
             outputs = outputs if outputs.ndim == 4 else outputs[:, None]
             for output, (picture, size) in zip(outputs, some, strict=True):
                 # an image decoded at 1/8 of its size has a map of 64 times more pixels
@@ -138,9 +165,9 @@ class TargetMaps:
                         f"Not enough free memory for a map of {size[0]:,} x {size[1]:,} pixels.",
                         advice="Use a smaller image.",
                     )
-                yield picture, self.resize(output, size)
+                yield picture, self._resize(output, size)
 
-    def predict_encoded(
+    def _predict_encoded_maps(
         self, model: ModelProtocol, encoded: Encoded, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Image, prediction and target of the first `count` samples, at the size of the target."""
@@ -149,25 +176,29 @@ class TargetMaps:
         def images() -> Iterator[tuple[np.ndarray, Size]]:
             for number in range(count):
                 picture, size = load_image_and_size(decode_source(encoded.fields["image"][number]))
-                targets.append(self.target(encoded, number))
+                targets.append(self._target(encoded, number))
                 high, wide = targets[-1].shape
                 if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
                     raise DataError(
                         f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
-                        getattr(encoded.samples[number], self.attribute) if encoded.samples else None,
+                        getattr(encoded.samples[number], self.map_attribute) if encoded.samples else None,
                     )
                 yield picture, (high, wide)
 
-        for picture, prediction in self.predict(model, images()):
+        for picture, prediction in self._predict_maps(model, images()):
             yield picture, prediction, targets.popleft()
+
+
+def augmented_maps(model: ModelProtocol, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], Size], Tensor]:
+    """Feature maps of normalized pixels with the size of the image, and target maps with the same augmentation."""
+    labels = batch.labels
+    assert labels is not None
+    if batch.augmentation is not None:
+        labels = augment_maps(labels, batch.augmentation.params, model.require_image_processor().size)
+    return feature_maps(model, prepare_images(model, batch)), labels
 
 
 def feature_maps(model: ModelProtocol, batch: Batch) -> tuple[tuple[Tensor, ...], Size]:
     """Feature maps of the body for the head, and height and width of the pixels."""
     height, width = batch.inputs.shape[-2:]
     return model.body(batch, taps=model.head.tap_indices).hidden_states, (height, width)
-
-
-def dense_logits(model: ModelProtocol, batch: Batch) -> Tensor:
-    """Outputs of the head for each pixel."""
-    return model.head(*feature_maps(model, prepare_images(model, batch)))

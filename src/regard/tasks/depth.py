@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.images.image_io import read_depth
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
@@ -26,13 +25,12 @@ from regard.tasks.base import (
     Loss,
     LossWeights,
     ModelProtocol,
-    Objective,
     OptionRules,
     Scores,
 )
-from regard.tasks.dense import DENSE_OPTIONS, TargetMaps, dense_logits, feature_maps
+from regard.tasks.dense import MapObjective, augmented_maps
 from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
-from regard.tasks.modality.image import AUGMENT_SETTINGS, load_image_and_size
+from regard.tasks.modality.image import load_image_and_size
 from regard.types import Batch, Prediction
 
 METERS_LABEL = "meters"
@@ -58,24 +56,16 @@ class DepthOptions(OptionRules):
         )
 
 
-def _read_depth(source: str | bytes, context: EncodingContext) -> np.ndarray:
-    return read_depth(source, None if context.data is None else context.data.depth_scale or None)
-
-
-MAPS = TargetMaps("depth", np.float32, 0.0, _read_depth, "every depth is 0 (unknown)", aspect_tolerance=0.02)
-
-
-class Depth(Objective):
+class Depth(MapObjective):
     metrics = ("abs_rel",)
-    lower_is_better = has_file_output = uses_feature_maps = True
-    has_length_limit = False
-    fields = ("image", "beside")
+    lower_is_better = True
     options = DepthOptions()
-    modality_options: ClassVar[Any] = DENSE_OPTIONS
-    settings = (*AUGMENT_SETTINGS, "data.image_size", "data.metric_depth", "data.depth_scale")
+    settings = (*MapObjective.settings, "data.metric_depth", "data.depth_scale")
+    map_attribute, map_dtype, aspect_tolerance = "depth", np.float32, 0.02
+    unknown_value, unknown_message = 0.0, "every depth is 0 (unknown)"
 
-    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
-        MAPS.check_settings(data, self.name)
+    def _read_map(self, source: str | bytes, context: EncodingContext) -> np.ndarray:
+        return read_depth(source, None if context.data is None else context.data.depth_scale or None)
 
     def adapt_config(self, config: Any) -> Any:
         return config.resolve_fusion_norm(classifies=False)
@@ -83,29 +73,9 @@ class Depth(Objective):
     def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
         return depth_head(config, INITIAL_DEPTH if METERS_LABEL in options.labels else None)
 
-    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
-        fields, _ = self.modality.encode(samples, config, context)
-        return Encoded(list(samples), {**fields, "beside": MAPS.encode(samples)}, [], context)
-
-    def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        for encoded, part in ((train, "training"), (valid, "validation")):
-            MAPS.require_known(encoded, part, self.name)
-        super().validate_data(train, valid, config, log)
-
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        plan = super().sampler(encoded, config, tokens, seed, packed)
-        MAPS.create_cache(encoded)
-        return plan
-
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
-        return MAPS.collate(self, encoded, rows, config)
-
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        return dense_logits(model, batch)
-
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
-        batch, labels = MAPS.prepare(model, batch)
-        known, output = labels > 0, model.head(*feature_maps(model, batch))
+        taps, labels = augmented_maps(model, batch)
+        known, output = labels > 0, model.head(*taps)
         if METERS_LABEL in model.spec.options.labels:
             return metric_loss(output, labels, known)
         nearness, known = inverse_depth(labels, known)
@@ -116,7 +86,7 @@ class Depth(Objective):
     ) -> list[Prediction]:
         """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
-        return [_make_prediction(model, *pair) for pair in MAPS.predict(model, map(load_image_and_size, inputs))]
+        return [_make_prediction(model, *pair) for pair in self._predict_maps(model, map(load_image_and_size, inputs))]
 
     def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
@@ -126,8 +96,8 @@ class Depth(Objective):
         metric = METERS_LABEL in model.spec.options.labels
         farthest = 0.0
         if not metric:
-            farthest = max((float(MAPS.target(encoded, number).max()) for number in range(count)), default=0.0)
-        for picture, output, target in MAPS.predict_encoded(model, encoded, count):
+            farthest = max((float(self._target(encoded, number).max()) for number in range(count)), default=0.0)
+        for picture, output, target in self._predict_encoded_maps(model, encoded, count):
             meters = output if metric else align_depth(output, target, farthest)
             metrics.add(meters, target)
             one = _make_prediction(model, picture, output)

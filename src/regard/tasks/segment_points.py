@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.data.batching.samplers import BatchShape
 from regard.data.images.masks import VOID_VALUES, ClassMap, classes_from_numbers
 from regard.data.points.cloud import PointCloud
 from regard.data.points.labeled import CloudSample, classes_from_cloud, cloud_classes, labels_to_indices, require_labels
@@ -23,9 +24,18 @@ from regard.errors import DataError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.points.body import point_head
 from regard.processors.points import VoteAccumulator, split_scene
-from regard.tasks.base import Encoded, HeadOptions, Loss, LossWeights, ModelProtocol, Objective, require_head
+from regard.tasks.base import (
+    NO_WEIGHTS,
+    Encoded,
+    EncodingContext,
+    HeadOptions,
+    Loss,
+    LossWeights,
+    ModelProtocol,
+    require_head,
+)
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
-from regard.tasks.modality.base import readable_batch, require_known_targets, sample_ids
+from regard.tasks.modality.base import readable_batch, sample_ids
 from regard.tasks.modality.points import (
     decode_cloud_source,
     load_cloud,
@@ -34,60 +44,55 @@ from regard.tasks.modality.points import (
     pack_slices,
     prepare_clouds,
 )
-from regard.types import IGNORE, Batch, BodyOutput
+from regard.tasks.segment import Segment
+from regard.types import IGNORE, Batch, BodyOutput, Prediction
 
 PAGE_NOTE = "Predicted class of each point. Hover over a point for its confidence."
 UNKNOWN_CLASS = -2
 
 
-class PointTargets:
+class SegmentPoints(Segment):
     """Labels of point clouds: a class per point."""
 
     fields = ("cloud",)
-    classes_key, unit, ignore_index, max_figures = "classes", "point", IGNORE, 3
+    modality_options: ClassVar[Any] = {"points": {"count": 4096, "frame": "floor", "max_inputs": 1}}
+    classes_key, class_unit, max_figures = "classes", "point", 3
+    unknown_value, unknown_message, target_unit = IGNORE, "no point has a label", "point clouds"
 
-    def class_file(self, sample: CloudSample) -> ClassMap | None:
+    def _class_file(self, sample: CloudSample) -> ClassMap | None:
         return cloud_classes(sample.source)
 
-    def check_settings(self, objective: Objective, config: Any, data: DataSettings) -> None:
-        objective.modality.adapt_processor(objective.modality.initial_processor, config, data)
+    def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
+        self.modality.adapt_processor(self.modality.initial_processor, config, data)
 
     def adapt_config(self, config: Any) -> Any:
         return replace(config, has_decoder=True)
 
-    def head(self, config: Any, classes: int) -> nn.Module:
-        return point_head(config, classes)
+    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+        return point_head(config, len(options.labels)) if options.labels else None
 
-    def encode(self, samples: Sequence[CloudSample], options: HeadOptions) -> dict[str, Any]:
-        return {}
+    def _encode(self, samples: Sequence[CloudSample], config: Any, context: EncodingContext) -> Encoded:
+        self._require_classes(context.options)
+        return Encoded(list(samples), self.modality.encode(samples, config, context)[0], [], context)
 
-    def require_known(self, encoded: Encoded, part: str, task: str) -> None:
-        require_known_targets(
-            encoded,
-            lambda number: bool((self._labels(encoded, number) != IGNORE).any()),
-            f"no point has a label in this file and in all {len(encoded):,} {part} point clouds.",
-            lambda row: decode_cloud_source(row).source,
-            f"Inspect the point clouds with 'regard check {task}'.",
-        )
+    def _target_file(self, encoded: Encoded, number: int) -> str:
+        return decode_cloud_source(encoded.fields["cloud"][number]).source
 
-    def _labels(self, encoded: Encoded, number: int) -> np.ndarray:
+    def _target(self, encoded: Encoded, number: int) -> np.ndarray:
         """(N,) class indices of the points, `IGNORE` for unlabeled points."""
-        source = decode_cloud_source(encoded.fields["cloud"][number]).source
+        source = self._target_file(encoded, number)
         return point_label_ids(load_cloud(encoded, number), source, encoded.context.options.labels)
 
-    def create_cache(self, encoded: Encoded) -> None:
-        """Labels are cached with the point clouds."""
-
-    def collate(self, objective: Objective, encoded: Encoded, rows: Any, config: Any) -> Batch:
+    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         def build(rows: np.ndarray) -> Batch:
             clouds, labels = [], []
             for number, (_, points, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
                 clouds.append(points)
-                labels.append(self._labels(encoded, int(number))[chosen])
+                labels.append(self._target(encoded, int(number))[chosen])
             x, offsets = pack_clouds(clouds)
             return Batch(x, labels=torch.from_numpy(np.concatenate(labels)), packing=offsets)
 
-        return readable_batch(build, rows, objective)
+        return readable_batch(build, rows, self)
 
     def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
         """(B, N, classes) logits, or (1, N, classes) for packed point clouds."""
@@ -96,22 +101,23 @@ class PointTargets:
         logits = head(output.sequence)
         return logits if batch.packing is not None else logits.view(*batch.inputs.shape[:2], -1)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights) -> Loss:
+    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+        """(sum, count) of the cross-entropy over labeled points."""
         assert batch.labels is not None
         return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
 
-    def predict(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Class indices of all points (N,) in file order, and their probabilities."""
         points = model.require_point_processor()
         for item in inputs:
             yield self._predict_cloud(model, open_cloud(item, points), item if isinstance(item, str) else "")
 
-    def predict_encoded(
+    def _predict_encoded(
         self, model: ModelProtocol, encoded: Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for number in range(count):
             extra = self._predict_cloud(model, load_cloud(encoded, number), "")
-            yield extra, self._labels(encoded, number)
+            yield extra, self._target(encoded, number)
 
     def _predict_cloud(self, model: ModelProtocol, cloud: PointCloud, source: str) -> dict[str, Any]:
         classes, chances = self._predict_points(model, cloud)
@@ -136,18 +142,23 @@ class PointTargets:
         labels, probabilities = votes.sums.argmax(axis=1), votes.probabilities().max(1)
         return labels[scene.voxel_index], probabilities[scene.voxel_index]
 
-    def save_figures(self, folder: Path, shown: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         from regard.draw.point_cloud import draw_clouds
 
-        clouds = [_figure_data(extra, source if "#" in source else Path(source).stem) for source, extra in shown]
-        return [draw_clouds(clouds, folder / "clouds.png").name]
+        clouds = [
+            _figure_data(one.extra, sample.source if "#" in sample.source else Path(sample.source).stem)
+            for sample, one in zip(samples, predictions, strict=False)
+            if "reference" in one.extra
+        ]
+        return [draw_clouds(clouds, folder / "clouds.png").name] if clouds else []
 
-    def write_files(self, name: str, extra: dict[str, Any], folder: Path) -> dict[str, str]:
+    def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Point cloud with a label and color per point, and an interactive page."""
         from regard.data.points.cloud_files import write_ply
         from regard.draw.colors import class_colors
         from regard.draw.point_cloud import write_cloud_page
 
+        extra = prediction.extra
         labels, values, classes = extra["labels"], extra["class_values"], extra["classes"]
         colors = np.array(class_colors(len(labels)), dtype=np.uint8)
         path = folder / f"{name}.labeled.ply"

@@ -70,20 +70,9 @@ class SegmentationMetrics:
         }
 
 
-def class_fractions(classes: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-    """Fraction of each class in a prediction, largest first."""
-    shares = np.bincount(classes.ravel(), minlength=len(labels)) / max(classes.size, 1)
-    return {labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
-
-
 def format_fractions(source: Any, prediction: Prediction) -> str:
     """Class fractions for the terminal."""
     return "\t".join([str(source), *(f"{name} {100 * share:.1f} %" for name, share in prediction.value.items())])
-
-
-def format_top_fractions(prediction: Prediction) -> str:
-    """The four largest class fractions for a table."""
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(prediction.value.items())[:4])
 
 
 class DepthMetrics:

@@ -132,8 +132,7 @@ def question_word_scores(spans: Sequence[QASample], predictions: Sequence[Predic
         groups.setdefault(word, []).append(whole[-1])
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     return [
-        LabelScore(name, *np.mean(scores, axis=0).tolist(), len(scores))
-        for name, scores in (*ordered, ("all", whole))
+        LabelScore(name, *np.mean(scores, axis=0).tolist(), len(scores)) for name, scores in (*ordered, ("all", whole))
     ]
 
 

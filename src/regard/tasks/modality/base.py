@@ -207,25 +207,6 @@ def readable_batch(build: Callable[[np.ndarray], Batch], rows: Any, objective: O
     return build(np.stack([rows[chosen, 0], rows[:, 1]], axis=1))
 
 
-def require_known_targets(
-    encoded: Encoded, is_known: Callable[[int], bool], message: str, source: Callable[[np.ndarray], Any], advice: str
-) -> None:
-    """Raise an error if no sample has a known target. Reading stops at the first one, usually the first sample.
-
-    `source` returns the target file of a row of the last field."""
-    broken = None
-    for number in range(len(encoded)):
-        try:
-            if is_known(number):
-                return
-        except DataError as error:  # unreadable files are skipped with a warning during training
-            broken = error
-    if broken is not None:
-        raise broken
-    path = source(list(encoded.fields.values())[-1][0])
-    raise DataError(message, path if isinstance(path, str) and path else None, advice=advice)
-
-
 def sample_ids(rows: np.ndarray) -> np.ndarray:
     """Sample indices of rows (B,) or (B, 2)."""
     return rows[:, 0] if rows.ndim == 2 else rows
