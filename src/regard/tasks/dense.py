@@ -89,7 +89,7 @@ class MapObjective(DenseObjective):
     fields = ("image", "beside")
     uses_feature_maps = True
     modality_options: ClassVar[Any] = {"image": {"whole": True, "max_inputs": MAX_MAPS}}
-    settings = (*AUGMENT_SETTINGS, "data.image_size")
+    settings: ClassVar[tuple[str, ...]] = (*AUGMENT_SETTINGS, "data.image_size")
     target_unit = "maps"
     map_attribute: ClassVar[str]
     """attribute of a sample with the target file: mask or depth"""

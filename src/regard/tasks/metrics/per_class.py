@@ -126,13 +126,16 @@ def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> Clas
             )
     words = list(zip(chain.from_iterable(targets), chain.from_iterable(predictions), strict=True))
     accuracy = sum(one == other for one, other in words) / len(words) if words else 0.0
-    if scheme == "plain":
-        places = (
-            [[(tag, place) for place, tag in enumerate(tags)] for tags in side] for side in (targets, predictions)
-        )
-        return ClassMetrics.from_labels(*places, "words", column="tag", accuracy=accuracy)
-    entities = (list(map(extract_entities, side)) for side in (targets, predictions))
-    return ClassMetrics.from_labels(*entities, "entities", column="type", accuracy=accuracy)
+    plain = scheme == "plain"
+
+    def items(tags: Sequence[str]) -> Sequence[tuple[Any, ...]]:
+        """Compared items: tag and place of each word, or entities."""
+        return list(zip(tags, range(len(tags)), strict=True)) if plain else extract_entities(tags)
+
+    unit, column = ("words", "tag") if plain else ("entities", "type")
+    return ClassMetrics.from_labels(
+        list(map(items, targets)), list(map(items, predictions)), unit, column=column, accuracy=accuracy
+    )
 
 
 def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:

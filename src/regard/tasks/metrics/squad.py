@@ -131,9 +131,11 @@ def question_word_scores(spans: Sequence[QASample], predictions: Sequence[Predic
         whole.append(max(word_scores(str(prediction.value), reference) for reference in span.answers or ("",)))
         groups.setdefault(word, []).append(whole[-1])
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [
-        LabelScore(name, *np.mean(scores, axis=0).tolist(), len(scores)) for name, scores in (*ordered, ("all", whole))
-    ]
+    bars = []
+    for name, scores in (*ordered, ("all", whole)):
+        f1, precision, recall = np.mean(scores, axis=0).tolist()
+        bars.append(LabelScore(name, f1, precision, recall, len(scores)))
+    return bars
 
 
 def question_word_table(spans: Sequence[QASample], predictions: Sequence[Prediction]) -> str:
