@@ -9,7 +9,8 @@ then measured in turn, each for as many steps as fit into --seconds; the median 
 not installed is reported in one line.
 
 --against measures `regard` of this checkout and of FOLDER, another checkout, in turn: one process per checkout runs
-FOLDER/benchmarks/league.py with FOLDER/src (this league.py if FOLDER has none). Peers run in the main process.
+FOLDER/benchmarks/league.py with FOLDER/src (this league.py if FOLDER has none). Peers run in the main process, unless
+--no-peers leaves them out.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ def measure(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     """Throughput and ratios of all sides of an entry, measured in interleaved rounds."""
     entry = ENTRIES[name]()
     there = [side for side in entry.sides if own(side) or importlib.util.find_spec(side.split()[0]) is not None]
+    there = [side for side in there if own(side) or not asked.no_peers]
     rates: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     teams: list[tuple[Prepared | Worker, str]] = []
@@ -209,6 +211,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="Seconds per side and round.")
     parser.add_argument("--out", type=Path, default=Path("league.json"))
     parser.add_argument("--against", type=Path, help="Another checkout, measured in turn with this one.")
+    parser.add_argument("--no-peers", action="store_true", help="Measure regard only.")
     parser.add_argument("--serve", choices=ENTRIES, help=argparse.SUPPRESS)
     asked = parser.parse_args(argv)
     torch.set_float32_matmul_precision("high")
