@@ -48,9 +48,9 @@ def compared(old: Table, new: Table) -> int:
     (before, drawn_before), (after, drawn_after) = parts(old), parts(new)
     whole = before.keys() <= after.keys() and len(drawn_after) >= len(drawn_before)
     problems = [
-        f"lost: {name} was killed and is {after.get(name, 'not there')} now"
+        f"lost: {name} was killed and is {after[name]} now"
         for name, outcome in before.items()
-        if outcome == "killed" and after.get(name, "killed" if not whole else "") != "killed"
+        if outcome == "killed" and after.get(name, "killed") != "killed"
     ]
     if whole:
         killed = sum(outcome == "killed" for outcome in after.values())
@@ -58,10 +58,9 @@ def compared(old: Table, new: Table) -> int:
             problems.append(f"expected {LEAST} deliberate faults killed, got {killed} of {len(after)}")
         both = drawn_before.keys() & drawn_after.keys()
         if 2 * len(both) >= len(drawn_before):
-            drawn_before = {name: drawn_before[name] for name in both}
-            drawn_after = {name: drawn_after[name] for name in both}
-            rates = f"{rate(drawn_before):.1f} % before, {rate(drawn_after):.1f} % now"
-            print(f"drawn mutants that both tables have: {len(both)}, killed {rates}")
+            drawn_before, drawn_after = ({name: part[name] for name in both} for part in (drawn_before, drawn_after))
+        rates = f"{rate(drawn_before):.1f} % before, {rate(drawn_after):.1f} % now"
+        print(f"drawn mutants that both tables have: {len(both)}, killed {rates}")
         lower = rate(drawn_before) - rate(drawn_after)
         if lower > POINTS:
             problems.append(f"expected the drawn rate at most {POINTS:g} points lower, got {lower:.1f}")

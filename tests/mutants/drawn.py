@@ -16,99 +16,89 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
-from mutants.mutant import SOURCE, Mutant, parsed, span
+from mutants.mutant import SOURCE, File, Mutant, opened
 
 SEED, COUNT = 20250, 60
 KEPT = Path(__file__).with_name("drawn.json")
 
-OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"),
     ast.Mod: ("%", "*"), ast.Pow: ("**", "*"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.MatMult: ("@", "*"),
-}  # fmt: skip
-COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"), ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
+    ast.IsNot: ("is not", "is"), ast.And: ("and", "or"), ast.Or: ("or", "and"),
 }  # fmt: skip
-
-Site = tuple[str, int, int, str, str]
-"""Path, start and end byte, replacement, kind."""
 
 
 def draw(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
     """Mutants, determined by the seed and the source lines."""
-    places: list[tuple[str, Site]] = []
+    paths = [str(path.relative_to(SOURCE)) for path in sorted(SOURCE.glob("regard/**/*.py"))]
+    mutants = _kept(paths)[:count] if (count, seed) == (COUNT, SEED) else []
+    places: list[tuple[str, Mutant]] = []
     met: Counter[str] = Counter()
-    for file in sorted(SOURCE.glob("regard/**/*.py")):
-        text = file.read_bytes()
-        for site in sites(str(file.relative_to(SOURCE))):
-            _, start, end, replacement, kind = site
-            first, last = text.rfind(b"\n", 0, start) + 1, text.find(b"\n", end)
-            line = text[first:last].decode().strip()
-            key = f"{seed}|{kind}|{start - first}|{replacement}|{line}"
-            met[key] += 1  # repeated lines are distinguished by their number
-            places.append((blake2b(f"{key}|{met[key]}".encode(), digest_size=6).hexdigest(), site))
-    mutants = _kept()[:count] if (count, seed) == (COUNT, SEED) else []
-    if len(mutants) == count:
-        return mutants
-    for digest, (path, start, end, replacement, kind) in sorted(places):
-        old = (SOURCE / path).read_bytes()[start:end].decode()
-        note = f"{kind}: {_short(old)} -> {_short(replacement)}"
-        mutant = Mutant(f"drawn-{digest[:8]}", path, start, end, replacement, note)
-        if _differs(mutant):
-            mutants.append(mutant)
-        if len(mutants) == count:
-            return mutants
-    raise ValueError(f"expected {count} places that can be changed, got {len(mutants)}")
+    for site in itertools.chain.from_iterable(map(sites, paths)):
+        text = opened(site.path).text
+        first, last = text.rfind(b"\n", 0, site.start) + 1, text.find(b"\n", site.end)
+        line = text[first:last].decode().strip()
+        key = f"{seed}|{site.note}|{site.start - first}|{site.replacement}|{line}"
+        met[key] += 1  # repeated lines are distinguished by their number
+        places.append((blake2b(f"{key}|{met[key]}".encode(), digest_size=6).hexdigest(), site))
+    found = (replace(_described(site), id=f"drawn-{digest[:8]}") for digest, site in sorted(places) if _differs(site))
+    mutants += itertools.islice(found, count - len(mutants))
+    if len(mutants) < count:
+        raise ValueError(f"expected {count} places that can be changed, got {len(mutants)}")
+    return mutants
 
 
-def _kept() -> list[Mutant]:
+def _kept(paths: list[str]) -> list[Mutant]:
     """Mutants of drawn.json whose lines still exist in the source."""
-    texts = {str(path.relative_to(SOURCE)): path.read_bytes() for path in sorted(SOURCE.glob("regard/**/*.py"))}
     found = []
     for row in json.loads(KEPT.read_text("utf-8")):
         line = rb"(?m)^[ \t]*" + re.escape(row["line"].encode()) + rb"$"
-        for path in (row["path"], *texts):
-            places = [*re.finditer(line, texts.get(path, b""))]
+        for path in sorted(paths, key=lambda path: path != row["path"]):
+            places = [*re.finditer(line, opened(path).text)]
             if not places:
                 continue
             place = places[min(row["nth"], len(places) - 1)]
             start = place.end() - len(row["line"].encode()) + row["at"]
-            end = start + len(row["old"].encode())
-            note = f"{row['kind']}: {_short(row['old'])} -> {_short(row['new'])}"
-            mutant = Mutant(row["id"], path, start, end, row["new"], note)
-            if texts[path][start:end] == row["old"].encode() and _differs(mutant):
-                found.append(mutant)
+            mutant = Mutant(path, start, start + len(row["old"].encode()), row["new"], row["kind"], row["id"])
+            if opened(path).text[start : mutant.end] == row["old"].encode() and _differs(mutant):
+                found.append(_described(mutant))
                 break
     return found
 
 
-def _short(text: str) -> str:
-    line = re.sub(r"\s+", " ", text)
-    return line if len(line) <= 60 else line[:57] + "..."
+def _described(mutant: Mutant) -> Mutant:
+    """The mutant with old and new source in its note."""
+    old = opened(mutant.path).text[mutant.start : mutant.end].decode()
+    lines = [re.sub(r"\s+", " ", text) for text in (old, mutant.replacement)]
+    before, after = (line if len(line) <= 60 else line[:57] + "..." for line in lines)
+    return replace(mutant, note=f"{mutant.note}: {before} -> {after}")
 
 
 def _differs(mutant: Mutant) -> bool:
     """True if the changed file is valid Python with a different syntax tree."""
     try:
-        return ast.dump(ast.parse(mutant.source())) != ast.dump(parsed(mutant.path))
+        return ast.dump(ast.parse(mutant.source())) != ast.dump(opened(mutant.path).tree)
     except SyntaxError:
         return False
 
 
-def sites(path: str) -> list[Site]:
+def sites(path: str) -> list[Mutant]:
     """All mutable sites of a file, sorted."""
-    text = (SOURCE / path).read_bytes()
-    found = [site for node in _nodes(parsed(path), False) for site in _changes(path, text, node)]
-    return sorted(set(found))
+    file = opened(path)
+    return sorted({Mutant(path, *change) for node in _nodes(file.tree, False) for change in _changes(file, node)})
 
 
 def _nodes(node: ast.AST, within: bool) -> Iterator[ast.AST]:
     """Nodes that may be changed; `within` is True inside a function body."""
-    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr) or _unrecorded(node):
+    unrecorded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    unrecorded |= any("triton" in ast.unparse(one) for one in getattr(node, "decorator_list", []))
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr) or unrecorded:
         return
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and not within:
         return  # union of types
@@ -122,52 +112,48 @@ def _nodes(node: ast.AST, within: bool) -> Iterator[ast.AST]:
                 yield from _nodes(child, within or (function and name == "body"))
 
 
-def _unrecorded(node: ast.AST) -> bool:
-    if isinstance(node, ast.If):
-        return "TYPE_CHECKING" in ast.unparse(node.test)
-    decorators = getattr(node, "decorator_list", [])
-    return any("triton" in ast.unparse(one) for one in decorators)
+Change = tuple[int, int, str, str]
+"""Start and end byte, replacement, kind."""
 
 
-def _changes(path: str, text: bytes, node: ast.AST) -> Iterator[Site]:
+def _changes(file: File, node: ast.AST) -> Iterator[Change]:
+    def source(node: ast.expr) -> str:
+        start, end = file.span(node)
+        return f"({file.text[start:end].decode()})"
+
     match node:
         case ast.Constant(value=bool(value)):
-            yield (path, *span(path, node), str(not value), "constant")
+            yield (*file.span(node), str(not value), "constant")
         case ast.Constant(value=int(value)):
-            yield (path, *span(path, node), str(value + 1), "constant")
+            yield (*file.span(node), str(value + 1), "constant")
         case ast.Constant(value=float(value)):
-            yield (path, *span(path, node), repr(value * 2 or 1.0), "constant")
-        case ast.BinOp(left, op, right) if type(op) in OPERATORS:
-            yield from _operator(path, text, left, right, *OPERATORS[type(op)], "operator")
-        case ast.AugAssign(target, op, value) if type(op) in OPERATORS:
-            old, new = OPERATORS[type(op)]
-            yield from _operator(path, text, target, value, f"{old}=", f"{new}=", "operator")
+            yield (*file.span(node), repr(value * 2 or 1.0), "constant")
+        case ast.BinOp(left, op, right):
+            yield from _operator(file, left, right, op, "operator")
+        case ast.AugAssign(target, op, value):
+            yield from _operator(file, target, value, op, "operator", "=")
         case ast.Compare(left, ops, comparators):
             for before, op, after in zip([left, *comparators], ops, comparators, strict=False):
-                yield from _operator(path, text, before, after, *COMPARISONS[type(op)], "comparison")
+                yield from _operator(file, before, after, op, "comparison")
         case ast.BoolOp(op, values):
-            old, new = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
             for before, after in itertools.pairwise(values):
-                yield from _operator(path, text, before, after, old, new, "boolean operator")
+                yield from _operator(file, before, after, op, "boolean operator")
         case ast.UnaryOp(ast.Not() | ast.USub(), operand):
-            yield (path, *span(path, node), _text(path, text, operand), "removed sign")
+            yield (*file.span(node), source(operand), "removed sign")
         case ast.Expr(value=ast.Call()):
-            yield (path, *span(path, node), "pass", "removed call")
+            yield (*file.span(node), "pass", "removed call")
         case ast.If() | ast.While() | ast.IfExp():
-            yield (path, *span(path, node.test), f"(not ({_text(path, text, node.test)}))", "negated condition")
-
-
-def _text(path: str, text: bytes, node: ast.AST) -> str:
-    start, end = span(path, node)
-    return f"({text[start:end].decode()})"
+            yield (*file.span(node.test), f"(not ({source(node.test)}))", "negated condition")
 
 
 def _operator(
-    path: str, text: bytes, before: ast.AST, after: ast.AST, old: str, new: str, kind: str
-) -> Iterator[Site]:  # fmt: skip
-    """Site of the operator between two operands, after closing parentheses of the first."""
-    start, end = span(path, before)[1], span(path, after)[0]
-    found = re.fullmatch(rb"([\s)]*)" + re.escape(old.encode()).replace(rb"\ ", rb"\s+") + rb"[\s(]*", text[start:end])
-    if found:
-        start += len(found[1])
-        yield path, start, start + len(old), new, kind
+    file: File, before: ast.expr, after: ast.expr, op: ast.AST, kind: str, suffix: str = ""
+) -> Iterator[Change]:
+    """Change of the operator between two operands, after closing parentheses of the first."""
+    if type(op) in OPERATORS:
+        old, new = (word + suffix for word in OPERATORS[type(op)])
+        start, end = file.span(before)[1], file.span(after)[0]
+        sign = re.escape(old.encode()).replace(rb"\ ", rb"\s+")
+        if found := re.fullmatch(rb"([\s)]*)" + sign + rb"[\s(]*", file.text[start:end]):
+            start += len(found[1])
+            yield start, start + len(old), new, kind

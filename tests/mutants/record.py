@@ -15,19 +15,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import coverage
 import pytest
 
-from mutants.mutant import ROOT, SOURCE, Mutant, parsed
-from mutants.recording import FIXTURE
+from mutants.mutant import ROOT, SOURCE, Function, Mutant, opened
 
 HERE = Path(__file__).parent
 IMPORT = "import"
 """Context of lines that run when all modules are imported, including functions called during import."""
-MAIN = "regard/__main__"
+MAIN = "regard.__main__"
 """Excluded from the import context, because importing this module starts the command line."""
 OWN = "tests/mutants/test_mutants.py"
 """Excluded test file: checks the fault patterns, and therefore fails for every fault without testing the product."""
@@ -38,7 +36,7 @@ def digest() -> str:
     found = hashlib.blake2b(digest_size=8)
     files = [*SOURCE.glob("regard/**/*"), *(ROOT / "tests").glob("**/*"), ROOT / "pyproject.toml"]
     for path in sorted(files):
-        if path.is_file() and path.suffix not in (".pyc",) and HERE not in path.parents:
+        if path.is_file() and path.suffix != ".pyc" and HERE not in path.parents:
             found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
@@ -53,20 +51,18 @@ def make(folder: Path, processes: int, files: Iterable[str] = ("regard/**/*.py",
         "COVERAGE_PROCESS_START": str(HERE / "coveragerc"),
         "PYTHONPATH": os.pathsep.join(map(str, (HERE / "site", ROOT / "tests", SOURCE))),
     }
-    command = [sys.executable, "-m", "pytest", "-p", "mutants.recording", "-n", str(processes), "--dist", "loadfile"]
+    command = [sys.executable, "-m", "pytest", "-p", "mutants.plugin", "-n", str(processes), "--dist", "loadfile"]
     began = time.monotonic()
     with (folder / "output.txt").open("w") as output:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest did not run the tests (exit code {done.returncode}): see {folder / 'output.txt'}")
-    names = [path.relative_to(SOURCE).with_suffix("").as_posix() for path in sorted(SOURCE.glob("regard/**/*.py"))]
-    imports = [f"try: import {name.replace('/', '.')}\nexcept ImportError: pass" for name in names if name != MAIN]
-    subprocess.run(
-        [sys.executable, "-c", "\n".join(imports)], env={**environment, "MUTANTS_CONTEXT": IMPORT}, check=True
-    )
+    imports = [f"try: import {name}\nexcept ImportError: pass" for name in package_imports() if name != MAIN]
+    environment["MUTANTS_CONTEXT"] = IMPORT
+    subprocess.run([sys.executable, "-c", "\n".join(imports)], env=environment, check=True)
     collect(folder)
     (folder / "key").write_text(digest())
-    print(f"recorded {len(times(folder)[0]):,} tests that pass in {time.monotonic() - began:.0f} s: {folder}")
+    print(f"recorded {len(Record(folder).tests):,} tests that pass in {time.monotonic() - began:.0f} s: {folder}")
 
 
 def collect(folder: Path) -> None:
@@ -89,39 +85,32 @@ def collect(folder: Path) -> None:
     data.write()
 
 
-Times = tuple[dict[str, tuple[float, list[str]]], dict[str, float]]
-"""Seconds and wider-scope fixtures of each test, and seconds of each fixture."""
-
-
-def times(folder: Path) -> Times:
-    tests, fixtures = json.loads((folder / "times.json").read_text())
-    return {test: (seconds, names) for test, (seconds, names) in tests.items()}, fixtures
-
-
-@dataclass
 class Record:
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self.tests, self.fixtures = times(self.folder)
+    def __init__(self, folder: Path) -> None:
+        self.tests: dict[str, tuple[float, list[str]]]
+        """Seconds and wider-scope fixtures of each test."""
+        self.fixtures: dict[str, float]
+        self.tests, self.fixtures = json.loads((folder / "times.json").read_text())
         self.tests = {test: item for test, item in self.tests.items() if not test.startswith(OWN)}
         self.users: dict[str, set[str]] = {}
+        """Tests of each context: of a fixture, all tests that use the fixture."""
         for test, (_, names) in self.tests.items():
-            for name in names:
+            for name in (test, *names):
                 self.users.setdefault(name, set()).add(test)
-        data = coverage.CoverageData(str(self.folder / "lines.db"))
-        data.read()
-        self.files = {name.replace(os.sep, "/").rpartition("/src/")[2]: name for name in data.measured_files()}
-        self.data = data
-        self.known: dict[str, dict[int, list[str]]] = {}
+        self.data = coverage.CoverageData(str(folder / "lines.db"))
+        self.data.read()
+        self.files = {name.replace(os.sep, "/").rpartition("/src/")[2]: name for name in self.data.measured_files()}
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """Tests that execute the changed lines, fastest first."""
+        """Tests that execute the changed lines, fastest first.
+
+        Lines that run at import are reached by the test files that execute a function of the file or of its importers."""
         lines, at_import = mutant.lines()
-        contexts = self._contexts(mutant.path, lines)
+        held = self.data.contexts_by_lineno(self.files[mutant.path]) if mutant.path in self.files else {}
+        contexts = {context for line in lines for context in held.get(line, ())}
         found = self._tests(contexts)
         if at_import or IMPORT in contexts:
-            importing = self._importing(mutant.path)
+            importing = {test.partition("::")[0] for path in importers(mutant.path) for test in self._executing(path)}
             found |= {test for test in self.tests if test.partition("::")[0] in importing}
         return self.ordered(found)
 
@@ -136,96 +125,48 @@ class Record:
             left.remove(best)
             found.append(best)
             module = best.partition("::")[0]
-            ready = {
-                name
-                for name in ready
-                if not name.startswith(f"{FIXTURE}tests/") or "/test_" not in name or module in name
-            }
-            ready |= set(self.tests[best][1])
+            ready = {name for name in ready if "/test_" not in name or module in name} | set(self.tests[best][1])
         return found
 
     def cost(self, test: str, ready: Iterable[str] = ()) -> float:
         seconds, names = self.tests[test]
-        return seconds + sum(self.fixtures[name] for name in names if name not in ready)
+        return seconds + sum(self.fixtures.get(name, 0.0) for name in names if name not in ready)
 
     def _tests(self, contexts: Iterable[str]) -> set[str]:
-        """Tests of the given contexts; for a fixture, all tests that use the fixture."""
-        found: set[str] = set()
-        for context in contexts:
-            found |= self.users.get(context, set()) if context.startswith(FIXTURE) else {context} & self.tests.keys()
-        return found
+        return set().union(*(self.users.get(context, set()) for context in contexts))
 
-    def _contexts(self, path: str, lines: set[int]) -> set[str]:
-        held = self._lines(path)
-        return {context for line in lines for context in held.get(line, ())}
-
-    def _lines(self, path: str) -> dict[int, list[str]]:
-        """Contexts of each line."""
-        if path not in self.known:
-            self.known[path] = self.data.contexts_by_lineno(self.files[path]) if path in self.files else {}
-        return self.known[path]
-
-    def _importing(self, path: str) -> set[str]:
-        """Test files that import a file in their source, or that execute or import one of its importers."""
-        files = importers(path)
-        contexts = (self._contexts(name, body_lines(name)) for name in files)
-        executing = {test.partition("::")[0] for found in contexts for test in self._tests(found)}
-        return executing | {test for test, names in test_imports().items() if names & files}
+    def _executing(self, path: str) -> set[str]:
+        """Tests that execute a function of a file."""
+        held = self.data.contexts_by_lineno(self.files[path]) if path in self.files else {}
+        functions = [node for node in ast.walk(opened(path).tree) if isinstance(node, Function)]
+        lines = {line for node in functions for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)}
+        return self._tests(context for line in lines for context in held.get(line, ()))
 
 
-# -- imports in the source
+@functools.cache
+def package_imports() -> dict[str, set[str]]:
+    """Names imported at module level by each module of the package."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCE.glob("regard/**/*.py"):
+        names = found[".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")] = set()
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
 
 
-def importers(path: str) -> set[str]:
-    """A file of the package, and all direct and indirect importers."""
-    found, waiting = {path}, [path]
+def importers(path: str, indirect: bool = True) -> set[str]:
+    """A file of the package and, if `indirect`, all direct and indirect importers."""
+    if not indirect:
+        return {path}
+    start = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    found, waiting = {start}, [start]
     while waiting:
         name = waiting.pop()
         more = {other for other, names in package_imports().items() if name in names} - found
         found |= more
         waiting += more
-    return found
-
-
-@functools.cache
-def package_imports() -> dict[str, set[str]]:
-    """Files imported at module level by each file of the package."""
-    paths = [path.relative_to(SOURCE).as_posix() for path in SOURCE.glob("regard/**/*.py")]
-    return {path: imported(parsed(path).body) for path in paths}
-
-
-@functools.cache
-def test_imports() -> dict[str, set[str]]:
-    """Files of the package imported by each test file, including imports in functions and through helper files of `tests`."""
-    paths = {path.stem: path for path in (ROOT / "tests").rglob("*.py")}
-    trees = {name: ast.parse(path.read_bytes()) for name, path in paths.items()}
-    shared = {name: imported(tree.body) for name, tree in trees.items()}
-    found: dict[str, set[str]] = {}
-    for name, tree in trees.items():
-        helpers = {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module in trees}
-        own = imported([node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)])
-        found[paths[name].relative_to(ROOT).as_posix()] = own.union(*(shared[str(helper)] for helper in helpers))
-    return found
-
-
-def imported(nodes: Iterable[ast.AST]) -> set[str]:
-    """Files of the package imported by these statements, excluding blocks for type checkers and functions."""
-    names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Try):
-            names |= {path.removesuffix(".py").replace("/", ".") for path in imported(node.body)}
-    bases = [name.replace(".", "/") for name in names]
-    return {path for base in bases for path in (f"{base}.py", f"{base}/__init__.py") if (SOURCE / path).exists()}
-
-
-@functools.cache
-def body_lines(path: str) -> set[int]:
-    """Lines that run when a function is called, not at import."""
-    functions = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return {
-        line for node in functions for line in range(node.body[0].lineno, (node.end_lineno or node.body[0].lineno) + 1)
-    }
+    files = [name.replace(".", "/") for name in found]
+    return {file for name in files for file in (f"{name}.py", f"{name}/__init__.py") if (SOURCE / file).exists()}

@@ -18,16 +18,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mutants import compare, record
-from mutants.drawn import COUNT, SEED, draw
+from mutants import compare, plugin, record
+from mutants.drawn import SEED, draw
 from mutants.faults import faults
 from mutants.mutant import ROOT, Mutant
 
@@ -40,62 +40,55 @@ FIRST, REACH = 60, 3
 tests. By recorded times, tests beyond REACH times the CPU seconds are not collected."""
 COPIED = ("src", "tests", "benchmarks", "docs", "examples", "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
 """Parts of the project that tests read."""
+OPTIONS = ("-o", "addopts=", "-q", "-x", "-p", "no:cacheprovider", "-p", "mutants.plugin", "--timeout=0", "-rN")
 
 
 class Worker:
     """A copy of the project for testing one mutant at a time."""
 
     def __init__(self, folder: Path, known: record.Record) -> None:
-        self.folder, self.known = folder / "project", known
-        self.folder.mkdir()
+        self.folder, self.known, self.written = folder / "project", known, 0
+        self.folder.mkdir(parents=True)
         for name in COPIED:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(ROOT / name, self.folder / name)
-        self.result, self.written = folder / "result.json", 0
 
     def tried(self, mutant: Mutant) -> dict[str, Any]:
-        tests, spent, ran = self.known.reaching(mutant), 0.0, 0
-        waiting = self._parts(tests)
+        """Outcome of a mutant, with the failed test, CPU seconds, and numbers of run and of reaching tests."""
+        tests, spent, ran, outcome, by = self.known.reaching(mutant), 0.0, 0, "unreached", ""
+        costs = itertools.accumulate(self.known.cost(test) for test in tests)
+        last = max(sum(cost < REACH * SECONDS for cost in costs) + 1, FIRST)
+        waiting = [part for part in (tests[:FIRST], tests[FIRST:last]) if part]
         path = self.folder / "src" / mutant.path
         kept = path.read_bytes()
         self._write(path, mutant.source())
         try:
             while waiting and spent < SECONDS:
-                part = waiting.pop(0)
+                part, outcome = waiting.pop(0), "alive"
                 found = self._run(part, SECONDS - spent)
                 spent, ran = spent + found["cpu"], ran + found["ran"]
                 if found["killer"] in part and found["ran"] > 1 and not self._fails(found["killer"]):
                     waiting.insert(0, part[part.index(found["killer"]) + 1 :])
                 elif found["killer"] or found["cut"]:
-                    outcome = "killed" if found["killer"] else "time"
-                    return self._row(outcome, found["killer"] or found["cut"], spent, ran, len(tests))
+                    outcome, by = "killed" if found["killer"] else "time", found["killer"] or found["cut"]
+                    break
         finally:
             self._write(path, kept)
-        return self._row("alive" if tests else "unreached", "", spent, ran, len(tests))
-
-    def _parts(self, tests: list[str]) -> list[list[str]]:
-        """The first tests, and further tests within the limit of CPU seconds."""
-        costs = itertools.accumulate(self.known.cost(test) for test in tests)
-        last = sum(cost < REACH * SECONDS for cost in costs) + 1
-        return [part for part in (tests[:FIRST], tests[FIRST : max(last, FIRST)]) if part]
+        return {"outcome": outcome, "by": by, "cpu": round(spent, 2), "ran": ran, "reached_by": len(tests)}
 
     def _fails(self, test: str) -> bool:
         """True if a test also fails alone: in another order, a test may fail because of leftovers of other tests."""
         return bool(self._run([test], SECONDS)["killer"])
 
-    def sound(self, killers: Iterable[str]) -> None:
+    def check_sound(self, killers: Iterable[str]) -> None:
         """Raise if a killing test also fails without any mutant."""
         left = [test for test in killers if test in self.known.tests]
         while left and (failed := self._run(left, 10 * SECONDS)["killer"]):
             if failed not in left or self._fails(failed):
                 raise RuntimeError(f"{failed} fails without any mutant. Fix the test and start again.")
             left = left[left.index(failed) + 1 :]
-
-    @staticmethod
-    def _row(outcome: str, by: str, spent: float, ran: int, reach: int) -> dict[str, Any]:
-        return {"outcome": outcome, "by": by, "cpu": round(spent, 2), "ran": ran, "reached_by": reach}
 
     def _write(self, path: Path, content: bytes) -> None:
         """Write with a unique modification time, because Python validates bytecode by time and size of the source."""
@@ -104,19 +97,17 @@ class Worker:
         os.utime(path, (self.written * 10, self.written * 10))
 
     def _run(self, tests: Sequence[str], seconds: float) -> dict[str, Any]:
-        asked, temporary = self.result.with_name("asked.json"), self.result.with_name("temporary")
+        asked, result, temporary = (self.folder.with_name(name) for name in ("asked.json", "result.json", "temporary"))
         asked.write_text(json.dumps({"tests": tests, "seconds": seconds}))
-        self.result.unlink(missing_ok=True)
-        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        options = ["-o", "addopts=", "-q", "-x", "-p", "no:cacheprovider", "--timeout=0", "--tb=short", "-rN"]
-        plugin = ["-p", "mutants.chosen", f"--basetemp={temporary}"]
+        result.unlink(missing_ok=True)
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
         places = (self.folder / "src", self.folder / "tests")
         environment = {**os.environ, "MUTANTS_CHOSEN": str(asked), "PYTHONPATH": os.pathsep.join(map(str, places))}
-        with self.result.with_name("output.txt").open("w") as output:
+        command = [sys.executable, "-m", "pytest", *OPTIONS, f"--basetemp={temporary}", *files]
+        with self.folder.with_name("output.txt").open("w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", *options, *plugin, *files], cwd=self.folder, env=environment,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                command, cwd=self.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
             try:
                 code: int | None = process.wait(WALL)
             except subprocess.TimeoutExpired:
@@ -125,12 +116,7 @@ class Worker:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         shutil.rmtree(temporary, ignore_errors=True)
-        return self._told(code)
-
-    def _told(self, code: int | None) -> dict[str, Any]:
-        found = {"killer": "", "cut": "", "over": False, "current": "", "ran": 0, "cpu": 0.0}
-        if self.result.exists():
-            found |= json.loads(self.result.read_text())
+        found = {**plugin.RESULT, **(json.loads(result.read_text()) if result.exists() else {})}
         if code is None and not found["killer"]:
             found["cut"] = found["current"] or "(collection)"
         elif code == pytest.ExitCode.NO_TESTS_COLLECTED:
@@ -141,61 +127,38 @@ class Worker:
         return found
 
 
-def where(mutant: Mutant) -> str:
-    return f"{mutant.path}:{mutant.first}"
-
-
-def run(mutants: Sequence[Mutant], known: record.Record, processes: int, table: Path) -> dict[str, Any]:
+def run(mutants: Sequence[Mutant], known: record.Record, processes: int, path: Path) -> compare.Table:
     """Try all mutants in parallel; the table is written after each mutant."""
-    waiting: queue.Queue[Mutant] = queue.Queue()
-    for mutant in mutants:
-        waiting.put(mutant)
-    rows: dict[str, Any] = {}
-    lock = threading.Lock()
-    failed: list[BaseException] = []
+    workers, rows = queue.SimpleQueue[Worker](), dict[str, Any]()
 
-    def work(folder: Path) -> None:
-        try:
-            worker = Worker(folder, known)
-            while not failed:
-                mutant = waiting.get_nowait()
-                row = worker.tried(mutant)
-                with lock:
-                    rows[mutant.id] = {**row, "where": where(mutant), "note": mutant.note}
-                    written = {mutant.id: rows[mutant.id] for mutant in mutants if mutant.id in rows}
-                    table.write_text(json.dumps({"seed": SEED, "mutants": written}, indent=1) + "\n")
-                    print(f"{len(rows):3d}/{len(mutants)} {mutant.id:28s} {row['outcome']:9s} {row['by']}", flush=True)
-        except queue.Empty:
-            pass
-        except BaseException as error:
-            failed.append(error)
+    def tried(mutant: Mutant) -> dict[str, Any]:
+        worker = workers.get()
+        row = worker.tried(mutant)
+        workers.put(worker)
+        return row
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
-        folders = [Path(place) / str(number) for number in range(processes)]
-        for folder in folders:
-            folder.mkdir()
-        threads = [threading.Thread(target=work, args=(folder,)) for folder in folders]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
-        folders[0].joinpath("sound").mkdir()
-        killers = sorted({row["by"] for row in rows.values() if row["outcome"] == "killed"})
-        Worker(folders[0] / "sound", known).sound(killers)
-    return json.loads(table.read_text())
+        for number in range(processes):
+            workers.put(Worker(Path(place) / str(number), known))
+        with ThreadPoolExecutor(processes) as pool:
+            for mutant, row in zip(mutants, pool.map(tried, mutants), strict=True):
+                rows[mutant.id] = {**row, "where": f"{mutant.path}:{mutant.line(mutant.start)}", "note": mutant.note}
+                path.write_text(json.dumps({"seed": SEED, "mutants": rows}, indent=1) + "\n")
+                print(f"{len(rows):3d}/{len(mutants)} {mutant.id:28s} {row['outcome']:9s} {row['by']}", flush=True)
+        workers.get().check_sound(sorted({row["by"] for row in rows.values() if row["outcome"] == "killed"}))
+    return json.loads(path.read_text())
 
 
 def _recorded(mutants: Sequence[Mutant], few: bool, processes: int) -> Path:
-    """Folder of a record of this source and these tests; the record of a sample covers only the files of its mutants."""
+    """Folder of a record of this source and these tests; a sample records only the files that select tests."""
     whole = ROOT / ".mutants" / record.digest()
     own = whole.with_name(f"{whole.name}-{len(mutants)}") if few else whole
     for folder in (whole, own):
         if (folder / "key").exists():
             return folder
     shutil.rmtree(ROOT / ".mutants", ignore_errors=True)
-    record.make(own, processes, sorted({mutant.path for mutant in mutants}) if few else ("regard/**/*.py",))
+    paths = {path for mutant in mutants for path in record.importers(mutant.path, mutant.lines()[1])}
+    record.make(own, processes, sorted(paths) if few else ("regard/**/*.py",))
     return own
 
 
@@ -203,15 +166,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--sample", type=int, default=0, help="Try this many mutants, a seeded sample; 0: all.")
     parser.add_argument("--only", nargs="*", default=(), help="Try the mutants with these ids.")
-    parser.add_argument(
-        "--record", type=Path, help="A record of the suite. Default: the record in .mutants, remade if stale."
-    )
+    parser.add_argument("--record", type=Path, help="A record of the suite. Default: .mutants, remade if stale.")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument(
-        "--table", type=Path, default=ROOT / ".mutants" / "table.json", help="Output file of the outcomes."
-    )
+    parser.add_argument("--table", type=Path, default=ROOT / ".mutants" / "table.json", help="File of the outcomes.")
     arguments = parser.parse_args()
-    mutants = [*faults(), *draw(COUNT)]
+    mutants = [*faults(), *draw()]
     if arguments.sample:
         mutants = random.Random(SEED).sample(mutants, min(arguments.sample, len(mutants)))
     if arguments.only:
@@ -224,7 +183,7 @@ def main() -> int:
     table = run(mutants, record.Record(folder), arguments.processes, arguments.table)
     print(f"{len(mutants)} mutants in {time.monotonic() - began:.0f} s: {arguments.table}")
     print(compare.summary(table))
-    return compare.compared(json.loads(compare.UNTRIMMED.read_text()), table) if compare.UNTRIMMED.exists() else 0
+    return compare.compared(json.loads(compare.UNTRIMMED.read_text()), table)
 
 
 if __name__ == "__main__":

@@ -17,37 +17,17 @@ def test_every_fault_names_code_that_is_there_and_changes_it_into_other_code() -
     assert len(found) == len({fault.id for fault in found}) == 60
     for fault in found:
         assert not fault.id.startswith("drawn-")  # the prefix distinguishes both kinds in a table
-        changed = ast.parse(fault.source())
-        assert ast.dump(changed) != ast.dump(mutant.parsed(fault.path)), fault.id
+        assert ast.dump(ast.parse(fault.source())) != ast.dump(mutant.opened(fault.path).tree), fault.id
 
 
 @pytest.mark.parametrize(
-    ("where", "pattern"),
-    [
-        ("regard.nn.attention.masks:Causal.__call__", "k <= query"),
-        ("regard.nn.attention.masks:Causal.__call__", "Tensor"),
-        ("regard.nn.attention.masks:Causal.called", "k <= q"),
-    ],
+    ("name", "pattern"),
+    [("__call__", "k <= query"), ("__call__", "Tensor"), ("called", "k <= q")],
     ids=["no longer there", "several times", "function renamed"],
 )
-def test_a_pattern_that_no_longer_fits_is_an_error_that_names_the_fault(where: str, pattern: str) -> None:
+def test_a_pattern_that_no_longer_fits_is_an_error_that_names_the_fault(name: str, pattern: str) -> None:
     with pytest.raises(LookupError, match="fault"):
-        mutant.deliberate("x", where, pattern, "0", "")
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of one file as a substitute for regard."""
-    folder = tmp_path / "regard"
-    folder.mkdir()
-    for module in (mutant, drawn):
-        monkeypatch.setattr(module, "SOURCE", tmp_path)
-    caches = (mutant.parsed, mutant.line_starts)
-    for cache in caches:
-        cache.cache_clear()
-    yield folder
-    for cache in caches:
-        cache.cache_clear()
+        mutant.deliberate("x", f"regard.nn.attention.masks:Causal.{name}", pattern, "0", "")
 
 
 SOURCE = '''
@@ -66,11 +46,22 @@ def grow(x: "1 + 1", more: int | None = None) -> int:
 '''
 
 
-def test_drawn_changes_leave_out_messages_asserts_and_annotations(package: Path) -> None:
-    (package / "one.py").write_text(SOURCE, encoding="utf-8")
-    text = SOURCE.encode()
-    found = [(text[start:end].decode(), new, kind) for _, start, end, new, kind in drawn.sites("regard/one.py")]
-    assert found == [
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of one file as a substitute for regard."""
+    (tmp_path / "regard").mkdir()
+    (tmp_path / "regard" / "one.py").write_text(SOURCE, encoding="utf-8")
+    for module in (mutant, drawn):
+        monkeypatch.setattr(module, "SOURCE", tmp_path)
+    mutant.opened.cache_clear()
+    yield
+    mutant.opened.cache_clear()
+
+
+@pytest.mark.usefixtures("package")
+def test_drawn_changes_leave_out_messages_asserts_and_annotations() -> None:
+    found = drawn.sites("regard/one.py")
+    assert [(SOURCE.encode()[one.start : one.end].decode(), one.replacement, one.note) for one in found] == [
         ("3", "4", "constant"),
         ("x > LIMIT and more is not None", "(not ((x > LIMIT and more is not None)))", "negated condition"),
         (">", ">=", "comparison"),
@@ -83,20 +74,13 @@ def test_drawn_changes_leave_out_messages_asserts_and_annotations(package: Path)
         ("<", "<=", "comparison"),
         ("0", "1", "constant"),
     ]
+    # the changed lines are those of the statement or of its header
+    assert [one.lines() for one in found if one.note == "constant"] == [({2}, True), ({7, 8, 9}, False), ({11}, False)]
+    assert [one.lines() for one in found if one.note == "boolean operator"] == [({6}, False)]
 
 
-def test_the_changed_lines_are_those_of_the_statement_or_of_its_header(package: Path) -> None:
-    (package / "one.py").write_text(SOURCE, encoding="utf-8")
-    lines = {}
-    for path, start, end, new, kind in drawn.sites("regard/one.py"):
-        lines[SOURCE.encode()[start:end].decode(), kind] = mutant.Mutant("x", path, start, end, new, kind).lines()
-    assert lines["3", "constant"] == ({2}, True)
-    assert lines["and", "boolean operator"] == ({6}, False)
-    assert lines["-", "operator"] == ({7, 8, 9}, False)
-
-
-def test_a_draw_is_the_same_each_time_and_another_with_another_seed(package: Path) -> None:
-    (package / "one.py").write_text(SOURCE, encoding="utf-8")
+@pytest.mark.usefixtures("package")
+def test_a_draw_is_the_same_each_time_and_another_with_another_seed() -> None:
     first = drawn.draw(5, seed=1)
     assert first == drawn.draw(5, seed=1) != drawn.draw(5, seed=2)
     assert len({(each.start, each.end) for each in first}) == 5
