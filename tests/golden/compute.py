@@ -1,4 +1,4 @@
-"""Values of the golden record, computed through `product.py`, with the ids of `names.py`.
+"""Values of the golden record, with the ids of `names.py`.
 
 Parameters are filled with numbers computed from the parameter id only: renaming or reordering parameters does not change any
 value.
@@ -9,22 +9,28 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import io
 import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from golden import names, product, samples
+import regard
+from golden import names, samples
+from regard.errors import Interrupted
+from regard.systems import SYSTEMS
+from regard.tasks import TASKS
 
 HERE = Path(__file__).parent
 CASES = tuple(f"{system}.{task}" for system, tasks in sorted(names.TASKS_OF.items()) for task in tasks)
@@ -112,11 +118,14 @@ def training_in(dtype: torch.dtype) -> Iterator[None]:
         return lerp(start, end, weight.to(start.dtype))  # in float64 some weights have the default dtype
 
     torch.set_default_dtype(dtype)
-    try:
-        with product.without_charts(), mock.patch("torch.lerp", same_dtype), mock.patch("os.fsync"):
-            yield
-    finally:
-        torch.set_default_dtype(default)
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, default)
+        for name in ("regard.runs.trainer.draw_training_curves", "os.fsync"):
+            stack.enter_context(mock.patch(name))
+        stack.enter_context(mock.patch("torch.lerp", same_dtype))
+        for kind in {type(task.objective) for task in TASKS}:
+            stack.enter_context(mock.patch.object(kind, "save_figures", lambda *_: []))
+        yield
 
 
 @contextmanager
@@ -133,7 +142,7 @@ def stopped_after(steps: int) -> Iterator[None]:
     hook = register_optimizer_step_post_hook(count)
     try:
         yield
-    except product.Interrupted:
+    except Interrupted:
         return
     finally:
         hook.remove()
@@ -164,18 +173,17 @@ class Workshop:
         if out in self.trained:
             return out
         preset, changes = names.TINY[system]
-        settings = {
-            **names.TRAINING,
-            **names.STEP_SIZE[dtype],
-            **names.TASK_SETTINGS[task],
-            **names.CASE_SETTINGS.get(case, {}),
-        }
-        settings |= {names.MODEL + name: value for name, value in changes.items()} | dict(more or {})
+        settings = (
+            names.TRAINING | names.STEP_SIZE[dtype] | names.TASK_SETTINGS[task] | names.CASE_SETTINGS.get(case, {})
+        )
+        settings |= {f"model.{name}": value for name, value in changes.items()} | dict(more or {})
+        train = functools.partial(regard.train, names.TASKS[task][0], out=out, device="cpu")
+        train.keywords["console"] = Console(file=io.StringIO(), width=200)
         with training_in(DTYPES[dtype]):
             with stopped_after(stop) if stop else nullcontext():
-                self.trained[out] = product.train(names.TASKS[task][0], self.data(task), out, preset, settings)
+                self.trained[out] = train(self.data(task), model=preset, settings=settings)
             if stop:
-                self.trained[out] = product.resume(names.TASKS[task][0], out)
+                self.trained[out] = train(resume=True)
         return out
 
     def model(self, case: str, dtype: str, salt: int, noise: float = 0.0, draw: int = 0) -> nn.Module:
@@ -195,27 +203,29 @@ class Workshop:
 
     def training(self, run: Path, dtype: str, case: str) -> dict[str, Any]:
         """Losses and learning rates of all steps; in float64 also gradient norms, metrics and a weight checksum."""
-        rows = product.log(run)
-        steps = [row for row in rows if row[names.LOG["kind"]] == names.LOG["train"]]
-        checks = [row for row in rows if row[names.LOG["kind"]] == names.LOG["valid"]]
-        loss = names.LOG["loss"]
-        found: dict[str, Any] = {"losses": [row[loss] for row in steps], "validation": [row[loss] for row in checks]}
-        found["rates"] = [row[names.LOG["rate"]] for row in steps]
+        rows = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+        steps, checks = ([row for row in rows if row["kind"] == kind] for kind in ("train", "valid"))
+        found: dict[str, Any] = {
+            "losses": [row["loss"] for row in steps],
+            "validation": [row["loss"] for row in checks],
+        }
+        found["rates"] = [row["lr"] for row in steps]
         if dtype == "float64":
-            found["norms"] = [row[names.LOG["norm"]] for row in steps]
-            found["metrics"] = [metrics(row) for row in (*checks, product.scores(run))]
+            scores = json.loads((run / "regard.json").read_text("utf-8"))["scores"]
+            found["norms"] = [row["grad_norm"] for row in steps]
+            found["metrics"] = [metrics(row) for row in (*checks, scores)]
             found["weights"] = checksum(self.trained[run].state_dict(), case.split(".")[0])
         return found
 
     def predictions(self, case: str, model: nn.Module) -> list[Any]:
         task = case.split(".")[1]
         if task in names.OFFERED:
-            picked = product.choose(model, names.PROMPTS[task], names.OFFERED[task])
+            picked = model.rank(names.PROMPTS[task], list(names.OFFERED[task]))
             return [fields({"a1": "value", "a2": "score"}, picked)]
         if task in names.LENGTH:
             return []
         asked = names.QUESTIONS.get(task) or (self.file(task),)
-        return [fields(names.FIELDS[task], product.predict(model, given, {})) for given in asked]
+        return [fields(names.FIELDS[task], model.predict(given)) for given in asked]
 
     def generated(self, case: str, model: nn.Module) -> dict[str, Any]:
         """Results of greedy decoding, beam search and sampling; empty for other tasks."""
@@ -224,13 +234,13 @@ class Workshop:
             return {}
         prompt = names.PROMPTS.get(task) or self.file(task)
         return {
-            way: fields(names.FIELDS[task], product.predict(model, prompt, {**how, **names.LENGTH[task]}))
+            way: fields(names.FIELDS[task], model.predict(prompt, **how, **names.LENGTH[task]))
             for way, how in names.DECODING.items()
         }
 
     def export(self, case: str, model: nn.Module) -> dict[str, Any]:
         """`config.json` in Hugging Face format, and a digest of all tensors by their exported names."""
-        folder = product.export(model, self.folder / "exports" / case)
+        folder = regard.save(model, self.folder / "exports" / case)
         digest = hashlib.sha256()
         for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -268,7 +278,7 @@ def inputs(model: nn.Module, case: str, dtype: torch.dtype) -> tuple[Tensor, Ten
         return torch.arange(12).view(2, 6) % 9 + 2, target, torch.tensor([6, 4])
     if reads == "points":
         return torch.from_numpy(uniform("points", (2, 32, 3))).to(dtype), None, None
-    size = product.image_size(model)
+    size = model.config.image_size
     if case.startswith("s14"):
         return torch.arange(2 * size * size).view(2, -1) * 7 % 11, None, None
     return torch.from_numpy(uniform("pixels", (2, 3, size, size))).to(dtype), target, None
@@ -276,7 +286,8 @@ def inputs(model: nn.Module, case: str, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 def logits(model: nn.Module, case: str, dtype: str) -> tuple[list[float], Tensor]:
     """Checksum of all parameter gradients (float64 only), and the logits as one row, subsampled with three sums if large."""
-    found = product.logits(model, *inputs(model, case, DTYPES[dtype]))
+    x, target, mask = inputs(model, case, DTYPES[dtype])
+    found = model.logits(x, target, mask=mask)
     plain = found.detach().flatten()
     step = -(-plain.numel() // LARGE)
     row = plain[::step].contiguous()
@@ -296,8 +307,8 @@ def built(name: str) -> nn.Module:
     case, changes = names.VARIANTS[name]
     system, task = case.split(".")
     preset, tiny = names.TINY[system]
-    words = {} if task == "t13" else names.VOCABULARY
-    return product.build(preset, names.TASKS[task][0], {**tiny, **words, **changes})
+    words = {} if task == "t13" else {"vocab_size": 40}
+    return regard.build(preset, task=names.TASKS[task][0], device="cpu", **{**tiny, **words, **changes})
 
 
 def variant(name: str, dtype: str) -> nn.Module:
@@ -307,10 +318,10 @@ def variant(name: str, dtype: str) -> nn.Module:
 
 def parameter_counts() -> dict[str, int]:
     """Number of parameters of every preset, built on the meta device."""
-    found = {}
-    for number, preset in enumerate(names.PRESETS, 1):
-        if preset:
-            system = next(name for name, (_, _, _, presets) in product.systems().items() if preset in presets)
-            model = product.build(preset, product.systems()[system][2][0], {}, device="meta")
-            found[f"p{number:02}"] = sum(part.numel() for part in model.parameters())
-    return found
+    tasks = {preset: system.tasks[0] for system in SYSTEMS.values() for preset in system.presets}
+    models = {
+        f"p{number:02}": regard.build(preset, task=tasks[preset], device="meta")
+        for number, preset in enumerate(names.PRESETS, 1)
+        if preset
+    }
+    return {key: sum(part.numel() for part in model.parameters()) for key, model in models.items()}

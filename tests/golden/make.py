@@ -96,7 +96,7 @@ def make(to: Path, chosen: list[str]) -> None:
         kept = old if chosen else {**kept, "salts": old["salts"], "tolerances": old["tolerances"]}
         tensors = tensors if chosen else {}
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[names.CACHE] = str(Path(folder) / "cache")
+        os.environ["REGARD_CACHE"] = str(Path(folder) / "cache")
         workshop = compute.Workshop(Path(folder))
         if to == HERE:
             name_parameters(workshop)

@@ -1,7 +1,7 @@
-"""Names of the product for the neutral ids of the record: only this file and `product.py` are edited by a rename.
+"""Names of the product for the neutral ids of the record: edited by a rename, as `parameters.json`.
 
 Ids never change: s = architecture, t = task (of one modality), p = preset, v = variant of an architecture, r = training run
-with other settings, m = metric, a = field of a prediction. `parameters.json` in this folder maps parameter names to ids.
+with other settings, m = metric, a = field of a prediction. `parameters.json` maps parameter names to ids.
 """
 
 from __future__ import annotations
@@ -113,14 +113,10 @@ UNPUBLISHED: tuple[str, ...] = (
 )  # fmt: skip
 """Cases without a Hugging Face format."""
 
-VOCABULARY = {"vocab_size": 40}
-"""Configuration of variants, which have no tokenizer."""
 POSITIVE = ("running_var", "typical")
 """Suffixes of the names of buffers with positive values."""
 GAIN = ("weight", "gain")
 """Suffixes of the names of multiplicative vectors, for example in norms."""
-MODEL = "model."
-"""Prefix of configuration fields among the settings of a run."""
 
 TRAINING: dict[str, Any] = {
     "train.epochs": 0, "train.steps": 4, "train.eval_every": 4, "train.log_every": 1, "train.grad_accum": 2,
@@ -218,26 +214,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 """Architectures with other configuration fields, recorded as logits and gradients."""
 
-# -- input files of a run
-
-COLUMNS = {
-    "text": "text", "label": "label", "question": "question", "context": "context", "answer": "answer", "start": "start",
-    "choices": "choices", "image": "image", "captions": "captions",
-}  # fmt: skip
-PLACES = {"images": "images", "masks": "masks", "depth": "depth", "captions": "captions.jsonl"}
-
 # -- outputs of a run, and predictions
 
-LOG = {
-    "file": "log.jsonl", "kind": "kind", "train": "train", "valid": "valid", "loss": "loss", "norm": "grad_norm", "rate": "lr",
-}  # fmt: skip
 UNCOMPARED = (
     "kind", "step", "elapsed", "samples", "signature", "averaged_checkpoints", "confusion_matrix", "per_class",
 )  # fmt: skip
 """Keys of log lines and final scores that are not metrics."""
-CACHE = "REGARD_CACHE"
-SCORES = ("regard.json", "scores")
-"""File of a run folder, and its key for the final metrics."""
 
 METRICS: dict[str, str] = {
     "m00": "loss", "m01": "bleu", "m02": "chrf", "m03": "exact_match", "m04": "token_accuracy", "m05": "perplexity",

@@ -46,7 +46,9 @@ def value(workshop: Workshop, entry: str, salts: dict[str, int]) -> tuple[Any, T
     if name == "presets":
         return compute.parameter_counts(), None
     if name in names.STOPPED:
-        return resumed(workshop, *names.STOPPED[name], dtype), None
+        case, more = names.STOPPED[name]
+        stopped, whole = (workshop.training(workshop.run(case, dtype, more, stop), dtype, case) for stop in (STOP, 0))
+        return {**stopped, "as uninterrupted": stopped == whole}, None
     if kind == "training":
         case, more = names.RUNS.get(name, (name, None))
         return workshop.training(workshop.run(case, dtype, more), dtype, case), None
@@ -57,12 +59,6 @@ def value(workshop: Workshop, entry: str, salts: dict[str, int]) -> tuple[Any, T
         return compute.logits(model, name, dtype)
     ways = {"sequences": workshop.generated, "prediction": workshop.predictions, "export": workshop.export}
     return ways[kind](name, model), None
-
-
-def resumed(workshop: Workshop, case: str, more: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Values of a stopped and resumed run, and a flag for bitwise equality with an uninterrupted run."""
-    stopped, whole = (workshop.training(workshop.run(case, dtype, more, stop), dtype, case) for stop in (STOP, 0))
-    return {**stopped, "as uninterrupted": stopped == whole}
 
 
 # -- files
@@ -89,32 +85,21 @@ def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> N
 
 def gap(expected: Any, found: Any) -> float:
     """Maximum relative difference of two values; infinite if shapes, keys, texts or integers differ."""
-    if isinstance(expected, Tensor) and isinstance(found, Tensor):
+    if type(expected) is not type(found):
+        return math.inf
+    if isinstance(expected, Tensor):
         same = expected.shape == found.shape and expected.dtype == found.dtype
         return gap(expected.tolist(), found.tolist()) if same else math.inf
-    if isinstance(expected, dict) and isinstance(found, dict):
-        if expected.keys() != found.keys():
-            return math.inf
-        return max((gap(expected[key], found[key]) for key in expected), default=0.0)
-    if isinstance(expected, list) and isinstance(found, list):
-        if len(expected) != len(found):
-            return math.inf
+    if isinstance(expected, dict):
+        same = expected.keys() == found.keys()
+        return max((gap(expected[key], found[key]) for key in expected), default=0.0) if same else math.inf
+    if isinstance(expected, float):
+        expected, found = [expected], [found]
+    if isinstance(expected, list) and len(expected) == len(found):
         if not all(isinstance(part, float) for part in (*expected, *found)):
             return max(map(gap, expected, found), default=0.0)
+        differences = [abs(a - b) for a, b in zip(expected, found, strict=True) if a != b]
         size = max(map(abs, expected), default=0.0)
-        return max((relative(a, b, size) for a, b in zip(expected, found, strict=True)), default=0.0)
-    if isinstance(expected, float) and isinstance(found, float):
-        return relative(expected, found, abs(expected))
-    return 0.0 if expected == found and type(expected) is type(found) else math.inf
-
-
-def relative(expected: float, found: float, size: float) -> float:
-    if expected == found:
-        return 0.0
-    apart = abs(expected - found)
-    return apart / size if size and math.isfinite(apart) else math.inf
-
-
-def tolerance(record: dict[str, Any], entry: str) -> float:
-    """Tolerance of an entry in the record, or the default of its dtype."""
-    return float(record["tolerances"].get(entry, TOLERANCES[entry.rsplit("/", 1)[1]]))
+        finite = size > 0 and all(map(math.isfinite, differences))
+        return (max(differences) / size if finite else math.inf) if differences else 0.0
+    return 0.0 if expected == found else math.inf

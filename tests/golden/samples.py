@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from golden.names import COLUMNS, PLACES
-
 NOUNS = ("cat", "dog", "cow", "hen", "fox", "owl")
 VERBS = ("sees", "eats", "finds", "likes")
 THINGS = ("bread", "fish", "milk", "corn", "grass")
@@ -43,7 +41,7 @@ def lines(path: Path, rows: list[str]) -> Path:
 
 
 def objects(path: Path, rows: list[dict[str, object]]) -> Path:
-    return lines(path, [json.dumps({COLUMNS[name]: value for name, value in row.items()}) for row in rows])
+    return lines(path, [json.dumps(row) for row in rows])
 
 
 def translation(folder: Path) -> str:
@@ -68,7 +66,7 @@ def documents(folder: Path) -> str:
 
 def labeled(folder: Path) -> str:
     rows = [f"{sentence(number)}\t{words(number)[1]}" for number in range(30)]
-    return str(lines(folder / "labels.tsv", [f"{COLUMNS['text']}\t{COLUMNS['label']}", *rows]))
+    return str(lines(folder / "labels.tsv", ["text\tlabel", *rows]))
 
 
 def tagged(folder: Path) -> str:
@@ -138,18 +136,18 @@ def sorted_images(folder: Path) -> str:
 
 def segmented_images(folder: Path) -> str:
     for number in range(10):
-        picture(folder / "scenes" / PLACES["images"] / f"{number}.png", number)
-        (folder / "scenes" / PLACES["masks"]).mkdir(exist_ok=True)
-        Image.fromarray(region(number)).save(folder / "scenes" / PLACES["masks"] / f"{number}.png")
+        picture(folder / "scenes" / "images" / f"{number}.png", number)
+        (folder / "scenes" / "masks").mkdir(exist_ok=True)
+        Image.fromarray(region(number)).save(folder / "scenes" / "masks" / f"{number}.png")
     return str(folder / "scenes")
 
 
 def depth_images(folder: Path) -> str:
     for number in range(10):
-        picture(folder / "spaces" / PLACES["images"] / f"{number}.png", number)
-        (folder / "spaces" / PLACES["depth"]).mkdir(exist_ok=True)
+        picture(folder / "spaces" / "images" / f"{number}.png", number)
+        (folder / "spaces" / "depth").mkdir(exist_ok=True)
         depth = 1 + region(number).astype(np.float32) + np.arange(24, dtype=np.float32) / 16
-        np.save(folder / "spaces" / PLACES["depth"] / f"{number}.npy", depth)
+        np.save(folder / "spaces" / "depth" / f"{number}.npy", depth)
     return str(folder / "spaces")
 
 
@@ -157,9 +155,9 @@ def captioned_images(folder: Path) -> str:
     rows: list[dict[str, object]] = []
     for number in range(14):
         color = COLORS[number % 4]
-        picture(folder / "album" / PLACES["images"] / f"{number}.png", number)
+        picture(folder / "album" / "images" / f"{number}.png", number)
         rows.append({"image": f"{number}.png", "captions": [f"a {color} thing", f"this is {color} , really"]})
-    objects(folder / "album" / PLACES["captions"], rows)
+    objects(folder / "album" / "captions.jsonl", rows)
     return str(folder / "album")
 
 
@@ -187,7 +185,5 @@ def segmented_clouds(folder: Path) -> str:
     for number in range(10):
         places = cloud(number)
         rows = [f"{x} {y} {z} {int(x > 0.5)}" for x, y, z in places.tolist()]
-        lines(
-            folder / "rooms" / f"{number}.csv", [f"x,y,z,{COLUMNS['label']}", *(row.replace(" ", ",") for row in rows)]
-        )
+        lines(folder / "rooms" / f"{number}.csv", ["x,y,z,label", *(row.replace(" ", ",") for row in rows)])
     return str(folder / "rooms")
