@@ -9,20 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_capabilities import remove
+from torch.nn import functional as F
 
 import regard
-from conftest import TWELVE, rows, same_tensors, stopped_in, train_tiny
+from conftest import TWELVE, Pairs, rows, same_tensors, stopped_in, train_tiny, write_pairs
 from oracle import kernel_name
+from regard import capabilities
 from regard.decode.search import search
 from regard.decode.searches import SearchInputs, run_search, start_search
 from regard.decode.settings import DecodeSettings
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, SlidingWindow
-from regard.nn.blocks.block import LayerNorm, TokenEmbedding
+from regard.nn.attention.masks import AttentionMask, Causal, Full, PackedDocuments, Padding, SlidingWindow
+from regard.nn.blocks.block import FeedForward, LayerNorm, TokenEmbedding
 from regard.nn.kernels import dispatch
 from regard.nn.kernels import losses as loss
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.dispatch import AttentionCall
+from regard.nn.kernels.linear import accepts_gelu, linear_gelu
+from regard.nn.vision.dense import conv_then_resize, resize_bilinear
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.types import IGNORE, Batch, DecoderInputs, Packing
 from tiny import tiny
@@ -42,6 +47,23 @@ def on_cuda(offsets: Packing) -> Packing:
     return Packing(offsets.starts.cuda(), offsets.max_length)
 
 
+def agree(ours: Any, right: Any, tolerance: float = 1e-2, floor: float = 0.0) -> None:
+    """Relative L2 distance of each tensor within the tolerance."""
+    for mine, theirs in zip(ours, right, strict=True):
+        assert mine.shape == theirs.shape and (mine.double() - theirs).norm() <= tolerance * theirs.norm() + floor
+
+
+def equals_plain_attention(kernel: Any, qkv: Any, rule: AttentionMask, floor: float = 0.0) -> None:
+    """Outputs and gradients of a kernel equal plain attention in float64."""
+    got = kernel(AttentionCall(*qkv, 0.2, rule))
+    exact = [x.detach().double().requires_grad_() for x in qkv]
+    wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
+    way = torch.randn_like(wanted)
+    got.backward(way.to(got.dtype))
+    wanted.backward(way)
+    agree([got, *(x.grad for x in qkv)], [wanted, *(x.grad for x in exact)], floor=floor)
+
+
 FORMS = [(form, few) for form in ("same", "causal", "cross") for few in (False, True)]
 """The kernel for short documents does not support windows."""
 
@@ -58,14 +80,7 @@ def test_packed_rows_equal_plain_attention_forward_and_backward(form: str, few: 
     }.get(form, rule)
     q, k, v = (heads(n, seed, torch.bfloat16) for n, seed in ((64, 1), (keys_length, 2), (keys_length, 3)))
     assert kernel_name(q, k, rule, None, 0.0, False) == ("varlen" if "window" in form else "varlen_short")
-    got = (dispatch.varlen_short if few else dispatch.varlen)(AttentionCall(q, k, v, 0.2, rule))
-    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
-    way = torch.randn_like(wanted)
-    got.backward(way.to(got.dtype))
-    wanted.backward(way)
-    for mine, right in [(got, wanted), *((a.grad, b.grad) for a, b in zip((q, k, v), exact, strict=True))]:
-        assert (mine.double() - right).norm() <= 1e-2 * right.norm()
+    equals_plain_attention(dispatch.varlen_short if few else dispatch.varlen, (q, k, v), rule)
 
 
 @pytest.mark.parametrize("band", [1, 5, 63])
@@ -76,14 +91,7 @@ def test_rows_under_a_band_equal_plain_attention_forward_and_backward(band: int,
         torch.cat([heads(64, seed, dtype), heads(64, seed + 3, dtype)]).detach().requires_grad_() for seed in (1, 2, 3)
     )
     assert kernel_name(q, k, rule, None, 0.0, False) == "varlen"
-    got = dispatch.varlen(AttentionCall(q, k, v, 0.2, rule))
-    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted, _ = dispatch.eager_attention(*exact, dispatch.bool_mask(*exact[:2], rule, None), 0.2)
-    way = torch.randn_like(wanted)
-    got.backward(way.to(got.dtype))
-    wanted.backward(way)
-    for mine, right in [(got, wanted), *((a.grad, b.grad) for a, b in zip((q, k, v), exact, strict=True))]:
-        assert (mine.double() - right).norm() <= 1e-2 * right.norm() + 1e-3
+    equals_plain_attention(dispatch.varlen, (q, k, v), rule, floor=1e-3)
 
 
 @pytest.mark.parametrize("determined", [False, True])
@@ -173,26 +181,27 @@ def test_a_deterministic_run_resumes_bit_for_bit(few: Path, tmp_path: Path) -> N
     same_tensors(tmp_path / "whole/model.safetensors", tmp_path / "halved/model.safetensors")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        DecodeSettings(),
-        DecodeSettings(num_beams=3, num_return_sequences=2),
-        DecodeSettings(do_sample=True, num_return_sequences=2),
-    ],
-)
-def test_a_captured_search_equals_a_plain_search(settings: DecodeSettings) -> None:
-    model = tiny("transformer").cuda()
+def plain_search(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettings) -> Any:
+    rows = np.arange(len(limits))
+    with torch.inference_mode():
+        return run_search(start_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, rows)))
+
+
+SEARCHES: list[dict[str, Any]] = [
+    {}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 2},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", SEARCHES)
+def test_a_captured_search_equals_a_plain_search(changes: dict[str, Any]) -> None:
+    model, settings = tiny("transformer").cuda(), DecodeSettings(**changes)
     random = torch.Generator().manual_seed(1)
     x = torch.randint(3, model.config.vocab_size, (5, 7), generator=random).cuda()
     batch = Batch(
         x, torch.tensor([7, 3, 5, 1, 7]).cuda(), decoder=DecoderInputs(torch.full((5, 1), model.config.bos_id).cuda())
     )
     limits = torch.tensor([9, 4, 12, 1, 20])
-    with torch.inference_mode():
-        right = run_search(
-            start_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, np.arange(5)))
-        )
+    right = plain_search(model, batch, limits, settings)
     for _ in range(2):  # captured, then replayed
         ours = search(model.body, batch, model.config.eos_id, limits, settings)
         assert [[f.tokens for f in options] for options in ours] == [[f.tokens for f in options] for options in right]
@@ -201,22 +210,18 @@ def test_a_captured_search_equals_a_plain_search(settings: DecodeSettings) -> No
 
 
 def test_a_graph_follows_weights_that_change_in_place() -> None:
-    model = tiny("transformer").cuda()
+    model, settings = tiny("transformer").cuda(), DecodeSettings()
     batch = Batch(
         torch.randint(3, 9, (2, 4)).cuda(), decoder=DecoderInputs(torch.full((2, 1), model.config.bos_id).cuda())
     )
     limits = torch.tensor([6, 6])
-    before = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
+    before = search(model.body, batch, model.config.eos_id, limits, settings)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(-1.3)
-    after = search(model.body, batch, model.config.eos_id, limits, DecodeSettings())
+    after = search(model.body, batch, model.config.eos_id, limits, settings)
     assert after[0][0].log_probs != before[0][0].log_probs
-    with torch.inference_mode():
-        right = run_search(
-            start_search(SearchInputs(model.body, batch, model.config.eos_id, limits, DecodeSettings(), np.arange(2)))
-        )
-    assert [f[0].tokens for f in after] == [f[0].tokens for f in right]
+    assert [f[0].tokens for f in after] == [f[0].tokens for f in plain_search(model, batch, limits, settings)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -227,7 +232,7 @@ def test_sum_and_norm_in_one_kernel_are_the_two_operators(dtype: torch.dtype, wi
         norm.weight.normal_()
         norm.bias.normal_()
         x, y = (torch.randn(3, 5, width, device="cuda", dtype=dtype) for _ in range(2))
-        right = torch.nn.functional.layer_norm((x + y).double(), (width,), norm.weight.double(), norm.bias.double())
+        right = F.layer_norm((x + y).double(), (width,), norm.weight.double(), norm.bias.double())
         assert (norm(x, y).double() - right).norm() <= (1e-2 if dtype == torch.bfloat16 else 1e-6) * right.norm()
 
 
@@ -247,13 +252,8 @@ def reading(dtype: torch.dtype, biased: bool) -> tuple[TokenEmbedding, torch.Ten
 def exactly(tokens: TokenEmbedding, x: torch.Tensor, labels: torch.Tensor, scale: float) -> list[torch.Tensor]:
     """Loss and gradients of the plain formula in float64."""
     exact = [part.detach().double().requires_grad_() for part in (x, *reversed(list(tokens.parameters())))]
-    total, _ = loss.cross_entropy(torch.nn.functional.linear(*exact), labels, 0.1)
+    total, _ = loss.cross_entropy(F.linear(*exact), labels, 0.1)
     return [total.detach(), *torch.autograd.grad(total * scale, exact)]
-
-
-def agree(ours: list[torch.Tensor], right: list[torch.Tensor], tolerance: float = 1e-2) -> None:
-    for mine, theirs in zip(ours, right, strict=True):
-        assert mine.shape == theirs.shape and (mine.double() - theirs).norm() <= tolerance * theirs.norm()
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -377,7 +377,7 @@ def test_a_linear_layer_of_few_rows_is_the_operators_around_it(
 
     monkeypatch.setattr(small_linear, "supports_pdl", lambda device: early)
     monkeypatch.setattr(small_linear, "MAX_OVERLAP_ROWS", 10**9)
-    (M, N, K), F = sizes, torch.nn.functional
+    M, N, K = sizes
     x, weight = random(M, K + 8, dtype=dtype)[:, 8:], random(N, K, dtype=dtype) / K**0.5
     bias, more, gain, offset = (random(*shape, dtype=dtype, seed=3) for shape in ((N,), (M, N), (K,), (K,)))
     forms: list[tuple[small_linear.Activation, torch.Tensor | None, torch.Tensor | None, bool]] = [
@@ -456,29 +456,124 @@ def test_steps_of_static_caches_equal_one_pass(name: str, rows: int) -> None:
             assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max(), step
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"do_sample": False},
-        {"do_sample": True, "top_k": 5, "seed": 3},
-        {"num_beams": 3, "do_sample": False},
-        {"repetition_penalty": 1.3, "do_sample": False},
-    ],
-)
+GENERATED: list[dict[str, Any]] = [
+    {"do_sample": False}, {"do_sample": True, "top_k": 5, "seed": 3}, {"num_beams": 3, "do_sample": False},
+    {"repetition_penalty": 1.3, "do_sample": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", GENERATED)
 def test_captured_generation_equals_plain_generation(settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = regard.build("gpt2-mini", depth=2, vocab_size=60, eos_id=59, max_length=96).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     model.tokenizer = TextTokenizer.from_characters(["".join(chr(97 + i) for i in range(59))])
-    texts = ["abc", "d", "", "thequick", "xyz" * 5]
-    right = [answer.extra["token_ids"] for answer in model.predict(texts, max_new_tokens=20, **settings)]
+    texts, limited = ["abc", "d", "", "thequick", "xyz" * 5], {"max_new_tokens": 20, **settings}
+    right = [answer.extra["token_ids"] for answer in model.predict(texts, **limited)]
     there = model.cuda()
-    assert [answer.extra["token_ids"] for answer in there.predict(texts, max_new_tokens=20, **settings)] == right
+    assert [answer.extra["token_ids"] for answer in there.predict(texts, **limited)] == right
     if not settings.get("do_sample"):  # random numbers depend on the index of a text
-        assert [there.predict(text, max_new_tokens=20, **settings).extra["token_ids"] for text in texts] == right
+        assert [there.predict(text, **limited).extra["token_ids"] for text in texts] == right
     if settings.get("num_beams", 1) == 1:
-        assert (
-            "".join(there.stream("abc", max_new_tokens=20, **settings))
-            == there.predict("abc", max_new_tokens=20, **settings).value
-        )
+        assert "".join(there.stream("abc", **limited)) == there.predict("abc", **limited).value
+
+
+# -- kernels of image systems
+
+
+@pytest.mark.parametrize("length", [50, 128, 197, 577])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_attention_between_image_patches_equals_plain_attention(length: int, recorded: bool) -> None:
+    """Queries, keys and values are views of one projection."""
+    qkv = torch.randn(3, length, 3, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    way = torch.randn(3, 4, length, 64, device="cuda", dtype=torch.bfloat16)
+
+    def work() -> list[torch.Tensor]:
+        out = dispatch.sdpa(AttentionCall(*(part.transpose(1, 2) for part in qkv.unbind(2)), 0.125, Full()))
+        return [out, *torch.autograd.grad(out, (qkv,), way)]
+
+    if recorded:  # before the gradient of qkv is touched on another stream
+        graph, got = capture(work, torch.device("cuda"))
+        graph.replay()
+    else:
+        got = work()
+    exact = qkv.detach().double().requires_grad_()
+    wanted = dispatch.eager_attention(*(part.transpose(1, 2) for part in exact.unbind(2)), None, 0.125)[0]
+    agree(got, (wanted, *torch.autograd.grad(wanted, (exact,), way.double())))
+
+
+@pytest.mark.parametrize(("old", "new"), [((5, 7), (10, 14)), ((6, 6), (1, 9)), ((9, 4), (5, 3)), ((1, 3), (4, 6))])
+@pytest.mark.parametrize("channels", [32, 40, 130])
+def test_maps_are_made_larger_as_torch_does_it(old: tuple[int, int], new: tuple[int, int], channels: int) -> None:
+    x = torch.randn(3, channels, *old, device="cuda")
+    wanted = F.interpolate(x.double(), new, mode="bilinear", align_corners=True)
+    with torch.no_grad():
+        for given in (x, x.to(memory_format=torch.channels_last)):
+            assert (resize_bilinear(given, new) - wanted).abs().max() < 1e-5
+        assert (resize_bilinear(x.bfloat16(), new) - wanted).norm() < 1e-2 * wanted.norm()
+        folded = torch.nn.Conv2d(channels, channels, 1, device="cuda")
+        wanted = F.interpolate(copy.deepcopy(folded).double()(x.double()), new, mode="bilinear", align_corners=True)
+        assert (conv_then_resize(folded, x, new) - wanted).abs().max() < 2e-3
+    assert resize_bilinear(x.requires_grad_(), new).requires_grad and conv_then_resize(folded, x, new).requires_grad
+
+
+@pytest.mark.parametrize("kind", ["gelu", "gelu_tanh"])
+def test_a_matrix_and_gelu_in_one_kernel_are_nearer_to_float64_than_in_two(kind: str) -> None:
+    torch.manual_seed(0)
+    feed = FeedForward(192, 768, kind).cuda()
+    torch.nn.init.normal_(feed.up.weight, std=0.12)  # preactivations as large as in a trained model
+    torch.nn.init.normal_(feed.up.bias, std=0.5)
+    x = torch.randn(4, 50, 192, device="cuda")
+    low, small = copy.deepcopy(feed).bfloat16(), x.bfloat16()
+    exact = copy.deepcopy(low).double()
+    wanted = exact.activation(exact.up(small.double()))
+    two = low.activation(low.up(small))
+    with torch.no_grad():
+        assert accepts_gelu(small, low.up.weight, low.up.bias, kind)
+        one = linear_gelu(small, low.up.weight, low.up.bias)
+        whole = low(small)
+    assert (one - wanted).norm() <= 1.001 * (two - wanted).norm() and (one - wanted).abs().max() < 0.02
+    assert (whole - exact(small.double())).norm() < 1e-2 * whole.norm()
+    assert not accepts_gelu(small, low.up.weight, low.up.bias, kind), "with gradients"
+    with torch.no_grad():
+        assert torch.allclose(torch.compile(low)(small), whole, atol=1e-2)
+
+
+# -- training, prediction and explanation work without each capability
+
+
+def results(data: Path, out: Path) -> tuple[list[float], list[str], list[float]]:
+    """Losses, greedy and beam predictions, and the largest attention weights; in bfloat16, with packed rows."""
+    steps = ("train.steps=3", "train.eval_every=3", "train.log_every=1")
+    train_tiny(data, out, *steps, "train.precision=bfloat16", "model.dropout=0", device="cuda")
+    model, text = regard.load(out, device="cuda", dtype=torch.bfloat16), data.read_text("utf-8").split("\t")[0]
+    predicted = [model.predict(text, num_beams=1).value, model.predict(text, num_beams=2).value]
+    torch.manual_seed(0)
+    sight = regard.build("dpt-small", device="cuda").bfloat16().eval()
+    with torch.inference_mode():
+        depth = sight.logits(torch.linspace(-1, 1, 3 * 64 * 64, device="cuda").view(1, 3, 64, 64).bfloat16())
+    weights = [float(item.weights.max()) for item in model.float().explain(text).maps]
+    return [row["loss"] for row in rows(out, "train")], predicted, [*weights, float(depth.float().mean())]
+
+
+@pytest.fixture(scope="module")
+def data(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", pairs[:40])
+
+
+@pytest.fixture(scope="module")
+def expected(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return results(data, tmp_path_factory.mktemp("all") / "run")
+
+
+@pytest.mark.parametrize("name", capabilities.CUDA_TRIALS)
+def test_a_capability_works_and_can_be_done_without(
+    name: str, data: Path, tmp_path: Path, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert capabilities.is_available(name)
+    remove(name, monkeypatch)
+    losses, _, values = results(data, tmp_path / "run")
+    assert not capabilities.is_available(name)
+    assert losses == pytest.approx(expected[0], rel=0.02)
+    assert values == pytest.approx(expected[2], rel=0.05, abs=0.02)

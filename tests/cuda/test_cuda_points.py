@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,14 +193,9 @@ def compiled_learns_in_sixteen_bits() -> None:
 def test_compiled_outputs_and_gradients_are_equal(work: str) -> None:
     """Runs in a subprocess: the shape checks around functions in tests cannot be compiled."""
     words = [sys.executable, "-c", f"import test_cuda_points; test_cuda_points.{work}"]
-    where = os.pathsep.join(
-        [
-            *map(str, Path(__file__).parents[:2]),
-            str(Path(__file__).parents[1] / "nn"),
-            *filter(None, [os.environ.get("PYTHONPATH")]),
-        ]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
-    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": where})
     assert done.returncode == 0, done.stderr[-3000:]
 
 

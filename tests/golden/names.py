@@ -124,10 +124,7 @@ TRAINING: dict[str, Any] = {
     "data.eval_samples": 2, "decode.num_beams": 1,
 }  # fmt: skip
 """Settings of every training run of the record."""
-STEP_SIZE: dict[str, dict[str, Any]] = {
-    "float64": {"train.lr": 1e-3},
-    "float32": {"train.lr": 1e-4, "train.eps": 1e-6},
-}
+STEP_SIZE: dict[str, dict[str, Any]] = {"float64": {"train.lr": 1e-3}, "float32": {"train.lr": 1e-4, "train.eps": 1e-6}}
 """In float32 small steps, and a large eps so that rounding errors in gradients do not cause full steps: CPUs then agree."""
 
 TASK_SETTINGS: dict[str, dict[str, Any]] = {

@@ -287,9 +287,7 @@ def added(compute: ForwardBackward, batches: list[Any]) -> list[torch.Tensor]:
     return [p.grad.clone() for p in compute.parameters if p.grad is not None]
 
 
-def test_a_capture_that_fails_within_a_step_keeps_earlier_gradients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_capture_that_fails_within_a_step_keeps_earlier_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shape is captured at its second occurrence, possibly in the middle of an optimizer step."""
 
     simulate_capture(monkeypatch, fails_at=-1)

@@ -188,7 +188,7 @@ linear_gelu = torch.library.custom_op(
 )
 """Linear layer and GELU in one cuBLAS kernel, which applies the tanh form of GELU to float32 sums, also if the exact
 GELU is requested. The two differ by at most 5e-4, less than the error of rounding the sums to 16 bits before an exact
-GELU, so the result is closer to float64 than with two kernels (tests/cuda/test_cuda_images.py).
+GELU, so the result is closer to float64 than with two kernels (tests/cuda/test_cuda.py).
 
 A custom operator, because torch.compile would split the product and the GELU again."""
 
