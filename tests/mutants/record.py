@@ -93,7 +93,7 @@ class Record:
         self.tests, self.fixtures = json.loads((folder / "times.json").read_text())
         self.tests = {test: item for test, item in self.tests.items() if not test.startswith(OWN)}
         self.users: dict[str, set[str]] = {}
-        """Tests of each context: of a fixture, all tests that use the fixture."""
+        """Tests of each context. The tests of a fixture are all its users."""
         for test, (_, names) in self.tests.items():
             for name in (test, *names):
                 self.users.setdefault(name, set()).add(test)
