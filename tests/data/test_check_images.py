@@ -132,7 +132,7 @@ def test_reading_again_for_positions_counts_nothing_twice(tmp_path: Path) -> Non
     survey = ImageSurvey([str(tmp_path)])
     survey.read()
     assert len(survey.locations([0, 3])) == 2 and survey.location_name(3).endswith("002.png")
-    assert survey.tallies["skipped"].count == 1
+    assert survey.tallies["skipped"] == 1
 
 
 def test_images_in_both_sets_and_unknown_classes_are_found(tmp_path: Path) -> None:

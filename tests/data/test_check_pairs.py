@@ -215,7 +215,7 @@ def test_validation_data_the_other_way_round_is_an_error(folder: Path, many: Pai
 
 
 def test_the_score_of_a_row_does_not_count_the_row_itself() -> None:
-    profile = TrigramProfile.empty()
+    profile = TrigramProfile()
     profile.update(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
     (of_others,), (of_target,) = profile.source_scores(["zzyx"], ["qqwv"], leave_one_out=True)
     (also_own,), (also_target,) = profile.source_scores(["zzyx"], ["qqwv"], leave_one_out=False)

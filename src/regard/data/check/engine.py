@@ -50,19 +50,6 @@ def no_progress(stage: str, samples: int) -> None:
     """Ignore progress."""
 
 
-class Tally:
-    """Number of occurrences, and the first locations."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.locations: list[Location] = []
-
-    def add(self, location: Location) -> None:
-        self.count += 1
-        if len(self.locations) < MAX_LOCATIONS:
-            self.locations.append(location)
-
-
 class SortedHashes:
     """Hashes in sorted order, to find equal samples."""
 
@@ -125,17 +112,18 @@ class Survey(ABC):
     ) -> None:
         """`train` is the survey of the training data if this is the survey of the validation data."""
         self.entries, self.columns, self.settings = list(entries), columns, settings or DataSettings()
-        self.train = train
-        self.valid: Any = None
+        self.train, self.valid = train, None
+        self.base: Any = self if train is None else train  # survey of the training data
         self.prefix, self.split = ("", "training") if train is None else ("validation: ", "validation")
         self.progress: ProgressCallback = no_progress
-        self.tallies: defaultdict[str, Tally] = defaultdict(Tally)
-        self.numbers: dict[str, array[Any]] = {}
-        """columns of numbers by name, mostly one number per sample"""
-        self.counters: defaultdict[str, Counter[Any]] = defaultdict(Counter)
-        """frequencies of classes and other values"""
+        self.tallies: Counter[str] = Counter()  # occurrences of findings counted during reading
+        self.tally_locations: defaultdict[str, list[Location]] = defaultdict(list)  # first locations of each
+        self.totals: Counter[str] = Counter()  # sums over all samples, such as lines
+        self.numbers: dict[str, array[Any]] = {}  # columns of numbers by name, with equally many numbers per sample
+        self.counters: defaultdict[str, Counter[Any]] = defaultdict(Counter)  # frequencies of classes and other values
+        self.has_valid = False
         if train is not None:
-            train.valid = self
+            train.valid, train.has_valid = self, bool(self.entries)
         self._entry = 0
 
     @classmethod
@@ -154,7 +142,7 @@ class Survey(ABC):
         splits = [train, held_out] if train.has_valid else [train]
         for survey in splits:
             survey.read(progress)
-        findings = [finding for survey in splits for finding in (*survey.tally_findings(), *survey.split_findings())]
+        findings = [finding for survey in splits for finding in survey.split_findings()]
         findings += held_out.comparison_findings(splits)
         counts = train.counts()
         if train.has_valid:
@@ -223,37 +211,35 @@ class Survey(ABC):
 
     # -- numbers
 
-    @property
-    def has_valid(self) -> bool:
-        return self.valid is not None and bool(self.valid.entries)
-
     def __len__(self) -> int:
         return len(self.numbers.get("line", ()))
 
     @property
     def rows(self) -> int:
         """Number of samples and excluded rows."""
-        specs = ((self.findings.get(key), tally) for key, tally in self.tallies.items())
-        return len(self) + sum(tally.count for spec, tally in specs if spec is not None and spec.drops)
+        dropped = (key for key, spec in self.findings.items() if spec.drops)
+        return len(self) + sum(self.tallies[key] for key in dropped)
 
-    def keep(self, name: str, value: float, kind: str = "Q") -> None:
-        """Add a number to a column; `kind` is the type of the `array`."""
+    def keep(self, name: str, *values: float, kind: str = "Q") -> None:
+        """Add numbers to a column; `kind` is the type of the `array`."""
         try:
-            self.numbers[name].append(value)
+            self.numbers[name].extend(values)
         except KeyError:
-            self.numbers[name] = array(kind, (value,))
+            self.numbers[name] = array(kind, values)
 
     def values(self, name: str) -> NDArray[Any]:
         """Column of numbers as int64 or float64."""
         column = self.numbers.get(name, array("Q"))
         return np.array(column, dtype=np.float64 if column.typecode in "fd" else np.int64)
 
-    def hashes(self, kind: int | str) -> NDArray[np.uint64]:
-        return np.array(self.numbers.get(f"hash_{kind}", ()), dtype=np.uint64)
+    def hashes(self, kind: int) -> NDArray[np.uint64]:
+        """(N,) hashes of this kind, counted in the order of `leaks`."""
+        return np.array(self.numbers.get("hash", ()), dtype=np.uint64).reshape(-1, len(self.leaks))[:, kind]
 
     def sizes(self, measure: str) -> Indices:
         """(N, sides) words, characters or estimated tokens."""
-        return np.stack([self.values(f"{side}_{measure}") for side in self.sides], axis=1)
+        sizes = self.values("size").reshape(-1, len(self.sides), len(MEASURES))
+        return sizes[:, :, MEASURES.index(measure)]
 
     # -- reading
 
@@ -278,20 +264,23 @@ class Survey(ABC):
         if measures.labels:
             self.counters["classes"].update(measures.labels)
         for name, value in measures.numbers.items():
-            self.keep(name, value, "B" if isinstance(value, bool) else "I")
+            self.keep(name, value, kind="B" if isinstance(value, bool) else "I")
         self._append(sample.line, map(hash_text, measures.contents))
 
     def _report_progress(self, samples: int) -> None:
         verb, noun = self.stage
         self.progress(f"{verb} {self.split} {noun}", samples)
 
-    def _readable_samples(self) -> Iterator[Any]:
-        for entry in self.entries:
-            yield from self._entry_samples(entry)
+    def tally(self, key: str, location: Location) -> None:
+        """Count an occurrence of a finding, and keep the first locations."""
+        self.tallies[key] += 1
+        if self.tallies[key] <= MAX_LOCATIONS:
+            self.tally_locations[key].append(location)
 
     def _indexed_samples(self) -> Iterator[Any]:
         """All samples in the order of their indices."""
-        return self._readable_samples()
+        for entry in self.entries:
+            yield from self._entry_samples(entry)
 
     def _entry_samples(self, entry: str, note: bool = False) -> Iterator[Any]:
         """Readable samples of an entry, the same in every pass; with `note`, all other rows become findings."""
@@ -302,7 +291,7 @@ class Survey(ABC):
 
         def on_error(key: str, error: DataError) -> None:
             if note:
-                self.tallies[key].add(error_location(error))
+                self.tally(key, error_location(error))
 
         items = self._read_entry(entry, on_error)
         try:
@@ -310,25 +299,23 @@ class Survey(ABC):
                 if not isinstance(item, SkippedRow):
                     yield item
                 elif note:
-                    self.tallies["empty"].add(self._location(item.path, item.line, item.reason))
+                    self.tally("empty", self._location(item.path, item.line, item.reason))
         except DataError as error:  # reading cannot continue, for example in a damaged archive
             # the only error of the file, so the advice fits into the location
             problem = f"{error.problem} {error.advice}".rstrip()
             on_error("unreadable", DataError(problem, error.path, error.line))
 
     def _append(self, line: int, hashes: Iterable[int]) -> None:
-        self.keep("entry", self._entry, "I")
+        self.keep("entry", self._entry, kind="I")
         self.keep("line", line)
-        for kind, value in enumerate(hashes):
-            self.keep(f"hash_{kind}", value)
+        self.keep("hash", *hashes)
 
     def _keep_sizes(self, texts: Sequence[str]) -> None:
         """Keep the lengths of the text of each side."""
-        for side, text in zip(self.sides, texts, strict=True):
+        for text in texts:
             words = len(text.split())
             tokens = estimate_tokens(words, len(text.encode("utf-8", "surrogatepass")))
-            for measure, value in zip(MEASURES, (words, len(text), tokens), strict=True):
-                self.keep(f"{side}_{measure}", value, "I")
+            self.keep("size", words, len(text), tokens, kind="I")
 
     def _tally_quality_issues(self, sample: Any, texts: Iterable[str]) -> None:
         """Count each kind of issue once per sample, at the first occurrence."""
@@ -338,17 +325,23 @@ class Survey(ABC):
                 if key not in first:
                     first[key] = self._location(sample.path, sample.line, excerpt(text, position), side)
         for key, location in first.items():
-            self.tallies[key].add(location)
+            self.tally(key, location)
 
     # -- locations
 
-    def locations(self, indices: Iterable[int], note: Callable[[int], str] | None = None) -> tuple[Location, ...]:
+    def locations(
+        self,
+        indices: Iterable[int],
+        note: Callable[[int], str] | None = None,
+        preview: Callable[[int, Any], str] | None = None,
+    ) -> tuple[Location, ...]:
         """Locations of the first few of these samples, read again for a preview, which is followed by the note."""
         first = sorted(int(index) for index in indices)[:MAX_LOCATIONS]
         locations: list[Location] = []
         for index, sample in enumerate(self._indexed_samples() if first else ()):
             if index == first[len(locations)]:
-                text = self._preview(sample) + (f"  ({note(index)})" if note else "")
+                text = preview(index, sample) if preview else self._preview(sample)
+                text += f"  ({note(index)})" if note else ""
                 locations.append(self._location(sample.path, sample.line, text))
                 if len(locations) == len(first):
                     break
@@ -392,29 +385,35 @@ class Survey(ABC):
         key: str,
         indices: Sequence[int] | Indices,
         note: Callable[[int], str] | None = None,
+        count: int = 0,
         **values: Any,
     ) -> Iterable[Finding]:
         """Finding about the samples of these indices, or none if the table lacks the key or there are no samples."""
-        if key in self.findings and (count := len(indices)):
+        if key in self.findings and len(indices):
+            count = count or len(indices)
             yield self.finding(key, count, count / self.rows, self.locations(indices, note), **values)
 
-    def tally_findings(self) -> Iterable[Finding]:
-        """Findings counted during reading, in the order of the table."""
-        for key, spec in self.findings.items():
-            if (tally := self.tallies.get(key)) is not None:
-                fraction = 0.0 if spec.per == "files" else tally.count / max(self._population(spec.per), 1)
-                yield self.finding(key, tally.count, fraction, tally.locations)
-
-    def _population(self, per: str) -> int:
-        return self.rows
-
     def split_findings(self) -> Iterable[Finding]:
-        """Findings about this split other than tallies."""
+        """Findings about this split: tallies in the order of the table, then findings about all samples."""
+        for key, spec in self.findings.items():
+            if count := self.tallies[key]:
+                population = self.totals.get(spec.per, self.rows)
+                fraction = 0.0 if spec.per == "files" else count / max(population, 1)
+                yield self.finding(key, count, fraction, self.tally_locations[key])
         yield from self.first_findings()
-        yield from self.count_findings()
+        units = self.num_units()
+        if not units:
+            yield self.finding("few:none")
+        elif self.train is None:
+            if not self.has_valid and not self.can_split():
+                yield self.finding("few:split", units)
+            elif units < self.min_samples:
+                yield self.finding("few:small", units)
         yield from self.label_findings()
         yield from self.duplicate_findings()
-        yield from self.long_findings(self.sample_tokens())
+        tokens = self.sample_tokens()
+        long = np.flatnonzero(tokens > self.settings.max_length)
+        yield from self.sample_findings("long", long, lambda n: f"about {tokens[n]:,} tokens", limit=self.token_limit)
         yield from self.last_findings()
 
     def num_units(self) -> int:
@@ -425,17 +424,6 @@ class Survey(ABC):
         """True if the data has two different inputs."""
         return len(np.unique(self.hashes(1))) > 1
 
-    def count_findings(self) -> Iterable[Finding]:
-        """Too few samples, or no two different samples to split."""
-        count = self.num_units()
-        if not count:
-            yield self.finding("few:none")
-        elif self.train is None:
-            if not self.has_valid and not self.can_split():
-                yield self.finding("few:split", count)
-            elif count < self.min_samples:
-                yield self.finding("few:small", count)
-
     def duplicate_findings(self) -> Iterable[Finding]:
         """Repeated samples, and repeated inputs with different targets."""
         samples, inputs = self.hashes(0), self.hashes(1)
@@ -444,28 +432,22 @@ class Survey(ABC):
         yield from self.sample_findings(
             "duplicates", repeated, lambda n: f"same as {self.location_name(whole.first_index(samples[n]), n)}"
         )
-        if self.conflict not in self.findings:
-            return
         unique = np.setdiff1d(np.arange(len(samples)), repeated)
         by_input = SortedHashes(inputs[unique])
-        yield from self.conflict_findings(
-            unique[by_input.duplicates()],
+        conflicts = unique[by_input.duplicates()]
+        yield from self.sample_findings(
+            self.conflict,
+            conflicts,
             lambda n: f"also in {self.location_name(int(unique[by_input.first_index(inputs[n])]), n)}",
+            # a source with several targets is counted once
+            count=len(np.unique(inputs[conflicts])) if self.conflict == "multiple_targets" else 0,
         )
-
-    def conflict_findings(self, indices: Indices, note: Callable[[int], str]) -> Iterable[Finding]:
-        return self.sample_findings(self.conflict, indices, note)
 
     @property
     def token_limit(self) -> str:
         """Limit of the length, for messages."""
         estimate = f"(estimate: {BYTES_PER_TOKEN} bytes per token, at least one token per word)"
         return f"data.max_length={self.settings.max_length:,} tokens {estimate}"
-
-    def long_findings(self, tokens: Indices) -> Iterable[Finding]:
-        """Samples with more than data.max_length tokens."""
-        over = np.flatnonzero(tokens > self.settings.max_length)
-        return self.sample_findings("long", over, lambda n: f"about {tokens[n]:,} tokens", limit=self.token_limit)
 
     def leak_findings(self) -> Iterable[Finding]:
         """Validation samples also present in the training data, each counted once, by the first hash in common."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -56,22 +56,17 @@ class FileSurvey(Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._broken_samples: set[tuple[str, int]] = set()
-        self._is_read = False
 
     @abstractmethod
     def _inspect(self, sample: Any) -> Any:
         """Numbers and hashes of one file. Runs in a thread and must not change the survey."""
-
-    def read(self, *arguments: Any) -> None:
-        super().read(*arguments)
-        self._is_read = True
 
     def _survey_entry(self, samples: Iterator[Any]) -> None:
         with ThreadPoolExecutor(THREADS) as pool:
             for chunk in chunked(samples, CHUNK):
                 for sample, stats in zip(chunk, pool.map(self._try_inspect, chunk), strict=True):
                     if isinstance(stats, DataError):
-                        self.tallies["decode_error"].add(error_location(stats))
+                        self.tally("decode_error", error_location(stats))
                         self._broken_samples.add((sample.path, sample.line))
                     else:
                         self._add_sample(sample, stats)
@@ -96,12 +91,13 @@ class FileSurvey(Survey):
         for item in type(self).reader(entry, self.columns, on_error):
             if not isinstance(item, SkippedRow) or not item.reason.startswith(self.skip_prefixes):
                 yield item
-            elif not self._is_read:
-                self.tallies["skipped"].add(Location(entry, None, item.reason))
+            else:
+                on_error("skipped", DataError(item.reason, entry))
 
     def _indexed_samples(self) -> Iterator[Any]:
         """Samples without a decoding error: only these have an index."""
-        return (sample for sample in self._readable_samples() if (sample.path, sample.line) not in self._broken_samples)
+        samples = super()._indexed_samples()
+        return (sample for sample in samples if (sample.path, sample.line) not in self._broken_samples)
 
     def _preview(self, sample: Any) -> str:
         name = sample.source or f"row {sample.line}"
@@ -116,7 +112,7 @@ class FileSurvey(Survey):
         self._append(sample.line, (int.from_bytes(digest, "little") for digest in digests))
 
     def _tally_sample(self, key: str, sample: Any, text: str) -> None:
-        self.tallies[key].add(Location(sample.source or sample.path, sample.line if sample.content else None, text))
+        self.tally(key, Location(sample.source or sample.path, sample.line if sample.content else None, text))
 
     def _tally_unknown_values(self, sample: Any, classes: ClassMap | None, values: Iterable[int]) -> None:
         if classes is not None and (unknown := classes.unknown_values(values)):
@@ -150,39 +146,30 @@ class PartSurvey(FileSurvey):
 
     parts: ClassVar[tuple[str, str]]
     """plural noun of the annotated things, and noun of one of them"""
+    find_classes: ClassVar[Callable[[Sequence[str]], ClassMap | None]]
+    """classes from a class file near the entries"""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.file_classes: ClassMap | None = None
-        """classes from the first file with class names"""
-        self.part_counts: Counter[int] = Counter()
-        """number of parts with each value"""
-        self.known_classes = self.find_class_file() if self.train is None else self.train.known_classes
-        if self.train is not None and self.known_classes is None:
-            self.train.known_classes = self.known_classes = self.find_class_file()
+        self.file_classes: ClassMap | None = None  # from the first file with class names
+        self.part_counts: Counter[int] = Counter()  # number of parts with each value
+        self.known_classes: ClassMap | None = None if self.train is None else self.train.known_classes
+        if self.known_classes is None:
+            self.base.known_classes = self.known_classes = type(self).find_classes(self.entries)
 
     @abstractmethod
-    def find_class_file(self) -> ClassMap | None:
-        """Classes from a class file near the entries."""
-
-    @abstractmethod
-    def void_findings(self, classes: ClassMap, total: int) -> Iterable[Finding]:
-        """Fraction of the parts without a class."""
-
-    @property
-    def _train(self) -> Any:
-        return self if self.train is None else self.train
+    def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
+        """Name and number of the parts without a class; None if there are none."""
 
     def named_classes(self) -> ClassMap | None:
         """Classes from a class file or from the data files; None if only the values are known."""
-        train = self._train
-        return train.known_classes or train.file_classes or train.valid.file_classes
+        return self.base.known_classes or self.base.file_classes or self.base.valid.file_classes
 
     def part_classes(self) -> ClassMap:
         """Classes of the training data; no classes if there are too many values."""
         if (named := self.named_classes()) is not None:
             return named
-        values = [value for value in self._train.part_counts if value >= 0]
+        values = [value for value in self.base.part_counts if value >= 0]
         return infer_classes(values) if len(values) <= VOID else ClassMap((), ())
 
     def num_classes(self) -> int:
@@ -206,7 +193,10 @@ class PartSurvey(FileSurvey):
             used = "trained" if self.train is None else "evaluated"
             names = _format_names(absent)
             yield self.finding("classes_without_samples", len(absent), part=self.parts[1], classes=names, used=used)
-        yield from self.void_findings(classes, total)
+        if (void := self.count_void(classes)) is not None:
+            fraction = void[1] / total
+            key = "void:large" if fraction > 0.5 else "void"
+            yield self.finding(key, 0, fraction, void=void[0], percent=100 * fraction)
 
     def unseen_class_findings(self) -> Iterable[Finding]:
         classes = self.part_classes()
@@ -214,10 +204,6 @@ class PartSurvey(FileSurvey):
         if self.named_classes() is None and classes.names and unseen:
             listed = format_counts({str(value): self.part_counts[value] for value in unseen})
             yield self.finding("unseen_classes", len(unseen), classes=listed)
-
-    def _void_finding(self, void: str, fraction: float) -> Finding:
-        key = "void:large" if fraction > 0.5 else "void"
-        return self.finding(key, 0, fraction, void=void, percent=100 * fraction)
 
     def _counts_by_class(self) -> dict[str, int]:
         classes = self.part_classes()
@@ -292,8 +278,8 @@ class ImageSurvey(FileSurvey):
         for key in (key for key, holds in properties.items() if holds):
             self._tally_sample(key, sample, f"{info.width} × {info.height}")
         self.counters["modes"][info.mode] += 1
-        self.keep("height", info.height, "I")
-        self.keep("width", info.width, "I")
+        self.keep("height", info.height, kind="I")
+        self.keep("width", info.width, kind="I")
         self._append_file(sample, stats.content_hash, stats.target_hash)
 
     def first_findings(self) -> Iterable[Finding]:
@@ -314,10 +300,7 @@ class MaskSurvey(PartSurvey, ImageSurvey):
 
     task, reader = "segment", read_segmented
     findings = tables.MASKS
-    parts, counted = ("masks", "mask"), "pixels_by_class"
-
-    def find_class_file(self) -> ClassMap | None:
-        return find_classes(self.entries)
+    parts, counted, find_classes = ("masks", "mask"), "pixels_by_class", find_classes
 
     def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
         location = sample.location if sample.target_content else None
@@ -336,10 +319,11 @@ class MaskSurvey(PartSurvey, ImageSurvey):
         self.part_counts.update(counts)
         super()._add_sample(sample, stats)
 
-    def void_findings(self, classes: ClassMap, total: int) -> Iterable[Finding]:
-        if classes.void:
-            num_void = sum(self.part_counts[value] for value in classes.void)
-            yield self._void_finding(f"void pixels ({', '.join(map(str, classes.void))})", num_void / total)
+    def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
+        if not classes.void:
+            return None
+        values = ", ".join(map(str, classes.void))
+        return f"void pixels ({values})", sum(self.part_counts[value] for value in classes.void)
 
 
 class DepthSurvey(ImageSurvey):
@@ -368,7 +352,7 @@ class DepthSurvey(ImageSurvey):
         self.keep("known_pixels", num_known)
         self.keep("total_pixels", size)
         for name, value in zip(("near", "median", "far"), percentiles, strict=False):  # none without known pixels
-            self.keep(name, value, "f")
+            self.keep(name, value, kind="f")
         super()._add_sample(sample, stats)
 
     def target_findings(self) -> Iterable[Finding]:
@@ -423,14 +407,18 @@ class CaptionSurvey(ImageSurvey):
         self._tally_quality_issues(sample, sample.captions)
         if len(set(sample.captions)) < len(sample.captions):
             repeated = Counter(sample.captions).most_common(1)[0][0]
-            self.tallies["repeated_caption"].add(self._location(sample.path, sample.line, excerpt(repeated)))
+            self.tally("repeated_caption", self._location(sample.path, sample.line, excerpt(repeated)))
         for caption in sample.captions:
             normalized = normalize_text(caption)
             self.counters["words"].update(normalized.split())
             self.keep("image_index", len(self))
-            self.keep("hash_caption", hash_text(normalized))
+            self.keep("caption_hash", hash_text(normalized))
             self._keep_sizes((caption,))
         super()._add_sample(sample, stats)
+
+    @property
+    def caption_hashes(self) -> NDArray[np.uint64]:
+        return np.array(self.numbers.get("caption_hash", ()), dtype=np.uint64)
 
     def counts(self) -> dict[str, int]:
         return {"images": len(self), "captions": len(self.values("image_index")), "files": len(self.entries)}
@@ -445,7 +433,7 @@ class CaptionSurvey(ImageSurvey):
         word_counts = self.counters["words"]
         rare = sum(count == 1 for count in word_counts.values())
         yield self.finding("vocabulary", len(word_counts), rare=rare)
-        distinct, kind = np.unique(self.hashes("caption"), return_inverse=True)
+        distinct, kind = np.unique(self.caption_hashes, return_inverse=True)
         # a caption that occurs twice with one image counts once
         pairs = np.unique(np.stack([kind, owners], axis=1), axis=0)
         num_images = np.bincount(pairs[:, 0], minlength=len(distinct))
@@ -459,7 +447,7 @@ class CaptionSurvey(ImageSurvey):
 
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         yield from self.leak_findings()
-        yield from self._caption_findings("leak_caption", np.isin(self.hashes("caption"), self.train.hashes("caption")))
+        yield from self._caption_findings("leak_caption", np.isin(self.caption_hashes, self.train.caption_hashes))
 
     def _caption_findings(self, key: str, selected: NDArray[np.bool_], **values: Any) -> Iterable[Finding]:
         """Finding about the selected captions, with the location of one caption per image."""
@@ -470,10 +458,5 @@ class CaptionSurvey(ImageSurvey):
         images, first = np.unique(owners[captions], return_index=True)
         positions = captions[first[:MAX_LOCATIONS]] - np.searchsorted(owners, images[:MAX_LOCATIONS])
         shown = dict(zip(images[:MAX_LOCATIONS].tolist(), positions.tolist(), strict=True))
-        locations: list[Location] = []
-        for index, sample in enumerate(self._indexed_samples()):
-            if index in shown:
-                locations.append(self._location(sample.path, sample.line, self._preview(sample, shown[index])))
-                if len(locations) == len(shown):
-                    break
+        locations = self.locations(shown, preview=lambda index, sample: self._preview(sample, shown[index]))
         yield self.finding(key, len(captions), len(captions) / len(owners), locations, **values)

@@ -7,8 +7,8 @@ The language of a side is identified by trigram counts of the data itself. Measu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,11 +84,7 @@ class TrigramProfile:
     a text in the source language. Source and target of a row with a negative and a positive score are swapped.
     """
 
-    counts: NDArray[np.int64]
-
-    @classmethod
-    def empty(cls) -> TrigramProfile:
-        return cls(np.zeros((2, NUM_BUCKETS), dtype=np.int64))
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, NUM_BUCKETS), dtype=np.int64))
 
     def update(self, sources: Sequence[str], targets: Sequence[str]) -> None:
         for side, texts in enumerate((sources, targets)):
@@ -151,7 +147,7 @@ class PairSurvey(Survey):
         super().__init__(*arguments, **options)
         self.swapped_entries: list[bool] = []
         """for each entry: sides swapped relative to the previous entries"""
-        self.profile = TrigramProfile.empty()
+        self.profile = TrigramProfile()
 
     def read(self, progress: ProgressCallback = no_progress) -> None:
         """Read every row. The sides of the training data define the correct order of source and target."""
@@ -162,16 +158,15 @@ class PairSurvey(Survey):
             self.profile = self.profile.swap_sides()
 
     def _survey_entry(self, samples: Iterator[Pair]) -> None:
-        profile = TrigramProfile.empty()
+        profile = TrigramProfile()
         first = len(self)
         for chunk in chunked(samples, CHUNK):
             for pair in chunk:
                 self._add_sample(pair)
             profile.update([pair.source for pair in chunk], [pair.target for pair in chunk])
             self._report_progress(len(self))
-        reference = self.profile if self.train is None else self.train.profile
         is_large = len(self) - first >= MIN_FILE_PAIRS
-        self.swapped_entries.append(is_large and reference.similarity(profile) < SWAPPED_SIMILARITY)
+        self.swapped_entries.append(is_large and self.base.profile.similarity(profile) < SWAPPED_SIMILARITY)
         self.profile += profile.swap_sides() if self.swapped_entries[-1] else profile
 
     def swapped_pairs(self) -> NDArray[np.bool_]:
@@ -223,12 +218,6 @@ class PairSurvey(Survey):
         if "swapped" in self.findings:
             yield from self.language_findings()
 
-    def conflict_findings(self, indices: Indices, note: Callable[[int], str]) -> Iterable[Finding]:
-        """Sources with several targets, each source counted once."""
-        for finding in super().conflict_findings(indices, note):
-            count = len(np.unique(self.hashes(1)[indices]))
-            yield replace(finding, count=count, fraction=count / self.rows)
-
     def length_ratio_outliers(self) -> Indices:
         """Pairs with a length ratio far from the median, in characters and in words; short pairs are ignored."""
         words, characters = self.sizes("words"), self.sizes("characters")
@@ -242,15 +231,14 @@ class PairSurvey(Survey):
 
     def language_findings(self) -> Iterable[Finding]:
         """Files and rows with swapped sides, and rows with one language on both sides."""
-        train = self if self.train is None else self.train
         for number in np.flatnonzero(self.swapped_entries):
             count = int((self.values("entry") == number).sum())
             reference = "the other files" if self.train is None else "the training data"
             file = (Location(self.entries[number]),)
             yield self.finding("swapped_file", count, count / self.rows, file, reference=reference)
-        if len(train) < MIN_PROFILE_PAIRS or not len(self):
+        if len(self.base) < MIN_PROFILE_PAIRS or not len(self):
             return
-        scores = self.language_scores(train.profile)
+        scores = self.language_scores()
         distances = scores[:, 0] - scores[:, 1]
         median = float(np.median(distances))
         if median < MIN_DISTANCE or (distances > 0).mean() < MIN_ORDERED_FRACTION:
@@ -270,7 +258,7 @@ class PairSurvey(Survey):
         is_same &= self.values("identical") == 0  # reported as identical_sides
         yield from self.sample_findings("same_language", np.flatnonzero(is_same))
 
-    def language_scores(self, profile: TrigramProfile) -> FloatArray:
+    def language_scores(self) -> FloatArray:
         """(N, 2) language scores of source and target, higher for the source language; swapped files are swapped back."""
         scores = np.zeros((len(self), 2))
         done = 0
@@ -278,7 +266,7 @@ class PairSurvey(Survey):
             for chunk in chunked(self._entry_samples(entry), CHUNK):
                 texts = [pair.source for pair in chunk], [pair.target for pair in chunk]
                 sources, targets = texts[::-1] if is_swapped else texts
-                columns = profile.source_scores(sources, targets, leave_one_out=self.train is None)
+                columns = self.base.profile.source_scores(sources, targets, leave_one_out=self.train is None)
                 scores[done : done + len(chunk)] = np.stack(columns, axis=1)
                 done += len(chunk)
                 self.progress(f"comparing languages in {self.split} data", done)

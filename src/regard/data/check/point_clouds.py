@@ -106,15 +106,12 @@ class CloudSurvey(FileSurvey):
             self._tally_sample("outliers", sample, f"{stats.num_outliers:,} of {size}")
         self.counters["attributes"].update(stats.attributes)
         self.keep("points", stats.num_points)
-        self.keep("longest_side", stats.extent, "d")
+        self.keep("longest_side", stats.extent, kind="d")
         self._append_file(sample, stats.content_hash, stats.target_hash)
 
     def first_findings(self) -> Iterable[Finding]:
         """Point clouds with a size far from the median of the training data, probably in another unit; partial features."""
-        extents, train_extents = (
-            self.values("longest_side"),
-            (self if self.train is None else self.train).values("longest_side"),
-        )
+        extents, train_extents = self.values("longest_side"), self.base.values("longest_side")
         train_extents = train_extents[train_extents > 0]
         if len(train_extents):
             median = float(np.median(train_extents))
@@ -134,10 +131,7 @@ class LabeledCloudSurvey(PartSurvey, CloudSurvey):
 
     task, reader = "segment", read_labeled_clouds
     findings = tables.POINT_LABELS
-    parts, counted = ("points", "point cloud"), "points_by_class"
-
-    def find_class_file(self) -> ClassMap | None:
-        return find_cloud_classes(self.entries)
+    parts, counted, find_classes = ("points", "point cloud"), "points_by_class", find_cloud_classes
 
     def _inspect_labels(self, sample: CloudSample, cloud: PointCloud) -> tuple[bytes, dict[int, int] | None]:
         if cloud.labels is None:
@@ -156,10 +150,9 @@ class LabeledCloudSurvey(PartSurvey, CloudSurvey):
         if not values:
             self._tally_sample("unlabeled", sample, "all labels are negative")
 
-    def void_findings(self, classes: ClassMap, total: int) -> Iterable[Finding]:
+    def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
         num_void = sum(count for value, count in self.part_counts.items() if value < 0 or value in classes.void)
-        if num_void:
-            yield self._void_finding("points without a class", num_void / total)
+        return ("points without a class", num_void) if num_void else None
 
 
 def degenerate_shape(coordinates: NDArray[np.float32]) -> str:

@@ -17,7 +17,6 @@ from regard.data.check import findings as tables
 from regard.data.check.engine import (
     HIGH_FRACTION,
     MAX_CLASS_FRACTION,
-    MEASURES,
     Columns,
     EntryReader,
     Indices,
@@ -68,7 +67,7 @@ class LabeledSurvey(Survey):
     def sizes(self, measure: str) -> Indices:
         """(N, 1) or, with pairs, (N, 2)."""
         sizes = super().sizes(measure)
-        return sizes if self.values(f"{self.sides[1]}_words").any() else sizes[:, :1]
+        return sizes if super().sizes("words")[:, 1].any() else sizes[:, :1]
 
     def _inputs(self, sample: LabeledText) -> tuple[tuple[str, str], Sequence[str]]:
         """The two texts with a length, and all input texts."""
@@ -139,14 +138,11 @@ class TagSurvey(Survey):
     reader, findings = read_tagged, tables.TAGS
     leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
 
-    @cached_property
-    def scheme_detector(self) -> SchemeDetector:
-        return SchemeDetector()
-
-    @cached_property
-    def _invalid_notes(self) -> dict[tuple[str, int], str]:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.scheme_detector = SchemeDetector()
+        self._invalid_notes: dict[tuple[str, int], str] = {}
         """for the first sentences with invalid tags in each scheme, the first such tag"""
-        return {}
 
     @property
     def has_entities(self) -> bool:
@@ -299,7 +295,7 @@ class QASurvey(Survey):
             yield self.finding("imbalance", larger, larger / total, relation=relation)
 
     def last_findings(self) -> Iterable[Finding]:
-        words = self.values("answer_words")
+        words = self.sizes("words")[:, 1]
         long_answers = np.flatnonzero(words > MAX_ANSWER_WORDS)
         return self.sample_findings("long_answer", long_answers, lambda n: f"{words[n]:,} words")
 
@@ -396,7 +392,7 @@ class TextSurvey(Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._passage_size = passage_size(self.entries)
-        self.num_passages = self.num_lines = self.num_bytes = 0
+        self.totals.update(lines=0, passages=0, bytes=0)
         self.characters: set[str] = set()
         self.lines = LineHashes()
         self._passage_hashes: set[int] = set()
@@ -415,8 +411,8 @@ class TextSurvey(Survey):
                 self._close_document(document)
                 document = DocumentStats(passage)
             self._add_sample(passage, document)
-            if self.num_passages % PROGRESS_INTERVAL == 0:
-                self._report_progress(self.num_passages)
+            if self.totals["passages"] % PROGRESS_INTERVAL == 0:
+                self._report_progress(self.totals["passages"])
         self._close_document(document)
 
     def _add_sample(self, sample: Passage, stats: Any = None) -> None:
@@ -424,26 +420,25 @@ class TextSurvey(Survey):
         document: DocumentStats = stats
         text, length_before = sample.text, document.unbroken_length
         if length_before <= MAX_UNBROKEN_LENGTH < document.add(text):
-            self.tallies["no_whitespace"].add(_line_location(sample, 0, excerpt(text)))
+            self.tally("no_whitespace", _line_location(sample, 0, excerpt(text)))
         has_issues = any(find_quality_issues(text))
         is_unbroken = document.unbroken_length > self._passage_size  # such text repeats itself
         for number, line in enumerate(text.split("\n")):
-            self.num_lines += bool(line)
+            self.totals["lines"] += bool(line)
             if not is_unbroken:
                 self.lines.add(line)
             for key, position in find_quality_issues(line) if has_issues else ():
-                self.tallies[key].add(_line_location(sample, number, excerpt(line, position)))
+                self.tally(key, _line_location(sample, number, excerpt(line, position)))
         if len(self._passage_hashes) < 2:
             self._passage_hashes.add(hash_text(text))
         self.characters.update(text)
-        self.num_passages += 1
+        self.totals["passages"] += 1
 
     def _close_document(self, document: DocumentStats | None) -> None:
         if document is None:
             return
-        for measure, size in zip(MEASURES, document.sizes, strict=True):
-            self.keep(f"document_{measure}", size)
-        self.num_bytes += document.num_bytes
+        self.keep("size", *document.sizes)
+        self.totals["bytes"] += document.num_bytes
         digests = document.exact_hash.digest(), document.normalized_hash.digest()
         self._append(document.line, (int.from_bytes(digest, "little") for digest in digests))
 
@@ -459,7 +454,7 @@ class TextSurvey(Survey):
         return (item for item in items if not (isinstance(item, SkippedRow) and "encoding" in keys))
 
     def _indexed_samples(self) -> Iterator[Passage]:
-        return (passage for passage in self._readable_samples() if passage.starts_document)
+        return (passage for passage in super()._indexed_samples() if passage.starts_document)
 
     def _preview(self, sample: Passage) -> str:
         return excerpt(sample.text.lstrip())
@@ -468,7 +463,7 @@ class TextSurvey(Survey):
         """Locations of the first or the second line with each hash, read again."""
         remaining = dict.fromkeys(hashes, occurrence)
         locations: dict[int, Location] = {}
-        for passage in self._readable_samples():
+        for passage in super()._indexed_samples():
             for number, line in enumerate(passage.text.split("\n")):
                 if len(line) >= MIN_LINE_LENGTH and (line_hash := hash_text(normalize_text(line))) in remaining:
                     remaining[line_hash] -= 1
@@ -488,18 +483,15 @@ class TextSurvey(Survey):
     def can_split(self) -> bool:
         return len(self._passage_hashes) > 1
 
-    def _population(self, per: str) -> int:
-        return {"rows": self.rows, "lines": self.num_lines, "passages": self.num_passages}[per]
-
     def counts(self) -> dict[str, int]:
         return {
             "documents": len(self),
             "files": len(self.entries),
-            "lines": self.num_lines,
+            "lines": self.totals["lines"],
             "words": self.total("words"),
             "characters": self.total("characters"),
             "unique_characters": len(self.characters),
-            "bytes": self.num_bytes,
+            "bytes": self.totals["bytes"],
         }
 
     def lengths(self) -> Lengths:
