@@ -11,7 +11,7 @@ import pytest
 
 from regard.config import from_dict
 from regard.data.settings import DataSettings
-from regard.data.text.documents import DETOKENIZERS, count_words, detokenize_ptb, detokenize_wikitext
+from regard.data.text.documents import DETOKENIZERS, count_words
 from regard.errors import RegardError
 
 SHARED = Path(__file__).parents[3] / "shared/data/wikitext-2"
@@ -40,7 +40,7 @@ SHARED = Path(__file__).parents[3] / "shared/data/wikitext-2"
     ],
 )  # fmt: skip
 def test_wikitext_reads_as_it_was_written(line: str, wanted: str) -> None:
-    assert detokenize_wikitext(line) == wanted
+    assert DETOKENIZERS["wikitext"](line) == wanted
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_wikitext_reads_as_it_was_written(line: str, wanted: str) -> None:
     ],
 )
 def test_the_treebank_reads_as_it_was_written(line: str, wanted: str) -> None:
-    assert detokenize_ptb(line) == wanted
+    assert DETOKENIZERS["ptb"](line) == wanted
 
 
 def test_words_are_counted_by_the_rule_of_wikitext() -> None:
@@ -93,6 +93,6 @@ def test_the_published_text_has_its_published_size_and_stays_apart(name: str, co
     text = gzip.decompress(path.read_bytes()).decode()
     assert count_words(text) == count
     lines = {line.strip(" ") for line in text.split("\n")}
-    repaired = {detokenize_wikitext(line) for line in lines}
+    repaired = {DETOKENIZERS["wikitext"](line) for line in lines}
     assert len(repaired) == len(lines)
     assert not [line for line in repaired if re.search(r" [,.;!?)] | @.@ |\( ", line)]

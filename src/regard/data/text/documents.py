@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from regard.data.reader import Reader
@@ -74,35 +75,36 @@ def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None)
 
 
 def text_files(data: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Files of all entries; patterns are replaced by matching files and folders by their text files, in sorted order."""
-    files: list[str] = []
-    for entry in expand_patterns(data):
-        folder = os.path.expanduser(entry)
-        files += _text_files_below(folder) if os.path.isdir(folder) else [entry]
-    return files
-
-
-def _text_files_below(folder: str) -> list[str]:
-    """Text files in a folder and all subfolders, except hidden files and folders."""
+    """Files of all entries; patterns are replaced by matching files and folders by the text files in them and in all
+    subfolders, in sorted order. Hidden files and folders are ignored."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"cannot be read: {error.strerror or error}.", error.filename) from error
 
     files: list[str] = []
-    others: list[str] = []
-    for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if not name.startswith("."):
-                is_text = file_format(name) in (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
-                (files if is_text else others).append(os.path.join(parent, name))
-    if not files:
-        examples = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
-        problem = f"no text file in this folder; found: {examples}{', …' if len(others) > 8 else ''}."
-        suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
-        advice = f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
-        raise DataError(problem if others else "the folder is empty.", folder, advice=advice)
-    return sorted(files)
+    for entry in expand_patterns(data):
+        folder = os.path.expanduser(entry)
+        if not os.path.isdir(folder):
+            files.append(entry)
+            continue
+        found: list[str] = []
+        others: list[str] = []
+        for parent, folders, names in os.walk(folder, onerror=fail):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                if not name.startswith("."):
+                    is_text = file_format(name) in (*TEXT_SUFFIXES, *TABLE_SUFFIXES)
+                    (found if is_text else others).append(os.path.join(parent, name))
+        if not found:
+            examples = ", ".join(os.path.relpath(path, folder) for path in sorted(others)[:8])
+            problem = f"no text file in this folder; found: {examples}{', …' if len(others) > 8 else ''}."
+            suffixes = " ".join((*TEXT_SUFFIXES, *TABLE_SUFFIXES))
+            advice = (
+                f"Supported in folders: {suffixes}. Select other files with a pattern, for example '{folder}/*.py'."
+            )
+            raise DataError(problem if others else "the folder is empty.", folder, advice=advice)
+        files += sorted(found)
+    return files
 
 
 def passage_size(files: Sequence[str]) -> int:
@@ -263,23 +265,7 @@ def count_words(text: str) -> int:
     return len(text.split()) + text.count("\n")
 
 
-def detokenize_wikitext(text: str) -> str:
-    return _detokenize_lines(text, _wikitext_pieces)
-
-
-def detokenize_ptb(text: str) -> str:
-    """Detokenized Penn Treebank text: the original, or the lowercased version with N for numbers."""
-    return _detokenize_lines(text, _ptb_pieces)
-
-
-DETOKENIZERS: dict[str, Callable[[str], str]] = {
-    "none": str,
-    "wikitext": detokenize_wikitext,
-    "ptb": detokenize_ptb,
-}
-
-
-def _detokenize_lines(text: str, space_tokens: Callable[[list[str]], Iterable[SpacedToken]]) -> str:
+def _detokenize_lines(space_tokens: Callable[[list[str]], Iterable[SpacedToken]], text: str) -> str:
     lines = []
     for line in text.split("\n"):
         joined, is_attached = "", True
@@ -351,6 +337,7 @@ class QuoteTracker:
 
 
 def _ptb_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
+    """Penn Treebank: the original, or the lowercased version with N for numbers."""
     written = {"``": '"', "''": '"', "-lrb-": "(", "-rrb-": ")", "-lcb-": "{", "-rcb-": "}"}
     for token in tokens:
         name = token.lower()
@@ -358,6 +345,13 @@ def _ptb_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
         opens = name == "``" or text in OPENING or text == "#" or text.endswith("$")
         closes = name in ("''", "n't") or text in CLOSING or (text[0:1] == "'" and len(text) > 1)
         yield text, closes, opens
+
+
+DETOKENIZERS: dict[str, Callable[[str], str]] = {
+    "none": str,
+    "wikitext": partial(_detokenize_lines, _wikitext_pieces),
+    "ptb": partial(_detokenize_lines, _ptb_pieces),
+}
 
 
 def _neighbors(tokens: list[str], at: int) -> tuple[str, str]:

@@ -21,7 +21,6 @@ from regard.data.text.files import ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import file_format, has_column_names
 from regard.data.text.tables import (
     ColumnSpec,
-    InputIterator,
     SkippedRow,
     find_columns,
     find_missing,
@@ -127,12 +126,6 @@ def read_qa(
 
 
 iterate_qa = partial(iterate_all, read_qa, "questions", "Each row needs a question and a context.")
-
-
-def read_qa_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """Yield (question, context) without answers."""
-    items = read_qa(entry, columns, on_error, inputs_only=True)
-    return sample_inputs(items, on_error, lambda item: (item.question, item.context))
 
 
 class AnswerNotFound(DataError):
@@ -270,7 +263,7 @@ SPANS = Reader(
     columns=COLUMNS,
     sample_type=QASample,
     samples=iterate_qa,
-    inputs=read_qa_inputs,
+    inputs=partial(sample_inputs, read_qa, lambda item: (item.question, item.context)),
     split_key=lambda sample: sample.split_key,
     contents=lambda sample: with_target((sample.question, sample.context), json.dumps([sample.answers, sample.starts])),
     texts=lambda sample: (sample.question, sample.context),

@@ -122,8 +122,9 @@ def read_pairs(
         rows = drop_invalid(lambda report: _zip_files(source_file, target_file, report), on_error)
 
     def make_pair(line: int, row: dict[str, str]) -> Pair | SkippedRow:
-        texts = {side: row[side].strip() for side in SIDES}
-        return find_missing(entry, line, texts) or Pair(texts["source"], texts["target"], entry, line)
+        source, target = row["source"].strip(), row["target"].strip()
+        skipped = None if source and target else find_missing(entry, line, {"source": source, "target": target})
+        return skipped or Pair(source, target, entry, line)
 
     return make_samples(rows, make_pair, on_error)
 
@@ -168,30 +169,24 @@ def read_sources(
 def read_positive_pairs(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
 ) -> Iterator[Pair | SkippedRow]:
-    """Yield the pairs of one file or of two parallel files."""
-    return read_pairs(entry, columns or _find_pair_columns(entry), on_error)
-
-
-iterate_positive_pairs = partial(iterate_all, read_positive_pairs, "pairs", "Each row needs two texts.")
-
-
-def _find_pair_columns(entry: str) -> dict[str, str] | None:
-    """Names of the two columns of a file if they are listed in `PAIR_COLUMNS`, else None."""
-    if split_parallel(entry) is not None:
-        return None
+    """Yield the pairs of one file, whose columns may have any names of `PAIR_COLUMNS`, or of two parallel files."""
+    if columns or split_parallel(entry) is not None:
+        return read_pairs(entry, columns, on_error)
     names = {name.lower(): name for name in read_header(entry)}
-    sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), None)
-    if sides is None:
-        return None
-    columns = {side: names[name] for side, name in zip(SIDES, sides, strict=True)}
-    if label := next((name for name in SIMILARITY_COLUMNS if name in names), None):
-        choices = " ".join(f"{side}={name}" for side, name in columns.items())
+    sides = next((sides for sides in PAIR_COLUMNS if set(sides) <= names.keys()), SIDES)
+    found = {side: names.get(name, name) for side, name in zip(SIDES, sides, strict=True)}
+    label = next((name for name in SIMILARITY_COLUMNS if name in names), None)
+    if label is not None and set(sides) <= names.keys():
+        choices = " ".join(f"{side}={name}" for side, name in found.items())
         raise DataError(
             f"column '{names[label]}' looks like a similarity label, but embed treats every row as a positive pair.",
             entry,
             advice=f"Keep only the positive rows and pass --columns {choices}.",
         )
-    return None if sides == SIDES else columns
+    return read_pairs(entry, None if sides == SIDES else found, on_error)
+
+
+iterate_positive_pairs = partial(iterate_all, read_positive_pairs, "pairs", "Each row needs two texts.")
 
 
 # -- labeled texts
@@ -231,20 +226,16 @@ def read_labeled(
     return make_samples(rows, lambda line, row: _make_labeled(entry, line, row, inputs_only), on_error)
 
 
-def read_text_inputs(entry: str, columns: Columns, on_error: ErrorHandler) -> InputIterator:
-    """Yield texts without labels, or (text, second text) for pairs."""
-    items = read_labeled(entry, columns, on_error, inputs_only=True)
-    return sample_inputs(items, on_error, lambda item: (item.text, item.text_pair) if item.text_pair else item.text)
-
-
 def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[tuple[str, ...], Columns]:
     """Required columns, and the column names in the file: as chosen by the user, else detected; None: by column order."""
     names = read_header(entry)
     chosen = match_columns(names, {name: (name,) for name in LABELED_COLUMNS}, columns)
     if "label" in chosen and "labels" not in (columns or {}):
         chosen.pop("labels", None)
-        if _holds_lists(entry, chosen["label"]):
-            chosen["labels"] = chosen["label"]
+        if has_column_names(entry):  # a column of one label may have lists
+            rows = iterate_rows(entry, ("labels",), {"labels": chosen["label"]}, ignore_error, numeric=("labels",))
+            if any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS)):
+                chosen["labels"] = chosen["label"]
     label = "labels" if "labels" in chosen else "label"
     if label not in chosen and not inputs_only:
         return ("text", "label"), columns
@@ -261,14 +252,6 @@ def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[t
             chosen["text"] = others[0]
     required = ("text",) if inputs_only else ("text", label)
     return required, _renamed_columns({name: chosen[name] for name in (*required, "pair") if name in chosen})
-
-
-def _holds_lists(entry: str, column: str) -> bool:
-    """True if one of the first `PROBE_ROWS` rows has a list in this column."""
-    if not has_column_names(entry):
-        return False
-    rows = iterate_rows(entry, ("labels",), {"labels": column}, ignore_error, numeric=("labels",))
-    return any(isinstance(row["labels"], list) for _, row in islice(rows, PROBE_ROWS))
 
 
 def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
@@ -418,7 +401,9 @@ LABELED = Reader(
     columns=LABELED_COLUMNS,
     sample_type=LabeledText,
     samples=iterate_labeled,
-    inputs=read_text_inputs,
+    inputs=partial(
+        sample_inputs, read_labeled, lambda item: (item.text, item.text_pair) if item.text_pair else item.text
+    ),
     split_key=lambda sample: f"{sample.text}\0{sample.text_pair}",
     contents=lambda sample: with_target(
         _labeled_texts(sample), sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
@@ -431,9 +416,7 @@ QUESTIONS = Reader(
     columns=QUESTION_COLUMNS,
     sample_type=ChoiceSample,
     samples=iterate_questions,
-    inputs=lambda entry, columns, on_error: sample_inputs(
-        read_questions(entry, columns, on_error, inputs_only=True), on_error
-    ),
+    inputs=partial(sample_inputs, read_questions, lambda item: item),
     split_key=lambda sample: "\0".join((sample.prompt, *sample.choices)),
     contents=lambda sample: with_target((sample.prompt, *sample.choices), str(sample.label)),
     texts=lambda sample: (sample.prompt, *sample.choices),

@@ -7,7 +7,7 @@ samples of such rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ InputIterator = Iterator[tuple[int, Any]]
 """Line number and input of a prediction; None for an empty row."""
 
 SIDES = ("source", "target")
+PARALLEL_HINT = " Pass two parallel files as SRC:TGT."
 TRANSLATION_COLUMN = "translation"
 """struct column with one field per language in Hugging Face translation datasets"""
 
@@ -63,22 +64,19 @@ class ColumnSpec:
     """columns that may contain numbers, which are returned as text"""
 
     def __post_init__(self) -> None:
+        known = self.required + self.optional
         for name in self.overrides or ():
-            if name not in self.required + self.optional:
-                known = self.required + self.optional
+            if name not in known:
                 raise UnknownNameError("column choice", name, known, f"{self.choose_hint}.")
 
-    @property
-    def required_columns(self) -> dict[str, str]:
-        """Names in the file of required columns; an optional column chosen by the user is required too."""
-        names = (*self.required, *(name for name in self.optional if name in (self.overrides or ())))
-        return {name: (self.overrides or {}).get(name, name) for name in names}
-
-    def present_columns(self, names: Iterable[str]) -> dict[str, str]:
-        """Names in the file of the columns that exist in `names`."""
-        existing = set(names)
-        columns = {name: (self.overrides or {}).get(name, name) for name in self.required + self.optional}
-        return {name: column for name, column in columns.items() if column in existing}
+    def find(self, names: Container[str] | None = None) -> dict[str, str]:
+        """Names in the file of all columns that exist in `names`. Without names, of all required columns; an optional
+        column chosen by the user is required too."""
+        chosen = self.overrides or {}
+        columns = {name: chosen.get(name, name) for name in self.required + self.optional}
+        if names is None:
+            return {name: column for name, column in columns.items() if name in self.required or name in chosen}
+        return {name: column for name, column in columns.items() if column in names}
 
     @property
     def choose_hint(self) -> str:
@@ -87,11 +85,6 @@ class ColumnSpec:
     @property
     def position_hint(self) -> str:
         return " ".join(f"{name}={place}" for place, name in enumerate(self.required))
-
-    @property
-    def parallel_hint(self) -> str:
-        """Advice for text pairs, else empty."""
-        return " Pass two parallel files as SRC:TGT." if self.required == SIDES else ""
 
 
 def match_columns(
@@ -185,7 +178,7 @@ def iterate_rows(
     """
     spec = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
     path = existing_file(entry)
-    form = find_format(path, spec.parallel_hint)
+    form = find_format(path, PARALLEL_HINT if required == SIDES else "")
     if form.schema is not None:
         return _typed_rows(path, form, spec)
     select = _select_values if form.is_named else _select_cells
@@ -234,7 +227,7 @@ def _select_cells(
             continue
         if not width:
             width = len(cells)
-            places, is_header = _locate_columns(path, line, [cell.strip() for cell in cells], spec)
+            places, is_header = _locate_columns(path, line, list(map(str.strip, cells)), spec)
             if is_header:
                 continue
         if len(cells) != width:
@@ -246,12 +239,23 @@ def _select_cells(
 
 def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -> tuple[dict[str, int], bool]:
     """Column positions, and True if this first row is a header."""
-    required = spec.required_columns
+    required = spec.find()
     if spec.overrides is None:
-        names = [name.lower() for name in names] if set(required) <= {name.lower() for name in names} else names
-        if not set(required) <= set(names):
-            _check_order(path, line, names, spec)
+        lowered = [name.lower() for name in names]
+        names = lowered if set(required) <= set(lowered) else names
+        # without a header, one column is not enough, because a header and a first row of text cannot be distinguished
+        if not set(required) <= set(names) and 1 < len(required) == len(names):
             return {name: place for place, name in enumerate(required)}, False
+        if not set(required) <= set(names):
+            problem = count_columns(len(required), len(names))
+            advice = f"Without a header, pass positions from 0: --columns {spec.position_hint}."
+            advice = f"{spec.choose_hint} (available: {format_list(names)}). {advice}"
+            if len(required) == 1:
+                problem = f"no column is named '{spec.required[0]}'."
+            elif len(names) == 1:
+                advice = "Commas separate columns in .csv files, tabs in other tables."
+                advice += PARALLEL_HINT if spec.required == SIDES else ""
+            raise DataError(problem, path, line, advice)
     elif not set(required.values()) <= set(names) and all(map(is_position, required.values())):
         for place in map(int, required.values()):
             check_position(path, line, place, len(names))
@@ -260,59 +264,41 @@ def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -
         if name not in names:
             header = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
             raise UnknownColumnError(name, map(shorten, names), header)
-    columns = spec.present_columns(names)
+    columns = spec.find(names)
     for name in columns.values():
         if names.count(name) > 1:
             raise DataError(f"duplicate column '{name}' in the header.", path, line, "Rename one of the columns.")
     return {name: names.index(column) for name, column in columns.items()}, True
 
 
-def _check_order(path: Path, line: int, names: list[str], spec: ColumnSpec) -> None:
-    """Raise `DataError` unless a table without a header has exactly the required columns, and more than one."""
-    problem = count_columns(len(spec.required), len(names))
-    if len(spec.required) == 1:  # a header and a first row of text cannot be distinguished
-        problem = f"no column is named '{spec.required[0]}'."
-    elif len(names) == len(spec.required):
-        return
-    elif len(names) == 1:
-        advice = f"Commas separate columns in .csv files, tabs in other tables.{spec.parallel_hint}"
-        raise DataError(problem, path, line, advice)
-    by_position = f"Without a header, pass positions from 0: --columns {spec.position_hint}."
-    raise DataError(problem, path, line, f"{spec.choose_hint} (available: {format_list(names)}). {by_position}")
-
-
 def _select_values(
     path: Path, records: Iterator[tuple[int, dict[str, Any] | None]], spec: ColumnSpec, on_error: ErrorHandler
 ) -> Iterator[Row]:
     """Yield the texts of JSON objects; a chosen column missing in the first object raises `UnknownColumnError`."""
-    is_first = True
+    is_first, required = True, spec.find().values()
     for line, record in records:
         values: dict[str, Any] = dict.fromkeys(spec.required, "")
-        if record is not None:
-            try:
-                values = _texts_of(path, line, record, spec, is_first)
-            except DataError as error:
-                on_error("format", error)
-            is_first = False
+        if record is None:
+            yield line, values
+            continue
+        nested = record.get(TRANSLATION_COLUMN)
+        if isinstance(nested, dict) and not any(name in record for name in required):
+            record = nested
+        try:
+            if missing := [name for name in required if name not in record]:
+                keys = format_list(record)
+                if spec.overrides is not None and is_first:
+                    raise UnknownColumnError(missing[0], map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
+                advice = f"{spec.choose_hint}." if spec.overrides is None else ""
+                raise DataError(f"missing key '{missing[0]}' (keys: {keys}).", path, line, advice)
+            values = {
+                name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
+                for name, column in spec.find(record).items()
+            }
+        except DataError as error:
+            on_error("format", error)
+        is_first = False
         yield line, values
-
-
-def _texts_of(path: Path, line: int, record: dict[str, Any], spec: ColumnSpec, is_first: bool) -> dict[str, Any]:
-    columns = spec.required_columns.values()
-    nested = record.get(TRANSLATION_COLUMN)
-    if isinstance(nested, dict) and not any(name in record for name in columns):
-        record = nested
-    missing = next((name for name in columns if name not in record), None)
-    if missing is not None:
-        keys = format_list(record)
-        if spec.overrides is not None and is_first:
-            raise UnknownColumnError(missing, map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
-        advice = f"{spec.choose_hint}." if spec.overrides is None else ""
-        raise DataError(f"missing key '{missing}' (keys: {keys}).", path, line, advice)
-    return {
-        name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
-        for name, column in spec.present_columns(record).items()
-    }
 
 
 def text_value(
@@ -342,14 +328,11 @@ def _typed_rows(path: Path, form: TableFormat, spec: ColumnSpec) -> Iterator[Row
     schema = form.schema(path) if form.schema is not None else ()
     columns = _typed_columns(path, schema, spec)
     for number, record in form.read(path, raise_error, list(dict.fromkeys(columns.values()))):
-        values = ((name, record[column[-1]]) for name, column in columns.items())
-        yield (
-            number,
-            {
-                name: value if isinstance(value, str) else text_value(path, number, name, value, True, True)
-                for name, value in values
-            },
-        )
+        row = {name: record[column[-1]] for name, column in columns.items()}
+        for name, value in row.items():
+            if not isinstance(value, str):
+                row[name] = text_value(path, number, name, value, True, True)
+        yield number, row
 
 
 def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, ColumnPath]:
@@ -359,7 +342,7 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, Colum
     kinds = {field.name: field.type for field in schema}
     outer: ColumnPath = ()
     is_nested = TRANSLATION_COLUMN in kinds and types.is_struct(kinds[TRANSLATION_COLUMN])
-    if is_nested and not any(name in kinds for name in spec.required_columns.values()):
+    if is_nested and not any(name in kinds for name in spec.find().values()):
         outer, kinds = (TRANSLATION_COLUMN,), {field.name: field.type for field in kinds[TRANSLATION_COLUMN]}
     texts = [name for name, kind in kinds.items() if is_text(kind)]
     advice = f"{spec.choose_hint} (available: {format_list(texts)})."
@@ -370,10 +353,10 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, Colum
         if outer:
             problem = f"column '{outer[0]}' has no fields named {' and '.join(spec.required)}."
         raise DataError(problem, path, advice=advice)
-    for name in spec.required_columns.values():
+    for name in spec.find().values():
         if name not in kinds:
             raise UnknownColumnError(name, map(shorten, kinds), f"Columns in {path}: {format_list(kinds)}.")
-    columns = spec.present_columns(kinds)
+    columns = spec.find(kinds)
     for name, column in columns.items():
         kind = kinds[column]
         if name.endswith("s") and (types.is_list(kind) or types.is_large_list(kind)):
@@ -485,36 +468,34 @@ def iterate_all(
         raise DataError(f"no {unit} found: {reason}.", ", ".join(entries), advice=advice)
 
 
-def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow]:
-    """Yield samples and skipped rows, except empty rows (skipped without a reason) at the end of the file."""
-    empty: list[SkippedRow] = []
-    for item in items:
-        if isinstance(item, SkippedRow) and not item.reason:
-            empty.append(item)
-            continue
-        yield from empty
-        empty.clear()
-        yield item
-
-
 def make_samples(
-    rows: Iterable[Row],
-    make: Callable[[int, dict[str, Any]], T | SkippedRow],
+    rows: Iterable[tuple[int, Any]],
+    make: Callable[[int, Any], T | SkippedRow],
     on_error: ErrorHandler,
     error_kind: str = "format",
 ) -> Iterator[T | SkippedRow]:
-    """Yield `make(line, row)` of all rows. Invalid rows are skipped if `on_error` does not raise."""
+    """Yield `make(line, row)` of all rows, except empty rows (skipped without a reason) at the end of the file.
 
-    def valid() -> Iterator[T | SkippedRow]:
-        for line, row in rows:
-            try:
-                item = make(line, row)
-            except DataError as error:
-                on_error(error_kind, error)
-                continue
-            yield item
+    Invalid rows are skipped if `on_error` does not raise."""
+    empty: list[SkippedRow] = []
+    for line, row in rows:
+        try:
+            item = make(line, row)
+        except DataError as error:
+            on_error(error_kind, error)
+            continue
+        if isinstance(item, SkippedRow) and not item.reason:
+            empty.append(item)
+            continue
+        if empty:
+            yield from empty
+            empty.clear()
+        yield item
 
-    return drop_trailing_blanks(valid())
+
+def drop_trailing_blanks(items: Iterable[T | SkippedRow]) -> Iterator[T | SkippedRow]:
+    """Yield samples and skipped rows, except empty rows at the end of the file."""
+    return make_samples(enumerate(items), lambda number, item: item, raise_error)
 
 
 def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequence[str] = ()) -> SkippedRow | None:
@@ -533,11 +514,15 @@ def read_text_column(entry: str, columns: Mapping[str, str] | None, on_error: Er
 
 
 def sample_inputs(
-    items: Iterable[Any], on_error: ErrorHandler, convert: Callable[[Any], Any] = lambda item: item
+    read: Callable[..., Iterable[Any]],
+    convert: Callable[[Any], Any],
+    entry: str,
+    columns: Mapping[str, str] | None,
+    on_error: ErrorHandler,
 ) -> InputIterator:
     """Yield line numbers and inputs of prediction, converted from samples without labels: partly empty rows are reported,
     and empty rows are None."""
-    for item in items:
+    for item in read(entry, columns, on_error, inputs_only=True):
         if isinstance(item, SkippedRow) and item.reason:
             on_error("format", DataError(f"{item.reason}.", item.path, item.line))
         else:

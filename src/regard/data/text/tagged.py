@@ -47,7 +47,6 @@ from regard.data.text.formats import (
 )
 from regard.data.text.tables import (
     ColumnSpec,
-    InputIterator,
     SkippedRow,
     check_position,
     count_columns,
@@ -151,12 +150,6 @@ def read_tagged(
 iterate_tagged = partial(iterate_all, read_tagged, "sentences", "Each sentence needs words, and one tag per word.")
 
 
-def read_sentence_inputs(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
-    """Yield lists of words without tags."""
-    items = read_tagged(entry, columns, on_error, inputs_only=True)
-    return sample_inputs(items, on_error, lambda item: list(item.words))
-
-
 def _find_sentences(path: Path, columns: Mapping[str, str] | None) -> tuple[tuple[int, str] | None, bool]:
     """Examine the first lines with tabs: the first cell with several words and its line number, if most lines have such a
     cell in the word column; and True if a tag cell has several tags, which cannot belong to one word."""
@@ -177,31 +170,25 @@ def _find_sentences(path: Path, columns: Mapping[str, str] | None) -> tuple[tupl
     return first, any(" " in cells[position] for _, _, cells in rows if position < len(cells))
 
 
-class _TagValidator:
-    """Check that all tags of a file are entity tags, or none is: a mixture is an error in the data."""
+def _check_tags(path: str, first_seen: dict[bool, tuple[int, str]], tags: Iterable[tuple[int, str]]) -> None:
+    """Raise `DataError` at the first (line, tag) that mixes entity tags with other tags in one file.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.first_seen: dict[bool, tuple[int, str]] = {}
-        """first entity tag (True) and first other tag (False), with lines"""
-
-    def check(self, tags: Iterable[tuple[int, str]]) -> None:
-        """Raise `DataError` at the first inconsistent tag; `tags` has (line, tag)."""
-        for line, tag in tags:
-            is_entity = parse_tag(tag) is not None
-            if is_entity and len(tag) == 1:
-                continue  # O, or a single letter, which is valid in both cases
-            if (opposite := not is_entity) in self.first_seen:
-                first_line, other = self.first_seen[opposite]
-                entity, single = (tag, other) if is_entity else (other, tag)
-                raise DataError(
-                    f"inconsistent tag schemes: '{tag[:40]}' here, '{other[:40]}' on line {first_line}.",
-                    self.path,
-                    line,
-                    f"'{entity[:40]}' is an entity tag, '{single[:40]}' is not. "
-                    "Entity tags are O, B-PER, I-PER (also E-, S-, L-, U-).",
-                )
-            self.first_seen.setdefault(is_entity, (line, tag))
+    `first_seen` collects the first entity tag (True) and the first other tag (False)."""
+    for line, tag in tags:
+        is_entity = parse_tag(tag) is not None
+        if is_entity and len(tag) == 1:
+            continue  # O, or a single letter, which is valid in both cases
+        if (not is_entity) in first_seen:
+            first_line, other = first_seen[not is_entity]
+            entity, single = (tag, other) if is_entity else (other, tag)
+            raise DataError(
+                f"inconsistent tag schemes: '{tag[:40]}' here, '{other[:40]}' on line {first_line}.",
+                path,
+                line,
+                f"'{entity[:40]}' is an entity tag, '{single[:40]}' is not. "
+                "Entity tags are O, B-PER, I-PER (also E-, S-, L-, U-).",
+            )
+        first_seen.setdefault(is_entity, (line, tag))
 
 
 # -- one sentence per row
@@ -222,7 +209,7 @@ def _read_table(
         names = read_class_names(path, tag_column)
         if not names:
             _reject_numeric_tags(path, tag_column)
-    validator = _TagValidator(entry)
+    first_seen: dict[bool, tuple[int, str]] = {}
 
     def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | SkippedRow:
         if inputs_only:
@@ -230,7 +217,7 @@ def _read_table(
             return TaggedSentence(words, (), entry, line) if words else SkippedRow(entry, line)
         item = _make_sentence(entry, line, row, names)
         if isinstance(item, TaggedSentence):
-            validator.check((line, tag) for tag in item.tags)
+            _check_tags(entry, first_seen, ((line, tag) for tag in item.tags))
         return item
 
     rows = iterate_rows(entry, required, chosen, on_error, numeric=("tags",) if names else ())
@@ -310,27 +297,12 @@ def _split_columns(text: str, tab_separated: bool) -> list[str]:
 def _read_conll(
     entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, inputs_only: bool
 ) -> Iterator[TaggedSentence]:
-    validator = _TagValidator(entry)
-    for words in _read_sentences(path, columns, on_error, inputs_only):
-        try:
-            validator.check((word.line, word.tag) for word in (() if inputs_only else words))
-        except DataError as error:
-            on_error("format", error)
-            continue
-        tags = () if inputs_only else tuple(word.tag for word in words)
-        yield TaggedSentence(tuple(word.text for word in words), tags, entry, words[0].line)
-
-
-def _read_sentences(
-    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, words_only: bool = False
-) -> Iterator[list[Word]]:
-    """Yield the words of each sentence; a sentence with an invalid line is skipped if `on_error` does not raise.
-
-    With `words_only`, tags may be missing."""
+    """Yield the sentences; a sentence with an invalid line or tag is skipped if `on_error` does not raise."""
     layout: ConllLayout | None = None
     words: list[Word] = []
     errors: list[str] = []
     tags: set[str] = {OUTSIDE}
+    first_seen: dict[bool, tuple[int, str]] = {}
 
     def report(kind: str, error: DataError) -> None:
         errors.append(kind)
@@ -338,19 +310,24 @@ def _read_sentences(
 
     for line, text in chain(read_lines(path, report), [(0, "")]):
         if not text.strip() or text.split(maxsplit=1)[0] == _DOCSTART:
+            try:
+                _check_tags(entry, first_seen, ((word.line, word.tag) for word in words if not (errors or inputs_only)))
+            except DataError as error:
+                report("format", error)
             if words and not errors:
-                yield words
+                sentence_tags = () if inputs_only else tuple(word.tag for word in words)
+                yield TaggedSentence(tuple(word.text for word in words), sentence_tags, entry, words[0].line)
             words = []
             errors.clear()
             continue
         if not words and _is_comment(text, layout, tags):
             continue
         if layout is None and not errors:
-            layout = _detect_layout(path, line, text, columns, words_only)
+            layout = _detect_layout(path, line, text, columns, inputs_only)
             if layout.has_header:
                 continue
         try:
-            word = None if layout is None else _parse_word(path, line, text, layout, words_only)
+            word = None if layout is None else _parse_word(path, line, text, layout, inputs_only)
         except DataError as error:
             report("format", error)
             continue
@@ -572,7 +549,7 @@ TAGGED = Reader(
     columns=COLUMNS,
     sample_type=TaggedSentence,
     samples=iterate_tagged,
-    inputs=read_sentence_inputs,
+    inputs=partial(sample_inputs, read_tagged, lambda item: list(item.words)),
     split_key=lambda sentence: "\0".join(sentence.words),
     contents=lambda sentence: with_target((" ".join(sentence.words),), " ".join(sentence.tags)),
     texts=lambda sentence: (" ".join(sentence.words),),
