@@ -18,8 +18,7 @@ _PATTERN_HINT = (
     "Patterns support * ? [abc] and **/ (folders at any depth). Quote patterns so that the shell does not expand them."
 )
 
-WildcardMatch = tuple[str, ...]
-"""Text matched by each wildcard of a pattern, for one file."""
+WildcardMatch = tuple[str, ...]  # Text matched by each wildcard of a pattern, for one file
 
 
 def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:

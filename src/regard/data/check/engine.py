@@ -33,16 +33,11 @@ ProgressCallback = Callable[[str, int], None]
 """Called with the name of the current stage and the number of processed samples."""
 EntryReader = Callable[[str, Columns, ErrorHandler], Iterator[Any]]
 
-HIGH_FRACTION = 0.1
-"""fraction of the rows above which `Spec.frequent` is the severity"""
-MAX_CLASS_FRACTION = 0.9
-"""fraction of one class above which a constant prediction scores well"""
-MAX_CLASSES = 1000
-"""maximum number of classes for a table and a chart: labels with more values are probably texts"""
-PROGRESS_INTERVAL = 4096
-"""rows between two progress updates"""
-BYTES_PER_TOKEN = 4
-"""UTF-8 bytes per byte-pair token: 3.4 to 4.8 were measured on English and German"""
+HIGH_FRACTION = 0.1  # fraction of the rows above which `Spec.frequent` is the severity
+MAX_CLASS_FRACTION = 0.9  # fraction of one class above which a constant prediction scores well
+MAX_CLASSES = 1000  # maximum number of classes for a table and a chart: labels with more values are probably texts
+PROGRESS_INTERVAL = 4096  # rows between two progress updates
+BYTES_PER_TOKEN = 4  # UTF-8 bytes per byte-pair token: 3.4 to 4.8 were measured on English and German
 MEASURES = ("words", "characters", "tokens")
 
 
@@ -68,15 +63,11 @@ class SortedHashes:
 class Measures(NamedTuple):
     """Texts, contents and labels of a sample, from which a survey keeps numbers and hashes."""
 
-    texts: Sequence[str]
-    """text of each side, of which the lengths are kept"""
-    contents: Sequence[str]
-    """contents to hash: the whole sample, the input without the target, and further ones"""
+    texts: Sequence[str]  # text of each side, of which the lengths are kept
+    contents: Sequence[str]  # contents to hash: the whole sample, the input without the target, and further ones
     labels: Sequence[str] = ()
-    checked_texts: Sequence[str] | None = None
-    """texts to check for damage; None: the texts of the sides"""
-    numbers: Mapping[str, int] = {}
-    """further numbers of the sample by name"""
+    checked_texts: Sequence[str] | None = None  # texts to check for damage; None: the texts of the sides
+    numbers: Mapping[str, int] = {}  # further numbers of the sample by name
 
 
 class Survey(ABC):
@@ -85,23 +76,17 @@ class Survey(ABC):
     Samples have the attributes `path` and `line`."""
 
     task: ClassVar[str]
-    unit: ClassVar[str]
-    """plural noun for the samples"""
-    sides: ClassVar[tuple[str, ...]]
-    """names of the texts with a length"""
+    unit: ClassVar[str]  # plural noun for the samples
+    sides: ClassVar[tuple[str, ...]]  # names of the texts with a length
     reader: ClassVar[EntryReader]
     findings: ClassVar[FindingTable]
     leaks: ClassVar[tuple[str, ...]]
     """for each hash, the finding for validation samples with the same hash as a training sample"""
-    conflict: ClassVar[str] = "conflicting_labels"
-    """finding for samples with equal inputs and different targets"""
-    counted: ClassVar[str] = "classes"
-    """name of the class counts"""
-    class_words: Mapping[str, str] = {}
-    """nouns for classes and counted things in messages"""
+    conflict: ClassVar[str] = "conflicting_labels"  # finding for samples with equal inputs and different targets
+    counted: ClassVar[str] = "classes"  # name of the class counts
+    class_words: Mapping[str, str] = {}  # nouns for classes and counted things in messages
     min_samples: ClassVar[int] = 100
-    stage: ClassVar[tuple[str, str]] = ("reading", "data")
-    """verb and noun of the progress line"""
+    stage: ClassVar[tuple[str, str]] = ("reading", "data")  # verb and noun of the progress line
 
     def __init__(
         self,

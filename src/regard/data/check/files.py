@@ -31,26 +31,21 @@ from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
 THREADS = min(4, os.cpu_count() or 1)
-CHUNK = 64
-"""files decoded before the first of them is counted"""
+CHUNK = 64  # files decoded before the first of them is counted
 MAX_LISTED_CLASSES = 12
 
 MIN_SIDE = 8
 MAX_ASPECT_RATIO = 10
-MAX_PIXELS = 25_000_000
-"""pixels above which decoding takes about a second"""
-MIN_DEPTH, MAX_DEPTH = 0.1, 500.0
-"""meters; the median of depth maps in the correct unit is between the two"""
+MAX_PIXELS = 25_000_000  # pixels above which decoding takes about a second
+MIN_DEPTH, MAX_DEPTH = 0.1, 500.0  # meters; the median of depth maps in the correct unit is between the two
 
 
 class FileSurvey(Survey):
     """Survey of files. Hashes are of the content with the target (0), and of the content (1)."""
 
-    skip_prefixes: ClassVar[tuple[str, ...]]
-    """first words of the reasons to skip a file without loss of data"""
+    skip_prefixes: ClassVar[tuple[str, ...]]  # first words of the reasons to skip a file without loss of data
     leaks = ("leak", "leak_conflicting_labels")
-    measured: ClassVar[tuple[str, ...]]
-    """names of the sizes in the report"""
+    measured: ClassVar[tuple[str, ...]]  # names of the sizes in the report
     size_title: ClassVar[str]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -144,10 +139,8 @@ class FileSurvey(Survey):
 class PartSurvey(FileSurvey):
     """Survey of files with a class for each part: pixels of masks, points of point clouds."""
 
-    parts: ClassVar[tuple[str, str]]
-    """plural noun of the annotated things, and noun of one of them"""
-    find_classes: ClassVar[Callable[[Sequence[str]], ClassMap | None]]
-    """classes from a class file near the entries"""
+    parts: ClassVar[tuple[str, str]]  # plural noun of the annotated things, and noun of one of them
+    find_classes: ClassVar[Callable[[Sequence[str]], ClassMap | None]]  # classes from a class file near the entries
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -237,10 +230,8 @@ class ImageStats:
 
     info: ImageInfo
     content_hash: bytes
-    is_blank: bool
-    """whether all pixels have one color"""
-    target: Any
-    """numbers of the mask or the depth map"""
+    is_blank: bool  # whether all pixels have one color
+    target: Any  # numbers of the mask or the depth map
     target_hash: bytes
 
 

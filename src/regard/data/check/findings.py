@@ -12,16 +12,11 @@ from regard.data.check.report import Severity
 
 MIN_CLASS_SAMPLES = 5
 MAX_ANSWER_WORDS = 30
-MIN_LINE_LENGTH = 40
-"""minimum number of letters and spaces of a line to compare: short lines often repeat by chance"""
-MAX_UNBROKEN_LENGTH = 100_000
-"""characters without a space above which a section is hardly text"""
-MAX_LENGTH_RATIO = 3.0
-"""factor between the length ratio of a pair and the median ratio, in words and in characters"""
-MAX_CAPTION_RATIO = 4
-"""caption length as a multiple of the median, in words"""
-MAX_SCALE_RATIO = 30.0
-"""ratio to the median size above which a point cloud probably has another unit"""
+MIN_LINE_LENGTH = 40  # minimum number of letters and spaces of a line to compare: short lines often repeat by chance
+MAX_UNBROKEN_LENGTH = 100_000  # characters without a space above which a section is hardly text
+MAX_LENGTH_RATIO = 3.0  # factor between the length ratio of a pair and the median ratio, in words and in characters
+MAX_CAPTION_RATIO = 4  # caption length as a multiple of the median, in words
+MAX_SCALE_RATIO = 30.0  # ratio to the median size above which a point cloud probably has another unit
 
 LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, validation scores are too high."
 TEXT_LEAK_ADVICE = "Remove the duplicates from one of the two sets; otherwise, the validation loss is too low."
@@ -33,15 +28,11 @@ class Spec(NamedTuple):
     """Row of a table of findings. The key is the finding id; a colon in the key separates variants of one id."""
 
     severity: Severity
-    message: str
-    """template; `{unit}` is the plural noun for the samples"""
+    message: str  # template; `{unit}` is the plural noun for the samples
     advice: str = ""
-    frequent: Severity | None = None
-    """severity above a tenth of the rows"""
-    drops: bool = False
-    """whether training rejects or skips the whole row"""
-    per: str = "rows"
-    """population for the fraction; the fraction of findings per "files" is 0"""
+    frequent: Severity | None = None  # severity above a tenth of the rows
+    drops: bool = False  # whether training rejects or skips the whole row
+    per: str = "rows"  # population for the fraction; the fraction of findings per "files" is 0
 
 
 FindingTable = Mapping[str, Spec]

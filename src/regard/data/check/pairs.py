@@ -38,27 +38,21 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-CHUNK = 4096
-"""pairs per update of the trigram counts"""
+CHUNK = 4096  # pairs per update of the trigram counts
 HASH_BITS = 14
 """Trigrams are hashed into 2¹⁴ buckets: alphabets use far fewer, and collisions only weaken the evidence."""
 NUM_BUCKETS = 1 << HASH_BITS
-SMOOTHING = 0.5
-"""added to every trigram count, so that unseen trigrams are neutral"""
-MIN_FILE_PAIRS = 20
-"""minimum number of pairs in a file to detect swapped sides"""
+SMOOTHING = 0.5  # added to every trigram count, so that unseen trigrams are neutral
+MIN_FILE_PAIRS = 20  # minimum number of pairs in a file to detect swapped sides
 SWAPPED_SIMILARITY = -0.5
 """similarity to the previous files below which the sides of a file count as swapped: English–German pairs give −0.9
 from 30 pairs on, two samples of one language ±0.2"""
-MIN_PROFILE_PAIRS = 50
-"""minimum number of training pairs for language scores"""
+MIN_PROFILE_PAIRS = 50  # minimum number of training pairs for language scores
 MIN_DISTANCE, MIN_ORDERED_FRACTION = 0.3, 0.6
 """Languages are distinguishable if the median distance of the scores is at least 0.3 nats per character, and the source
 has the higher score in 60 % of the rows: one language gives about 0 and 50 %, English and German 4.5 and all."""
-MARGIN = 0.15
-"""minimum score of a text in the language of the other side, as a fraction of the median distance"""
-MIN_EVIDENCE = 3.0
-"""minimum evidence in nats for each side of a swapped row: e³ = 20 to 1"""
+MARGIN = 0.15  # minimum score of a text in the language of the other side, as a fraction of the median distance
+MIN_EVIDENCE = 3.0  # minimum evidence in nats for each side of a swapped row: e³ = 20 to 1
 STRONG_EVIDENCE = 10.0
 """minimum evidence for rows in one language, since names and foreign words have a similar effect"""
 
@@ -145,8 +139,7 @@ class PairSurvey(Survey):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.swapped_entries: list[bool] = []
-        """for each entry: sides swapped relative to the previous entries"""
+        self.swapped_entries: list[bool] = []  # for each entry: sides swapped relative to the previous entries
         self.profile = TrigramProfile()
 
     def read(self, progress: ProgressCallback = no_progress) -> None:

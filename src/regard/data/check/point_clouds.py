@@ -27,14 +27,10 @@ from regard.data.points.labeled import (
 )
 
 MIN_POINTS = 64
-MAX_POINTS = 5_000_000
-"""points above which reading takes seconds"""
-MIN_THICKNESS = 1e-4
-"""fraction of the length below which a point cloud counts as flat or as a line"""
-MAX_SHAPE_POINTS = 20_000
-"""maximum number of points for the shape"""
-OUTLIER_RATIO = 10.0
-"""distance of an outlier from the median, relative to the 95th percentile of the distances"""
+MAX_POINTS = 5_000_000  # points above which reading takes seconds
+MIN_THICKNESS = 1e-4  # fraction of the length below which a point cloud counts as flat or as a line
+MAX_SHAPE_POINTS = 20_000  # maximum number of points for the shape
+OUTLIER_RATIO = 10.0  # distance of an outlier from the median, relative to the 95th percentile of the distances
 
 
 @dataclass(frozen=True)
@@ -43,13 +39,10 @@ class CloudStats:
 
     num_points: int
     num_dropped: int
-    extent: float
-    """longest side of the bounding box"""
-    degenerate_shape: str
-    """finding id (single_location, collinear or coplanar), or an empty string"""
+    extent: float  # longest side of the bounding box
+    degenerate_shape: str  # finding id (single_location, collinear or coplanar), or an empty string
     num_outliers: int
-    attributes: tuple[str, ...]
-    """of colors and normals, the available ones"""
+    attributes: tuple[str, ...]  # of colors and normals, the available ones
     content_hash: bytes
     target_hash: bytes
     label_counts: dict[int, int] | None

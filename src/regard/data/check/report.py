@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
-MAX_LOCATIONS = 5
-"""maximum number of locations per finding"""
-MAX_CLASS_ROWS = 20
-"""maximum number of classes in a printed table, most frequent first"""
-BAR_WIDTH = 24
-"""maximum number of characters of a bar and of a class name"""
+MAX_LOCATIONS = 5  # maximum number of locations per finding
+MAX_CLASS_ROWS = 20  # maximum number of classes in a printed table, most frequent first
+BAR_WIDTH = 24  # maximum number of characters of a bar and of a class name
 HISTOGRAM_BARS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "q99": 0.99, "max": 1.0}
@@ -30,8 +27,7 @@ class Location:
     path: str
     line: int | None = None
     text: str = ""
-    unit: str = ""
-    """what `line` counts if not lines"""
+    unit: str = ""  # what `line` counts if not lines
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value or name != "unit"}
@@ -45,12 +41,10 @@ class Location:
 @dataclass(frozen=True)
 class Finding:
     severity: Severity
-    id: str
-    """stable name for programs, in snake_case"""
+    id: str  # stable name for programs, in snake_case
     message: str
     count: int
-    fraction: float
-    """fraction of the rows of the split; 0 for findings about files"""
+    fraction: float  # fraction of the rows of the split; 0 for findings about files
     locations: tuple[Location, ...] = ()
     advice: str = ""
 
@@ -73,14 +67,11 @@ class Lengths:
     words: NDArray[np.int64]
     characters: NDArray[np.int64]
     tokens: NDArray[np.int64]
-    max_length: int
-    """data.max_length in tokens; 0 without a limit"""
+    max_length: int  # data.max_length in tokens; 0 without a limit
     outliers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """indices of pairs with very different lengths of the two sides"""
-    names: tuple[str, ...] = ("source", "target")
-    """names of the sides"""
-    unit: str = "pairs"
-    """plural noun for the samples"""
+    names: tuple[str, ...] = ("source", "target")  # names of the sides
+    unit: str = "pairs"  # plural noun for the samples
 
     def measurements(self) -> dict[str, NDArray[np.int64]]:
         """Column of each side and measure by name; empty without samples."""
@@ -133,8 +124,7 @@ def _histogram(values: NDArray[np.int64]) -> str:
 class ClassCounts:
     """Class frequencies of the training and validation data; `valid` is empty without validation data."""
 
-    name: str
-    """snake_case name of the counted units, such as entities_by_type"""
+    name: str  # snake_case name of the counted units, such as entities_by_type
     train: Mapping[str, int]
     valid: Mapping[str, int] = field(default_factory=dict)
 
@@ -169,17 +159,14 @@ class ClassCounts:
 @dataclass(frozen=True)
 class Report:
     task: str
-    counts: Mapping[str, int]
-    """usable samples and files of each split"""
+    counts: Mapping[str, int]  # usable samples and files of each split
     findings: tuple[Finding, ...]
     lengths: Lengths
     figures: tuple[str, ...] = ()
-    class_counts: tuple[ClassCounts, ...] | None = None
-    """None for data without classes"""
+    class_counts: tuple[ClassCounts, ...] | None = None  # None for data without classes
     measurements: Mapping[str, NDArray[Any]] | None = None
     """sizes of the samples by name; None for data without sizes"""
-    size_title: str = ""
-    """title of the table of sizes"""
+    size_title: str = ""  # title of the table of sizes
 
     def by_severity(self, severity: Severity) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity == severity]

@@ -40,17 +40,12 @@ from regard.data.text.tables import SkippedRow, read_json_document
 from regard.data.text.tagged import OUTSIDE, SchemeDetector, TaggedSentence, convert_tags, read_tagged
 from regard.errors import DataError
 
-MIN_REPEATED_FRACTION = 0.01
-"""fraction of the text above which repeated lines are reported"""
+MIN_REPEATED_FRACTION = 0.01  # fraction of the text above which repeated lines are reported
 MAX_LINE_HASHES = 1 << 22
-PROGRESS_INTERVAL = 64
-"""passages between two progress updates"""
-MAX_OUTSIDE_FRACTION = 0.99
-"""fraction of words outside of entities above which little is left to train on"""
-NUM_SPECIAL_TOKENS = 3
-"""special tokens around a text or a pair of texts"""
-NUM_SENTENCE_TOKENS = 2
-"""special tokens around a tagged sentence"""
+PROGRESS_INTERVAL = 64  # passages between two progress updates
+MAX_OUTSIDE_FRACTION = 0.99  # fraction of words outside of entities above which little is left to train on
+NUM_SPECIAL_TOKENS = 3  # special tokens around a text or a pair of texts
+NUM_SENTENCE_TOKENS = 2  # special tokens around a tagged sentence
 
 
 class LabeledSurvey(Survey):
@@ -352,12 +347,10 @@ class DocumentStats:
 
     def __init__(self, first: Passage) -> None:
         self.line = first.line
-        self.sizes = [0, 0, 0]
-        """words, characters and estimated tokens"""
+        self.sizes = [0, 0, 0]  # words, characters and estimated tokens
         self.num_bytes = 0
         self.exact_hash, self.normalized_hash = blake2b(digest_size=8), blake2b(digest_size=8)
-        self.unbroken_length = 0
-        """characters since the last space"""
+        self.unbroken_length = 0  # characters since the last space
 
     def add(self, text: str) -> int:
         """Add a passage; returns the length of the section without a space at the start of the passage, including the
@@ -395,8 +388,7 @@ class TextSurvey(Survey):
         self.totals.update(lines=0, passages=0, bytes=0)
         self.characters: set[str] = set()
         self.lines = LineHashes()
-        self._passage_hashes: set[int] = set()
-        """hashes of at most two different passages"""
+        self._passage_hashes: set[int] = set()  # hashes of at most two different passages
 
     @classmethod
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:

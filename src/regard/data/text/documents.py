@@ -19,8 +19,7 @@ from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, file_forma
 from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
 from regard.errors import DataError
 
-PASSAGE_CHARS = 8192
-"""characters of a passage; longer documents are split"""
+PASSAGE_CHARS = 8192  # characters of a passage; longer documents are split
 MAX_LINE_SEARCH = 65_536
 """characters to search for a line break before splitting at a space; scaled down for shorter passages"""
 MIN_PASSAGE_CHARS, TARGET_PASSAGES = 512, 100
@@ -37,10 +36,8 @@ class Passage:
 
     text: str
     path: str
-    line: int
-    """first line of the passage; row number in Parquet"""
-    starts_document: bool
-    """True for the first passage of a document; False: the text continues the previous passage"""
+    line: int  # first line of the passage; row number in Parquet
+    starts_document: bool  # True for the first passage of a document; False: the text continues the previous passage
     after_gap: bool = False
     """True if the text before the passage was removed, for example held out for validation; for the first passage of a
     document, True if the end of the previous document was removed"""
@@ -244,8 +241,7 @@ NUMBERED_DOCUMENTS = replace(
 # likelihood of the original. Only spaces and markers are removed, and Penn Treebank quotes become plain quotes. Lines are
 # independent, so a text can be detokenized in chunks that end at line breaks.
 
-SpacedToken = tuple[str, bool, bool]
-"""A token, and two flags: no space before the token, no space after the token."""
+SpacedToken = tuple[str, bool, bool]  # A token, and two flags: no space before the token, no space after the token
 
 CLOSING = frozenset(",.;:!?)]}%”'″′") | {"..", "....", "?!", "!!"}
 OPENING = frozenset("([{“‘„¡¿£€¥₹₤$")
@@ -253,8 +249,7 @@ JOINERS = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}
 """Tokens written without spaces on both sides, and the replacement text."""
 BETWEEN_NUMBERS = ("–", ":", "×", "⁄")
 DOLLAR_PREFIXES = ("US", "C", "CA", "AU", "NZ", "HK", "GB")
-CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")
-"""Contracted endings after an apostrophe."""
+CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")  # Contracted endings after an apostrophe
 
 
 def count_words(text: str) -> int:

@@ -22,8 +22,7 @@ _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _GZIP_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
 
-BLOCK_BYTES = 1 << 18
-"""bytes decoded at once"""
+BLOCK_BYTES = 1 << 18  # bytes decoded at once
 
 _BINARY_MAGIC = {
     b"PK\x03\x04": "a zip archive (such as .xlsx, .docx or .npz)",

@@ -16,17 +16,13 @@ from typing import Any
 from regard.data.text.files import ErrorHandler, existing_file, read_lines
 from regard.errors import DataError, RegardError
 
-Row = tuple[int, dict[str, Any]]
-"""Line number (row number in Parquet), and values by column."""
-ColumnPath = tuple[str, ...]
-"""Column name, or names of a struct column and its field."""
+Row = tuple[int, dict[str, Any]]  # Line number (row number in Parquet), and values by column
+ColumnPath = tuple[str, ...]  # Column name, or names of a struct column and its field
 
 MAX_FIELD_CHARS = 1 << 26
 """maximum characters of a CSV field: enough for a book, but an unclosed quote raises before memory runs out"""
-MAX_BATCH_ROWS = 4096
-"""maximum number of Parquet rows converted at once"""
-MAX_BATCH_BYTES = 1 << 24
-"""approximate maximum number of bytes of Parquet rows converted at once"""
+MAX_BATCH_ROWS = 4096  # maximum number of Parquet rows converted at once
+MAX_BATCH_BYTES = 1 << 24  # approximate maximum number of bytes of Parquet rows converted at once
 
 
 def _read_csv(path: Path, on_error: ErrorHandler, columns: Sequence[ColumnPath]) -> Iterator[tuple[int, list[str]]]:
@@ -153,10 +149,8 @@ class TableFormat:
     read: Callable[[Path, ErrorHandler, Sequence[ColumnPath]], Iterator[tuple[int, Any]]]
     """row numbers with a list of cells, or with values by column name (None for an empty row); a format with a schema
     reads only the given columns, or all columns if none are given"""
-    row_hint: str = ""
-    """description of a row of a text file, for messages"""
-    is_named: bool = True
-    """True if rows have column names; otherwise the first row may be a header"""
+    row_hint: str = ""  # description of a row of a text file, for messages
+    is_named: bool = True  # True if rows have column names; otherwise the first row may be a header
     schema: Callable[[Path], Any] | None = None
     """Arrow schema of a binary file; None for text files, which may be gzipped"""
 

@@ -35,8 +35,7 @@ from regard.data.text.tables import (
 from regard.errors import DataError
 
 REQUIRED_COLUMNS = ("question", "context")
-COLUMNS = (*REQUIRED_COLUMNS, "answer", "start", "id", "title")
-"""Column names accepted by --columns."""
+COLUMNS = (*REQUIRED_COLUMNS, "answer", "start", "id", "title")  # Column names accepted by --columns
 
 COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "question": ("question", "query"),
@@ -50,8 +49,7 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
 """Usual column names, in order of preference."""
 
 RawRow = dict[str, Any]
-AnswerText = tuple[str, int | None]
-"""Answer text and its given start."""
+AnswerText = tuple[str, int | None]  # Answer text and its given start
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +58,14 @@ class QASample:
 
     question: str
     context: str
-    answers: tuple[str, ...]
-    """reference answers, exactly as in the context; empty if unanswerable"""
-    starts: tuple[int, ...]
-    """character offset of each answer in the context"""
-    is_answerable: bool = True
-    """True if the context contains an answer"""
+    answers: tuple[str, ...]  # reference answers, exactly as in the context; empty if unanswerable
+    starts: tuple[int, ...]  # character offset of each answer in the context
+    is_answerable: bool = True  # True if the context contains an answer
     id: str = ""
-    title: str = ""
-    """title of the article of the context"""
+    title: str = ""  # title of the article of the context
     path: str = ""
-    line: int = 0
-    """number of the question in SQuAD JSON"""
-    num_relocated: int = 0
-    """number of answers found at another position than given"""
+    line: int = 0  # number of the question in SQuAD JSON
+    num_relocated: int = 0  # number of answers found at another position than given
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "answers", tuple(self.answers))  # lists if loaded from JSON
@@ -255,8 +247,7 @@ def _splits_word(context: str, first: int, end: int) -> bool:
     return before or (end < len(context) and context[end - 1 : end + 1].isalnum())
 
 
-NO_ANSWER = "no answer"
-"""The only label of data with unanswerable questions."""
+NO_ANSWER = "no answer"  # The only label of data with unanswerable questions
 
 SPANS = Reader(
     unit="questions",

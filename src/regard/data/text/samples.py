@@ -34,18 +34,13 @@ from regard.errors import DataError
 
 PAIR_COLUMNS = (SIDES, ("anchor", "positive"), ("question", "answer"), ("text", "pair"), ("a", "b"))
 """Names of the two columns for contrastive training."""
-SIMILARITY_COLUMNS = ("label", "score", "similarity")
-"""A column of this name indicates that some pairs are negative."""
+SIMILARITY_COLUMNS = ("label", "score", "similarity")  # A column of this name indicates that some pairs are negative
 LABELED_COLUMNS = ("text", "pair", "label", "labels")
-QUESTION_COLUMNS = ("context", "question", "choices", "label")
-"""Column names accepted by --columns."""
-NON_TEXT_COLUMNS = ("id", "idx", "index", "guid", "pair")
-"""Columns that are never used as the text."""
+QUESTION_COLUMNS = ("context", "question", "choices", "label")  # Column names accepted by --columns
+NON_TEXT_COLUMNS = ("id", "idx", "index", "guid", "pair")  # Columns that are never used as the text
 CHOICE_COLUMN = re.compile(r"choice\d+")
-LABEL_SEPARATOR = "|"
-"""Separator of several labels in one cell."""
-PROBE_ROWS = 50
-"""Rows examined to detect lists of labels."""
+LABEL_SEPARATOR = "|"  # Separator of several labels in one cell
+PROBE_ROWS = 50  # Rows examined to detect lists of labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +58,11 @@ class LabeledText:
     """A text or text pair with one or several labels, and its file and line."""
 
     text: str
-    text_pair: str
-    """second text of a pair, else empty"""
-    label: str
-    """empty for unlabeled inputs; several labels are joined by commas"""
+    text_pair: str  # second text of a pair, else empty
+    label: str  # empty for unlabeled inputs; several labels are joined by commas
     path: str = ""
     line: int = 0
-    label_set: tuple[str, ...] | None = None
-    """labels of multi-label data, possibly empty; None for single-label data"""
+    label_set: tuple[str, ...] | None = None  # labels of multi-label data, possibly empty; None for single-label data
 
     def __post_init__(self) -> None:
         if self.label_set is not None:  # a list if loaded from JSON
@@ -86,11 +78,9 @@ class ChoiceSample:
     """A multiple-choice question: context, question, choices and the correct choice, with file and line."""
 
     context: str
-    question: str
-    """empty: the choices continue the context"""
+    question: str  # empty: the choices continue the context
     choices: tuple[str, ...]
-    label: int = -1
-    """index of the correct choice, from 0; -1 for unlabeled inputs"""
+    label: int = -1  # index of the correct choice, from 0; -1 for unlabeled inputs
     path: str = ""
     line: int = 0
 

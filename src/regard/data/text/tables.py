@@ -28,13 +28,11 @@ from regard.data.text.formats import (
 from regard.errors import DataError, RegardError, UnknownColumnError, UnknownNameError
 
 T = TypeVar("T")
-InputIterator = Iterator[tuple[int, Any]]
-"""Line number and input of a prediction; None for an empty row."""
+InputIterator = Iterator[tuple[int, Any]]  # Line number and input of a prediction; None for an empty row
 
 SIDES = ("source", "target")
 PARALLEL_HINT = " Pass two parallel files as SRC:TGT."
-TRANSLATION_COLUMN = "translation"
-"""struct column with one field per language in Hugging Face translation datasets"""
+TRANSLATION_COLUMN = "translation"  # struct column with one field per language in Hugging Face translation datasets
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,7 @@ class SkippedRow:
 
     path: str
     line: int
-    reason: str = ""
-    """the missing value, and the start of the other value"""
+    reason: str = ""  # the missing value, and the start of the other value
 
 
 # -- column names
@@ -54,14 +51,11 @@ class SkippedRow:
 class ColumnSpec:
     """Columns required by a task, and the column names chosen by the user (--columns)."""
 
-    required: tuple[str, ...]
-    """columns of every row"""
+    required: tuple[str, ...]  # columns of every row
     overrides: Mapping[str, str] | None = None
     """column name in the file for each renamed column; None: no choice was made, column order may be used"""
-    optional: tuple[str, ...] = ()
-    """columns that may be missing"""
-    numeric: tuple[str, ...] = ()
-    """columns that may contain numbers, which are returned as text"""
+    optional: tuple[str, ...] = ()  # columns that may be missing
+    numeric: tuple[str, ...] = ()  # columns that may contain numbers, which are returned as text
 
     def __post_init__(self) -> None:
         known = self.required + self.optional

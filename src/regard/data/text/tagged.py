@@ -74,19 +74,16 @@ _TAG = re.compile(r"([BIESLU])(?:-(\S+))?")
 _UNSUPPORTED_TAG = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
 """tags that resemble entity tags in an unsupported format"""
 
-COLUMNS = ("words", "tags")
-"""Column names accepted by --columns."""
+COLUMNS = ("words", "tags")  # Column names accepted by --columns
 
 CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
-_PROBE_LINES = 50
-"""lines examined to distinguish a table from CoNLL format"""
+_PROBE_LINES = 50  # lines examined to distinguish a table from CoNLL format
 WORD_COLUMNS = ("words", "tokens", "word", "token", "form", "sentence", "text")
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
 COLUMN_ALIASES = {"words": WORD_COLUMNS, "tags": TAG_COLUMNS}
 """Usual names of the word and tag columns, in order of preference."""
 
-CONLLU_COLUMNS = (1, 3)
-"""Positions of the word and the universal part of speech in CoNLL-U."""
+CONLLU_COLUMNS = (1, 3)  # Positions of the word and the universal part of speech in CoNLL-U
 
 _DOCSTART = "-DOCSTART-"
 _SEPARATOR = re.compile(r"[ \t]+")
@@ -99,11 +96,9 @@ class TaggedSentence:
     """Words and tags of a sentence, with file and line."""
 
     words: tuple[str, ...]
-    tags: tuple[str, ...]
-    """empty for unlabeled inputs"""
+    tags: tuple[str, ...]  # empty for unlabeled inputs
     path: str = ""
-    line: int = 0
-    """line of the first word"""
+    line: int = 0  # line of the first word
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "words", tuple(self.words))  # lists if loaded from JSON
@@ -282,8 +277,7 @@ class ConllLayout(NamedTuple):
     """Column layout, detected from the first line of a file."""
 
     tab_separated: bool
-    num_columns: int
-    """columns of every line; 0: only the chosen positions must exist"""
+    num_columns: int  # columns of every line; 0: only the chosen positions must exist
     word_column: int
     tag_column: int
     has_header: bool
@@ -406,11 +400,9 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_onl
 
 
 class Entity(NamedTuple):
-    type: str
-    """empty if tags have only a letter"""
+    type: str  # empty if tags have only a letter
     first: int
-    last: int
-    """index of the last word (inclusive)"""
+    last: int  # index of the last word (inclusive)
 
 
 @lru_cache(maxsize=4096)
@@ -488,8 +480,7 @@ class SchemeDetector:
 
     def __init__(self) -> None:
         self.tag_counts: Counter[str] = Counter()
-        self.type_counts: Counter[str] = Counter()
-        """number of entities per type"""
+        self.type_counts: Counter[str] = Counter()  # number of entities per type
         self.scheme_errors: dict[TagScheme, int] = dict.fromkeys(SCHEME_LETTERS, 0)
         """number of tags that are invalid in each scheme"""
 
