@@ -196,8 +196,13 @@ class TagSurvey(Survey):
             variant = f"{variant}_ambiguous" if variant else ":ambiguous"
         yield self.finding(f"tag_scheme{variant}", scheme=scheme, ambiguity=detector.ambiguity)
         if self.has_entities:
-            invalid, values = self.values(f"invalid_{scheme}"), {"scheme": scheme, "num_invalid": detector.num_invalid}
-            yield from self.sample_findings("invalid_tags", invalid, lambda n: self._invalid_notes[scheme, n], **values)
+            yield from self.sample_findings(
+                "invalid_tags",
+                self.values(f"invalid_{scheme}"),
+                lambda n: self._invalid_notes[scheme, n],
+                scheme=scheme,
+                num_invalid=detector.num_invalid,
+            )
             num_words, outside = detector.tag_counts.total(), detector.tag_counts[OUTSIDE]
             yield self.finding("outside_words", outside, outside / num_words)
             if MAX_OUTSIDE_FRACTION < outside / num_words < 1:
