@@ -81,9 +81,9 @@ def test_point_clouds_are_pure_functions_of_split_and_number() -> None:
 
 def test_noise_holes_and_rotations_change_nothing_else() -> None:
     """Corruptions keep the underlying solid, so that robustness is measured on the same solids."""
-    plain = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="none")
-    turned = solid_cloud("test", 4, 1000, noise=0, holes=0, rotation_mode="any")
-    blurred = solid_cloud("test", 4, 1000, noise=0.05, holes=0, rotation_mode="none")
+    plain = solid_cloud("test", 4, 1000, noise=0, holes=0, turn="none")
+    turned = solid_cloud("test", 4, 1000, noise=0, holes=0, turn="any")
+    blurred = solid_cloud("test", 4, 1000, noise=0.05, holes=0, turn="none")
     rotation, *_ = np.linalg.lstsq(plain.coordinates, turned.coordinates, rcond=None)
     np.testing.assert_allclose(plain.coordinates @ rotation, turned.coordinates, atol=1e-5)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(3), atol=1e-5)
@@ -94,9 +94,7 @@ def test_noise_holes_and_rotations_change_nothing_else() -> None:
 
 
 def test_a_hole_is_a_ball_in_which_nothing_is() -> None:
-    whole, holed = (
-        solid_cloud("test", 1, 4000, noise=0, holes=holes, rotation_mode="none").coordinates for holes in (0, 1)
-    )
+    whole, holed = (solid_cloud("test", 1, 4000, noise=0, holes=holes, turn="none").coordinates for holes in (0, 1))
     gap = np.array([np.linalg.norm(holed - place, axis=1).min() for place in whole])
     missing = gap > 0.1
     assert 0.01 < missing.mean() < 0.12
@@ -115,7 +113,7 @@ def distance_from_form(places: np.ndarray, part: str, number: int) -> np.ndarray
 
 @pytest.mark.parametrize("number", range(len(SOLIDS)))
 def test_points_are_on_the_solid_and_normals_point_outwards(number: int) -> None:
-    made = solid_cloud("train", number, 800, noise=0, holes=0, rotation_mode="none")
+    made = solid_cloud("train", number, 800, noise=0, holes=0, turn="none")
     assert distance_from_form(made.coordinates, "train", number).max() < 1e-5
     assert np.linalg.norm(made.coordinates, axis=1).max() <= 1 + 1e-6 and made.normals is not None
     np.testing.assert_allclose(np.linalg.norm(made.normals, axis=1), 1, atol=1e-5)
@@ -163,7 +161,7 @@ def test_colors_of_rooms_do_not_reveal_the_class() -> None:
 
 
 def test_labels_of_rooms_match_the_objects() -> None:
-    scene = room_cloud("valid", 3, 6000, noise=0, holes=0, rotation_mode="none")
+    scene = room_cloud("valid", 3, 6000, noise=0, holes=0, turn="none")
     assert scene.labels is not None and scene.classes == CLASSES
     heights = [scene.coordinates[scene.labels == label][:, 2] for label in range(5)]
     assert (heights[0] == 0).all() and heights[1].max() > 2 and heights[2].max() < 0.81 and heights[4].max() > 0.9

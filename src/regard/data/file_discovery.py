@@ -151,6 +151,16 @@ def open_file(source: str, noun: str, path: str, line: int | None) -> BinaryIO:
         raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
 
 
-def first_line(error: Exception) -> str:
-    """First line of an error message of a library, or the type of the error."""
-    return str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+@contextmanager
+def library_errors(problem: str, advice: str = COPY_AGAIN, truncated: str = "") -> Iterator[None]:
+    """Errors of a decoder become `FileFormatError`, with the first line of the message in place of {}. `truncated` is the
+    problem for incomplete files."""
+    try:
+        yield
+    except (FileFormatError, MemoryError):
+        raise
+    except Exception as error:  # decoders raise many types of exceptions
+        if truncated and (isinstance(error, EOFError) or "truncated" in str(error).lower()):
+            problem = truncated
+        first_line = str(error).partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+        raise FileFormatError(problem.format(first_line), advice) from error

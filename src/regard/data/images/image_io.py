@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from regard import capabilities
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, first_line, open_file, report_errors
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors, open_file, report_errors
 
 MAX_PIXELS = 100_000_000
 """maximum number of decoded pixels: 300 MB as RGB"""
@@ -184,16 +184,15 @@ def _open_image(
     """Decoded upright image and its properties; errors inside the context become `DataError` with the file name."""
     path, line = place or (source if isinstance(source, str) else "image", None)
     opened = open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
-    with opened as stream, _suppress_warnings(), report_errors(path, line, "image"):
-        try:
-            with _identify(stream) as image:
-                yield _decode(image, least, curious)
-        except (FileFormatError, MemoryError):
-            raise
-        except Exception as error:  # decoders raise many types of exceptions
-            cut, reason = isinstance(error, EOFError) or "truncated" in str(error).lower(), first_line(error)
-            problem = f"truncated file: {reason}." if cut else f"damaged image: cannot be decoded ({reason})."
-            raise FileFormatError(problem, COPY_AGAIN) from error
+    problem, truncated = "damaged image: cannot be decoded ({}).", "truncated file: {}."
+    with (
+        opened as stream,
+        _suppress_warnings(),
+        report_errors(path, line, "image"),
+        library_errors(problem, truncated=truncated),
+        _identify(stream) as image,
+    ):
+        yield _decode(image, least, curious)
 
 
 def _identify(stream: IO[bytes]) -> Image.Image:
@@ -325,10 +324,8 @@ def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | Non
         if stream.read(6) != b"\x93NUMPY":
             return None
         stream.seek(0)
-        try:
+        with library_errors("damaged NumPy array ({}).", "Save the array again."):
             array: NDArray[Any] = np.load(stream, allow_pickle=False)
-        except (ValueError, EOFError, OSError, MemoryError, SyntaxError) as error:
-            raise FileFormatError(f"damaged NumPy array ({first_line(error)}).", "Save the array again.") from error
         if array.ndim == 3:
             array = array.squeeze()
         if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:

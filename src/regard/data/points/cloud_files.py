@@ -13,14 +13,11 @@ Points are sampled on the faces of a mesh; a mesh with vertex labels becomes the
 
 from __future__ import annotations
 
-import ast
 import io
 import math
 import os
 import re
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, first_line, open_file, report_errors
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors, open_file, report_errors
 from regard.data.points.cloud import (
     DEFAULT_POINTS,
     MAX_POINTS,
@@ -110,15 +107,12 @@ def _detect_format(content: bytes, ending: str) -> str:
         known = ""
     if known:
         if ending and ending != known and ending in CLOUD_SUFFIXES:
-            raise FileFormatError(
-                f"the content is {known}, but the extension is {ending}.", f"Change the extension to {known}."
-            )
+            problem = f"the content is {known}, but the extension is {ending}."
+            raise FileFormatError(problem, f"Change the extension to {known}.")
         return known
     if ending in (".ply", ".npy", ".npz", ".glb"):
-        raise FileFormatError(
-            f"not a {ending} file: the first bytes do not match the format.",
-            "The file is damaged or has the wrong extension.",
-        )
+        problem = f"not a {ending} file: the first bytes do not match the format."
+        raise FileFormatError(problem, "The file is damaged or has the wrong extension.")
     if ending in CLOUD_SUFFIXES:
         return ending
     if ending:
@@ -138,27 +132,7 @@ ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names of arrays in an .npz, in order of preference."""
 CLASS_NAME_ARRAYS = ("classes", "class_names", "names")
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    struct.error,
-    LookupError,
-)
-_HEADER_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    SyntaxError,
-    RecursionError,
-    MemoryError,
-    ArithmeticError,
-    AttributeError,
-)
+WRITE_AGAIN = "Copy or write the file again."
 
 
 def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
@@ -211,14 +185,12 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
-        raise FileFormatError(
-            f"expected an array of numbers with one row per point, got shape {array.shape}, dtype {array.dtype}.",
-            "Save the points as an array of shape (N, 3).",
-        )
+        got = f"shape {array.shape}, dtype {array.dtype}"
+        problem = f"expected an array of numbers with one row per point, got {got}."
+        raise FileFormatError(problem, "Save the points as an array of shape (N, 3).")
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
-        raise FileFormatError(
-            f"the array of shape {array.shape} appears to be transposed.", "Save the array with one row per point."
-        )
+        problem = f"the array of shape {array.shape} appears to be transposed."
+        raise FileFormatError(problem, "Save the array with one row per point.")
     return cloud_from_table(array, (), columns)
 
 
@@ -227,21 +199,14 @@ def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
     inside = f"array '{name}': " if name else ""
     start, shape, kind = _parse_header(content, inside)
     if kind.hasobject:
-        advice = "Save an array of numbers: np.save(path, array.astype(np.float32))."
-        raise FileFormatError(
-            f"{inside}arrays of Python objects are not supported (regard does not unpickle data).", advice
-        )
-    wanted = kind.itemsize * math.prod(shape)
-    if wanted > len(content) - start:
+        problem = f"{inside}arrays of Python objects are not supported (regard does not unpickle data)."
+        raise FileFormatError(problem, "Save an array of numbers: np.save(path, array.astype(np.float32)).")
+    if kind.itemsize * math.prod(shape) > len(content) - start:
         problem = f"{inside}the header declares {shape} of {kind}, but only {len(content) - start:,} bytes follow."
         raise FileFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
     check_count(shape[0] if shape else 0, "points")
-    try:
+    with library_errors(f"{inside}damaged array ({{}}).", WRITE_AGAIN):
         array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    except (*_HEADER_ERRORS, EOFError, OSError) as error:
-        raise FileFormatError(
-            f"{inside}damaged array ({first_line(error)}).", "Copy or write the file again."
-        ) from error
     return array
 
 
@@ -249,42 +214,36 @@ def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np
     """Offset of the data, shape and dtype."""
     if not content.startswith(NPY_MAGIC):
         raise FileFormatError(f"{inside}not an array in NumPy format.", "Write the array with np.save().")
-    size = 2 if content[6:7] == b"\x01" else 4
-    start = 8 + size + int.from_bytes(content[8 : 8 + size], "little")
-    try:
-        if start > min(len(content), 1 << 20) or b"\\" in content[:start]:
-            raise ValueError("missing or truncated header")
-        header = ast.literal_eval(content[8 + size : start].decode("utf-8" if content[6:7] == b"\x03" else "latin-1"))
-        shape = tuple(int(side) for side in header["shape"])
+    stream = io.BytesIO(content)
+    with library_errors(f"{inside}damaged array ({{}}).", WRITE_AGAIN):
+        # version 3 has the structure of version 2, and other encodings of field names
+        is_first = np.lib.format.read_magic(stream) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(stream, 1 << 16)
         if min(shape, default=0) < 0:
             raise ValueError(f"invalid shape {shape}")
-        return start, shape, np.dtype(np.lib.format.descr_to_dtype(header["descr"]))
-    except _HEADER_ERRORS as error:
-        raise FileFormatError(
-            f"{inside}damaged array ({first_line(error)}).", "Copy or write the file again."
-        ) from error
+    return stream.tell(), shape, kind
 
 
 def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
     """Arrays of an archive. An array is read up to the size in its header: a kilobyte may decompress to a gigabyte."""
     arrays: dict[str, NDArray[Any]] = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            for item in archive.infolist():
-                if not item.filename.endswith(".npy"):
-                    continue
-                name = item.filename.removesuffix(".npy")
-                with archive.open(item) as stream:
-                    first = stream.read(1 << 16)
-                    _, shape, kind = _parse_header(first, f"array '{name}': ")
-                    wanted = kind.itemsize * math.prod(shape)
-                    if wanted > 80 * MAX_POINTS:
-                        problem = f"array '{name}': {wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}."
-                        raise FileFormatError(problem, "Split the file into smaller files.")
-                    arrays[name] = load_npy(first + stream.read(wanted + (1 << 20)), name)
-    except _ZIP_ERRORS as error:
-        problem = f"not a .npz file, or damaged ({first_line(error)})."
-        raise FileFormatError(problem, "Copy or write the file again.") from error
+    with (
+        library_errors("not a .npz file, or damaged ({}).", WRITE_AGAIN),
+        zipfile.ZipFile(io.BytesIO(content)) as archive,
+    ):
+        for item in archive.infolist():
+            if not item.filename.endswith(".npy"):
+                continue
+            name = item.filename.removesuffix(".npy")
+            with archive.open(item) as stream:
+                first = stream.read(1 << 16)
+                _, shape, kind = _parse_header(first, f"array '{name}': ")
+                wanted = kind.itemsize * math.prod(shape)
+                if wanted > 80 * MAX_POINTS:
+                    problem = f"array '{name}': {wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}."
+                    raise FileFormatError(problem, "Split the file into smaller files.")
+                arrays[name] = load_npy(first + stream.read(wanted + (1 << 20)), name)
     if not arrays:
         raise FileFormatError("the archive contains no arrays.", "Write the file with np.savez().")
     return arrays

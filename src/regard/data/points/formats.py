@@ -12,14 +12,16 @@ import logging
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, first_line
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors
 from regard.data.points.cloud import (
     Columns,
     RawCloud,
@@ -35,18 +37,17 @@ TRUNCATED = "The file is truncated or damaged."
 # -- rows of numbers
 
 _SEPARATOR = re.compile(r"[\s,;]+")
+_FLOAT = re.compile(r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 
 
 def decode_lines(content: bytes) -> list[str]:
     """Lines of a text file. Invalid UTF-8 is replaced, which is harmless in comments and names, and an error in numbers."""
-    utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")
-    if utf16 or b"\0" in content[:4096]:
-        advice = "Convert the file to UTF-8." if utf16 else "Use the extension that matches the file format."
-        raise FileFormatError(
-            "expected UTF-8, got UTF-16." if utf16 else "expected a text file, but the file contains NUL bytes.", advice
-        )
-    text = content.decode("utf-8-sig", "replace")
-    return (text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text).split("\n")
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise FileFormatError("expected UTF-8, got UTF-16.", "Convert the file to UTF-8.")
+    if b"\0" in content[:4096]:
+        problem = "expected a text file, but the file contains NUL bytes."
+        raise FileFormatError(problem, "Use the extension that matches the file format.")
+    return io.StringIO(content.decode("utf-8-sig", "replace"), newline=None).getvalue().split("\n")
 
 
 def split_fields(text: str) -> list[str]:
@@ -60,37 +61,26 @@ def parse_rows(
     """(N, width) numbers of rows with these line numbers; `allow_extra` ignores further fields."""
     if not rows or not width:
         return np.zeros((len(rows), width))
-    if len(split_fields(rows[0])) < width:  # np.loadtxt would warn about empty input
-        raise _row_error(rows, lines, width, what, allow_extra)
-    plain = rows
+    plain, used = rows, range(width) if allow_extra else None
     if "," in rows[0] or ";" in rows[0]:
         plain = [text.replace(",", " ").replace(";", " ") for text in rows]
-    try:
-        table: NDArray[np.float64] = np.loadtxt(
-            plain, np.float64, comments=None, ndmin=2, usecols=range(width) if allow_extra else None
-        )
-    except ValueError as error:
-        raise _row_error(rows, lines, width, what, allow_extra) from error
-    if table.shape != (len(rows), width):  # np.loadtxt skips empty lines and accepts lines that are all too long
-        raise _row_error(rows, lines, width, what, allow_extra)
-    return table
-
-
-def _row_error(rows: Sequence[str], lines: Sequence[int], width: int, what: str, allow_extra: bool) -> FileFormatError:
-    """Error for the first invalid row."""
-    for line, text in zip(lines, rows, strict=True):
+    if len(split_fields(rows[0])) >= width:  # np.loadtxt would warn about empty input
+        with suppress(ValueError):
+            table: NDArray[np.float64] = np.loadtxt(plain, np.float64, comments=None, ndmin=2, usecols=used)
+            if table.shape == (
+                len(rows),
+                width,
+            ):  # np.loadtxt skips empty lines and accepts lines that are all too long
+                return table
+    for line, text in zip(lines, rows, strict=True):  # report the first invalid row
         words = split_fields(text)
         if len(words) < width or (len(words) > width and not allow_extra):
             numbers = f"{width} number{'s' if width > 1 else ''} {what}"
-            return FileFormatError(f"expected {numbers}, got {len(words)}: '{text.strip()[:60]}'.", line=line)
+            raise FileFormatError(f"expected {numbers}, got {len(words)}: '{text.strip()[:60]}'.", line=line)
         for word in words[:width]:
-            try:
-                valid = float(word) is not None and "_" not in word and word.isascii()
-            except ValueError:
-                valid = False
-            if not valid:
-                return FileFormatError(f"'{word[:40]}' is not a number.", line=line)
-    return FileFormatError("cannot be read as numbers.", line=lines[0])
+            if not _FLOAT.fullmatch(word):
+                raise FileFormatError(f"'{word[:40]}' is not a number.", line=line)
+    raise FileFormatError("cannot be read as numbers.", line=lines[0])
 
 
 # -- text files: one point per line
@@ -161,9 +151,8 @@ _HEADER_END = rb"^[ \t]*end_header[ \t]*(\r\n|\n|\r)"
 _HEADER_END_CR = rb"(?:\r|\n)end_header[ \t]*(\r\n|\n|\r|$)"
 _CLASS_COMMENT = re.compile(r"class\s+(\d+)\s+(\S.*)")
 
-ScalarProperties = dict[str, NDArray[Any]]
-ListProperties = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Lengths and concatenated values of each list property."""
+Values = dict[str, NDArray[Any]]
+"""Values by property. A list property has its concatenated values, and its lengths under the name with a prefix #."""
 
 
 @dataclass
@@ -172,20 +161,16 @@ class PlyElement:
 
     name: str
     count: int
-    scalars: dict[str, str] = field(default_factory=dict)
-    """NumPy dtype of each scalar property"""
-    lists: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """NumPy dtypes of the length and of the values of each list property"""
-    property_order: list[str] = field(default_factory=list)
-
-    def truncated_error(self, available: int, unit: str) -> FileFormatError:
-        problem = f"the header declares {self.count:,} '{self.name}' elements, but only {available:,} {unit} remain."
-        return FileFormatError(problem, COPY_AGAIN)
+    properties: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """NumPy dtype of each scalar property; dtypes of the length and of the values of each list property"""
 
     def check_size(self, required: int, available: int, unit: str) -> None:
         """Raise FileFormatError if fewer bytes or lines than required are available, or for too many rows."""
         if required > available:
-            raise self.truncated_error(available, unit)
+            problem = (
+                f"the header declares {self.count:,} '{self.name}' elements, but only {available:,} {unit} remain."
+            )
+            raise FileFormatError(problem, COPY_AGAIN)
         check_count(self.count, f"'{self.name}' elements")
 
 
@@ -203,24 +188,28 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     header = read_header(content)
     needed = [n for n, element in enumerate(header.elements) if element.name in ("vertex", "face") and element.count]
     if not any(header.elements[n].name == "vertex" for n in needed):
-        raise FileFormatError(
-            "the file contains no vertices.", "Expected an element 'vertex' with the properties x, y and z."
-        )
-    vertex: ScalarProperties = {}
-    corners: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-    reader = _BinaryReader(content, header) if header.byte_order else _AsciiReader(content, header)
+        advice = "Expected an element 'vertex' with the properties x, y and z."
+        raise FileFormatError("the file contains no vertices.", advice)
+    vertex, face = Values(), Values()
+    position, rows = header.num_bytes if header.byte_order else header.num_lines, list[str]()
+    if not header.byte_order:
+        rows = [""] * header.num_lines + content[header.num_bytes :].decode("latin-1").splitlines()
     for element in header.elements[: needed[-1] + 1]:
-        scalars, lists = reader.read_element(element)
+        if header.byte_order:
+            values, position = _read_binary(content, position, header.byte_order, element)
+        else:
+            values, position = _read_text(rows, position, element), position + element.count
         if element.name == "vertex":
-            vertex = scalars
+            vertex = {name: values[name] for name, kinds in element.properties.items() if len(kinds) == 1}
         elif element.name == "face" and element.count:
-            corners = next((lists[name] for name in FACE_PROPERTIES if name in lists), None)
-    # triangulated last, because faces may precede the vertices in the file
-    faces = None if corners is None else triangulate(*corners, len(vertex[next(iter(vertex))]) if vertex else 0)
-    names = resolve_columns(list(vertex), columns)
+            face = values
+    corners = next((name for name in FACE_PROPERTIES if f"#{name}" in face), "")
+    faces: NDArray[np.int64] | None = None
+    if corners:  # triangulated last, because faces may precede the vertices in the file
+        faces = triangulate(face[f"#{corners}"], face[corners], len(next(iter(vertex.values()), ())))
     advice = f"Available properties: {', '.join(vertex) or 'none'}."
-    values = {name: vertex[column] for name, column in names.items()}
-    cloud = assemble_cloud(values, "the vertices have no property {}.", advice)
+    chosen = {name: vertex[column] for name, column in resolve_columns(list(vertex), columns).items()}
+    cloud = assemble_cloud(chosen, "the vertices have no property {}.", advice)
     # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
     kept = faces if cloud.labels is None and faces is not None and len(faces) else None
     return replace(cloud, classes=header.classes, faces=kept)
@@ -243,9 +232,8 @@ def read_header(content: bytes) -> PlyHeader:
                 names[int(comment[1])] = comment[2]
         elif words[0] == "format" and len(words) > 1:
             if words[1] not in BYTE_ORDERS:
-                raise FileFormatError(
-                    f"unsupported PLY format '{words[1]}'.", f"Supported: {', '.join(BYTE_ORDERS)}.", line
-                )
+                supported = f"Supported: {', '.join(BYTE_ORDERS)}."
+                raise FileFormatError(f"unsupported PLY format '{words[1]}'.", supported, line)
             order = BYTE_ORDERS[words[1]]
         elif words[0] == "element" and len(words) == 3 and words[2].isdigit():
             elements.append(PlyElement(words[1].lower(), int(words[2])))
@@ -255,123 +243,100 @@ def read_header(content: bytes) -> PlyHeader:
                 problem = f"invalid property or unsupported type: '{' '.join(words)[:70]}'."
                 raise FileFormatError(problem, f"Supported types: {', '.join(DTYPES)}.", line)
             element, name = elements[-1], words[-1]
-            if name in element.property_order:
+            if name in element.properties:
                 raise FileFormatError(f"duplicate property '{name}' in element '{element.name}'.", line=line)
-            element.property_order.append(name)
-            if len(types) == 2:
-                element.lists[name] = DTYPES[types[0]], DTYPES[types[1]]
-            else:
-                element.scalars[name] = DTYPES[types[0]]
+            element.properties[name] = tuple(DTYPES[kind] for kind in types)
         else:
             raise FileFormatError(f"invalid line in the PLY header: '{text[:60]}'.", line=line)
     if order == "?":
-        raise FileFormatError(
-            "the PLY header has no format line.",
-            "Expected a line such as 'format ascii 1.0' or 'format binary_little_endian 1.0'.",
-        )
+        advice = "Expected a line such as 'format ascii 1.0' or 'format binary_little_endian 1.0'."
+        raise FileFormatError("the PLY header has no format line.", advice)
     classes = tuple(names.get(number, str(number)) for number in range(max(names, default=-1) + 1))
     return PlyHeader(order, tuple(elements), classes, end.end(1), len(texts))
 
 
-class _BinaryReader:
-    def __init__(self, content: bytes, header: PlyHeader) -> None:
-        self.content, self.offset, self.byte_order = content, header.num_bytes, header.byte_order
+def _read_binary(content: bytes, offset: int, byte_order: str, element: PlyElement) -> tuple[Values, int]:
+    """Values of an element, and the offset after it. Blocks of consecutive rows with equal list lengths, usually all rows,
+    are read at once."""
+    row_bytes = sum(np.dtype(kinds[0]).itemsize for kinds in element.properties.values())  # with empty lists
+    element.check_size(element.count * row_bytes, len(content) - offset, "bytes")
+    has_lists = any(len(kinds) > 1 for kinds in element.properties.values())
+    blocks: dict[str, list[NDArray[Any]]] = {}
+    num_read, window = 0, 4 if has_lists else element.count
+    while num_read < element.count and element.properties:
+        dtype, sizes = _row_dtype(content, offset, byte_order, element)
+        limit = min(window, element.count - num_read, (len(content) - offset) // dtype.itemsize)
+        if not limit:
+            element.check_size(1, 0, "bytes")
+        rows = np.frombuffer(content, dtype, limit, offset)
+        is_equal = np.ones(limit, dtype=bool)
+        for name, size in sizes.items():
+            is_equal &= rows[f"#{name}"] == size
+        num_equal = limit if is_equal.all() else int(is_equal.argmin())
+        for name in dtype.names or ():
+            block = rows[name][:num_equal]
+            in_list = name in sizes or name.startswith("#")
+            blocks.setdefault(name, []).append(block.astype(np.int64).ravel() if in_list else block)
+        num_read, window = num_read + num_equal, 2 * window if num_equal == limit else 4
+        offset += num_equal * dtype.itemsize
+    return {name: np.concatenate(parts) for name, parts in blocks.items()}, offset
 
-    def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
-        """Read blocks of consecutive rows with equal list lengths, usually all rows."""
-        row_bytes = sum(np.dtype(kind).itemsize for kind in element.scalars.values())
-        row_bytes += sum(np.dtype(length).itemsize for length, _ in element.lists.values())  # empty lists
-        element.check_size(element.count * row_bytes, len(self.content) - self.offset, "bytes")
-        if not element.property_order or not element.count:
-            return {}, {}
-        blocks: dict[str, list[NDArray[Any]]] = {}
-        num_read, window = 0, 4 if element.lists else element.count
-        while num_read < element.count:
-            dtype, sizes = self._row_dtype(element)
-            limit = min(window, element.count - num_read, (len(self.content) - self.offset) // dtype.itemsize)
-            if not limit:
-                raise element.truncated_error(0, "bytes")
-            rows = np.frombuffer(self.content, dtype, limit, self.offset)
-            is_equal = np.ones(limit, dtype=bool)
-            for name, size in sizes.items():
-                is_equal &= rows[f"#{name}"] == size
-            num_equal = limit if is_equal.all() else int(is_equal.argmin())
-            for name in dtype.names or ():
-                block = rows[name][:num_equal]
-                blocks.setdefault(name, []).append(block if name in element.scalars else block.astype(np.int64).ravel())
-            num_read, window = num_read + num_equal, 2 * window if num_equal == limit else 4
-            self.offset += num_equal * dtype.itemsize
-        columns = {name: np.concatenate(parts) for name, parts in blocks.items()}
-        lists = {name: (columns[f"#{name}"], columns[name]) for name in element.lists}
-        return {name: columns[name] for name in element.scalars}, lists
 
-    def _row_dtype(self, element: PlyElement) -> tuple[np.dtype[Any], dict[str, int]]:
-        """Row dtype at the current offset, and the length of each list in this row."""
-        fields: list[tuple[Any, ...]] = []
-        sizes: dict[str, int] = {}
-        offset = self.offset
-        for name in element.property_order:
-            if name in element.scalars:
-                fields.append((name, self.byte_order + element.scalars[name]))
-                offset += np.dtype(element.scalars[name]).itemsize
-                continue
-            length, dtype = (np.dtype(self.byte_order + kind) for kind in element.lists[name])
-            if offset + length.itemsize > len(self.content):
-                raise element.truncated_error(0, "bytes")
-            size = int(np.frombuffer(self.content, length, 1, offset)[0])
-            offset += length.itemsize + size * dtype.itemsize
-            if size < 0 or offset > len(self.content):
+def _row_dtype(content: bytes, offset: int, order: str, element: PlyElement) -> tuple[np.dtype[Any], dict[str, int]]:
+    """Row dtype at an offset, and the length of each list in this row."""
+    fields: list[tuple[Any, ...]] = []
+    sizes: dict[str, int] = {}
+    for name, kinds in element.properties.items():
+        first, *values = (np.dtype(order + kind) for kind in kinds)
+        fields.append((f"#{name}" if values else name, first))
+        if values:
+            if offset + first.itemsize > len(content):
+                element.check_size(1, 0, "bytes")
+            sizes[name] = size = int(np.frombuffer(content, first, 1, offset)[0])
+            fields.append((name, values[0], (size,)))
+            offset += size * values[0].itemsize
+            if size < 0 or offset + first.itemsize > len(content):
                 raise FileFormatError(f"invalid list length {size:,} in a '{element.name}' element.", TRUNCATED)
-            sizes[name] = size
-            fields += [(f"#{name}", length), (name, dtype, (size,))]
-        return np.dtype(fields), sizes
+        offset += first.itemsize
+    return np.dtype(fields), sizes
 
 
-class _AsciiReader:
-    def __init__(self, content: bytes, header: PlyHeader) -> None:
-        self.lines = content[header.num_bytes :].decode("latin-1").splitlines()
-        self.header_lines, self.next_line = header.num_lines, 0
-
-    def read_element(self, element: PlyElement) -> tuple[ScalarProperties, ListProperties]:
-        element.check_size(element.count, len(self.lines) - self.next_line, "lines")
-        rows = self.lines[self.next_line : self.next_line + element.count]
-        first = self.header_lines + self.next_line + 1
-        lines = range(first, first + len(rows))
-        self.next_line += element.count
-        if not element.lists:
-            table = parse_rows(rows, lines, len(element.property_order), f"per '{element.name}'")
-            columns: ScalarProperties = {}
-            for values, name in zip(table.T, element.property_order, strict=True):
-                columns[name], kind = values, element.scalars[name]
-                # integers if declared and exact, so that colors of 0 and 1 count as uint8, not as fractions
-                if kind[0] != "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
-                    low, high = np.iinfo(kind).min, min(np.iinfo(kind).max, 2**53)
-                    fits = values.min(initial=low) >= low and values.max(initial=low) <= high
-                    columns[name] = values.astype(kind) if fits else values
-            return columns, {}
-        if element.name == "vertex":
-            raise FileFormatError(
-                "list properties of vertices are not supported in text PLY files.", "Save the file as binary PLY."
-            )
-        if element.name != "face":
-            return {}, {}
-        lists: dict[str, tuple[list[int], list[int]]] = {name: ([], []) for name in element.lists}
-        for line, text in zip(lines, rows, strict=True):
-            words, column = text.split(), 0
-            try:
-                for name in element.property_order:
-                    size = int(words[column]) if name in lists else 1
-                    if name in lists:
-                        numbers = words[column + 1 : column + 1 + size]
-                        if size < 0 or len(numbers) < size:
-                            raise IndexError
-                        lists[name][0].append(size)
-                        lists[name][1].extend(map(int, numbers) if name in FACE_PROPERTIES else [0] * size)
-                        column += 1
-                    column += size
-            except (ValueError, IndexError) as error:
-                raise FileFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
-        return {}, {name: (np.array(a, np.int64), np.array(b, np.int64)) for name, (a, b) in lists.items()}
+def _read_text(rows: Sequence[str], first: int, element: PlyElement) -> Values:
+    """Values of an element from the lines of a text file, `first` lines after the start."""
+    element.check_size(element.count, len(rows) - first, "lines")
+    rows, lines = rows[first : first + element.count], range(first + 1, first + element.count + 1)
+    lists = [name for name, kinds in element.properties.items() if len(kinds) > 1]
+    if not lists:
+        table = parse_rows(rows, lines, len(element.properties), f"per '{element.name}'")
+        columns: Values = {}
+        for values, (name, (kind, *_)) in zip(table.T, element.properties.items(), strict=True):
+            columns[name] = values
+            # integers if declared and exact, so that colors of 0 and 1 count as uint8, not as fractions
+            if kind[0] != "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
+                low, high = np.iinfo(kind).min, min(np.iinfo(kind).max, 2**53)
+                fits = values.min(initial=low) >= low and values.max(initial=low) <= high
+                columns[name] = values.astype(kind) if fits else values
+        return columns
+    if element.name == "vertex":
+        problem = "list properties of vertices are not supported in text PLY files."
+        raise FileFormatError(problem, "Save the file as binary PLY.")
+    if element.name != "face":
+        return {}
+    numbers: dict[str, list[int]] = {key: [] for name in lists for key in (f"#{name}", name)}
+    for line, text in zip(lines, rows, strict=True):
+        words = iter(text.split())
+        try:
+            for name in element.properties:
+                word = next(words, "")
+                if name in lists:
+                    values = list(islice(words, int(word)))
+                    if len(values) < int(word):
+                        raise ValueError
+                    numbers[f"#{name}"].append(len(values))
+                    numbers[name] += map(int, values) if name in FACE_PROPERTIES else [0] * len(values)
+        except ValueError as error:
+            raise FileFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
+    return {name: np.array(values, np.int64) for name, values in numbers.items()}
 
 
 # -- OFF
@@ -512,19 +477,15 @@ def read_glb(content: bytes) -> RawCloud:
     try:
         import trimesh
     except ImportError as error:
-        raise FileFormatError(
-            "reading .glb files requires trimesh, which is not installed.", "Install trimesh: pip install trimesh"
-        ) from error
+        problem = "reading .glb files requires trimesh, which is not installed."
+        raise FileFormatError(problem, "Install trimesh: pip install trimesh") from error
     logging.getLogger("trimesh").addHandler(logging.NullHandler())  # errors are reported by FileFormatError instead
-    try:
-        with _trimesh_lock, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # process=False: vertices are not merged, and faces stay as in the file
-            mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
-            vertices, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
-            colors = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
-    except Exception as error:  # the readers of trimesh raise various errors for damaged files
-        raise FileFormatError(f"not a GLB file, or damaged ({first_line(error)}).", COPY_AGAIN) from error
+    with library_errors("not a GLB file, or damaged ({})."), _trimesh_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # process=False: vertices are not merged, and faces stay as in the file
+        mesh: Any = trimesh.load(io.BytesIO(content), file_type="glb", force="mesh", process=False)
+        vertices, faces = np.asarray(mesh.vertices, np.float64), np.asarray(mesh.faces, np.int64)
+        colors = np.asarray(mesh.visual.vertex_colors)[:, :3] if mesh.visual.kind == "vertex" else None
     if not len(vertices):
         raise FileFormatError("the file contains no vertices.", "Export the file again, or remove the file.")
     triangles = triangulate(np.full(len(faces), 3), faces.ravel(), len(vertices))

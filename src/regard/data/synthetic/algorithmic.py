@@ -75,15 +75,8 @@ class StoryState:
         held = [name for name, thing in self.objects.items() if thing.holder == who]
         here = self.people[who][0] if who in self.people else None
         # objects not mentioned before may be anywhere
-        free = [
-            name
-            for name in OBJECTS
-            if here is not None
-            and (
-                name not in self.objects
-                or (self.objects[name].holder is None and self.objects[name].location_history[-1][0] == here)
-            )
-        ]
+        lying = {name: thing.location_history[-1][0] for name, thing in self.objects.items() if thing.holder is None}
+        free = [name for name in OBJECTS if here and (name not in self.objects or lying.get(name) == here)]
         does = self.random.random()
         if free and not held and does < 0.5:
             self.take(who, self.random.choice(free))
@@ -93,11 +86,11 @@ class StoryState:
             self.walk(who, self.random.choice([place for place in PLACES if place != here]))
 
 
-def generate_story(random: Random, length: int, num_facts: int) -> tuple[str, str, tuple[int, ...]]:
+def generate_story(num_facts: int, random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
     """Story of `length` sentences with a question, the answer, and the indices of the `num_facts` supporting sentences."""
     while True:
         world = StoryState(random)
-        for _ in range(length):
+        for _ in range(max(length, num_facts + 1)):
             world.step()
         questions = _candidate_questions(world, num_facts)
         if questions:
@@ -161,9 +154,7 @@ class AlgorithmicRecipe(Recipe):
 def parse_recipe(entry: str) -> AlgorithmicRecipe | None:
     """Recipe of a name such as `copy#longest=40`; None if the entry is a file."""
     kind = entry.partition("#")[0]
-    if kind not in GENERATORS:
-        return None
-    return AlgorithmicRecipe(kind).with_settings(entry)
+    return AlgorithmicRecipe(kind).with_settings(entry) if kind in GENERATORS else None
 
 
 def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
@@ -185,18 +176,14 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
         length = random.choice(left)
         for _ in range(MAX_TRIES):
             question, answer, support = GENERATORS[recipe.kind](random, length, recipe)
-            if question not in made and _split_of(question, recipe.seed) == recipe.part:
+            digest = blake2b(f"{recipe.seed} {question}".encode(), digest_size=4).digest()
+            split = SPLITS[max(0, int.from_bytes(digest) % 10 - 7)]  # 80 % train, 10 % valid, 10 % test
+            if question not in made and split == recipe.part:
                 made.add(question)
                 yield AlgorithmicQuestion(question, answer, entry, len(made), support, beyond)
                 break
         else:
             full.add(length)
-
-
-def _split_of(question: str, seed: int) -> str:
-    """Split by a hash of the question: 80 % train, 10 % valid, 10 % test."""
-    number = int.from_bytes(blake2b(f"{seed} {question}".encode(), digest_size=4).digest()) % 10
-    return SPLITS[max(0, number - 7)]
 
 
 def _digits(answer: Callable[[str], str], random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
@@ -216,16 +203,12 @@ def _addition(random: Random, length: int, recipe: AlgorithmicRecipe) -> Generat
     return f"{left}+{right}", total, ()
 
 
-def _story(num_facts: int, random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
-    return generate_story(random, max(length, num_facts + 1), num_facts)
-
-
 GENERATORS: dict[str, Callable[[Random, int, AlgorithmicRecipe], GeneratedSample]] = {
     "copy": partial(_digits, str),
     "reverse": partial(_digits, lambda text: text[::-1]),
     "addition": _addition,
     "sorting": partial(_digits, lambda text: "".join(sorted(text))),
-    **{f"facts-{number}": partial(_story, number) for number in (1, 2, 3)},
+    **{f"facts-{number}": partial(generate_story, number) for number in (1, 2, 3)},
 }
 
 

@@ -119,39 +119,6 @@ def arc(radius: float, start_angle: float, end_angle: float, steps: int = 16) ->
 RotationMode = Literal["none", "up", "any"]
 MAX_HOLES = 5
 
-FloatArray = NDArray[np.float64]
-FractionRange = tuple[float, float]
-"""Minimum and maximum fraction of the points that a hole removes."""
-
-
-def _indices_outside_holes(
-    coordinates: FloatArray, points: int, holes: int, fractions: FractionRange, random: np.random.Generator
-) -> NDArray[np.int64]:
-    """Indices of `points` points outside the holes; a hole is a ball around a random point and removes its neighbors."""
-    there = np.arange(len(coordinates))
-    for where, size in random.random((MAX_HOLES, 2))[:holes]:
-        middle = coordinates[there[int(where * len(there))]]
-        away = int((fractions[0] + (fractions[1] - fractions[0]) * size) * len(there))
-        distances = ((coordinates[there] - middle) ** 2).sum(axis=1)
-        there = np.delete(there, np.argpartition(distances, away)[:away])
-    return there[:points]
-
-
-def _random_rotation(mode: RotationMode, random: np.random.Generator) -> FloatArray:
-    """(3, 3) rotation, uniform about the vertical axis or over all rotations. All modes use three random values."""
-    one, two, three = random.random(3)
-    angle = 2 * math.pi * one
-    cos, sin = math.cos(angle), math.sin(angle)
-    about = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
-    if mode == "none":
-        return np.eye(3)
-    if mode == "up":
-        return about
-    # Arvo's method: a rotation by 180° about `aside` maps the vertical axis to a uniform point of the sphere
-    aside = np.array([math.cos(2 * math.pi * two), math.sin(2 * math.pi * two), 0.0]) * math.sqrt(three)
-    aside[2] = math.sqrt(1 - three)
-    return (2 * np.outer(aside, aside) - np.eye(3)) @ about
-
 
 class Scan(NamedTuple):
     """Points sampled from a mesh."""
@@ -176,20 +143,37 @@ def scan_mesh(
     density: NDArray[np.float64] | float,
     points: int,
     noise: float,
-    holes: tuple[int, FractionRange],
+    holes: tuple[int, tuple[float, float]],
     rotation_mode: RotationMode,
     generator: Callable[[int], np.random.Generator],
 ) -> Scan:
-    """Points sampled by area times `density` of the faces, without the points in the holes, rotated and with Gaussian noise."""
-    num_holes, fractions = holes
+    """Points sampled by area times `density` of the faces, without the points in the holes, rotated and with Gaussian noise.
+
+    A hole is a ball around a random point and removes its neighbors; `holes` is the number of holes, with the minimum and
+    maximum fraction of the points that a hole removes."""
+    num_holes, (least, most) = holes
     num_samples = points
     for _ in range(num_holes):  # at least `points` points are left after the holes
-        num_samples = math.ceil(num_samples / (1 - fractions[1])) + 1
+        num_samples = math.ceil(num_samples / (1 - most)) + 1
     areas, normals = triangle_areas(mesh.vertices, mesh.faces)
     face, weights = sample_triangles(areas * density, num_samples, generator(1))
     surface = interpolate(mesh.vertices, mesh.faces[face], weights)
-    rotation = _random_rotation(rotation_mode, generator(2))
-    kept = _indices_outside_holes(surface, points, num_holes, fractions, generator(3))
+    rotation, (one, two, three) = np.eye(3), generator(2).random(3)
+    if rotation_mode != "none":
+        cos, sin = math.cos(2 * math.pi * one), math.sin(2 * math.pi * one)
+        rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    if rotation_mode == "any":
+        # Arvo's method: a rotation by 180° about `aside` maps the vertical axis to a uniform point of the sphere
+        aside = np.array([math.cos(2 * math.pi * two), math.sin(2 * math.pi * two), 0.0]) * math.sqrt(three)
+        aside[2] = math.sqrt(1 - three)
+        rotation = (2 * np.outer(aside, aside) - np.eye(3)) @ rotation
+    kept = np.arange(num_samples)
+    for where, size in generator(3).random((MAX_HOLES, 2))[:num_holes]:
+        middle = surface[kept[int(where * len(kept))]]
+        away = int((least + (most - least) * size) * len(kept))
+        distances = ((surface[kept] - middle) ** 2).sum(axis=1)
+        kept = np.delete(kept, np.argpartition(distances, away)[:away])
+    kept = kept[:points]
     coordinates = surface[kept] @ rotation.T
     if noise:  # the Box–Muller transform is the same on every machine
         size, angle = generator(4).random((2, *coordinates.shape))

@@ -12,10 +12,10 @@ other solids would be `solids-2`. `rooms`, for segmentation, is in rooms.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -95,28 +95,19 @@ def solid_mesh(split: str, index: int) -> Mesh:
 
 
 def solid_cloud(
-    split: str, index: int, points: int = 1024, noise: float = 0.01, holes: int = 1, rotation_mode: RotationMode = "any"
+    split: str, index: int, points: int = 1024, noise: float = 0.01, holes: int = 1, turn: RotationMode = "any"
 ) -> PointCloud:
     """Point cloud of a solid with normals; `noise` is relative to the radius, and each hole removes some points."""
-    scan = scan_mesh(
-        solid_mesh(split, index),
-        1.0,
-        points,
-        noise,
-        (holes, HOLE_FRACTIONS),
-        rotation_mode,
-        partial(random_generator, SEED, split, index),
-    )
+    generator = partial(random_generator, SEED, split, index)
+    scan = scan_mesh(solid_mesh(split, index), 1.0, points, noise, (holes, HOLE_FRACTIONS), turn, generator)
     return PointCloud(scan.coordinates, normals=scan.normals)
 
 
 TASKS = {"solids-1": "classify", "rooms-1": "segment"}
 DEFAULT_SAMPLES = {"solids-1": (2000, 500, 500), "rooms-1": (500, 50, 100)}
 """number of point clouds in train, valid and test, if `samples` is 0"""
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "solids-1": {"points": 1024, "noise": 0.01, "holes": 1, "turn": "any"},
-    "rooms-1": {"points": 8192, "noise": 0.01, "holes": 3, "turn": "up"},
-}
+UNSET = {"points": 0, "noise": -1.0, "holes": -1, "turn": ""}
+"""values of settings for the defaults of `solid_cloud` and `room_cloud`"""
 
 
 @dataclass(frozen=True)
@@ -170,32 +161,23 @@ class CloudRecipe(Recipe):
             yield index, name, class_name(index) if self.task == "classify" else ""
 
     def generate(self, index: int) -> PointCloud:
-        usual = DEFAULTS[self.kind]
-        points = self.points or usual["points"]
-        noise = usual["noise"] if self.noise < 0 else self.noise
-        holes = usual["holes"] if self.holes < 0 else self.holes
-        turn: RotationMode = self.turn or usual["turn"]  # type: ignore[assignment]
-        make = solid_cloud if self.task == "classify" else room_cloud
-        return make(self.part, index, points, noise, holes, turn)
+        make: Callable[..., PointCloud] = solid_cloud if self.task == "classify" else room_cloud
+        return make(self.part, index, **{name: vars(self)[name] for name in UNSET if vars(self)[name] != UNSET[name]})
 
 
 def parse_cloud_recipe(entry: str) -> CloudRecipe | None:
     """Recipe of a name such as `rooms#part=test`; None if the entry is a file."""
     name = entry.partition("#")[0]
     kind = {"solids": "solids-1", "rooms": "rooms-1"}.get(name, name)  # the newest version
-    if kind not in TASKS:
-        return None
-    return CloudRecipe(kind).with_settings(entry)
+    return CloudRecipe(kind).with_settings(entry) if kind in TASKS else None
 
 
 def generate_cloud(name: str) -> PointCloud | None:
     """Point cloud of a name with `number`; None if the name is not a generated dataset."""
-    recipe = parse_cloud_recipe(name)
-    if recipe is None:
+    if (recipe := parse_cloud_recipe(name)) is None:
         return None
     if recipe.number < 0:
         sign = "," if "#" in name else "#"
-        raise DataError(
-            "expected one point cloud, got a dataset.", name, advice=f"Select one point cloud: {name}{sign}number=0."
-        )
+        advice = f"Select one point cloud: {name}{sign}number=0."
+        raise DataError("expected one point cloud, got a dataset.", name, advice=advice)
     return recipe.generate(recipe.number)

@@ -77,7 +77,11 @@ class RoomBuilder:
     def build(self) -> list[RoomObject]:
         wide, deep, chance = self.wide, self.deep, self.chance
         objects = [RoomObject("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
-        objects += self.build_walls()
+        for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
+            exists = chance(0, 1) < WALL_PROBABILITY or (number == 3 and len(objects) == 1)  # at least one wall
+            wall = _wall_mesh(chance, length, self.high).translate((0, -behind / 2, 0))
+            if exists:
+                objects.append(RoomObject("wall", wall.rotate_z(number * math.pi / 2)))
         for _ in range(1 + int(chance(0, 2))):
             if (table := self.place_table()) is not None:
                 objects.append(RoomObject("table", _table_mesh(chance, table)))
@@ -90,15 +94,6 @@ class RoomBuilder:
             if (lamp := self.place_lamp()) is not None:
                 objects.append(RoomObject("lamp", lamp))
         return objects
-
-    def build_walls(self) -> list[RoomObject]:
-        walls: list[RoomObject] = []
-        for number, (length, behind) in enumerate(((self.wide, self.deep), (self.deep, self.wide)) * 2):
-            exists = self.chance(0, 1) < WALL_PROBABILITY or (number == 3 and not walls)  # at least one wall
-            wall = _wall_mesh(self.chance, length, self.high).translate((0, -behind / 2, 0))
-            if exists:
-                walls.append(RoomObject("wall", wall.rotate_z(number * math.pi / 2)))
-        return walls
 
     def place_footprint(self, radius: float) -> Footprint | None:
         """Free spot with this radius, marked as occupied; None if there is none."""
@@ -117,8 +112,7 @@ class RoomBuilder:
         if is_round:
             width = depth = chance(0.7, 1.2)
         height = chance(0.68, 0.8)
-        spot = self.place_footprint(math.hypot(width, depth) / 2 + 0.3)
-        if spot is None:
+        if (spot := self.place_footprint(math.hypot(width, depth) / 2 + 0.3)) is None:
             return None
         self.tables.append(TableSpec(spot.x, spot.y, width, depth, height, angle, is_round))
         return self.tables[-1]
@@ -147,10 +141,8 @@ class RoomBuilder:
         chance = self.chance
         kind, which = chance(0, 1), int(chance(0, max(len(self.tables), 1)))
         if kind < 0.4:
-            if (spot := self.place_footprint(0.25)) is None:
-                return None
-            lamp = _standing_lamp_mesh(chance, (1.2, 1.6), (0.12, 0.2), 0.2, 0.03, (0.015, 0.03))
-            return lamp.translate((spot.x, spot.y, 0))
+            spot = self.place_footprint(0.25)
+            return None if spot is None else _standing_lamp_mesh(chance, FLOOR_LAMP).translate((spot.x, spot.y, 0))
         if not self.tables:
             return None
         table = self.tables.pop(which)
@@ -159,8 +151,7 @@ class RoomBuilder:
         if kind < 0.75:
             shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
             return merge_meshes([shade, _pole_mesh(0.012, top, max(self.high, top + 0.2))]).translate((*at, 0))
-        lamp = _standing_lamp_mesh(chance, (0.18, 0.35), (0.06, 0.1), 0.12, 0.025, (0.01, 0.02))
-        return lamp.translate((*at, table.height))
+        return _standing_lamp_mesh(chance, TABLE_LAMP).translate((*at, table.height))
 
 
 # -- meshes
@@ -179,14 +170,8 @@ def _wall_mesh(chance: UniformFn, length: float, high: float) -> Mesh:
     if not opens:
         return part(-half, half, 0, high)
     left, right = max(middle - width / 2, -half), min(middle + width / 2, half)
-    return merge_meshes(
-        [
-            part(-half, left, 0, high),
-            part(right, half, 0, high),
-            part(left, right, top, high),
-            part(left, right, 0, low),
-        ]
-    )
+    sides = [part(-half, left, 0, high), part(right, half, 0, high)]
+    return merge_meshes([*sides, part(left, right, top, high), part(left, right, 0, low)])
 
 
 def _disc_mesh(radius: float, bottom: float, top: float) -> Mesh:
@@ -220,10 +205,8 @@ def _table_mesh(chance: UniformFn, table: TableSpec) -> Mesh:
     else:
         parts = [box((table.width, table.depth, thick)).translate((0, 0, under))]
         if panels:
-            parts += [
-                open_box((slim / 2, 0.9 * table.depth, under)).translate((side * (table.width / 2 - slim), 0, 0))
-                for side in (-1, 1)
-            ]
+            panel = open_box((slim / 2, 0.9 * table.depth, under))
+            parts += [panel.translate((side * (table.width / 2 - slim), 0, 0)) for side in (-1, 1)]
         else:
             parts += _leg_meshes(0.94 * table.width, 0.92 * table.depth, slim, under)
     return merge_meshes(parts).rotate_z(table.angle).translate((table.x, table.y, 0))
@@ -233,16 +216,12 @@ def _chair_mesh(chance: UniformFn) -> Mesh:
     """Chair facing along x, with the backrest at negative x."""
     wide, deep, seat, thick = chance(0.38, 0.48), chance(0.38, 0.46), chance(0.42, 0.5), chance(0.02, 0.06)
     back, slim, swivel, slats = chance(0.32, 0.55), chance(0.025, 0.05), chance(0, 1) < 0.25, int(chance(1, 4))
+    gap, rear = back / (2 * slats - 1), -deep / 2 + slim / 2
     parts = [box((deep, wide, thick)).translate((0, 0, seat - thick))]
-    gap = back / (2 * slats - 1) if slats > 1 else back
-    for number in range(slats):
-        parts.append(box((slim, wide, gap)).translate((-deep / 2 + slim / 2, 0, seat + 2 * number * gap)))
+    parts += [box((slim, wide, gap)).translate((rear, 0, seat + 2 * number * gap)) for number in range(slats)]
     if slats > 1:
-        posts = [
-            open_box((slim, slim, back)).translate((-deep / 2 + slim / 2, side * (wide - slim) / 2, seat))
-            for side in (-1, 1)
-        ]
-        parts += posts
+        post = open_box((slim, slim, back))
+        parts += [post.translate((rear, side * (wide - slim) / 2, seat)) for side in (-1, 1)]
     if swivel:
         parts += [_pole_mesh(0.03, 0.04, seat - thick), _disc_mesh(chance(0.2, 0.28), 0.0, 0.04)]
     else:
@@ -260,19 +239,27 @@ def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh
     return revolve([(wide, bottom), (narrow * wide, bottom + high)], ROUND_SEGMENTS), bottom + high
 
 
-def _standing_lamp_mesh(
-    chance: UniformFn,
-    height: tuple[float, float],
-    foot: tuple[float, float],
-    shade: float,
-    base: float,
-    pole: tuple[float, float],
-) -> Mesh:
-    """Lamp on a foot of the height `base`, with ranges of height, foot radius and pole radius."""
-    top, radius = chance(*height), chance(*foot)
-    cover, _ = _lampshade_mesh(chance, shade, top)
-    inside = 0.05 if shade > 0.15 else 0.03  # length of the pole inside the lampshade
-    return merge_meshes([_disc_mesh(radius, 0.0, base), _pole_mesh(chance(*pole), base, top + inside), cover])
+class LampSpec(NamedTuple):
+    """Ranges of height, foot radius and pole radius of a standing lamp, and sizes of its shade and foot."""
+
+    height: tuple[float, float]
+    foot: tuple[float, float]
+    pole: tuple[float, float]
+    shade: float
+    base: float
+    inside: float
+    """length of the pole inside the lampshade"""
+
+
+FLOOR_LAMP: Final = LampSpec((1.2, 1.6), (0.12, 0.2), (0.015, 0.03), shade=0.2, base=0.03, inside=0.05)
+TABLE_LAMP: Final = LampSpec((0.18, 0.35), (0.06, 0.1), (0.01, 0.02), shade=0.12, base=0.025, inside=0.03)
+
+
+def _standing_lamp_mesh(chance: UniformFn, lamp: LampSpec) -> Mesh:
+    top, radius = chance(*lamp.height), chance(*lamp.foot)
+    cover, _ = _lampshade_mesh(chance, lamp.shade, top)
+    pole = _pole_mesh(chance(*lamp.pole), lamp.base, top + lamp.inside)
+    return merge_meshes([_disc_mesh(radius, 0.0, lamp.base), pole, cover])
 
 
 SEED: Final = 1986
@@ -299,16 +286,14 @@ def sample_room(split: str, index: int) -> Room:
 
 
 def room_cloud(
-    split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, rotation_mode: RotationMode = "up"
+    split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, turn: RotationMode = "up"
 ) -> PointCloud:
     """Labeled point cloud of a room with colors and normals; `noise` is in meters, and each hole removes some points."""
     room = sample_room(split, index)
     labels = np.array([CLASSES.index(item.kind) for item in room.objects])
     density = np.array([POINT_DENSITY[item.kind] for item in room.objects])
     generator = partial(random_generator, SEED, split, index)
-    scan = scan_mesh(
-        room.mesh, density[room.face_object], points, noise, (holes, HOLE_FRACTIONS), rotation_mode, generator
-    )
+    scan = scan_mesh(room.mesh, density[room.face_object], points, noise, (holes, HOLE_FRACTIONS), turn, generator)
     owner = room.face_object[scan.face]
     random = generator(5)  # one color per object, with a random shade per point
     colors = random.random((len(room.objects), 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
