@@ -177,7 +177,6 @@ def test_special_tokens_are_found_by_the_names_in_a_checkpoint(trained: TextToke
             text,
             text.with_special_tokens(["<new>"]),
             text.with_template(),
-            text.with_post_processor("$A", "$A $B", ()),
         ):
             roles = ("pad", "unknown", "start", "end", "mask")
             assert [made.special_id(role) for role in roles] == [0, 1, 2, 3, 4], folder

@@ -250,7 +250,9 @@ def test_rows_are_those_of_the_published_tokenizers(trained: TextTokenizer, robe
 
 def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> None:
     odd = "[CLS]:0 [CLS]:0 $A:0 [SEP]:0 $B:1 [MASK]:1"
-    made = trained.with_post_processor("[CLS] [CLS] $A [MASK]", odd, ("[CLS]", "[SEP]", "[MASK]"))
+    made = trained.with_special_tokens(())
+    known = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]", "[MASK]")]
+    made.backend.post_processor = processors.TemplateProcessing("[CLS] [CLS] $A [MASK]", odd, known)
     assert made.template == TokenTemplate((2, 2), (3,), (4,), 1) and made.with_template() is made
     assert framed(made.template, [9], [8]) == ([2, 2, 9, 3, 8, 4], [0, 0, 0, 0, 1, 1])
     plain, trims = TextTokenizer.load(roberta), TextTokenizer.load(roberta)

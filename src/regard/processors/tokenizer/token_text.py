@@ -40,14 +40,19 @@ class TokenFormat(Enum):
     def is_byte_level(self) -> bool:
         return self in (TokenFormat.BYTES, TokenFormat.PREFIXED_BYTES)
 
-
-DECODER_FORMATS = {
-    "ByteLevel": TokenFormat.BYTES,
-    "Fuse": TokenFormat.CHARACTERS,
-    "BPEDecoder": TokenFormat.WORD_SUFFIX,
-    "WordPiece": TokenFormat.WORDPIECE,
-}
-"""Token format by the type of the decoder."""
+    @classmethod
+    def of(cls, backend: Tokenizer) -> TokenFormat:
+        """Token format, detected from the decoder in tokenizer.json."""
+        decoder = component_state(backend.decoder)
+        if decoder == component_state(SENTENCE_DECODER):
+            return cls.PREFIXED_BYTES
+        forms = {
+            "ByteLevel": cls.BYTES,
+            "Fuse": cls.CHARACTERS,
+            "BPEDecoder": cls.WORD_SUFFIX,
+            "WordPiece": cls.WORDPIECE,
+        }
+        return forms.get(decoder.get("type", ""), cls.OTHER)
 
 
 def component_state(component: Any) -> dict[str, Any]:
@@ -139,40 +144,27 @@ class StreamDecoder:
 
     def add(self, ids: Sequence[int]) -> str:
         """Text that later tokens cannot change."""
-        if self.stopped:
-            return ""
-        special, reader = self._text.special_ids, self._detokenizer
-        self._pending += "".join(reader.add(token) for token in ids if token not in special)
-        first, may = self._find_stop(), self._find_partial_stop()
-        if first is not None and first <= may:
-            return self._emit(first, stopped=True)
-        return self._emit(may)
+        special = self._text.special_ids
+        return self._emit("".join(self._detokenizer.add(token) for token in ids if token not in special), is_last=False)
 
     def end(self) -> str:
         """Remaining text, after the last token."""
+        return self._emit(self._detokenizer.end(), is_last=True)
+
+    def _emit(self, text: str, is_last: bool) -> str:
         if self.stopped:
             return ""
-        self._pending += self._detokenizer.end()
-        first = self._find_stop()
-        return self._emit(len(self._pending)) if first is None else self._emit(first, stopped=True)
-
-    def _emit(self, until: int, stopped: bool = False) -> str:
-        text, self._pending, self.stopped = self._pending[:until], "" if stopped else self._pending[until:], stopped
-        return text
-
-    def _find_stop(self) -> int | None:
-        """Start of the earliest stop string; None if there is none."""
+        self._pending += text
         starts = [start for stop in self._stop_strings if (start := self._pending.find(stop)) >= 0]
-        return min(starts, default=None)
-
-    def _find_partial_stop(self) -> int:
-        """Start of a suffix that later tokens may extend to a stop string; otherwise the length of the pending text."""
-        longest = max(map(len, self._stop_strings), default=1) - 1
-        places = range(max(0, len(self._pending) - longest), len(self._pending))
-        begun = (
-            place for place in places if any(stop.startswith(self._pending[place:]) for stop in self._stop_strings)
-        )
-        return next(begun, len(self._pending))
+        end = len(self._pending)
+        if not is_last:  # hold back a suffix that later tokens may extend to a stop string
+            places = range(max(0, end - max(map(len, self._stop_strings), default=1) + 1), end)
+            begun = (at for at in places if any(stop.startswith(self._pending[at:]) for stop in self._stop_strings))
+            end = next(begun, end)
+        end = min([*starts, end])
+        self.stopped = end in starts
+        emitted, self._pending = self._pending[:end], "" if self.stopped else self._pending[end:]
+        return emitted
 
 
 class _ByteDetokenizer:

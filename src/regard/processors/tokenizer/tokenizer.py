@@ -18,7 +18,6 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_to
 from regard.errors import DataError, SettingError
 from regard.files import write_text
 from regard.processors.tokenizer.token_text import (
-    DECODER_FORMATS,
     SENTENCE_DECODER,
     Span,
     TokenFormat,
@@ -35,17 +34,12 @@ from regard.processors.tokenizer.vocabulary import (
     BERT_START,
     BERT_UNKNOWN,
     GPT1_UNKNOWN,
-    JIEBA_NOTE,
     LONE_SURROGATE,
     ROBERTA_MASK,
-    apply_settings,
     build_word_level,
     encode_units,
     find_files,
-    needs_jieba,
     read_tokenizer,
-    read_tokenizer_settings,
-    special_tokens,
     split_units,
     train_wordpiece,
 )
@@ -123,16 +117,23 @@ MAX_BATCH_CHARS = 4_000_000
 class TextTokenizer:
     """Tokenizer for tasks. Encoding adds no special tokens: the tasks add them."""
 
-    def __init__(self, backend: Tokenizer, declared_tokens: Mapping[str, str] | None = None) -> None:
-        self.backend = backend
-        self.declared_tokens = dict(declared_tokens or {})
-        """special tokens by their `transformers` keys (`mask_token`, …), as declared in a folder"""
-        self.notes: list[str] = []
-        """differences from the original tokenizer"""
+    def __init__(
+        self, backend: Tokenizer, declared_tokens: Mapping[str, str] | None = None, notes: Iterable[str] = ()
+    ) -> None:
+        """`declared_tokens` are the special tokens of a folder by their `transformers` keys (`mask_token`, …), `notes` are
+        differences from the original tokenizer."""
+        self.backend, self.declared_tokens, self.notes = backend, dict(declared_tokens or {}), list(notes)
         self.backend.no_padding()
         self.backend.no_truncation()  # tasks truncate explicitly and report the truncation
-        self._token_texts: dict[int, TokenText] = {}
         self.backend.encode_special_tokens = True  # "</s>" in an input text is ordinary text, not the end token
+        self.token_format = TokenFormat.of(backend)
+        self.alphabet: dict[str, int] | None = None
+        """ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers"""
+        if isinstance(backend.model, models.WordLevel):
+            split = split_units(words=self.token_format is TokenFormat.WORDPIECE)
+            if component_state(backend.pre_tokenizer) == component_state(split):
+                self.alphabet = backend.get_vocab(with_added_tokens=False)
+        self._token_texts: dict[int, TokenText] = {}
 
     @classmethod
     def train_sentence_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
@@ -183,25 +184,7 @@ class TextTokenizer:
         """Load tokenizer.json, or a folder with tokenizer.json, vocab.txt (BERT), or vocab.json and merges.txt (GPT, RoBERTa).
 
         RoFormer's jieba segmentation of Chinese words is not supported: the tokenizer is loaded as BERT's, with a note."""
-        path = Path(path)
-        file = path / "tokenizer.json" if path.is_dir() else path
-        files = None if file.name == "tokenizer.json" and file.exists() else find_files(path)
-        if not files and not file.exists():
-            advice = "Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt."
-            raise DataError("tokenizer not found.", file, advice=advice)
-        # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
-        settings = read_tokenizer_settings(file.parent) if files or file.name == "tokenizer.json" else {}
-        if files:
-            backend = read_tokenizer(files, end=END_OF_TEXT)
-        else:
-            try:
-                backend = Tokenizer.from_file(str(file))
-            except Exception as error:  # the library raises bare Exception for any file it cannot read
-                raise DataError(f"cannot be read as a tokenizer.json ({error}).", file) from error
-            apply_settings(backend, settings, file.parent)
-        text = cls(backend, special_tokens(settings))
-        text.notes += [JIEBA_NOTE] if needs_jieba(settings) else []
-        return text
+        return cls(*read_tokenizer(Path(path), end=END_OF_TEXT))
 
     @staticmethod
     def exists(folder: str | Path) -> bool:
@@ -221,13 +204,6 @@ class TextTokenizer:
     def save(self, path: Path) -> None:
         write_text(path, self.backend.to_str(pretty=True))
 
-    def with_post_processor(self, single: str, pair: str, special_tokens: Sequence[str]) -> TextTokenizer:
-        """Copy that adds special tokens around a text or a pair in other programs; in regard the tasks add them."""
-        backend = self._copy_backend()
-        known = [(mark, self.backend.token_to_id(mark)) for mark in special_tokens]
-        backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
-        return TextTokenizer(backend, self.declared_tokens)
-
     def with_template(self, template: TokenTemplate | None = None) -> TextTokenizer:
         """Tokenizer that adds the special tokens of a template in other programs; None: `self.template`."""
         template = template or self.template
@@ -243,13 +219,13 @@ class TextTokenizer:
     def special_tokens_map(self) -> dict[str, str]:
         """Special tokens of this vocabulary by their `transformers` keys."""
         known = dict(DEFAULT_SPECIAL_TOKENS)
-        if self.token_to_id(ROBERTA_MASK) is not None:
+        if self.backend.token_to_id(ROBERTA_MASK) is not None:
             # RoBERTa uses the same token as bos and cls, and the same token as eos and sep
             known |= {"cls_token": (*known["cls_token"], START), "sep_token": (*known["sep_token"], END)}
         tokens: dict[str, str] = {}
         for name, defaults in known.items():
             declared = [self.declared_tokens[name]] if name in self.declared_tokens else []
-            available = [token for token in (*declared, *defaults) if self.token_to_id(token) is not None]
+            available = [token for token in (*declared, *defaults) if self.backend.token_to_id(token) is not None]
             if available:
                 tokens[name] = available[0]
         return tokens
@@ -257,7 +233,7 @@ class TextTokenizer:
     def special_id(self, role: Role) -> int | None:
         """Id of the special token of a role: [CLS] or <s> for start, [SEP] or </s> for end; None if there is none."""
         names = self.special_tokens_map()
-        return next((self.token_to_id(names[name]) for name in ROLE_KEYS[role] if name in names), None)
+        return next((self.backend.token_to_id(names[name]) for name in ROLE_KEYS[role] if name in names), None)
 
     @cached_property
     def template(self) -> TokenTemplate:
@@ -297,23 +273,6 @@ class TextTokenizer:
         """Ids of the special tokens, which `decode` skips."""
         added = self.backend.get_added_tokens_decoder().items()
         return frozenset(number for number, token in added if token.special)
-
-    @cached_property
-    def token_format(self) -> TokenFormat:
-        """Token format, detected from the decoder in tokenizer.json."""
-        decoder = component_state(self.backend.decoder)
-        if decoder == component_state(SENTENCE_DECODER):
-            return TokenFormat.PREFIXED_BYTES
-        return DECODER_FORMATS.get(decoder.get("type", ""), TokenFormat.OTHER)
-
-    @cached_property
-    def alphabet(self) -> dict[str, int] | None:
-        """Ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers."""
-        if not isinstance(self.backend.model, models.WordLevel):
-            return None
-        split = split_units(words=self.token_format is TokenFormat.WORDPIECE)
-        is_own = component_state(self.backend.pre_tokenizer) == component_state(split)
-        return self.backend.get_vocab(with_added_tokens=False) if is_own else None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:
@@ -425,8 +384,24 @@ class TextTokenizer:
         """Tokens as readable text.
 
         Byte-level and character tokens show spaces as ␣; in other formats a token that continues a word starts with a dot."""
-        tokens = [self._token_text(token) for token in ids]
-        if self.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
+        mark, form, tokens = word_mark(self.backend), self.token_format, list[TokenText]()
+        for token in ids:
+            if token not in self._token_texts:
+                name = self.id_to_token(token) or "?"
+                if token in self.special_ids:
+                    text = TokenText(name, is_special=True)
+                elif form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
+                    text = TokenText(to_visible(to_bytes(name) if form is TokenFormat.BYTES else name.encode()))
+                elif form is TokenFormat.WORD_SUFFIX:
+                    text = TokenText(name.removesuffix(mark), ends_word=name.endswith(mark))
+                elif form is TokenFormat.WORDPIECE:
+                    text = TokenText(name.removeprefix(mark), starts_word=not name.startswith(mark))
+                else:
+                    decoded = self.backend.decode([token], skip_special_tokens=False)
+                    text = TokenText(decoded, starts_word=name.startswith(("Ġ", "▁")))
+                self._token_texts[token] = text
+            tokens.append(self._token_texts[token])
+        if form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
             return [token.text for token in tokens]
         shown = []
         for number, token in enumerate(tokens):
@@ -434,23 +409,6 @@ class TextTokenizer:
             first = number == 0 or token.starts_word or token.is_special or last.is_special or last.ends_word
             shown.append((token.text.strip() or "␣") if first else "·" + token.text)
         return shown
-
-    def _token_text(self, token: int) -> TokenText:
-        if token not in self._token_texts:
-            name, mark, form = self.id_to_token(token) or "?", word_mark(self.backend), self.token_format
-            if token in self.special_ids:
-                text = TokenText(name, is_special=True)
-            elif form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
-                text = TokenText(to_visible(to_bytes(name) if form is TokenFormat.BYTES else name.encode()))
-            elif form is TokenFormat.WORD_SUFFIX:
-                text = TokenText(name.removesuffix(mark), ends_word=name.endswith(mark))
-            elif form is TokenFormat.WORDPIECE:
-                text = TokenText(name.removeprefix(mark), starts_word=not name.startswith(mark))
-            else:
-                decoded = self.backend.decode([token], skip_special_tokens=False)
-                text = TokenText(decoded, starts_word=name.startswith(("Ġ", "▁")))
-            self._token_texts[token] = text
-        return self._token_texts[token]
 
 
 def _train_bpe(

@@ -195,10 +195,43 @@ def find_files(path: Path) -> tuple[Path, ...] | None:
     return next((files for files in choices if all(file.is_file() for file in files)), None)
 
 
-def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
-    """Build the tokenizer of these files; `end` becomes a special token if a BPE vocabulary contains it."""
-    path, settings = files[0], read_tokenizer_settings(files[0].parent)
-    ids: dict[str, int] = {}
+def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], list[str]]:
+    """Tokenizer of tokenizer.json or of the vocabulary files of a folder, its declared special tokens, and notes.
+
+    The settings of tokenizer_config.json apply to a tokenizer.json as in `transformers`. `end` becomes a special token if a
+    BPE vocabulary contains it."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    files = None if file.name == "tokenizer.json" and file.exists() else find_files(path)
+    if not files and not file.exists():
+        advice = "Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt."
+        raise DataError("tokenizer not found.", file, advice=advice)
+    # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
+    settings = _read_settings(file.parent) if files or file.name == "tokenizer.json" else {}
+    tokens = {name: token for name in SPECIAL_TOKEN_KEYS if (token := _token_content(settings.get(name))) is not None}
+    kind = str(settings.get("tokenizer_class", ""))
+    jieba = kind.startswith("RoFormerTokenizer")
+    notes = [JIEBA_NOTE] if jieba else []
+    if files:
+        return _build_tokenizer(files, settings, end), tokens, notes
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception for any file it cannot read
+        raise DataError(f"cannot be read as a tokenizer.json ({error}).", file) from error
+    state = component_state(backend.normalizer)
+    if state.pop("type", "") == "BertNormalizer" and (jieba or kind.startswith("BertTokenizer")):
+        # jieba is not in the file, and without it Chinese text would be one long word
+        chosen = _bert_normalizer_args(settings, file.parent) | ({"handle_chinese_chars": True} if jieba else {})
+        backend.normalizer = normalizers.BertNormalizer(**state | chosen)
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for token in tokens.values():
+        if token not in special and backend.token_to_id(token) is not None:
+            backend.add_special_tokens([_special_token(token)])
+    return backend, tokens, notes
+
+
+def _build_tokenizer(files: tuple[Path, ...], settings: dict[str, Any], end: str) -> Tokenizer:
+    """Tokenizer of vocabulary files."""
+    path, ids = files[0], dict[str, int]()
     if len(files) > 1:
         ids = _read_json(path)
         for token, number in ids.items():
@@ -233,30 +266,6 @@ def read_tokenizer(files: tuple[Path, ...], end: str) -> Tokenizer:
     for added_token, _ in added.values():
         (backend.add_special_tokens if added_token.special else backend.add_tokens)([added_token])
     return backend
-
-
-def apply_settings(backend: Tokenizer, settings: dict[str, Any], folder: Path) -> None:
-    """Apply the settings of tokenizer_config.json to a loaded tokenizer.json, as `transformers` does."""
-    state, jieba = component_state(backend.normalizer), needs_jieba(settings)
-    is_bert = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
-    if state.pop("type", "") == "BertNormalizer" and (jieba or is_bert):
-        # jieba is not in the file, and without it Chinese text would be one long word
-        chosen = _bert_normalizer_args(settings, folder) | ({"handle_chinese_chars": True} if jieba else {})
-        backend.normalizer = normalizers.BertNormalizer(**state | chosen)
-    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    for token in special_tokens(settings).values():
-        if token not in special and backend.token_to_id(token) is not None:
-            backend.add_special_tokens([_special_token(token)])
-
-
-def needs_jieba(settings: dict[str, Any]) -> bool:
-    return str(settings.get("tokenizer_class", "")).startswith("RoFormerTokenizer")
-
-
-def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """Special tokens by their `transformers` keys."""
-    tokens = ((name, _token_content(settings.get(name))) for name in SPECIAL_TOKEN_KEYS)
-    return {name: token for name, token in tokens if token is not None}
 
 
 def _bert_normalizer_args(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -308,7 +317,7 @@ def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: di
     return backend
 
 
-def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
+def _read_settings(folder: Path) -> dict[str, Any]:
     """Settings of the folder's tokenizer. If tokenizer_config.json lists the added tokens, older files are ignored."""
     settings = _read_json(folder / "tokenizer_config.json", needed=False)
     if ADDED_TOKENS_KEY not in settings:

@@ -111,10 +111,8 @@ class Text(Modality):
             end = (config.eos_id,)
             types = min(config.traits.token_types - 1, 1)
             return text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
-        if not self.head_tokens or any(text.token_to_id(mark) is None for mark in HEAD_TOKENS):
-            return text
-        one, two = f"{_START} $A {_EXTRACT}", f"{_START} $A {_DELIMITER} $B {_EXTRACT}"
-        return text.with_post_processor(one, two, HEAD_TOKENS)
+        ids = [(text.backend.token_to_id(token),) for token in (_START, _DELIMITER, _EXTRACT)]
+        return text.with_template(TokenTemplate(*ids)) if self.head_tokens and (None,) not in ids else text
 
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
         ids: dict[str, Any]
