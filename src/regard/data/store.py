@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from regard import capabilities
 from regard.errors import DataError, SettingError
-from regard.files import fsync
+from regard.files import fsync, write_json
 
 VERSION = 2
 MANIFEST_NAME = "store.json"
@@ -137,13 +137,6 @@ def _memory_map(file: BinaryIO, kind: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.asarray(np.memmap(file, dtype=kind, mode="r"))
 
 
-def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    with (folder / MANIFEST_NAME).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def open_store(folder: Path, owner: object = None) -> TokenStore:
     """Open a store and verify all files; raise `CorruptStore` if a file is missing or damaged."""
     try:
@@ -243,7 +236,8 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, max_byt
     try:
         with ExitStack() as files:
             writer = StoreWriter(lambda name: files.enter_context((folder / name).open("wb")), sides)
-            write_manifest(folder, writer.finish(fill(writer)))
+            manifest = writer.finish(fill(writer))
+        write_json(folder / MANIFEST_NAME, manifest)
         fsync(folder)
         for _ in range(3):
             try:
@@ -312,7 +306,10 @@ def _open_locked(folder: Path) -> TokenStore | None:
 
 def _evict(new: Path, max_bytes: float) -> None:
     """Remove least recently used stores until the cache has at most `max_bytes`; keep locked stores and the new store."""
-    sizes = {folder: sum(size for size, _ in _file_stats(folder)) for folder in new.parent.glob("[!.]*")}
+    sizes: dict[Path, int] = {}
+    for folder in new.parent.glob("[!.]*"):
+        with suppress(OSError):  # another process may remove the folder
+            sizes[folder] = sum(path.stat().st_size for path in folder.iterdir())
     surplus = sum(sizes.values()) - max_bytes
     for folder in sorted(sizes, key=lambda folder: _mtime(folder / MANIFEST_NAME)):
         if surplus <= 0:
@@ -324,14 +321,8 @@ def _evict(new: Path, max_bytes: float) -> None:
                 surplus -= sizes[folder]
 
 
-def _file_stats(folder: Path) -> list[tuple[int, float]]:
-    """Size and modification time of each file; empty if another process removes the folder."""
-    with suppress(OSError):
-        return [(status.st_size, status.st_mtime) for status in (path.stat() for path in folder.iterdir())]
-    return []
-
-
 def _mtime(path: Path) -> float:
+    """Modification time; 0 if another process removed the file."""
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0
@@ -352,16 +343,14 @@ def _remove(folder: Path) -> None:
 def _remove_stale(place: Path) -> None:
     """Delete temporary folders of dead processes after an hour without changes."""
     for folder in place.glob(".*.writing"):
-        newest = max([_mtime(folder), *(changed for _, changed in _file_stats(folder))])
+        newest = max(map(_mtime, (folder, *folder.glob("*"))))
         try:
             os.kill(int(folder.name.split(".")[-3]), 0)
-            is_alive = True
         except (ProcessLookupError, ValueError):
-            is_alive = False
+            if time.time() - newest > _STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
         except OSError:  # process of another user
-            is_alive = True
-        if not is_alive and time.time() - newest > _STALE_SECONDS:
-            shutil.rmtree(folder, ignore_errors=True)
+            continue
 
 
 # -- notes

@@ -74,9 +74,13 @@ class BatchSampler:
     def shape_of(self, micro_batch: Indices) -> BatchShape | None:
         return self.shape
 
+    def row_lengths(self, rows: Indices) -> Indices:
+        """Number of tokens of each sample of a micro-batch without padding, summed over the sides."""
+        return self.total_lengths[rows]
+
     def num_tokens(self, index: int) -> int:
-        """Number of tokens of a micro-batch without padding, summed over the sides."""
-        return int(self.total_lengths[self.micro_batch(index)[1]].sum())
+        """Number of tokens of a micro-batch without padding."""
+        return int(self.row_lengths(self.micro_batch(index)[1]).sum())
 
     def micro_batch(self, index: int) -> tuple[int, Indices]:
         """Epoch and sample indices of a micro-batch; `index` counts through all epochs.
@@ -96,16 +100,17 @@ class BatchSampler:
 
     def padding_fraction(self) -> float:
         """Fraction of padding among all positions of epoch 0."""
-        padded = sum(map(self.padded_size, self._cached_epoch(0)))
-        return 1 - int(self.total_lengths.sum()) / padded if padded else 0.0
+        epoch = self._cached_epoch(0)
+        padded = sum(map(self.padded_size, epoch))
+        return 1 - sum(int(self.row_lengths(rows).sum()) for rows in epoch) / padded if padded else 0.0
 
     def _cached_epoch(self, epoch: int) -> list[Indices]:
         if self._last_epoch is None or self._last_epoch[0] != epoch:
             self._last_epoch = epoch, self.epoch(epoch)
         return self._last_epoch[1]
 
-    def _rng(self, epoch: int) -> np.random.Generator:
-        return np.random.default_rng(np.random.SeedSequence([self.seed, epoch]))
+
+LENGTH_NOISE = 0.1
 
 
 class LengthBucketed(BatchSampler):
@@ -115,18 +120,12 @@ class LengthBucketed(BatchSampler):
     target); an empty row counts as 1.
     """
 
-    def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int, noise: float = 0.1) -> None:
-        super().__init__(lengths, budget, seed)
-        if noise < 0:
-            raise SettingError(f"Length noise must be at least 0, got {noise}.")
-        self.noise = noise
-
     def epoch(self, number: int) -> list[Indices]:
         """Micro-batches of one epoch in random order; samples of similar length are grouped differently in each epoch."""
-        random = self._rng(number)
-        # The noise is proportional to the length; the 1 shuffles samples of equal length even without noise.
-        jittered = self.total_lengths + (1 + self.noise * self.total_lengths) * random.random(len(self.total_lengths))
-        order = np.argsort(jittered, kind="stable")
+        random = np.random.default_rng([self.seed, number])
+        # The noise is proportional to the length; the 1 shuffles short samples of equal length.
+        noise = (1 + LENGTH_NOISE * self.total_lengths) * random.random(len(self.total_lengths))
+        order = np.argsort(self.total_lengths + noise, kind="stable")
         total = self.total_lengths[order]
         num_batches = int(total.sum()) / self.budget
         bands = int(3 * num_batches**0.5)
@@ -153,8 +152,7 @@ class LengthBucketed(BatchSampler):
         # Upper bound of rows: the count that fits if all samples are as long as the first.
         most = (self.budget // np.maximum(self.total_lengths[order], 1)).tolist()
         count = np.arange(1, min(self.budget, len(order)) + 1)
-        micro_batches = []
-        start = 0
+        micro_batches, start = [], 0
         while start < len(order):
             peaks = np.maximum.accumulate(sides[start : start + most[start]], axis=0).sum(1)
             padded = np.maximum(peaks, 1) * count[: len(peaks)]
@@ -190,18 +188,14 @@ class PackedSampler(BatchSampler):
         self.shape = BatchShape(tuple(rooms), rounded, -(-(self.max_documents + filling) // 8) * 8)
 
     def epoch(self, number: int) -> list[Indices]:
-        random = self._rng(number)
+        random = np.random.default_rng([self.seed, number])
         order = np.argsort(random.random(len(self.total_lengths)), kind="stable")
-        sums = np.concatenate(
-            [np.zeros((1, self.side_lengths.shape[1]), dtype=np.int64), np.cumsum(self.side_lengths[order], axis=0)]
-        )
+        sums = np.cumsum(np.pad(self.side_lengths[order], ((1, 0), (0, 0))), axis=0).T
         micro_batches, start = [], 0
         while start < len(order):
-            ends = [
-                np.searchsorted(sums[:, i], sums[start, i] + room, side="right") - 1
-                for i, room in enumerate(self.shape.row_lengths)
-            ]
-            end = min(*map(int, ends), start + self.max_documents)
+            end = start + self.max_documents
+            for filled, room in zip(sums, self.shape.row_lengths, strict=True):
+                end = min(end, int(np.searchsorted(filled, filled[start] + room, side="right")) - 1)
             micro_batches.append(order[start:end])
             start = end
         return micro_batches
@@ -226,15 +220,13 @@ class FixedShape(BatchSampler):
         rounded = np.minimum(self.side_lengths + -self.side_lengths % step, self.side_lengths.max(0))
         sizes, owners = np.unique(rounded, axis=0, return_inverse=True)
         joined: dict[tuple[int, ...], list[Indices]] = {}
-        size, waiting = np.zeros_like(sizes[0]), list[Indices]()
-        for place in np.argsort(sizes.sum(1), kind="stable"):
+        size, waiting, order = np.zeros_like(sizes[0]), list[Indices](), np.argsort(sizes.sum(1), kind="stable")
+        for place in order:
             size = np.maximum(size, sizes[place])
             waiting.append(np.flatnonzero(owners.reshape(-1) == place))
-            if sum(map(len, waiting)) * size.sum() >= budget:  # enough for a micro-batch
+            if sum(map(len, waiting)) * size.sum() >= budget or place == order[-1]:  # enough for a micro-batch
                 joined.setdefault(tuple(size.tolist()), []).extend(waiting)
                 size, waiting = np.zeros_like(size), []
-        if waiting:
-            joined.setdefault(tuple(size.tolist()), []).extend(waiting)
         self.bucket_members = [np.sort(np.concatenate(members)) for members in joined.values()]
         self.bucket_shapes = [
             PaddedShape(longest, longest, min(max(budget // sum(longest), 1), len(members)))
@@ -248,7 +240,7 @@ class FixedShape(BatchSampler):
         self.description = f"rows padded to {sizes_text}"
 
     def epoch(self, number: int) -> list[Indices]:
-        random = self._rng(number)
+        random = np.random.default_rng([self.seed, number])
         micro_batches: list[Indices] = []
         for block, members in zip(self.bucket_shapes, self.bucket_members, strict=True):
             mixed = members[np.argsort(random.random(len(members)), kind="stable")]
@@ -277,21 +269,21 @@ class Uniform(BatchSampler):
         self.description = f"{self.batch_size} {noun} per micro-batch"
 
     def epoch(self, number: int) -> list[Indices]:
-        random = self._rng(number)
+        random = np.random.default_rng([self.seed, number])
         order = np.argsort(random.random(len(self.total_lengths)), kind="stable")
         short = -len(order) % self.batch_size
         order = np.concatenate([order, order[:short]])
         chance = random.integers(0, 2**62, len(order))
         return np.split(np.stack([order, chance], axis=1), len(order) // self.batch_size)
 
+    def row_lengths(self, rows: Indices) -> Indices:
+        return np.ones(len(rows), dtype=np.int64)
+
     def padded_size(self, micro_batch: Indices) -> int:
-        return len(micro_batch)
+        return len(micro_batch) * int(self.row_lengths(micro_batch).max())
 
     def num_tokens(self, index: int) -> int:
         return self.batch_size
-
-    def padding_fraction(self) -> float:
-        return 0.0
 
     def sequential(self) -> list[Indices]:
         """All samples in input order, without random seeds, for evaluation."""
@@ -319,10 +311,8 @@ class SortedUniform(Uniform):
         random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
         return _shuffle(micro_batches, random)
 
-    def padding_fraction(self) -> float:
-        lengths = [self.lengths[micro_batch[:, 0]] for micro_batch in self.epoch(0)]
-        padded = sum(len(rows) * int(rows.max()) for rows in lengths)
-        return 1 - sum(int(rows.sum()) for rows in lengths) / padded if padded else 0.0
+    def row_lengths(self, rows: Indices) -> Indices:
+        return self.lengths[rows[:, 0]]
 
 
 def _shuffle(micro_batches: list[Indices], random: np.random.Generator) -> list[Indices]:

@@ -103,47 +103,33 @@ class RowSampler(BatchSampler):
             return self.shape.row_lengths[0]
         return len(micro_batch) * int(self.row_lengths(micro_batch).max())
 
-    def num_tokens(self, number: int) -> int:
-        return int(self.row_lengths(self.micro_batch(number)[1]).sum())
-
-    def padding_fraction(self) -> float:
-        epoch = self.epoch(0)
-        return 1 - sum(int(self.row_lengths(rows).sum()) for rows in epoch) / sum(map(self.padded_size, epoch))
-
     def _cut_rng(self, number: int) -> np.random.Generator:
         # independent of the generator that orders the rows
-        return np.random.default_rng(np.random.SeedSequence([self.seed, number, 1]))
+        return np.random.default_rng([self.seed, number, 1])
 
 
-class WindowSampler(RowSampler):
-    """Base of samplers of windows."""
+class VariableWindows(RowSampler):
+    """Windows of similar length per micro-batch, or packed into rows of one shape."""
 
-    def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int, packed: bool = False) -> None:
+    def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int, packed: bool) -> None:
         self.documents, self.length = documents, length
         longest = min(length, int((documents[:, 1] - documents[:, 0]).max()))
         super().__init__(longest, max(tokens, length), seed, packed)
+        rows = f"{'packed ' * packed}rows of documents and windows up to {length:,} tokens"
+        self.description = f"{rows}, cut at new positions in each epoch,"
 
     def epoch_rows(self, number: int) -> Indices:
         return cut_windows(self.documents, self.length, self._cut_rng(number))[0]
 
 
-class VariableWindows(WindowSampler):
-    """Windows of similar length per micro-batch, or packed into rows of one shape."""
-
-    def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int, packed: bool) -> None:
-        super().__init__(documents, length, tokens, seed, packed)
-        rows = f"{'packed ' * packed}rows of documents and windows up to {length:,} tokens"
-        self.description = f"{rows}, cut at new positions in each epoch,"
-
-
-class FixedWindows(WindowSampler):
+class FixedWindows(VariableWindows):
     """Rows of one fixed length. The last window of a document is extended backward by context tokens without loss; the
     first window and short documents are padded."""
 
     static_shape = True
 
     def __init__(self, documents: TokenRanges, length: int, tokens: int, seed: int) -> None:
-        super().__init__(documents, length, tokens, seed)
+        super().__init__(documents, length, tokens, seed, packed=False)
         fewest = int((-(-(documents[:, 1] - documents[:, 0]) // length)).sum())
         self.batch_size = max(min(tokens // length, fewest), 1)
         self.description = f"windows of {length:,} tokens, cut at new positions in each epoch,"
@@ -152,7 +138,7 @@ class FixedWindows(WindowSampler):
         """Shuffled micro-batches; windows that do not fill a micro-batch are dropped, different windows in each epoch."""
         windows, begins = cut_windows(self.documents, self.length, self._cut_rng(number))
         count = len(windows) // self.batch_size
-        chosen = self._rng(number).permutation(len(windows))[: count * self.batch_size]
+        chosen = np.random.default_rng([self.seed, number]).permutation(len(windows))[: count * self.batch_size]
         scored, last = windows[chosen].T
         first = np.maximum(last - self.length, begins[chosen])
         rows = np.stack([first, last, scored, np.full(len(chosen), self.length)], axis=1)
