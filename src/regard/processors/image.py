@@ -118,33 +118,24 @@ class ImageProcessor:
         try:
             return _from_published(settings)
         except _UnsupportedProcessor as error:
-            raise DataError(
-                f"{error}.",
-                path,
-                advice="regard does not guess preprocessing, because different preprocessing changes the model inputs.",
-            ) from error
+            advice = "regard does not guess preprocessing, because different preprocessing changes the model inputs."
+            raise DataError(f"{error}.", path, advice=advice) from error
         except (TypeError, ValueError, KeyError, SettingError, ZeroDivisionError) as error:
             raise DataError(f"invalid values ({str(error).rstrip('.')}).", path) from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the settings as the simplest image processor of `transformers` with the same output."""
-        height, width = self.size
-        kind = "Bit" if self.crop or self.resize == "shortest" else "ViT"
-        before = (self.edge, self.edge) if self.crop and self.edge else self.size
-        size = {"height": before[0], "width": before[1]}
+        kind, output_size = "ViT", dict(zip(("height", "width"), self.size, strict=True))
+        size = {"height": self.edge, "width": self.edge} if self.crop and self.edge else output_size
         if self.resize == "shortest":
             size = {"shortest_edge": self._shortest_edge}
         settings: dict[str, Any] = {"do_resize": self.resize != "none", "size": size, "resample": self.resample}
-        if kind == "Bit":
-            crop_size = {"height": height, "width": width}
-            settings |= {"do_center_crop": self.crop, "crop_size": crop_size, "do_convert_rgb": True}
+        if self.crop or self.resize == "shortest":
+            kind = "Bit"
+            settings |= {"do_center_crop": self.crop, "crop_size": output_size, "do_convert_rgb": True}
         elif self.resize == "ratio" or self.multiple > 1:
-            kind = "DPT"
-            settings |= {
-                "keep_aspect_ratio": self.resize == "ratio",
-                "ensure_multiple_of": self.multiple,
-                "do_pad": False,
-            }
+            kind, keeps_ratio = "DPT", self.resize == "ratio"
+            settings |= {"keep_aspect_ratio": keeps_ratio, "ensure_multiple_of": self.multiple, "do_pad": False}
         settings |= {"do_rescale": True, "rescale_factor": self.rescale_factor}
         settings |= {"do_normalize": True, "image_mean": list(self.mean), "image_std": list(self.std)}
         write_json(Path(folder) / FILE, {"image_processor_type": f"{kind}ImageProcessor", **settings})
@@ -194,11 +185,9 @@ class ImageProcessor:
         image = self._trim_long_side(image)
         size = self._resized_size(*image.shape[:2])
         if size[0] * size[1] > MAX_PIXELS:
-            raise DataError(
-                f"Resizing an image of {image.shape[0]} × {image.shape[1]} pixels would give "
-                f"{size[0]} × {size[1]} pixels, more than the maximum of {MAX_PIXELS:,} pixels.",
-                advice="Split or remove the image.",
-            )
+            sides = f"{image.shape[0]} × {image.shape[1]} pixels would give {size[0]} × {size[1]} pixels"
+            problem = f"Resizing an image of {sides}, more than the maximum of {MAX_PIXELS:,} pixels."
+            raise DataError(problem, advice="Split or remove the image.")
         if size != image.shape[:2]:
             image = np.array(Image.fromarray(image).resize(size[::-1], Image.Resampling(self.resample)))
         return self._center_crop(image, 0)
@@ -285,37 +274,33 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     for name, value in file.items():
         if name not in _SUPPORTED_KEYS | _IGNORED_KEYS and value not in (None, False):
             raise _UnsupportedProcessor(f"{name}={json.dumps(value)[:60]} is not supported")
-    if kind not in _CLASS_DEFAULTS:
-        missing = [name for name in _REQUIRED_KEYS if file.get(name) is None]
-        if missing:
-            raise _UnsupportedProcessor(
-                f"image processor '{kind}' is not supported without explicit values for {', '.join(missing)}"
-            )
+    missing = ", ".join(name for name in _REQUIRED_KEYS if file.get(name) is None)
+    if kind not in _CLASS_DEFAULTS and missing:
+        raise _UnsupportedProcessor(f"image processor '{kind}' is not supported without explicit values for {missing}")
     settings = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
     if "crop_pct" in settings and kind != "ConvNext":
-        raise _UnsupportedProcessor(
-            f"crop_pct is not supported for image processor '{kind}', because crop_pct depends on the processor class"
-        )
+        reason = "because crop_pct depends on the processor class"
+        raise _UnsupportedProcessor(f"crop_pct is not supported for image processor '{kind}', {reason}")
     normalized, resized = bool(settings.get("do_normalize", True)), bool(settings.get("do_resize", True))
     made = ImageProcessor(
+        resize="exact" if resized else "none",
         resample=int(settings.get("resample", 2)),
         rescale_factor=float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 1.0,
         mean=_rgb_values(settings.get("image_mean", 0.5)) if normalized else (0.0, 0.0, 0.0),
         std=_rgb_values(settings.get("image_std", 0.5)) if normalized else (1.0, 1.0, 1.0),
         multiple=int(settings.get("ensure_multiple_of", 1)) if resized else 1,
     )
-    made = _with_published_size(made, kind, settings) if resized else replace(made, resize="none")
+    made = _with_published_size(made, kind, settings) if resized else made
     if not settings.get("do_center_crop", False):
         return made
     if made.crop or made.resize == "ratio" or made.multiple > 1:
         raise _UnsupportedProcessor("do_center_crop combined with another resize mode is not supported")
     size = _size_pair(settings.get("crop_size", made.size))
-    before = 0 if made.resize == "none" else made.edge or made.size[0]
     if made.resize == "exact" and made.size == size:
         return made
     if made.resize == "exact" and made.size[0] != made.size[1]:
         raise _UnsupportedProcessor("do_center_crop after resizing to a non-square size is not supported")
-    return replace(made, size=size, edge=before, crop=True)
+    return replace(made, size=size, edge=0 if made.resize == "none" else made.edge or made.size[0], crop=True)
 
 
 def _with_published_size(made: ImageProcessor, kind: str, settings: Mapping[str, Any]) -> ImageProcessor:
@@ -324,15 +309,15 @@ def _with_published_size(made: ImageProcessor, kind: str, settings: Mapping[str,
         size = {"height": size, "width": size} if settings.get("default_to_square", True) else {"shortest_edge": size}
     if not isinstance(size, Mapping) or set(size) not in ({"height", "width"}, {"shortest_edge"}):
         raise _UnsupportedProcessor(f"size={json.dumps(size)[:60]} is not supported")
-    if set(size) == {"height", "width"}:
-        resize: Resize = "ratio" if settings.get("keep_aspect_ratio") else "exact"
-        return replace(made, size=_size_pair(size), resize=resize)
+    if "height" in size:
+        return replace(made, size=_size_pair(size), resize="ratio" if settings.get("keep_aspect_ratio") else "exact")
     edge = int(size["shortest_edge"])
+    made = replace(made, size=(edge, edge), resize="shortest")
     if kind != "ConvNext":
-        return replace(made, size=(edge, edge), resize="shortest")
+        return made
     if edge >= _MIN_UNCROPPED_SIDE:
-        return replace(made, size=(edge, edge), resize="exact")
-    return replace(made, size=(edge, edge), resize="shortest", edge=int(edge / float(settings["crop_pct"])), crop=True)
+        return replace(made, resize="exact")
+    return replace(made, edge=int(edge / float(settings["crop_pct"])), crop=True)
 
 
 def _size_pair(size: Any) -> Size:
@@ -505,36 +490,29 @@ def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, 
 # -- geometry
 
 
-def _pixel_centers(first: Tensor, share: Tensor, old: int, new: int, mirrored: Tensor | None = None) -> Tensor:
-    """(B, new) centers of new pixels in coordinates of the old image, whose first pixel has its center at 0.5.
+def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """(B, new height) and (B, new width) centers of the new pixels in coordinates of the old image, whose first pixel has its
+    center at 0.5. Shifts repeat the edge pixels.
 
     The unit is pixels, so a whole image at the original size has a step of exactly 1, without rounding errors."""
-    places = torch.arange(new, device=first.device, dtype=torch.float32) + 0.5
-    at = first[:, None] * old + places * (share[:, None] * (old / new))
-    return at if mirrored is None else torch.where(mirrored[:, None] > 0, at.flip(1), at)
-
-
-def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """(B, new height) and (B, new width) source positions of the new pixels. Shifts repeat the edge pixels."""
-    down = _pixel_centers(changes[:, 1], changes[:, 3], height, new[0])
-    across = _pixel_centers(changes[:, 0], changes[:, 2], width, new[1], changes[:, 4])
+    places = torch.arange(max(new), device=changes.device, dtype=torch.float32) + 0.5
+    down = changes[:, 1, None] * height + places[: new[0]] * (changes[:, 3, None] * (height / new[0]))
+    across = changes[:, 0, None] * width + places[: new[1]] * (changes[:, 2, None] * (width / new[1]))
+    across = torch.where(changes[:, 4, None] > 0, across.flip(1), across)
     right, below = ((changes[:, place] * side).round()[:, None] for place, side in ((10, width), (11, height)))
     return (down - below).clamp(0.5, height - 0.5), (across - right).clamp(0.5, width - 0.5)
 
 
-def _resample_weights(centers: Tensor, share: Tensor, old: int, new: int) -> Tensor:
-    """(B, new, old) weights of the old pixels in each new pixel."""
-    reach = (share * (old / new)).clamp(min=1).view(-1, 1, 1)
-    middles = torch.arange(old, device=centers.device, dtype=torch.float32) + 0.5
-    weights = (1 - (middles - centers[:, :, None]).abs() / reach).clamp(min=0)
-    return weights / weights.sum(2, keepdim=True)
-
-
 def _crop_resize(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
     batch, channels, height, width = x.shape
-    down, across = _source_positions(changes, height, width, new)
-    columns = _resample_weights(across, changes[:, 2], width, new[1])
-    rows = _resample_weights(down, changes[:, 3], height, new[0])
+    matrices = []  # (B, new, old) weights of the old pixels in each new pixel, for rows and for columns
+    for side, centers in enumerate(_source_positions(changes, height, width, new)):
+        old = x.shape[2 + side]
+        reach = (changes[:, 3 - side] * (old / new[side])).clamp(min=1).view(-1, 1, 1)
+        middles = torch.arange(old, device=x.device, dtype=torch.float32) + 0.5
+        weights = (1 - (middles - centers[:, :, None]).abs() / reach).clamp(min=0)
+        matrices.append(weights / weights.sum(2, keepdim=True))
+    rows, columns = matrices
     narrow = torch.bmm(x.reshape(batch, channels * height, width), columns.mT).view(batch, channels, height, new[1])
     # per channel: a single product for all channels would copy the row matrices three times
     return torch.stack([torch.bmm(rows, narrow[:, channel]) for channel in range(channels)], 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,16 +45,12 @@ def voxel_downsample(
         return np.arange(many), np.arange(many)
     order, first = group_voxels(voxel_coordinates(coordinates, voxel_size))
     starts = np.flatnonzero(first)
-    counts = np.diff(starts, append=many)
     # the sort is stable, so the first point of a voxel in this order is the first in the point cloud
-    taken = starts if rng is None else starts + (rng.random(len(starts)) * counts).astype(np.int64)
-    chosen = order[taken]
-    again = np.argsort(chosen)
-    place = np.empty(len(chosen), dtype=np.int64)
-    place[again] = np.arange(len(chosen))
-    cell = np.empty(many, dtype=np.int64)
-    cell[order] = place[np.cumsum(first) - 1]
-    return chosen[again], cell
+    if rng is not None:
+        starts = starts + (rng.random(len(starts)) * np.diff(starts, append=many)).astype(np.int64)
+    chosen, cell = order[starts], np.empty(many, dtype=np.int64)
+    cell[order] = np.searchsorted(np.sort(chosen), chosen)[np.cumsum(first) - 1]
+    return np.sort(chosen), cell
 
 
 def voxel_coordinates(coordinates: NDArray[Any], voxel_size: float) -> Indices:
@@ -183,10 +179,8 @@ class PointProcessor:
         """Deterministic samples that together contain every point, at least `min_views` and at most `max_views`. The first
         equals the result of `prepare`, unless a point cloud of at most `count` points gets several views."""
         kept = self._candidates(cloud, None)
-        return [
-            self.normalize(self.rows(cloud, kept[some]))
-            for some in sample_rounds(len(kept), self.count, min_views, max_views)
-        ]
+        rounds = sample_rounds(len(kept), self.count, min_views, max_views)
+        return [self.normalize(self.rows(cloud, kept[some])) for some in rounds]
 
     def _candidates(self, cloud: PointCloud, random: np.random.Generator | None) -> Indices:
         """One point per voxel, in a block around a random point, or without `random` around the point nearest to the mean."""
@@ -223,14 +217,9 @@ class PointProcessor:
             origin[self.up_axis] = coordinates[:, self.up_axis].min()
         coordinates -= origin
         if self.frame == "unit_sphere":
-            coordinates /= (
-                np.sqrt((coordinates**2).sum(axis=1).max()) or 1.0
-            )  # all distances are 0 for identical points
+            # all distances are 0 for identical points
+            coordinates /= np.sqrt((coordinates**2).sum(axis=1).max()) or 1.0
         return np.concatenate([coordinates.astype(np.float32), x[:, 3:]], axis=1)
-
-    def without_limit(self) -> PointProcessor:
-        """Copy without a limit on the number of points."""
-        return replace(self, count=0)
 
 
 def sample_indices(total: int, count: int, rng: np.random.Generator | None = None) -> Indices:
@@ -370,12 +359,8 @@ class PointAugment:
             ),
             *(
                 (0 <= value < math.inf, f"data.{name} must be at least 0, got {value}.")
-                for name, value in (
-                    ("shift", self.shift),
-                    ("jitter", self.jitter),
-                    ("tilt", self.tilt),
-                    ("stretch", self.stretch),
-                )
+                for name, value in vars(self).items()
+                if name in ("shift", "jitter", "tilt", "stretch")
             ),
             (
                 0 <= self.point_dropout < 1,
@@ -400,11 +385,11 @@ def augment_points(
     x: NDArray[np.float32], rng: np.random.Generator, augment: PointAugment, normals_column: int | None = None
 ) -> NDArray[np.float32]:
     """(n, 3 + F) augmented rows; `normals_column` is the first column of the normals (`PointProcessor.normals_column`)."""
-    turned = _sample_rotation(rng, augment)
+    form = _sample_rotation(rng, augment)
     factor = augment.scale[0] + (augment.scale[1] - augment.scale[0]) * rng.random()
     moved = augment.shift * (2 * rng.random(3) - 1)
     blur = augment.jitter * np.clip(rng.standard_normal((len(x), 3)), -MAX_DEVIATIONS, MAX_DEVIATIONS)
-    form = _sample_deformation(rng, augment) @ turned
+    form = _sample_deformation(rng, augment) @ form
     augmented = x.copy()
     if not np.array_equal(form, np.eye(3)):
         augmented[:, :3] = x[:, :3] @ form.T
@@ -417,25 +402,29 @@ def augment_points(
     return augmented
 
 
-def _sample_deformation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
+def _sample_deformation(random: np.random.Generator, augment: PointAugment) -> NDArray[np.float64]:
     """(3, 3) matrix of tilt, flip and stretch."""
     axis, angle = random.standard_normal(3), np.clip(random.standard_normal(), -MAX_DEVIATIONS, MAX_DEVIATIONS)
-    (mirrored, which), longer = random.random(2), 1 + shaking.stretch * random.random(3)
+    (mirrored, which), longer = random.random(2), 1 + augment.stretch * random.random(3)
     shorter = random.random(3) < 0.5
-    form = rotation_matrix(axis, math.radians(shaking.tilt) * angle) if shaking.tilt else np.eye(3)
-    if shaking.flip and mirrored < 0.5:
-        level = [number for number in range(3) if "xyz"[number] != shaking.up]
+    form = np.eye(3)
+    if augment.tilt:  # rotation about a random axis by Rodrigues' formula
+        angle, (x, y, z) = math.radians(augment.tilt) * angle, axis / np.sqrt((axis**2).sum())
+        cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+        form = form + math.sin(angle) * cross + (1 - math.cos(angle)) * (cross @ cross)
+    if augment.flip and mirrored < 0.5:
+        level = [number for number in range(3) if "xyz"[number] != augment.up]
         form[level[int(2 * which)]] *= -1
-    return np.where(shorter, 1 / longer, longer)[:, None] * form if shaking.stretch else form
+    return np.where(shorter, 1 / longer, longer)[:, None] * form if augment.stretch else form
 
 
-def _sample_rotation(random: np.random.Generator, shaking: PointAugment) -> NDArray[np.float64]:
+def _sample_rotation(random: np.random.Generator, augment: PointAugment) -> NDArray[np.float64]:
     """(3, 3) random rotation of the mode `rotate`."""
     angle, four = 2 * math.pi * random.random(), random.standard_normal(4)
-    if shaking.rotate == "none":
+    if augment.rotate == "none":
         return np.eye(3)
-    if shaking.rotate == "up":
-        return axis_rotation(angle, shaking.up)
+    if augment.rotate == "up":
+        return axis_rotation(angle, augment.up)
     # four normal variates, scaled to length 1, are a uniformly distributed quaternion and so a uniform rotation
     w, x, y, z = four / np.sqrt((four**2).sum())
     return np.array(
@@ -455,10 +444,3 @@ def axis_rotation(angle: float, axis: str) -> NDArray[np.float64]:
     turned[second, first] = math.sin(angle)
     turned[first, second] = -turned[second, first]
     return turned
-
-
-def rotation_matrix(axis: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
-    """(3, 3) rotation by an angle about any axis (Rodrigues' formula)."""
-    x, y, z = axis / np.sqrt((axis**2).sum())
-    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
-    return np.eye(3) + math.sin(angle) * cross + (1 - math.cos(angle)) * (cross @ cross)

@@ -109,18 +109,16 @@ def read_mask(
     """Class ids, (H, W): gray values, palette indices, or the ids that `colors` assigns to RGB colors."""
     with _open_image(source, location, 0) as (image, facts):
         if facts.format == "JPEG":
-            raise FileFormatError(
-                "JPEG masks are not supported: compression changes class ids.", "Save the mask as PNG."
-            )
+            problem = "JPEG masks are not supported: compression changes class ids."
+            raise FileFormatError(problem, "Save the mask as PNG.")
         if image.mode in ("L", "P", "1", "LA", "PA") and not colors:
             # drops the alpha channel; 1-bit masks become 0 and 1
             return np.array(image.getchannel(0) if len(image.getbands()) > 1 else image).astype(np.uint8)
         if image.mode.startswith("I"):
             return _to_smallest_uint(np.array(image))
         if image.mode in ("F", "CMYK", "YCbCr", "LAB", "HSV"):
-            raise FileFormatError(
-                f"unsupported pixel mode {image.mode} for a mask.", "Save the mask as 8- or 16-bit PNG."
-            )
+            problem = f"unsupported pixel mode {image.mode} for a mask."
+            raise FileFormatError(problem, "Save the mask as 8- or 16-bit PNG.")
         return _colors_to_classes(np.array(image.convert("RGB")), colors)
 
 
@@ -128,16 +126,25 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
     """Depth in meters, (H, W), 0 for missing values: from 16-bit PNG, float TIFF or PFM, or a NumPy array (.npy).
 
     `unit` is the number of meters per unit; default: integers are millimeters, floats are meters."""
-    values = _read_npy(source, location)
+    path, line = location or (source if isinstance(source, str) else "array", None)
+    values: NDArray[Any] | None = None
+    with _open_source(source, path, line) as stream, report_errors(path, line, "array"):
+        if stream.read(6) == b"\x93NUMPY":
+            stream.seek(0)
+            with library_errors("damaged NumPy array ({}).", "Save the array again."):
+                values = np.asarray(np.load(stream, allow_pickle=False))
+            values = values.squeeze() if values.ndim == 3 else values
+            if values.ndim != 2 or values.dtype.kind not in "fiu" or not values.size:
+                got = f"an array of shape {values.shape} and type {values.dtype}"
+                problem = f"expected one depth value per pixel, got {got}."
+                raise FileFormatError(problem, "Save the array with shape (height, width).")
     if values is None:
         with _open_image(source, location, 0) as (image, _):
             if image.mode != "F" and not image.mode.startswith("I") and (image.mode != "L" or unit is None):
                 kind = "8 bits per pixel" if image.mode == "L" else f"pixel mode {image.mode}"
                 scale = " For 8 bits, set data.depth_scale=METERS (meters per unit)." if image.mode == "L" else ""
-                raise FileFormatError(
-                    f"expected a depth map with 16 bits per pixel or floats, got {kind}.",
-                    f"Save depth as 16-bit PNG or as floats.{scale}",
-                )
+                problem = f"expected a depth map with 16 bits per pixel or floats, got {kind}."
+                raise FileFormatError(problem, f"Save depth as 16-bit PNG or as floats.{scale}")
             values = np.array(image)
     step = unit if unit is not None else 0.001 if np.issubdtype(values.dtype, np.integer) else 1.0
     meters = values.astype(np.float32) * np.float32(step)
@@ -177,22 +184,20 @@ class _WarningFilter:
 _suppress_warnings = _WarningFilter()
 
 
+def _open_source(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
+    return open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
+
+
 @contextmanager
 def _open_image(
     source: str | bytes, place: Location | None, least: int, curious: bool = False
 ) -> Iterator[tuple[Image.Image, ImageInfo]]:
     """Decoded upright image and its properties; errors inside the context become `DataError` with the file name."""
     path, line = place or (source if isinstance(source, str) else "image", None)
-    opened = open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
-    problem, truncated = "damaged image: cannot be decoded ({}).", "truncated file: {}."
-    with (
-        opened as stream,
-        _suppress_warnings(),
-        report_errors(path, line, "image"),
-        library_errors(problem, truncated=truncated),
-        _identify(stream) as image,
-    ):
-        yield _decode(image, least, curious)
+    with _open_source(source, path, line) as stream, _suppress_warnings(), report_errors(path, line, "image"):
+        problem, truncated = "damaged image: cannot be decoded ({}).", "truncated file: {}."
+        with library_errors(problem, truncated=truncated), _identify(stream) as image:
+            yield _decode(image, least, curious)
 
 
 def _identify(stream: IO[bytes]) -> Image.Image:
@@ -266,10 +271,8 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         # integers have a range of 16 bits, floats a range of 0 to 1 or 0 to 255
         limit = 65535.0 if np.issubdtype(values.dtype, np.integer) else 1.0 if high <= 1 else 255.0
         if not (low >= 0 and high <= limit):  # also raises for NaN
-            raise FileFormatError(
-                f"gray values from {low:g} to {high:g} are not supported: the brightness range is unknown.",
-                "Save the image with 8 or 16 bits per pixel, or as floats from 0 to 1.",
-            )
+            problem = f"gray values from {low:g} to {high:g} are not supported: the brightness range is unknown."
+            raise FileFormatError(problem, "Save the image with 8 or 16 bits per pixel, or as floats from 0 to 1.")
         gray = np.rint(values.astype(np.float64) * (255.0 / limit)).astype(np.uint8)
         return np.repeat(gray[:, :, None], 3, axis=2)
     if _has_alpha(image):
@@ -285,9 +288,8 @@ def _has_alpha(image: Image.Image) -> bool:
 def _to_smallest_uint(values: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.uint16]:
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
-        raise FileFormatError(
-            f"invalid class ids: values range from {low} to {high}.", "Use class ids from 0 to 65,535."
-        )
+        problem = f"invalid class ids: values range from {low} to {high}."
+        raise FileFormatError(problem, "Use class ids from 0 to 65,535.")
     return values.astype(np.uint8) if high < 256 else values.astype(np.uint16)
 
 
@@ -297,41 +299,18 @@ def _colors_to_classes(
     if not colors:
         if (pixels == pixels[:, :, :1]).all():
             return np.ascontiguousarray(pixels[:, :, 0])
-        raise FileFormatError(
-            "the mask is a color image, but no file assigns colors to classes.",
-            'Add classes.json to the mask folder: {"classes": ["road", …], "colors": [[128, 64, 128], …]}.',
-        )
+        advice = 'Add classes.json to the mask folder: {"classes": ["road", …], "colors": [[128, 64, 128], …]}.'
+        raise FileFormatError("the mask is a color image, but no file assigns colors to classes.", advice)
     codes = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
     known = sorted((r << 16 | g << 8 | b, value) for (r, g, b), value in colors.items())
     keys, values = (np.array(side, dtype=np.uint32) for side in zip(*known, strict=True))
     at = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
     strange = keys[at] != codes
     if strange.any():
-        first = pixels[strange][0].tolist()
-        share = 100 * float(strange.mean())
-        raise FileFormatError(
-            f"the mask contains colors of no class, such as {first} ({share:.2g} % of the pixels).",
-            "Add the colors to classes.json or classes.txt. JPEG compression and smooth resizing add such colors.",
-        )
+        example = f"{pixels[strange][0].tolist()} ({100 * float(strange.mean()):.2g} % of the pixels)"
+        advice = "Add the colors to classes.json or classes.txt. JPEG compression and smooth resizing add such colors."
+        raise FileFormatError(f"the mask contains colors of no class, such as {example}.", advice)
     return _to_smallest_uint(values[at].astype(np.int64))
-
-
-def _read_npy(source: str | bytes, place: Location | None) -> NDArray[Any] | None:
-    """Array of a .npy file; None for other formats."""
-    path, line = place or (source if isinstance(source, str) else "array", None)
-    opened = open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
-    with opened as stream, report_errors(path, line, "array"):
-        if stream.read(6) != b"\x93NUMPY":
-            return None
-        stream.seek(0)
-        with library_errors("damaged NumPy array ({}).", "Save the array again."):
-            array: NDArray[Any] = np.load(stream, allow_pickle=False)
-        if array.ndim == 3:
-            array = array.squeeze()
-        if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.size:
-            problem = f"expected one depth value per pixel, got an array of shape {array.shape} and type {array.dtype}."
-            raise FileFormatError(problem, "Save the array with shape (height, width).")
-        return array
 
 
 # -- cache of decoded images
@@ -343,13 +322,12 @@ MEMORY_FRACTION = 0.25
 """Maximum fraction of free memory used by the cache."""
 
 
-CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"),
-    (
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-        "/sys/fs/cgroup/memory/memory.stat",
-    ),
+CGROUP_FILES = tuple(
+    tuple(f"/sys/fs/cgroup/{name}" for name in names.split())
+    for names in (
+        "memory.max memory.current memory.stat",
+        "memory/memory.limit_in_bytes memory/memory.usage_in_bytes memory/memory.stat",
+    )
 )
 """Memory limit, memory usage and statistics (including file cache) of a container, for cgroup v2 and v1."""
 
@@ -371,10 +349,11 @@ def free_memory() -> int:
     return max(0, free)
 
 
-def local_world_size() -> int:
-    """Number of processes of this run on this machine, as set by torchrun; each process has a separate cache."""
-    value = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, int(value)) if value.isdigit() else 1
+def cache_bytes() -> int:
+    """Memory for a cache of this process: a fraction of the free memory, divided by the processes that torchrun started on
+    this machine."""
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return int(MEMORY_FRACTION * free_memory() / (max(1, int(processes)) if processes.isdigit() else 1))
 
 
 class ImageCache:
@@ -388,7 +367,7 @@ class ImageCache:
     ) -> None:
         """The cache is disabled if all images need more than `max_bytes`; then every access calls `read`."""
         size = count * int(np.prod(shape)) * np.dtype(dtype).itemsize
-        max_bytes = int(MEMORY_FRACTION * free_memory() / local_world_size()) if max_bytes is None else max_bytes
+        max_bytes = cache_bytes() if max_bytes is None else max_bytes
         self.count, self.shape, self.enabled = count, shape, 0 < size + count <= max_bytes
         if self.enabled:
             room = mmap.mmap(-1, size + count)

@@ -35,7 +35,7 @@ from regard.data.file_samples import (
     reject_split_folders,
     subfolder_names,
 )
-from regard.data.images.image_io import MEMORY_FRACTION, free_memory, local_world_size
+from regard.data.images.image_io import cache_bytes
 from regard.data.images.masks import ClassMap, find_classes_above, folder_classes, infer_classes, with_void_values
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
@@ -231,7 +231,7 @@ class CloudCache:
 
     def __init__(self, max_bytes: int | None = None, num_workers: int = 1) -> None:
         """`max_bytes` None uses a fraction of the free memory; `num_workers` is the number of forked workers."""
-        self.max_bytes = int(MEMORY_FRACTION * free_memory() / local_world_size()) if max_bytes is None else max_bytes
+        self.max_bytes = cache_bytes() if max_bytes is None else max_bytes
         self.num_workers, self.owner_pid = max(num_workers, 1), os.getpid()
         self.used_bytes = 0
         self.clouds: dict[int, PointCloud] = {}

@@ -191,7 +191,7 @@ class Points(FileModality):
         if not points.voxel and not points.block:
             return
         clouds = [load_cloud(valid, number) for number in range(min(MAX_INSPECTED, len(valid)))]
-        left = int(np.median([len(points.without_limit().prepare(cloud)[0]) for cloud in clouds]))
+        left = int(np.median([len(replace(points, count=0).prepare(cloud)[0]) for cloud in clouds]))
         wide = float(np.median([np.ptp(cloud.coordinates, axis=0).max() for cloud in clouds]))
         points_left = "1 point" if left == 1 else f"{left:,} points"
         result = f"after voxel subsampling and blocking, a typical point cloud ({wide:.3g} units wide) has"
