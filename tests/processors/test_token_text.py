@@ -173,11 +173,7 @@ def test_special_tokens_are_found_by_the_names_in_a_checkpoint(trained: TextToke
         (folders[-1] / name).write_text(json.dumps(settings))
     for folder in folders:
         text = TextTokenizer.load(folder)
-        for made in (
-            text,
-            text.with_special_tokens(["<new>"]),
-            text.with_template(),
-        ):
+        for made in (text, text.with_special_tokens(["<new>"]), text.with_template()):
             roles = ("pad", "unknown", "start", "end", "mask")
             assert [made.special_id(role) for role in roles] == [0, 1, 2, 3, 4], folder
             assert made.special_ids >= {0, 1, 2, 3, 4} and made.template == TokenTemplate((2,), (3,), (3,), 1)
