@@ -240,7 +240,7 @@ def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh
 
 
 class LampSpec(NamedTuple):
-    """Ranges of height, foot radius and pole radius of a standing lamp, and sizes of its shade and foot."""
+    """Ranges of height, foot radius and pole radius of a lamp with a foot, and sizes of its shade and foot."""
 
     height: tuple[float, float]
     foot: tuple[float, float]

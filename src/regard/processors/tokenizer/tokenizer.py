@@ -403,11 +403,11 @@ class TextTokenizer:
             tokens.append(self._token_texts[token])
         if form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
             return [token.text for token in tokens]
-        shown = []
-        for number, token in enumerate(tokens):
-            last = tokens[number - 1]
-            first = number == 0 or token.starts_word or token.is_special or last.is_special or last.ends_word
-            shown.append((token.text.strip() or "␣") if first else "·" + token.text)
+        shown, last = [], TokenText("", ends_word=True)
+        for text in tokens:
+            first = text.starts_word or text.is_special or last.is_special or last.ends_word
+            shown.append((text.text.strip() or "␣") if first else "·" + text.text)
+            last = text
         return shown
 
 

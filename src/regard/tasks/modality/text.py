@@ -111,8 +111,11 @@ class Text(Modality):
             end = (config.eos_id,)
             types = min(config.traits.token_types - 1, 1)
             return text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
-        ids = [(text.backend.token_to_id(token),) for token in (_START, _DELIMITER, _EXTRACT)]
-        return text.with_template(TokenTemplate(*ids)) if self.head_tokens and (None,) not in ids else text
+        ids = [(number,) for token in HEAD_TOKENS if (number := text.token_to_id(token)) is not None]
+        if not self.head_tokens or len(ids) < len(HEAD_TOKENS):
+            return text
+        start, delimiter, extract = ids
+        return text.with_template(TokenTemplate(start, delimiter, extract))
 
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
         ids: dict[str, Any]
