@@ -59,7 +59,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     # -- data
     ("held-out-unstable", "regard.runs.preprocess:HeldOutKeys.__init__", "frozenset(lowest[:count].tolist())",
      "frozenset(lowest[-count:].tolist())", "added samples change which others are held out"),
-    ("fingerprint-without-lengths", "regard.runs.preprocess:Fingerprint.add",
+    ("fingerprint-without-lengths", "regard.runs.preprocess:add_texts",
      'len(content).to_bytes(8, "little") + content', "content", "texts cut at other places have the same fingerprint"),
     ("no-random-tokens", "regard.data.batching.windows:TokenMasker._replacements",
      "chance < MASK_FRACTION + RANDOM_FRACTION", "chance < MASK_FRACTION",

@@ -11,7 +11,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -22,8 +22,6 @@ import numpy as np
 import tokenizers
 
 from regard import __version__
-from regard.data.reader import Reader
-from regard.data.settings import DataSettings
 from regard.data.store import (
     MAX_INT,
     VERSION,
@@ -113,26 +111,18 @@ class HeldOutKeys:
         return int.from_bytes(blake2b(content, digest_size=16).digest()[:8], "big")
 
 
-class Fingerprint:
-    """Hash of a sequence of texts, to detect changed data."""
-
-    def __init__(self) -> None:
-        self._digest = blake2b(digest_size=16)
-
-    def add(self, texts: Iterable[str]) -> None:
-        for text in texts:
-            content = text.encode("utf-8", "surrogatepass")
-            # The length prefix distinguishes "ab", "c" from "a", "bc".
-            self._digest.update(len(content).to_bytes(8, "little") + content)
-
-    def __str__(self) -> str:
-        return self._digest.hexdigest()
+def add_texts(digest: blake2b, texts: Iterable[str]) -> None:
+    """Add texts to the fingerprint of a sequence of texts, which detects changed data."""
+    for text in texts:
+        content = text.encode("utf-8", "surrogatepass")
+        # The length prefix distinguishes "ab", "c" from "a", "bc".
+        digest.update(len(content).to_bytes(8, "little") + content)
 
 
 def compute_fingerprint(texts: Iterable[str]) -> str:
-    total = Fingerprint()
-    total.add(texts)
-    return str(total)
+    total = blake2b(digest_size=16)
+    add_texts(total, texts)
+    return total.hexdigest()
 
 
 # -- scan
@@ -155,29 +145,6 @@ class ScanResult:
     """number of training samples that are also in the validation files"""
     labels: tuple[str, ...] = ()
     """classes in order"""
-
-
-@dataclass
-class _EmptyRows:
-    count: int = 0
-    first: tuple[str, int] = ("", 0)
-
-
-class _GapTracker:
-    """Marks samples after removed samples: see `Reader.mark_gap`."""
-
-    def __init__(self, task: Task) -> None:
-        self.reader = task.reader
-        self.first_skipped: Any = None
-        """first sample skipped after the last kept sample"""
-
-    def keep(self, sample: Any) -> Any:
-        joined = sample if self.first_skipped is None else self.reader.mark_gap(sample, self.first_skipped)
-        self.first_skipped = None
-        return joined
-
-    def skip(self, sample: Any) -> None:
-        self.first_skipped = sample if self.first_skipped is None else self.first_skipped
 
 
 class TrainingFiles:
@@ -232,19 +199,12 @@ class TrainingFiles:
         """Training samples. If the files have changed since the scan, an error is raised at the end.
 
         `action` is the verb of the progress messages."""
-        held, total, rest = (
-            {self.reader.split_key(sample) for sample in result.held},
-            Fingerprint(),
-            _GapTracker(self.task),
-        )
-        for sample in log_progress(self._iter_samples(), f"{self.reader.unit} {action}", self.log):
-            if held and self.reader.split_key(sample) in held:
-                rest.skip(sample)
-                continue
-            joined = rest.keep(sample)
-            total.add(_content_parts(self.reader, joined))
-            yield joined
-        if str(total) != result.fingerprint:
+        held, total = {self.reader.split_key(sample) for sample in result.held}, blake2b(digest_size=16)
+        for is_held, sample in self._split(held, action):
+            if not is_held:
+                add_texts(total, chain(self.reader.contents(sample), self.reader.boundaries(sample)))
+                yield sample
+        if total.hexdigest() != result.fingerprint:
             delete_note(self.key)
             advice = "Start again when the files are complete."
             raise DataError("The training data changed during reading.", ", ".join(self._paths), advice=advice)
@@ -253,58 +213,68 @@ class TrainingFiles:
         """Key of the paths and modification times of image or point cloud files, because the store contains paths or colors,
         which names and sizes do not determine. `key` covers tables and folder listings, but not the files listed in
         tables."""
-        total = Fingerprint()
-        total.add([self.key])
+        total = blake2b(digest_size=16)
+        add_texts(total, [self.key])
         for entry in self.sources.data:
             if any(os.path.isdir(os.path.expanduser(path)) for path in self.reader.paths(entry)):
                 continue
             for item in self.reader.samples((entry,), dict(self.sources.columns) or None):
                 if not isinstance(item, SkippedRow):
                     beside = (getattr(item, name, "") for name in ("source", "mask", "depth"))
-                    total.add(_file_stamp(path) for path in beside if path)
-        return str(total)
+                    add_texts(total, (_file_stamp(path) for path in beside if path))
+        return total.hexdigest()
 
     def _scan_files(self) -> ScanResult:
-        held, kept, empty = None, [], _EmptyRows()
-        valid, rest = _GapTracker(self.task), _GapTracker(self.task)
+        reader = self.reader
+        held: Container[str] = ()
         if not self.sources.valid:
-            keys = map(self.reader.split_key, log_progress(self._iter_samples(), f"{self.reader.unit} read", self.log))
-            held = HeldOutKeys(keys, self.valid_fraction, min_keys=self.reader.min_valid_samples)
-        total, count, shared, labels = Fingerprint(), 0, 0, dict[str, None]()
-        for sample in log_progress(self._iter_samples(empty), f"{self.reader.unit} read", self.log):
-            if held is not None and self.reader.split_key(sample) in held:
-                rest.skip(sample)
-                kept.append(valid.keep(sample))
+            keys = map(reader.split_key, self._iter_samples("read"))
+            held = HeldOutKeys(keys, self.valid_fraction, min_keys=reader.min_valid_samples)
+        kept, labels = list[Any](), dict[str, None]()
+        total, count, shared = blake2b(digest_size=16), 0, 0
+        for is_held, sample in self._split(held, "read"):
+            if is_held:
+                kept.append(sample)
                 continue
-            valid.skip(sample)
             count += 1
-            shared += self.reader.split_key(sample) in self._valid_keys
-            total.add(_content_parts(self.reader, rest.keep(sample)))
-            labels.update(dict.fromkeys(self.reader.labels(sample)))
-        listed = tuple(labels) if self.reader.keeps_label_order else sort_labels(labels)
-        return ScanResult(count, str(total), tuple(kept), empty.count, empty.first, shared, listed)
+            shared += bool(self._valid_keys) and reader.split_key(sample) in self._valid_keys
+            add_texts(total, chain(reader.contents(sample), reader.boundaries(sample)))
+            labels.update(dict.fromkeys(reader.labels(sample)))
+        listed = tuple(labels) if reader.keeps_label_order else sort_labels(labels)
+        return ScanResult(count, total.hexdigest(), tuple(kept), *self._skipped, shared, listed)
 
-    def _iter_samples(self, empty: _EmptyRows | None = None) -> Iterator[Any]:
-        for item in self.reader.samples(self.sources.data, dict(self.sources.columns) or None):
-            if not isinstance(item, SkippedRow):
-                yield item
-            elif empty is not None:
-                empty.first = empty.first if empty.count else (item.path, item.line)
-                empty.count += 1
+    def _split(self, held: Container[str], action: str) -> Iterator[tuple[bool, Any]]:
+        """Each sample with True if its key is held out. A sample after samples of the other side is marked as following a
+        gap: see `Reader.mark_gap`."""
+        first_other: dict[bool, Any] = {True: None, False: None}  # since the last sample of a side
+        for sample in self._iter_samples(action):
+            is_held = bool(held) and self.reader.split_key(sample) in held
+            gap, first_other[is_held] = first_other[is_held], None
+            if first_other[not is_held] is None:
+                first_other[not is_held] = sample
+            yield is_held, sample if gap is None else self.reader.mark_gap(sample, gap)
+
+    def _iter_samples(self, action: str) -> Iterator[Any]:
+        """Samples of all files, with progress messages; skipped rows are counted in `_skipped`."""
+        self._skipped = (0, ("", 0))
+
+        def samples() -> Iterator[Any]:
+            for item in self.reader.samples(self.sources.data, dict(self.sources.columns) or None):
+                if isinstance(item, SkippedRow):
+                    count, first = self._skipped
+                    self._skipped = (count + 1, first if count else (item.path, item.line))
+                else:
+                    yield item
+
+        return log_progress(samples(), f"{self.reader.unit} {action}", self.log)
 
     def _read_stamps(self) -> list[tuple[int | str, int]]:
         with suppress(OSError):
             return [
-                (cache_key(_list_files(path)), 0) if os.path.isdir(path) else (found.st_size, found.st_mtime_ns)
+                (_list_files(path), 0) if os.path.isdir(path) else (found.st_size, found.st_mtime_ns)
                 for path, found in zip(self._paths, map(os.stat, self._paths), strict=True)
             ]
         return []
-
-
-def _content_parts(reader: Reader, sample: Any) -> Iterator[str]:
-    """Texts and document boundaries for the fingerprint of a sample."""
-    yield from reader.contents(sample)
-    yield from reader.boundaries(sample)
 
 
 def _file_stamp(path: str) -> str:
@@ -335,16 +305,17 @@ def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
 
 
 def _digest(path: str) -> str:
-    """Hash of the bytes of a file, or of names, sizes and times of the files in a folder, because reading thousands of
-    images is slow. Empty for unreadable files: the parser reports the error."""
+    """Hash of the bytes of a file or of the list of files in a folder. Empty for unreadable files: the parser reports the
+    error."""
     if os.path.isdir(path):
-        return cache_key(_list_files(path))
+        return _list_files(path)
     with suppress(OSError), open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
     return ""
 
 
-def _list_files(folder: str) -> list[tuple[str, int, int]]:
+def _list_files(folder: str) -> str:
+    """Hash of names, sizes and times of the files in a folder, because reading thousands of images is slow."""
     found = []
     for place, folders, names in os.walk(folder, followlinks=True):
         folders.sort()
@@ -352,7 +323,7 @@ def _list_files(folder: str) -> list[tuple[str, int, int]]:
             with suppress(OSError):
                 stamp = os.stat(os.path.join(place, name))
                 found.append((os.path.relpath(os.path.join(place, name), folder), stamp.st_size, stamp.st_mtime_ns))
-    return found
+    return cache_key(found)
 
 
 def log_progress(items: Iterable[T], action: str, log: LogFn) -> Iterator[T]:
@@ -414,7 +385,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
     reader, objective, modality, data = task.reader, task.objective, task.modality, settings.data
     objective.check_settings(spec.identity.config, batch_budget(modality, settings.train), data)
-    own = validation_samples(task, sources, settings, log) if sources.valid else []
+    own = read_samples(task, sources.valid, dict(sources.columns), log) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()
     valid = own or list(found.held)
@@ -459,16 +430,12 @@ def _make_tokenizer(
         text = TextTokenizer.load(settings.data.tokenizer)
         say(f"Tokenizer {settings.data.tokenizer}")
         return text
-    modality, reader = files.task.modality, files.reader
+    task, data, reader = files.task, settings.data, files.reader
     # The tokenizer depends on the texts, these settings and possibly the version of the library.
-    made = (
-        files.task.name,
-        settings.data.vocab_size,
-        settings.data.tokenizer_type,
-        _encoding_key(files.task, settings.data),
-    )
+    encoding = tuple(getattr(data, name) for name in task.objective.encoding_settings)
+    made = (task.name, data.vocab_size, data.tokenizer_type, encoding)
     # a closed vocabulary must cover the validation data
-    closed = files.task.name == "algorithmic" or settings.data.tokenizer_type == "char"
+    closed = task.name == "algorithmic" or data.tokenizer_type == "char"
     more = [text for sample in valid for text in reader.texts(sample)] if closed else []
     key = cache_key("tokenizer", tokenizers.__version__, found.fingerprint, compute_fingerprint(more), *made)
     if (kept := load_note(key)) is not None:
@@ -476,7 +443,7 @@ def _make_tokenizer(
         return TextTokenizer(tokenizers.Tokenizer.from_str(kept))
     say("Training a tokenizer")
     texts = (text for sample in files.samples(found, "read") for text in reader.texts(sample))
-    text = modality.train_tokenizer(chain(texts, more), settings.data)
+    text = task.modality.train_tokenizer(chain(texts, more), data)
     save_note(key, text.backend.to_str())
     return text
 
@@ -519,11 +486,6 @@ class LengthLimit:
             )
 
 
-def _encoding_key(task: Task, data: DataSettings) -> tuple[Any, ...]:
-    """Settings that affect the encoding of samples."""
-    return tuple(getattr(data, name) for name in task.objective.encoding_settings)
-
-
 def _load_or_encode(
     files: TrainingFiles, found: ScanResult, config: Any, context: EncodingContext, limit: LengthLimit, say: LogFn
 ) -> Encoded:
@@ -536,37 +498,32 @@ def _load_or_encode(
         context.data,
         context.options,
     )
-    special = config.traits.special_ids
-    flavor = _encoding_key(task, data), options.encoding_key, len(found.held)
+    encoding = tuple(getattr(data, name) for name in objective.encoding_settings)
+    flavor = encoding, options.encoding_key, len(found.held)
     count, mark = task.modality.row_encoding(processor)
     name, what = task.name, "tokens"
     if task.input != "text":
         name, what = f"{task.name} {task.input}", f"the list of {files.reader.unit}"
         mark = f"{mark} {files.location_key()}"
+    special = config.traits.special_ids
     key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, special, count, flavor)
 
-    def encode(samples: Sequence[Any]) -> Encoded:
-        return objective.encode(samples, processor, config, limit.max_length, data, options)
+    def write_tokens(writer: StoreWriter) -> dict[str, Any]:
+        """Returns the number of samples above the limit and the number of the first one."""
+        done = skipped = first = 0
+        for part in chunked(files.samples(found, "encoded"), ENCODE_BATCH // 10):
+            encoded = objective.encode(part, processor, config, limit.max_length, data, options)
+            if encoded.too_long and not skipped:
+                first = done + next(at for at, sample in enumerate(part) if sample is encoded.too_long[0])
+            writer.add(**{name: list(side) for name, side in encoded.fields.items()})
+            done, skipped = done + len(part), skipped + len(encoded.too_long)
+        return {"samples": done, "too_long": skipped, "first": first}
 
     sides = {side: MAX_INT if side in objective.count_fields else count for side in objective.fields}
-    store = cached_store(key, sides, lambda writer: _write_tokens(files, found, encode, writer), say, what)
+    store = cached_store(key, sides, write_tokens, say, what)
     skipped, place = store.metadata["too_long"], store.metadata["first"]
     # The store has the number of the sample, not its location: the same texts may be in other files now.
     first = list(islice(files.samples(found, "read"), place, place + 1)) if skipped else []
     train = Encoded([], store.sides, [], context)
     limit.report("training", train.num_rows, first, skipped, say)
     return train
-
-
-def _write_tokens(
-    files: TrainingFiles, found: ScanResult, encode: Callable[[Sequence[Any]], Encoded], writer: StoreWriter
-) -> dict[str, Any]:
-    """Write encoded samples to the store. Returns the number of samples above the limit and the number of the first one."""
-    done = skipped = first = 0
-    for part in chunked(files.samples(found, "encoded"), ENCODE_BATCH // 10):
-        encoded = encode(part)
-        if encoded.too_long and not skipped:
-            first = done + next(at for at, sample in enumerate(part) if sample is encoded.too_long[0])
-        writer.add(**{name: list(side) for name, side in encoded.fields.items()})
-        done, skipped = done + len(part), skipped + len(encoded.too_long)
-    return {"samples": done, "too_long": skipped, "first": first}
