@@ -13,8 +13,10 @@ from regard.config import as_dict, coerce, describe, from_dict, override, parse_
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, suggest
-from regard.runs.settings import GROUPS, check_tokenizer_settings, collect_overrides, diff_settings, resolve
+from regard.runs.settings import GROUPS, collect_overrides, diff_settings, resolve
+from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
+from regard.tasks import find_task
 from regard.training.settings import TrainSettings
 
 KINDS = [DataSettings, TrainSettings, DecodeSettings, *(system.config for system in SYSTEMS.values())]
@@ -229,8 +231,7 @@ def test_a_strange_group_or_key_of_a_file_is_refused(text: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["vocab_size", "pad_id", "bos_id", "eos_id"])
 def test_settings_derived_from_the_tokenizer_cannot_be_set(name: str) -> None:
     with pytest.raises(SettingError, match=rf"model\.{name}"):
-        check_tokenizer_settings({name: 3}, True)
-    check_tokenizer_settings({name: 3}, False)
+        new_spec(TrainRequest(find_task("translate"), None, DataSources(("a.tsv",)), {"model": {name: 3}}))
 
 
 def test_differences_are_named_by_their_whole_path() -> None:

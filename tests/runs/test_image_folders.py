@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 import regard
 from conftest import rows
@@ -30,7 +31,7 @@ from regard.runs.evaluate import small_sample_warning
 from regard.runs.predict import predict, read_inputs
 from regard.runs.preprocess import describe_empty_rows
 from regard.runs.probe import split_images
-from regard.runs.progress import ProgressReporter, ThroughputMeter
+from regard.runs.progress import ProgressReporter
 from regard.runs.settings import GROUPS
 from regard.systems import find_preset
 from regard.tasks import TASKS, find_task, uses_setting
@@ -135,13 +136,12 @@ def test_an_empty_line_is_not_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_steps_are_reported_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress, "PLAIN_LINE_SECONDS", -1.0)
-    window = ThroughputMeter(lambda step: 40, 0)
+    reporter = ProgressReporter(9, 0, Console())
+    reporter.start_time -= 30.0  # ten seconds per step
     for number in (1, 2, 3):
-        window.add(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1))
-    window.start_time -= 30.0  # ten seconds per step
-    ProgressReporter(9, 0).advance(window.steps[-1], *window.current_speed(9))
-    assert capsys.readouterr().out == "step       3/9  loss  0.5000  lr 1.00e-01          4 tok/s  ETA 0:01:00\n"
-    assert len(window.steps) == 3, "reading does not reset the window"
+        reporter.advance(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1), 40)
+    assert capsys.readouterr().out.endswith("step       3/9  loss  0.5000  lr 1.00e-01          4 tok/s  ETA 0:01:00\n")
+    assert reporter.num_steps == 3, "printing does not reset the averages"
 
 
 def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:

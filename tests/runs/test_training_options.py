@@ -262,7 +262,7 @@ def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, mon
     real = Trainer._save
 
     def slow(self: Any, step: int) -> None:
-        if self.signals.number:
+        if self.signal:
             os.kill(os.getpid(), signal.SIGTERM)  # schedulers signal all processes, and then once more
         real(self, step)
 

@@ -43,7 +43,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.log_file = self.path / "log.jsonl"
         self.samples_file = self.path / "samples.txt"
-        self._events: EventWriter | None = None
+        self._events: IO[bytes] | None = None
         self._owns_lock = False
 
     def exists(self) -> bool:
@@ -144,9 +144,11 @@ class RunFolder:
     def log(self, row: dict[str, Any]) -> None:
         with self.log_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
         numbers = {key: value for key, value in row.items() if key != "step" and isinstance(value, int | float)}
-        named = {f"{row['kind']}/{key}": float(value) for key, value in numbers.items()}
-        self._event_writer(int(row["step"])).add(int(row["step"]), named)
+        named = [Summary.Value(tag=f"{row['kind']}/{key}", simple_value=float(x)) for key, x in numbers.items()]
+        self._write_event(int(row["step"]), {"summary": Summary(value=named)})
 
     def read_log(self) -> list[dict[str, Any]]:
         """Rows of the log; an incomplete last line is left out."""
@@ -171,47 +173,29 @@ class RunFolder:
             write_text(self.samples_file, "".join(part.string for part in parts if part and int(part[1]) <= step))
         for left in self.path.glob(".curves.png.*.part"):
             left.unlink(missing_ok=True)
-        self._event_writer(step + 1)
+        self._write_event(step + 1, {})
 
-    def _event_writer(self, step: int) -> EventWriter:
+    def _write_event(self, step: int, fields: Mapping[str, Any]) -> None:
+        """Append to the event file, which is created if necessary.
+
+        TensorBoard ignores events of earlier files at the first `step` or later, which a resumed run writes again."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        events: list[dict[str, Any]] = [{"step": step, **fields}] if fields else []
         if self._events is None:
-            self._events = EventWriter(self.path / "events", step)
-        return self._events
+            (self.path / "events").mkdir(parents=True, exist_ok=True)
+            # TensorBoard reads files in the order of their names, which must be unique
+            name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+            self._events = (self.path / "events" / name).open("wb")
+            start = [{"step": step, "session_log": SessionLog(status=SessionLog.START)}] if step else []
+            events = [{"file_version": "brain.Event:2"}, *start, *events]
+        for event in events:
+            RecordWriter(self._events).write(Event(wall_time=time.time(), **event).SerializeToString())
+        self._events.flush()
 
     def close(self) -> None:
         if self._events is not None:
-            self._events.close()
+            with suppress(OSError):  # all events are flushed, and failed writes are already reported
+                self._events.close()
             self._events = None
-
-
-class EventWriter:
-    """One event file. TensorBoard ignores events of earlier files at `step` or later, which a resumed run writes again."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
-        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
-
-        folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names, which must be unique
-        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
-        self.file = (folder / name).open("wb")
-        self.record_writer = RecordWriter(self.file)
-        self._write(file_version="brain.Event:2")
-        if step:
-            self._write(step=step, session_log=SessionLog(status=SessionLog.START))
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
-
-        made = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._write(step=step, summary=Summary(value=made))
-
-    def close(self) -> None:
-        with suppress(OSError):  # all events are flushed, and failed writes are already reported
-            self.file.close()
-
-    def _write(self, **fields: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        self.record_writer.write(Event(wall_time=time.time(), **fields).SerializeToString())
-        self.file.flush()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -44,14 +43,28 @@ class PipeSafeConsole(Console):
 
 
 class ProgressReporter:
-    def __init__(self, steps: int, completed_steps: int, console: Console | None = None, unit: str = "tokens") -> None:
-        self.unit = unit
+    """Average loss and speed of the steps since the last log row, shown in a progress bar or as plain lines."""
+
+    def __init__(
+        self,
+        steps: int,
+        completed_steps: int,
+        console: Console,
+        unit: str = "tokens",
+        losses: Sequence[float] = (),
+        wait_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`losses`: losses since the last log row before the run was resumed; `wait_seconds()`: total seconds spent waiting
+        for data."""
+        self.steps, self.console, self.unit, self.wait_seconds = steps, console, unit, wait_seconds
         self.speed_unit = "tok/s" if unit == "tokens" else f"{unit}/s"
-        self.console = console or PipeSafeConsole()
-        self.steps = steps
+        self.losses = [torch.tensor(loss) for loss in losses]
+        self.num_steps = self.tokens = 0
+        """steps and tokens (or other `unit`, without padding) since the last log row"""
+        self.start_time, self.last_wait, self.seconds_per_step = time.perf_counter(), 0.0, 0.0
         self.last_line = time.monotonic()
         self.bar: Progress | None = None
-        if self.console.is_terminal:
+        if console.is_terminal:
             self.bar = Progress(
                 TextColumn("step"),
                 MofNCompleteColumn(),
@@ -61,36 +74,51 @@ class ProgressReporter:
                 TextColumn("{task.fields[speed]:>9,.0f} " + self.speed_unit + "{task.fields[data_wait]}"),
                 TextColumn("ETA"),
                 TimeRemainingColumn(compact=True),
-                console=self.console,
+                console=console,
                 refresh_per_second=4,
             )
             self.bar_task = self.bar.add_task(
                 "train", total=steps, completed=completed_steps, loss="–", lr="–", speed=0.0, data_wait=""
             )
 
-    def __enter__(self) -> ProgressReporter:
+    def advance(self, step: TrainStep, tokens: int) -> None:
+        """Add a step to the averages. Update the bar, or print a plain line after PLAIN_LINE_SECONDS."""
+        self.losses.append(step.loss)
+        self.num_steps, self.tokens = self.num_steps + 1, self.tokens + tokens
+        seconds = max(time.perf_counter() - self.start_time, 1e-9)
+        speed, waited = self.tokens / seconds, time.monotonic() - self.last_line
         if self.bar is not None:
-            self.bar.start()
-        return self
+            self.bar.update(self.bar_task, completed=step.step)
+            if waited > REFRESH_SECONDS:  # reading the loss synchronizes the device
+                self.last_line = time.monotonic()
+                self.bar.update(self.bar_task, loss=f"{float(step.loss):.4f}", lr=f"{step.lr:.2e}", speed=speed)
+        elif waited > PLAIN_LINE_SECONDS:
+            eta = (self.steps - step.step) * seconds / self.num_steps
+            self._log_line(step.step, float(step.loss), step.lr, speed, "", eta)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def log_row(self, last: TrainStep) -> dict[str, Any]:
+        """Averages of the steps since the last row, which end with step `last`."""
+        # synchronizes the device, so that the measured time includes all kernels
+        loss = float(torch.stack([part.to(last.loss.device) for part in self.losses]).mean())
+        seconds, waited = max(time.perf_counter() - self.start_time, 1e-9), self.wait_seconds()
+        pace = seconds / self.num_steps
+        # moving average against outliers
+        self.seconds_per_step = 0.7 * self.seconds_per_step + 0.3 * pace if self.seconds_per_step else pace
+        row = {
+            "kind": "train",
+            "step": last.step,
+            "loss": loss,
+            "lr": last.lr,
+            "grad_norm": float(last.grad_norm),
+            f"{self.unit}_per_s": self.tokens / seconds,
+            "seconds": seconds,
+            "data_wait": min((waited - self.last_wait) / seconds, 1.0),
+        }
+        self.losses, self.num_steps, self.tokens = [], 0, 0
+        self.start_time, self.last_wait = time.perf_counter(), waited
+        return row
 
-    def advance(self, step: TrainStep, speed: float, eta: float) -> None:
-        """Update the bar between two log rows, or print a plain line after PLAIN_LINE_SECONDS."""
-        if self.bar is None:
-            if time.monotonic() - self.last_line > PLAIN_LINE_SECONDS:
-                self._log_line(step.step, float(step.loss), step.lr, speed, "", eta)
-            return
-        self.bar.update(self.bar_task, completed=step.step)
-        if time.monotonic() - self.last_line > REFRESH_SECONDS:  # reading the loss synchronizes the device
-            self.last_line = time.monotonic()
-            self.bar.update(self.bar_task, loss=f"{float(step.loss):.4f}", lr=f"{step.lr:.2e}", speed=speed)
-
-    def log_step(self, row: dict[str, Any], eta: float, force: bool = False) -> None:
+    def log_step(self, row: dict[str, Any], force: bool = False) -> None:
         """Show a log row: in the bar, or as a plain line after PLAIN_LINE_SECONDS or with `force`."""
         speed = row[f"{self.unit}_per_s"]
         wait = f"  data wait {100 * row['data_wait']:.0f} %" if row["data_wait"] > MIN_WAIT_FRACTION else ""
@@ -98,6 +126,7 @@ class ProgressReporter:
             shown = {"loss": f"{row['loss']:.4f}", "lr": f"{row['lr']:.2e}", "speed": speed, "data_wait": wait}
             self.bar.update(self.bar_task, **shown)
         elif force or time.monotonic() - self.last_line > PLAIN_LINE_SECONDS:
+            eta = (self.steps - row["step"]) * self.seconds_per_step
             self._log_line(row["step"], row["loss"], row["lr"], speed, wait, eta)
 
     def _log_line(self, step: int, loss: float, lr: float, speed: float, wait: str, eta: float) -> None:
@@ -107,6 +136,13 @@ class ProgressReporter:
             f"step {step:>7,}/{self.steps:,}  loss {loss:7.4f}  lr {lr:8.2e}  "
             f"{speed:>9,.0f} {self.speed_unit}{wait}  ETA {format_duration(eta)}",
         )
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Exclude the time of validation from the training time."""
+        before = time.perf_counter()
+        yield
+        self.start_time += time.perf_counter() - before
 
 
 def print_line(console: Console, text: str) -> None:
@@ -121,76 +157,9 @@ def shorten_lines(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
     )
 
 
-def quiet_console() -> Console:
-    """Console without output, for all processes of a distributed run except the first."""
-    return Console(quiet=True)
-
-
 def program_command() -> str:
     """The command that starts this program; its virtual environment may not be on the path."""
     called = Path(sys.argv[0])
     if called.name != "regard":
         return "python -m regard" if called.name == "__main__.py" else "regard"
     return "regard" if shutil.which("regard") else shlex.quote(os.path.relpath(called))
-
-
-class ThroughputMeter:
-    """Average loss and throughput of the steps since the last log row."""
-
-    def __init__(
-        self,
-        step_tokens: Callable[[int], int],
-        completed_steps: int,
-        losses: Sequence[float] = (),
-        unit: str = "tokens",
-        wait_seconds: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        """`step_tokens(step)`: number of tokens (or other `unit`) of a step in all processes, without padding;
-        `wait_seconds()`: total seconds spent waiting for data."""
-        self.unit, self.wait_seconds = unit, wait_seconds
-        self.last_wait = 0.0
-        self.step_tokens, self.completed_steps = step_tokens, completed_steps
-        self.steps: list[TrainStep] = []
-        self.losses = [torch.tensor(loss) for loss in losses]
-        self.tokens, self.start_time, self.seconds_per_step = 0, time.perf_counter(), 0.0
-
-    def add(self, step: TrainStep) -> None:
-        self.steps.append(step)
-        self.losses.append(step.loss)
-        self.tokens += self.step_tokens(step.step)
-
-    def log_row(self) -> dict[str, Any]:
-        device = self.steps[-1].loss.device
-        # synchronizes the device, so that the measured time includes all kernels
-        loss = float(torch.stack([part.to(device) for part in self.losses]).mean())
-        seconds, waited = max(time.perf_counter() - self.start_time, 1e-9), self.wait_seconds()
-        last = self.steps[-1]
-        pace = seconds / len(self.steps)
-        self.seconds_per_step = (
-            pace if self.seconds_per_step == 0.0 else 0.7 * self.seconds_per_step + 0.3 * pace
-        )  # moving average against outliers
-        row = {
-            "kind": "train",
-            "step": last.step,
-            "loss": loss,
-            "lr": last.lr,
-            "grad_norm": float(last.grad_norm),
-            f"{self.unit}_per_s": self.tokens / seconds,
-            "seconds": seconds,
-            "data_wait": min((waited - self.last_wait) / seconds, 1.0),
-        }
-        self.completed_steps, self.steps, self.losses = last.step, [], []
-        self.tokens, self.start_time, self.last_wait = 0, time.perf_counter(), waited
-        return row
-
-    def current_speed(self, steps: int) -> tuple[float, float]:
-        """Speed since the last log row, and estimated seconds left."""
-        seconds, many = max(time.perf_counter() - self.start_time, 1e-9), max(len(self.steps), 1)
-        return self.tokens / seconds, (steps - self.completed_steps - len(self.steps)) * seconds / many
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Exclude the time of validation from the training time."""
-        before = time.perf_counter()
-        yield
-        self.start_time += time.perf_counter() - before

@@ -51,16 +51,16 @@ def collect_overrides(
 
     Setting names of other tools are translated; one line on standard error names the setting of regard."""
     found: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
-    plain = (
-        [f"{name}={value}" for name, value in assignments.items()] if isinstance(assignments, Mapping) else assignments
-    )
-    plain = list(plain)
+    named = assignments if isinstance(assignments, Mapping) else {}
+    plain = [f"{name}={value}" for name, value in named.items()] if named else list(assignments)
     for name in (text.partition("=")[0].strip() for text in plain):
-        if "." not in name:
-            _check_group(name)
+        known = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
+        whole = sorted(setting for setting in known if setting.partition(".")[2] == name)
+        if whole:  # a name without its group, such as `lr` or `learning_rate`
+            raise SettingError(f"Unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
     for group, values in parse_assignments(plain).items():
         found.setdefault(group, {}).update(values)
-    for name, value in assignments.items() if isinstance(assignments, Mapping) else ():
+    for name, value in named.items():
         if isinstance(value, Mapping | list | tuple):  # unchanged: the command line has another notation
             group, _, key = name.partition(".")
             found[group][key] = value
@@ -75,14 +75,6 @@ def collect_overrides(
         if group not in (*GROUPS, "model"):
             raise SettingError(f"Unknown settings group '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
-
-
-def _check_group(name: str) -> None:
-    """Raise an error for a setting name without its group, such as `lr` or `learning_rate`, with suggestions."""
-    settings = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
-    whole = sorted(setting for setting in settings if setting.partition(".")[2] == name)
-    if whole:
-        raise SettingError(f"Unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
 
 
 def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:
@@ -127,14 +119,6 @@ def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Map
     if "steps" in overrides.get("train", {}):  # overrides the epochs of the recipe
         made["train"] = replace(made["train"], epochs=0.0)
     return Settings(**made, model={**recipe.get("model", {}), **overrides.get("model", {})})
-
-
-def check_tokenizer_settings(model: Mapping[str, Any], has_tokenizer: bool) -> None:
-    """Raise an error for settings determined by the tokenizer, unless the model has no tokenizer."""
-    taken = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
-    for name in model:
-        if name in taken and has_tokenizer:
-            raise SettingError(f"model.{name} follows from the tokenizer and cannot be set.{taken[name]}")
 
 
 def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

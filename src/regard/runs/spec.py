@@ -20,7 +20,7 @@ from regard.errors import RegardError, RunError, SettingError
 from regard.index import absolute_folder, is_folder_path, read_config_files, resolve_preset_name, resolve_task_name
 from regard.model import UNUSED_WEIGHTS, Model, ModelSpec, add_bias, load
 from regard.runs.folder import RunFolder
-from regard.runs.settings import Settings, check_tokenizer_settings, diff_settings, resolve
+from regard.runs.settings import Settings, diff_settings, resolve
 from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
 from regard.tasks import TASKS, Task, find_task
 from regard.tasks.base import HeadOptions
@@ -73,53 +73,48 @@ class TrainSpec:
 
 
 def new_spec(request: TrainRequest) -> TrainSpec:
-    if not request.sources.data:
+    """Specification of a new run, from a preset or a checkpoint folder."""
+    task, overrides, sources = request.task, request.overrides, request.sources
+    if not sources.data:
         raise SettingError("No training data given. Add --data FILES.")
-    name = resolve_preset_name(request.model or request.task.default_model)
+    name = resolve_preset_name(request.model or task.default_model)
     if is_folder_path(name):
         name = absolute_folder(name)
-        loaded = load(name, task=request.task.name)
+        loaded = load(name, task=task.name)
         for key in ("tokenizer", "vocab_size", "tokenizer_type"):
-            if key in request.overrides.get("data", {}):
+            if key in overrides.get("data", {}):
                 raise SettingError(f"data.{key} cannot be set here: {name} brings its own tokenizer.")
-        recipe = loaded.spec.system.task_recipes.finetuning.get(request.task.name, {})
-        settings = resolve({**recipe, "decode": as_dict(loaded.spec.decode)}, request.overrides)
-        reader, config = loaded.require_processor(), loaded.config
-        if (
-            loaded.has_new_head and loaded.tokenizer is not None
-        ):  # an existing head was trained without these special tokens
-            reader = request.task.modality.build_processor(reader, config)
-            config = replace(config, vocab_size=max(config.vocab_size, reader.size))
-        return _make_spec(replace(loaded.spec, config=config), reader, settings, request.sources, name, Path(name))
-    system, preset = find_preset(name)
-    if request.task.name not in system.tasks:
-        able = [key for key, other in SYSTEMS.items() if request.task.name in other.tasks]
-        raise SettingError(
-            f"Model '{name}' does not support task '{request.task.name}'. Supported: {', '.join(able)}. "
-            f"Try --model {request.task.default_model}."
-        )
-    identity = ModelSpec(system, request.task.objective.adapt_config(preset.config), request.task, source=name)
-    return _make_spec(
-        identity,
-        None,
-        resolve(system.recipe(preset, request.task.name), request.overrides),
-        request.sources,
-        name,
-        None,
-    )
-
-
-def _make_spec(
-    identity: ModelSpec, reader: Any, settings: Settings, sources: DataSources, name: str, start: Path | None
-) -> TrainSpec:
-    check_tokenizer_settings(settings.model, identity.task.has_text)
+        identity, processor = loaded.spec, loaded.require_processor()
+        recipe = {**identity.system.task_recipes.finetuning.get(task.name, {}), "decode": as_dict(identity.decode)}
+        # an existing head was trained without these special tokens
+        if loaded.has_new_head and loaded.tokenizer is not None:
+            processor = task.modality.build_processor(processor, loaded.config)
+            size = max(loaded.config.vocab_size, processor.size)
+            identity = replace(identity, config=replace(loaded.config, vocab_size=size))
+        start, start_config = Path(name), identity.config
+    else:
+        system, preset = find_preset(name)
+        if task.name not in system.tasks:
+            able = [key for key, other in SYSTEMS.items() if task.name in other.tasks]
+            raise SettingError(
+                f"Model '{name}' does not support task '{task.name}'. Supported: {', '.join(able)}. "
+                f"Try --model {task.default_model}."
+            )
+        identity = ModelSpec(system, task.objective.adapt_config(preset.config), task, source=name)
+        recipe, processor, start, start_config = system.recipe(preset, task.name), None, None, None
+    settings = resolve(recipe, overrides)
+    advice = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
+    for key in settings.model:
+        if key in advice and task.has_text:
+            raise SettingError(f"model.{key} follows from the tokenizer and cannot be set.{advice[key]}")
     part = identity.system.part
-    overrides = part.resolve(identity.config, settings.model)
-    config = identity.task.objective.adapt_config(override(identity.config, overrides, "model."))
-    part.check(config, None if start is None else identity.config, name)
+    changed = override(identity.config, part.resolve(identity.config, settings.model), "model.")
+    config = task.objective.adapt_config(changed)
+    part.check(config, start_config, name)
     # values parsed by the config: "32" on the command line equals 32 in a file
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
-    return TrainSpec(replace(identity, config=config, decode=settings.decode), reader, settings, sources, name, start)
+    identity = replace(identity, config=config, decode=settings.decode)
+    return TrainSpec(identity, processor, settings, sources, name, start)
 
 
 def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
@@ -203,17 +198,13 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
                 {name: part for name, part in loaded.head.state_dict().items() if name in wanted}
             )
         else:
-            made += [_describe_new_head(new_model)]
+            many, size = len(new_model.spec.options.labels), sum(part.numel() for part in new_model.head.parameters())
+            made += [f"new head{f' for {many} classes' if many else ''} ({size:,} parameters)"]
         if not same and not loaded.has_new_head:
             left += [
                 f"{UNUSED_WEIGHTS} the head of {folder} for other classes ({', '.join(loaded.spec.options.labels)})."
             ]
     return left + [f"Newly initialized: {', '.join(made)}."] * bool(made)
-
-
-def _describe_new_head(model: Model) -> str:
-    many, size = len(model.spec.options.labels), sum(value.numel() for value in model.head.parameters())
-    return f"new head{f' for {many} classes' if many else ''} ({size:,} parameters)"
 
 
 def expand_paths(task: Task, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -260,21 +251,12 @@ def _is_image_data(entry: str, columns: Mapping[str, str]) -> bool:
         return True
     from regard.data.file_samples import COLUMN_ALIASES
 
-    # The first four column names are specific to images; the others may be files of any kind.
-    return _has_column(entry, COLUMN_ALIASES["image"][:4]) or _lists_images(entry, COLUMN_ALIASES["image"][4:])
-
-
-def _lists_images(entry: str, words: Sequence[str]) -> bool:
-    """True if the first value of an ambiguous file column is an image."""
     try:
-        unsure = [name for name in read_header(entry) if name.lower() in words]
-    except (RegardError, OSError):
-        return False
-    return any(file_format(first_value(entry, name)) in IMAGE_SUFFIXES for name in unsure)
-
-
-def _has_column(entry: str, names: Sequence[str]) -> bool:
-    try:
-        return any(name.lower() in names for name in read_header(entry))
+        header = read_header(entry)
     except (RegardError, OSError):  # the reader reports the error
         return False
+    # The first four column names are specific to images; the others may be files of any kind.
+    certain, unsure = COLUMN_ALIASES["image"][:4], COLUMN_ALIASES["image"][4:]
+    return any(name.lower() in certain for name in header) or any(
+        file_format(first_value(entry, name)) in IMAGE_SUFFIXES for name in header if name.lower() in unsure
+    )

@@ -17,7 +17,7 @@ from regard.model import Model, assemble, load
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
 from regard.runs.preprocess import PreparedData, prepare
-from regard.runs.progress import PipeSafeConsole, print_line, quiet_console
+from regard.runs.progress import PipeSafeConsole, print_line
 from regard.runs.settings import collect_overrides
 from regard.runs.spec import (
     DataSources,
@@ -55,24 +55,28 @@ def train(
 
     With `resume` an existing run continues with the data, model and settings of its regard.json. Under `torchrun` the
     micro-batches of each step are divided among the processes; only the first process prints and writes."""
-    folder = RunFolder(out)
+    folder, overrides = RunFolder(out), collect_overrides(settings, config)
+    going_on = resume and folder.exists()
     paths = [data] if isinstance(data, str | os.PathLike) else data
     found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
+    unused = unused_settings(found, overrides)
     files = expand_paths(found, data)
-    sources = DataSources(
-        files,
-        expand_paths(found, valid or found.reader.validation_entries(files)),
-        tuple(sorted((columns or {}).items())),
-    )
-    asked = TrainRequest(found, model, sources, collect_overrides(settings, config))
+    valid_files = expand_paths(found, valid or found.reader.validation_entries(files))
+    sources = DataSources(files, valid_files, tuple(sorted((columns or {}).items())))
+    asked = TrainRequest(found, model, sources, overrides)
     where = pick_device(device)
     first = process_group_from_env().is_main
-    console = (console or PipeSafeConsole()) if first else quiet_console()
-    for setting in unused_settings(found, asked.overrides):
+    console = (console or PipeSafeConsole()) if first else Console(quiet=True)
+    for setting in unused:
         print_line(console, f"note: {setting} has no effect for task '{found.name}' ({found.reader.unit}).")
-    going_on = resume and folder.exists()
     if first and not going_on:
-        _check_new_run(folder, sources, resume, console)
+        folder.check_available()
+        if resume and not sources.data:
+            runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
+            advice = "--resume without --data needs an existing run. To start a new run, add --data."
+            raise UnknownFolderError("run", folder.path, runs, advice)
+        if resume:
+            print_line(console, f"note: {folder.path} contains no run to resume; starting at step 0.")
     with ExitStack() as stack:
         if first and going_on:
             stack.enter_context(folder.lock())
@@ -99,7 +103,7 @@ def train(
             print_line(console, f"note: {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
-        stack.enter_context(trainer.report_disk_errors())
+        stack.enter_context(folder.report_disk_errors(trainer.checkpoint_bytes, trainer.resume_command))
         if going_on:
             trainer.resume()
         elif first:  # no folder is left behind if preparation fails
@@ -123,24 +127,11 @@ def _init_weights(fresh: Model, order: TrainSpec) -> list[str]:
     return part.describe_random(order.settings.model)
 
 
-def _check_new_run(folder: RunFolder, sources: DataSources, resume: bool, console: Console) -> None:
-    folder.check_available()
-    if resume and not sources.data:
-        runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
-        raise UnknownFolderError(
-            "run", folder.path, runs, "--resume without --data needs an existing run. To start a new run, add --data."
-        )
-    if resume:
-        print_line(console, f"note: {folder.path} contains no run to resume; starting at step 0.")
-
-
 @contextmanager
 def deterministic_algorithms() -> Iterator[None]:
     """Context with deterministic algorithms; the previous choice is restored at exit."""
-    before, only_warns = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    before = torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

@@ -7,9 +7,9 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -29,7 +29,6 @@ from regard.runs.folder import RunFolder
 from regard.runs.preprocess import PreparedData
 from regard.runs.progress import (
     ProgressReporter,
-    ThroughputMeter,
     print_line,
     program_command,
     shorten_lines,
@@ -102,12 +101,18 @@ class Trainer:
         self.trainable = [p for p in model.parameters() if p.requires_grad]
         """trained parameters, and parameters frozen by `train.freeze`"""
         self.num_unused = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+        # a checkpoint contains the weights, two optimizer moments and optionally the EMA
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        self.checkpoint_bytes = weights * (4 if self.config.ema_decay else 3)
         self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
         self.optimizer = make_optimizer(model, self.config)
         self.ema = WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
         self.nonfinite_guard = NonFiniteGuard(model.device)
-        self.signals = SignalHandler()
-        self.timed_batches = TimedIterator(iter(()))
+        self.padding = round(self.sampler.padding_fraction(), 6)
+        """fraction of padding in the batches of an epoch"""
+        self._log = partial(print_line, console)
+        self.signal = 0
+        """number of the received signal; 0 before"""
         self.best: dict[str, Any] = {}
         self.pending_losses: list[float] = []
         self.completed_steps = self.stale_evals = 0
@@ -183,13 +188,6 @@ class Trainer:
         self._log_summary()
         if self.process_group.is_main and not any(row["kind"] == "plan" for row in self.folder.read_log()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
-        self.meter = ThroughputMeter(
-            self._step_tokens,
-            done,
-            self.pending_losses,
-            self.modality.batch_unit,
-            lambda: self.timed_batches.wait_seconds,
-        )
         if not self._is_finished():
             self._train_steps(compute)
         if not self.process_group.is_main:
@@ -198,76 +196,61 @@ class Trainer:
             self._log(
                 f"Trained {self.completed_steps - done:,} steps in {format_duration(time.perf_counter() - self.start_time)}."
             )
-        with self.signals.defer(self._raise_interrupted):
+        with self._defer_signals(self._raise_interrupted):
             return self._finish()
 
     def _train_steps(self, compute: ForwardBackward) -> None:
-        chooser = CompileTuner(compute, self.config, self._log, self.compute_mode)
-        with (
-            ProgressReporter(
-                self.config.steps, self.completed_steps, self.console, self.modality.batch_unit
-            ) as reporter,
-            self.signals.defer(),
-        ):
-            numbers = micro_batch_indices(self.completed_steps, self.config, self.process_group)
-            pin = self.model.device.type == "cuda"
-            self.timed_batches = grains = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=pin))
-            steps = train_loop(
-                self.model,
-                compute,
-                grains,
-                self.optimizer,
-                self.config,
-                self.completed_steps,
-                self.ema,
-                self.nonfinite_guard,
-            )
-            try:
-                for step in steps:
-                    self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
-                    self._after_step(step, reporter)
-                    chooser.step(self.config.steps - step.step, disturbed=self._is_eval_step(step.step))
-                    if self._should_stop():
-                        break
-            finally:
-                grains.close()
+        config, done = self.config, self.completed_steps
+        chooser = CompileTuner(compute, config, self._log, self.compute_mode)
+        numbers = micro_batch_indices(done, config, self.process_group)
+        pin = self.model.device.type == "cuda"
+        batches = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=pin))
+        unit, losses = self.modality.batch_unit, self.pending_losses
+        self.progress = ProgressReporter(config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds)
+        steps = train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema, self.nonfinite_guard)
+        with self.progress.bar or nullcontext(), self._defer_signals(), closing(batches):
+            for step in steps:
+                self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
+                self._after_step(step)
+                chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
+                if self._should_stop():
+                    break
 
     def micro_batch(self, number: int) -> Batch:
         """Micro-batch with this number, a deterministic function of the number."""
         _, rows = self.sampler.micro_batch(number)
         return self.objective.collate(self.prepared.train, rows, self.model.config, self.sampler.shape_of(rows))
 
-    def _after_step(self, step: TrainStep, reporter: ProgressReporter) -> None:
+    def _after_step(self, step: TrainStep) -> None:
         """Log, validate and save if the step requires it."""
-        window = self.meter
-        window.add(step)
-        reporter.advance(step, *window.current_speed(self.config.steps))
+        first = (step.step - 1) * self.config.grad_accum
+        tokens = sum(self.sampler.num_tokens(number) for number in range(first, first + self.config.grad_accum))
+        self.progress.advance(step, tokens)
         last = step.step == self.config.steps
         often = self.config.log_every
         if often == TrainSettings.log_every:  # the default
             often = min(often, max(self.config.steps // MIN_CURVE_POINTS, 1))
         if step.step % often == 0 or last or step.step == 1:
-            row = window.log_row()
+            row = self.progress.log_row(step)
             self._check_finite()
             if self.process_group.is_main:
                 self.folder.log(row)
-            left = (self.config.steps - window.completed_steps) * window.seconds_per_step
-            reporter.log_step(row, left, force=self._is_eval_step(step.step))
+            self.progress.log_step(row, force=self._is_eval_step(step.step))
         if self._is_eval_step(step.step):
             self._check_finite()
-            with window.pause():
+            with self.progress.pause():
                 if self.process_group.is_main:
                     self._validate(step.step)
                     self._save(step.step)
                 self.process_group.barrier()
         elif self.process_group.is_main and time.perf_counter() - self.save_time > 60 * self.config.save_minutes:
-            with window.pause():
+            with self.progress.pause():
                 if int(self.nonfinite_guard.first_micro_batch) < 0:  # checked in this process only
                     self._save(step.step)
 
     def _should_stop(self) -> bool:
         """True if patience is exhausted. A signal saves the run and raises Interrupted."""
-        if number := self.process_group.all_reduce_max(self.signals.number):
+        if number := self.process_group.all_reduce_max(self.signal):
             self._save_and_exit(number)
         if not self.config.patience or not self._is_eval_step(self.completed_steps):
             return False
@@ -284,10 +267,6 @@ class Trainer:
 
     def _is_eval_step(self, step: int) -> bool:
         return step % self.config.eval_every == 0 or step == self.config.steps
-
-    def _step_tokens(self, step: int) -> int:
-        first = (step - 1) * self.config.grad_accum
-        return sum(self.sampler.num_tokens(grain) for grain in range(first, first + self.config.grad_accum))
 
     def _validate(self, step: int) -> None:
         with swap_weights(self.model, None if self.ema is None else self.ema.tensors):
@@ -338,7 +317,7 @@ class Trainer:
             groups["ema"] = self.ema.tensors
         facts = {
             "best": self.best,
-            "pending_losses": [float(loss) for loss in self.meter.losses],
+            "pending_losses": [float(loss) for loss in self.progress.losses],
             "stale_evals": self.stale_evals,
             "compute_mode": self.compute_mode,
             "world_size": self.process_group.size,
@@ -347,11 +326,6 @@ class Trainer:
         }
         save_checkpoint(self.folder.checkpoints, step, groups, facts, self.num_checkpoints, self._is_eval_step)
         self.saved_step = step
-
-    def report_disk_errors(self) -> AbstractContextManager[None]:
-        """Context for all writes. A checkpoint contains the weights, two optimizer moments and optionally the EMA."""
-        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        return self.folder.report_disk_errors(weights * (4 if self.ema else 3), self.resume_command)
 
     def _average_checkpoints(self) -> None:
         """Average of the last `train.average_checkpoints` checkpoints, kept if its score is better than the best one."""
@@ -378,26 +352,8 @@ class Trainer:
         if self.config.average_checkpoints > 1:
             self._average_checkpoints()
         self.folder.close()
-        best = self._load_best_weights()
-        decode = self.settings.decode
-        how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"
-        how = how if self.objective.generates else ""
-        self._log(f"Evaluating the best model (step {self.best['step']:,}) on all validation {self.unit}{how}.")
-        valid = self.prepared.valid
-        sums = validation_loss(best, valid, self.settings)
-        scores, answers = self.objective.evaluate(best, valid, self.settings.decode, self.settings.data, sums)
-        write_json(
-            self.folder.path / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores}
-        )
-        pictures = self.objective.save_figures(self.folder.path, valid.samples, answers)
-        write_card(self.folder, valid.samples, answers, pictures)
-        shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
-        self._log(f"Validation: {shown}\nRun folder: {self.folder.path}")
-        return best
-
-    def _load_best_weights(self) -> Model:
-        """The model with the best weights, which the run folder contains, as `regard.load` would return it."""
         model, folder = self.model, self.folder.path
+        # the best weights are in the run folder; the model becomes the model that `regard.load` would return
         for parameter in self.trainable:
             parameter.requires_grad_(True).grad = None
         tensors, native = read_checkpoint(folder), bool(unsupported_by_layout(model))
@@ -405,7 +361,20 @@ class Trainer:
             _, tensors = model.spec.system.published.from_published(model.config, tensors)
         model.load_weights(convert_tensors(model, tensors, native, same_task=True))
         model.spec = replace(model.spec, source=str(folder))
-        return model.eval()
+        model.eval()
+        decode = self.settings.decode
+        how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"
+        how = how if self.objective.generates else ""
+        self._log(f"Evaluating the best model (step {self.best['step']:,}) on all validation {self.unit}{how}.")
+        valid = self.prepared.valid
+        sums = validation_loss(model, valid, self.settings)
+        scores, answers = self.objective.evaluate(model, valid, decode, self.settings.data, sums)
+        write_json(folder / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores})
+        pictures = self.objective.save_figures(folder, valid.samples, answers)
+        write_card(self.folder, valid.samples, answers, pictures)
+        shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
+        self._log(f"Validation: {shown}\nRun folder: {folder}")
+        return model
 
     def _metadata(self) -> dict[str, Any]:
         identity = self.model.spec
@@ -426,11 +395,6 @@ class Trainer:
             "settings": self.settings.as_dict(),
             "best": self.best,
         }
-
-    @cached_property
-    def padding(self) -> float:
-        """Fraction of padding in the batches of an epoch."""
-        return round(self.sampler.padding_fraction(), 6)
 
     def _log_summary(self) -> None:
         count = sum(p.numel() for p in self.model.parameters())
@@ -495,26 +459,16 @@ class Trainer:
             command = f"torchrun --nproc-per-node {self.process_group.size} -m regard"
         return f"{command} train {self.task.name} --out {shlex.quote(str(self.folder.path))} --resume"
 
-    def _log(self, text: str) -> None:
-        print_line(self.console, text)
-
-
-class SignalHandler:
-    """`number` is the received signal, 0 before."""
-
-    def __init__(self) -> None:
-        self.number = 0
-
     @contextmanager
-    def defer(self, on_signal: Callable[[int], None] | None = None) -> Iterator[None]:
+    def _defer_signals(self, on_signal: Callable[[int], None] | None = None) -> Iterator[None]:
         """Record signals instead of stopping; `on_signal` is called immediately. No effect outside of the main thread."""
 
         def note(number: int, _: FrameType | None) -> None:
-            if self.number:
+            if self.signal:
                 if number == signal.SIGINT:  # second Ctrl-C: stop immediately, with the last saved checkpoint
                     raise KeyboardInterrupt
                 return  # schedulers and torchrun repeat SIGTERM: continue saving
-            self.number = number
+            self.signal = number
             if on_signal is not None:
                 on_signal(number)
 
