@@ -8,16 +8,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from regard import __version__
-from regard.errors import Interrupted, RegardError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from regard.errors import Interrupted, RegardError, RunError, UnknownNameError
 
 app = typer.Typer(
     name="regard", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -46,16 +44,11 @@ DtypeOption = Annotated[
         "--dtype", help="float32, bfloat16, float16 or float64. Default: dtype of the file, if fast on this device."
     ),
 ]
+TaskArgument = Annotated[str, typer.Argument(help="Task, see 'regard list tasks'.", show_default=False)]
 ModelArgument = Annotated[
     Path,
     typer.Argument(metavar="MODEL", help="Run folder, Hugging Face checkpoint or hf:ORG/NAME.", show_default=False),
 ]
-
-
-def make_console() -> Console:
-    from regard.runs.progress import PipeSafeConsole
-
-    return PipeSafeConsole()
 
 
 def print_stderr(line: str) -> None:
@@ -64,12 +57,13 @@ def print_stderr(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def check_dtype(name: str | None) -> None:
-    from regard.errors import UnknownNameError
-    from regard.index import DTYPES
+def check_model(folder: Path, dtype: str | None) -> None:
+    """Raise an error for an unknown dtype or an invalid model folder."""
+    from regard.index import DTYPES, read_config_files
 
-    if name is not None and name not in DTYPES:
-        raise UnknownNameError("dtype", name, DTYPES)
+    if dtype is not None and dtype not in DTYPES:
+        raise UnknownNameError("dtype", dtype, DTYPES)
+    read_config_files(folder)
 
 
 @app.callback(invoke_without_command=True)
@@ -96,18 +90,17 @@ def demo(
 ) -> None:
     """Train a small demo model (2 minutes on a CPU)."""
     from regard.demos import DEMOS
-    from regard.errors import UnknownNameError
 
     if name not in DEMOS:
         raise UnknownNameError("demo", name, DEMOS)
     from regard.demos.run import demo as run_demo
 
-    run_demo(name, out, overwrite, make_console())
+    run_demo(name, out, overwrite)
 
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(help="Task, see 'regard list tasks'.", show_default=False)],
+    task: TaskArgument,
     out: Annotated[
         Path, typer.Option("--out", help="Output folder for checkpoints, logs and plots.", show_default=False)
     ],
@@ -143,13 +136,12 @@ def train(
         config=config,
         device=device,
         resume=resume,
-        console=make_console(),
     )
 
 
 @app.command()
 def check(
-    task: Annotated[str, typer.Argument(help="Task, see 'regard list tasks'.", show_default=False)],
+    task: TaskArgument,
     data: DataOption = None,
     valid: Annotated[list[str] | None, typer.Option("--valid", help="Validation data, checked for leaks.")] = None,
     columns: ColumnsOption = None,
@@ -170,7 +162,7 @@ def check(
     report = run_check(
         task, data or (), valid=valid or (), columns=parse_columns(columns), settings=overrides or (), out=out
     )
-    print(to_json(report.as_dict()) if json else report)
+    print(dumps(report.as_dict(), ensure_ascii=False) if json else report)
     raise typer.Exit(1 if report.errors else 0)
 
 
@@ -188,17 +180,12 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Evaluate a model on validation or test data."""
-    check_dtype(dtype)
-    from regard.index import read_config_files
+    check_model(folder, dtype)
     from regard.runs.settings import check_groups, collect_overrides
 
-    read_config_files(folder)
     check_groups(collect_overrides(overrides or ()))
     from regard.runs.evaluate import evaluate as run_evaluate
     from regard.runs.evaluate import write_predictions
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr)
 
     result = run_evaluate(
         folder,
@@ -207,13 +194,13 @@ def evaluate(
         settings=overrides or (),
         device=device,
         dtype=dtype,
-        log=say,
+        log=print_stderr,
     )
     if predictions is not None:
         predictions.parent.mkdir(parents=True, exist_ok=True)
         write_predictions(result, predictions)
     if json:
-        print(to_json(result.scores))
+        print(dumps(result.scores, ensure_ascii=False))
     else:
         wide = max(map(len, result.scores))
         for name, value in result.scores.items():
@@ -254,9 +241,7 @@ def predict(
     """Run a model on text, files or standard input.
 
     Exit code 2: some inputs failed."""
-    check_dtype(dtype)
     from regard.decode.settings import apply_overrides
-    from regard.index import read_config_files
     from regard.runs.settings import check_groups, collect_overrides
 
     said = collect_overrides(overrides or ())
@@ -271,7 +256,7 @@ def predict(
     if search is not None and (choices is not None or said):
         raise RegardError("--search cannot be combined with --choices or --set. Allowed: --top-k, --columns.")
     check_groups(said)
-    read_config_files(folder)
+    check_model(folder, dtype)
     from regard.model import load
     from regard.runs import predict
     from regard.training.distributed import pick_device
@@ -313,12 +298,9 @@ def explain(
     dtype: DtypeOption = None,
 ) -> None:
     """Visualize attention and attributions."""
-    check_dtype(dtype)
-    from regard.index import read_config_files
-
     if out.suffix.lower() not in EXPLANATION_FORMATS:
         raise RegardError(f"{out}: unsupported file type. Supported: {', '.join(EXPLANATION_FORMATS)}.")
-    read_config_files(folder)
+    check_model(folder, dtype)
     from regard.model import load
     from regard.runs.explain import parse_position, read_texts
     from regard.training.distributed import pick_device
@@ -364,14 +346,8 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Train linear probes on the layers of an image model."""
-    check_dtype(dtype)
-    from regard.index import read_config_files
-
-    read_config_files(folder)
+    check_model(folder, dtype)
     from regard.runs.probe import probe as run_probe
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr)
 
     found = run_probe(
         folder,
@@ -383,10 +359,10 @@ def probe(
         out=out,
         device=device,
         dtype=dtype,
-        log=say,
+        log=print_stderr,
     )
     if json:
-        print(to_json(found.as_dict()))
+        print(dumps(found.as_dict(), ensure_ascii=False))
         return
     rows = [
         {"layer": x.layer, "accuracy": f"{x.accuracy:.2f}", "validation": f"{x.valid:.2f}", "penalty": f"{x.penalty:g}"}
@@ -457,7 +433,6 @@ def export(
     to: Annotated[str, typer.Option("--to", help="Output format: huggingface.")] = "huggingface",
 ) -> None:
     """Export a model to Hugging Face format."""
-    from regard.errors import RunError, UnknownNameError
     from regard.index import LAYOUTS, read_config_files
 
     if to not in LAYOUTS:
@@ -526,12 +501,6 @@ def print_table(rows: list[dict[str, Any]], right_aligned: tuple[str, ...] = ())
         print("  ".join([*cells[:-1], lines[0] if lines else cells[-1]]).rstrip())
         for line in lines[1:]:
             print(" " * before + line)
-
-
-def to_json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
 
 
 def expand_options(args: Sequence[str]) -> list[str]:

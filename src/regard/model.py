@@ -6,6 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -160,14 +161,8 @@ class Model(nn.Module):
         decode = apply_overrides(self.spec.decode, settings)
         objective = self.objective
         single = objective.modality.is_single(inputs) or isinstance(inputs, objective.single_types)
-        training = self.training
-        if training:
-            self.eval()
-        try:
+        with self._eval_mode():
             answers = objective.predict(self, [inputs] if single else list(inputs), decode)
-        finally:
-            if training:
-                self.train()
         return answers[0] if single else answers
 
     def stream(self, prompt: str, **settings: Any) -> Iterator[str]:
@@ -178,28 +173,33 @@ class Model(nn.Module):
             raise RegardError(f"Task '{self.task.name}' does not support streaming.")
         objective: Any = self.objective
         # errors of the prompt or the settings are raised here, not at the first part
-        return self._stream_in_eval(objective.stream(self, prompt, apply_overrides(self.spec.decode, settings)))
+        parts = objective.stream(self, prompt, apply_overrides(self.spec.decode, settings))
 
-    def _stream_in_eval(self, parts: Iterator[str]) -> Iterator[str]:
+        def in_eval_mode() -> Iterator[str]:
+            with self._eval_mode():
+                yield from parts
+
+        return in_eval_mode()
+
+    @contextmanager
+    def _eval_mode(self) -> Iterator[None]:
         training = self.training
-        self.eval()
+        if training:
+            self.eval()
         try:
-            yield from parts
+            yield
         finally:
-            self.train(training)
+            if training:
+                self.train()
 
     def rank(self, prompt: str, choices: Sequence[str]) -> Prediction:
         """The most likely of several continuations, with probabilities."""
         recheck_packed()
         objective: Any = self.objective
-        training = self.training
-        self.eval()
-        try:
-            if not objective.ranks:
-                raise RegardError(f"Task '{self.task.name}' cannot rank choices. {objective.rank_advice}")
+        if not objective.ranks:
+            raise RegardError(f"Task '{self.task.name}' cannot rank choices. {objective.rank_advice}")
+        with self._eval_mode():
             return objective.rank(self, prompt, choices)
-        finally:
-            self.train(training)
 
     def explain(self, source: Any, target: str | None = None, *, at: Any = None) -> Explanation:
         """Attention of each layer and head for the prediction, or for `target`. `at` selects one query: a pixel (row,

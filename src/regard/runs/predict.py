@@ -24,7 +24,6 @@ from regard.errors import DataError, RegardError
 from regard.index import read_config_files
 from regard.model import Model
 from regard.runs.terminal import ProgressPrinter
-from regard.systems import find_by_model_type
 from regard.tasks import Task
 from regard.types import Prediction
 
@@ -76,12 +75,11 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
         for entry in _stdin_paths(task) if not inputs or list(inputs) == ["-"] else inputs:
             if _is_table(task, entry):
                 yield from _table_inputs(task, entry, columns)
-            else:
-                yield from (
-                    _file_inputs(task, entry)
-                    if entry
-                    else (PredictInput("" if task.objective.allows_empty_prompt else None),)
-                )
+            elif not entry:
+                yield PredictInput("" if task.objective.allows_empty_prompt else None)
+            else:  # an error in a file of a folder or pattern (with a location) stops no other input
+                for path in expand_files(task, [entry]):
+                    yield PredictInput(path, "" if path == entry else entry)
     elif not inputs:
         yield from _stdin_inputs(task)
     else:
@@ -92,11 +90,7 @@ def read_inputs(task: Task, inputs: Sequence[str], columns: Mapping[str, str] | 
                 yield _text_input(task, entry)
             elif columns or file_format(entry) in task.reader.table_suffixes:
                 yield from _row_inputs(task, entry, columns)
-            elif kind := _non_text_kind(entry):
-                raise RegardError(f"{entry}: expected text, got {'an' if kind == 'image' else 'a'} {kind}.")
             else:
-                if not Path(entry).suffix:  # the argument could also be a text
-                    print(f"Reading the lines of file {entry}", file=sys.stderr)
                 yield from _line_inputs(task, entry)
 
 
@@ -114,12 +108,6 @@ def _stdin_paths(task: Task) -> Iterator[str]:
         raise RegardError(
             f"Standard input: expected one path per line, got binary data. Pass the paths of {task.reader.unit} as arguments."
         ) from error
-
-
-def _file_inputs(task: Task, entry: str) -> Iterator[PredictInput]:
-    """Inputs of a path, folder or pattern. An error in a file of a folder or pattern (with a location) stops no other
-    input."""
-    return (PredictInput(path, "" if path == entry else entry) for path in expand_files(task, [entry]))
 
 
 def expand_files(task: Task, inputs: Iterator[str] | Sequence[str]) -> Iterator[str]:
@@ -150,9 +138,8 @@ def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> 
         yield from (PredictInput(None, path, found.pop(0)) for _ in range(len(found)))
         if isinstance(sample, task.reader.sample_type):
             inside = f"{Path(path).stem}-{sample.line}" if sample.content else ""
-            where = (
-                "" if sample.source == entry else f"{path}, row {sample.line}"
-            )  # a table of points is a point cloud itself
+            # a table of points is a point cloud itself
+            where = "" if sample.source == entry else f"{path}, row {sample.line}"
             yield PredictInput(sample.content or sample.source, where, name=inside)
     yield from (PredictInput(None, entry, error) for error in found)
 
@@ -160,18 +147,10 @@ def _table_inputs(task: Task, entry: str, columns: Mapping[str, str] | None) -> 
 def _is_file(task: Task, text: str) -> bool:
     if len(text) >= 4096:
         return False
-    there = os.path.isfile(text) and (
-        task.input == "text" or file_format(text) in task.reader.table_suffixes
-    )  # images have no columns
-    return there or bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in task.reader.table_suffixes
-
-
-def _non_text_kind(entry: str) -> str:
-    """Kind of a file other than text."""
-    from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
-
-    ending = file_format(entry)
-    return "point cloud" if ending in CLOUD_ONLY_SUFFIXES else "image" if ending in IMAGE_SUFFIXES else ""
+    tables = task.reader.table_suffixes
+    if os.path.isfile(text) and (task.input == "text" or file_format(text) in tables):  # images have no columns
+        return True
+    return bool(FILE_NAME.fullmatch(text)) or Path(text).suffix.lower() in tables
 
 
 def _text_input(task: Task, text: str, place: str = "") -> PredictInput:
@@ -193,6 +172,14 @@ def _stdin_inputs(task: Task) -> Iterator[PredictInput]:
 
 
 def _line_inputs(task: Task, path: str) -> Iterator[PredictInput]:
+    from regard.data.points.labeled import CLOUD_ONLY_SUFFIXES
+
+    ending = file_format(path)
+    if ending in (*CLOUD_ONLY_SUFFIXES, *IMAGE_SUFFIXES):
+        kind = "a point cloud" if ending in CLOUD_ONLY_SUFFIXES else "an image"
+        raise RegardError(f"{path}: expected text, got {kind}.")
+    if not Path(path).suffix:  # the argument could also be a text
+        print(f"Reading the lines of file {path}", file=sys.stderr)
     found: list[DataError] = []
     complain: ErrorHandler = lambda kind, error: found.append(error)  # noqa: E731 - other lines are predicted
     for number, text in read_lines(path, complain):
@@ -244,13 +231,8 @@ class PredictionWriter:
         if self.model.objective.has_file_output:
             return self._write_files(item, prediction)
         if self.as_json:
-            row = {
-                "input": item.to_json(),
-                "value": prediction.value,
-                "score": prediction.score,
-                "tokens": prediction.tokens,
-            }
-            _print_json({**row, **prediction.extra})
+            row = {"value": prediction.value, "score": prediction.score, "tokens": prediction.tokens}
+            _print_json({"input": item.to_json(), **row, **prediction.extra})
             return
         options = prediction.extra.get("alternatives", [])
         if len(options) > 1:
@@ -302,22 +284,17 @@ class PredictionWriter:
 
     def warn_mask_token(self, item: PredictInput) -> None:
         """Warn once if an input contains the mask token and the task is not mlm."""
-        model = self.model
-        if (
-            self.mask_warned
-            or model.task.name in ("mlm", "lm")
-            or model.tokenizer is None
-            or not isinstance(item.value, str)
-        ):
+        task, tokenizer = self.model.task.name, self.model.tokenizer
+        if self.mask_warned or task in ("mlm", "lm") or tokenizer is None or not isinstance(item.value, str):
             return
-        if model.tokenizer.special_id("mask") is None:
+        if tokenizer.special_id("mask") is None:
             return
         from regard.tasks.mlm import mask_token
 
-        if mask_token(model.tokenizer) in item.value:
+        if mask_token(tokenizer) in item.value:
             self.mask_warned = True
             print(
-                f"warning: {mask_token(model.tokenizer)} is not predicted: this model has the task '{model.task.name}'. "
+                f"warning: {mask_token(tokenizer)} is not predicted: this model has the task '{task}'. "
                 "Filling masks needs a model trained for the task 'mlm'.",
                 file=sys.stderr,
             )
@@ -327,25 +304,14 @@ class PredictionWriter:
         for places in filter(None, self.error_locations.values()):
             named = "; ".join(filter(None, places[:MAX_LOCATIONS]))
             more = f" and {len(places) - MAX_LOCATIONS:,} more" if len(places) > MAX_LOCATIONS else ""
-            print(
-                f"regard: error: same error at {named}{more}"
-                if named
-                else f"regard: error: same error {len(places)} more times",
-                file=sys.stderr,
-            )
+            where = f"at {named}{more}" if named else f"{len(places)} more times"
+            print(f"regard: error: same error {where}", file=sys.stderr)
         if self.failed and self.total > 1:
-            print(f"{format_count(self.failed, self.total)} failed.", file=sys.stderr)
+            print(f"{self.failed:,} of {self.total:,} inputs failed.", file=sys.stderr)
         if self.truncated:
-            where = self.model.objective.truncation
-            print(
-                f"warning: {format_count(self.truncated, self.total)} truncated {where} to the maximum length of the model.",
-                file=sys.stderr,
-            )
+            how = f"truncated {self.model.objective.truncation} to the maximum length of the model"
+            print(f"warning: {self.truncated:,} of {self.total:,} inputs {how}.", file=sys.stderr)
         return 0 if self.interactive else self.failed
-
-
-def format_count(count: int, total: int) -> str:
-    return f"{count:,} of {total:,} inputs"
 
 
 def predict(
@@ -360,8 +326,13 @@ def predict(
     """Print predictions in chunks of `chunk_size` inputs, or one at a time for a user in a terminal.
 
     Returns the number of failed inputs."""
-    if folder is not None:
-        _check_folder(model, folder)
+    if folder is not None and not model.objective.has_file_output:
+        raise RegardError(
+            f"--out is only for predictions that are files; task '{model.task.name}' prints text. "
+            "Redirect the output with > FILE."
+        )
+    if folder is not None and (folder.is_file() or (folder.suffix and not folder.is_dir())):
+        raise RegardError(f"--out: expected a folder, got the file {folder}. Use --out {folder.stem}/.")
     asked, said = read_inputs(model.task, inputs, columns), PredictionWriter(model, inputs, as_json, folder)
     if (
         not as_json
@@ -385,16 +356,6 @@ def predict(
             else:
                 said.write_missing(one, one.error if answer is None else answer)
     return said.close()
-
-
-def _check_folder(model: Model, folder: Path) -> None:
-    if not model.objective.has_file_output:
-        raise RegardError(
-            f"--out is only for predictions that are files; task '{model.task.name}' prints text. "
-            "Redirect the output with > FILE."
-        )
-    if folder.is_file() or (folder.suffix and not folder.is_dir()):
-        raise RegardError(f"--out: expected a folder, got the file {folder}. Use --out {folder.stem}/.")
 
 
 def _stream(model: Model, asked: Iterator[PredictInput], decode: DecodeSettings) -> int:
@@ -455,12 +416,14 @@ def search(
     """Print the `top_k` texts most similar to each input; the texts are embedded once."""
     from regard.tasks import embed
 
-    task = model.task
-    own = _trained_task(model.spec.source)
-    if own != task.name:
+    task, source = model.task, model.spec.source
+    published, own = read_config_files(Path(source))
+    system = model.spec.system
+    trained = own["task"] if own else system.published.infer_task(published, system.tasks[0])
+    if trained != task.name:
         print(
-            f"warning: {model.spec.source} has the task '{own}', not 'embed': its similarities are not meaningful. "
-            f"Train an embedding model: regard train embed --data PAIRS --model {model.spec.source} --out RUN",
+            f"warning: {source} has the task '{trained}', not 'embed': its similarities are not meaningful. "
+            f"Train an embedding model: regard train embed --data PAIRS --model {source} --out RUN",
             file=sys.stderr,
         )
     among, numbers = embed.build_index(model, list(texts.values()), ProgressPrinter("texts")), list(texts)
@@ -482,14 +445,6 @@ def search(
             if headed:
                 print(flush=True)
     return said.close()
-
-
-def _trained_task(folder: str) -> str:
-    published, own = read_config_files(Path(folder))
-    if own:
-        return str(own["task"])
-    system = find_by_model_type(str(published.get("model_type")))
-    return system.published.infer_task(published, system.tasks[0])
 
 
 def read_search_texts(file: str, columns: Mapping[str, str]) -> dict[int, str]:

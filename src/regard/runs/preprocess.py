@@ -102,8 +102,8 @@ class HeldOutKeys:
         count = max_keys if enough else max(1, min(wanted, max_keys, len(lowest) - 1))
         self._hashes = frozenset(lowest[:count].tolist())
 
-    def __contains__(self, key: str) -> bool:
-        return self._hash(key) in self._hashes
+    def __contains__(self, key: object) -> bool:
+        return self._hash(str(key)) in self._hashes
 
     def _hash(self, key: str) -> int:
         content = f"{self.salt}\0{key}".encode("utf-8", "surrogatepass")
