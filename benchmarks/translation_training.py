@@ -133,7 +133,7 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
         steps=10**6, batch_tokens=int(share * size.tokens), label_smoothing=0.0, grad_clip=1.0, precision="bfloat16"
     )
     kind: Any = PackedSampler if device == "cuda" else LengthBucketed
-    plan = kind(model.task.objective.lengths(encoded), settings.batch_tokens, 1)
+    plan = kind(encoded.lengths(), settings.batch_tokens, 1)
     compute = ForwardBackward(
         LossModule(model, model.objective, LossWeights()),
         settings,

@@ -273,7 +273,7 @@ def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packe
     """A batch of all samples or the given rows, collated by the task of the model."""
     encoded = model.task.objective.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
     chosen: Any = range(len(samples)) if rows is None else rows
-    lengths = model.task.objective.lengths(encoded)
+    lengths = encoded.lengths()
     if model.task.name == "lm":  # rows of this task are spans of one token stream
         stretches = document_spans(encoded)
         chosen, lengths = stretches[list(chosen)], stretches[:, 1] - stretches[:, 0]

@@ -115,7 +115,7 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
         x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
         wanted = torch.tensor([[float(label in (sample.label_set or ())) for label in LABELS]], dtype=torch.float64)
         right = right + F.binary_cross_entropy_with_logits(model.logits(x), wanted)
-    shape = PackedSampler(TASK.objective.lengths(encoded), 60, 0).shape
+    shape = PackedSampler(encoded.lengths(), 60, 0).shape
     for batch in (TASK.objective.collate(encoded, range(3), model.config, shape) for shape in (None, shape)):
         total, count = TASK.objective.loss(model, batch)
         near(total, right)

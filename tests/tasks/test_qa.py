@@ -104,7 +104,7 @@ def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
     model = encoder("qa", TEXTS, max_length=48)
     encoded = encoded_of(model, [*SAMPLES, span("a", "mat", "on a mat")])
     right = reference(model, encoded)
-    for shape in (None, PackedSampler(TASK.objective.lengths(encoded), 160, 0).shape):
+    for shape in (None, PackedSampler(encoded.lengths(), 160, 0).shape):
         total, count = TASK.objective.loss(model, TASK.objective.collate(encoded, range(4), model.config, shape))
         near(total, right)
         assert int(count) == 4

@@ -76,9 +76,7 @@ def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> Non
         expected = expected + F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
     near(total, expected)
     assert int(count) == 11
-    packed = TASK.objective.collate(
-        encoded, range(3), model.config, PackedSampler(TASK.objective.lengths(encoded), 64, 0).shape
-    )
+    packed = TASK.objective.collate(encoded, range(3), model.config, PackedSampler(encoded.lengths(), 64, 0).shape)
     also, number = TASK.objective.loss(model, packed)
     near(also, expected)
     assert int(number) == 11 and int((packed.labels != IGNORE).sum()) == 11

@@ -32,9 +32,10 @@ from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, expand_paths
 from regard.runs.terminal import ProgressPrinter
 from regard.tasks import Task, find_task
+from regard.tasks.base import EVAL_BATCH_SIZE
 from regard.tasks.classify import label_ids
 from regard.tasks.draw import prepare_colors
-from regard.tasks.modality.base import EVAL_BATCH_SIZE, reservoir_sample
+from regard.tasks.modality.base import reservoir_sample
 from regard.tasks.modality.image import prepare_images, read_sample_image
 from regard.training.distributed import pick_device
 from regard.types import Batch

@@ -50,6 +50,10 @@ GENERATION_SETTINGS = tuple(
 
 BATCH_TOKENS = 16_384
 """Tokens per batch at inference."""
+EVAL_BATCH_SIZE = 64
+"""Images or point clouds per batch at inference."""
+LARGE_VALIDATION = 2000
+"""Minimum number of validation samples for a log message before reading."""
 
 
 class ModelProtocol(Protocol):
@@ -186,6 +190,21 @@ class Encoded:
         owners = np.array([int(owner[0]) for owner in self.fields["owner"]], dtype=np.int64)
         return 1 + int((np.diff(owners) != 0).sum()) if len(owners) else 0
 
+    def lengths(self) -> np.ndarray:
+        """(N, sides) number of positions per row in a batch. Decoder inputs exclude the end token; the sequences of a sample
+        (`ways`) are padded to the longest one."""
+        if "text" not in self.fields:
+            lengths = np.stack([row_lengths(side) for side in self.fields.values()], axis=1)
+            return lengths - np.array([0, 1]) if "target" in self.fields else lengths
+        if self.max_sequences == 1:
+            return row_lengths(self.fields["text"])[:, None]
+        return np.array([len(way) * int(way.max()) for way in self.fields["ways"]])[:, None]
+
+    @property
+    def max_sequences(self) -> int:
+        """Maximum number of token sequences per sample."""
+        return int(row_lengths(self.fields["ways"]).max(initial=1)) if "ways" in self.fields else 1
+
     def select(self, rows: Sequence[int], num_samples: int | None) -> Encoded:
         """The first `num_samples` samples with the given rows."""
         sides: dict[str, FieldRows] = {name: [side[row] for row in rows] for name, side in self.fields.items()}
@@ -274,6 +293,8 @@ class Objective:
     """task-specific settings with an effect, in addition to those of the modality"""
     input_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """further settings by input modality"""
+    modality_class: ClassVar[Any] = None
+    """class of the modality, if different from the class of the input modality"""
     modality_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """arguments of the modality class by input modality"""
     encoding_settings: ClassVar[tuple[str, ...]] = ()
@@ -311,12 +332,9 @@ class Objective:
 
     def __init__(self, task: Task) -> None:
         self.task, self.name = task, task.name
-        self.modality: Modality = self._make_modality()
+        kind = self.modality_class or resolve(MODALITIES[task.input])
+        self.modality: Modality = kind(**self.modality_options.get(task.input, {}))
         self.settings_used = (*self.modality.settings, *self.settings, *self.input_settings.get(task.input, ()))
-
-    def _make_modality(self) -> Modality:
-        made: Modality = resolve(MODALITIES[self.task.input])(**self.modality_options.get(self.task.input, {}))
-        return made
 
     # -- data
 
@@ -343,19 +361,20 @@ class Objective:
         raise NotImplementedError
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:
-        """Raise an error before the first step for data that would stop or invalidate a later validation."""
-        if isinstance(self.modality, resolve("regard.tasks.modality.base:FileModality")):
-            self.modality.validate_data(self, train, valid, config, log)
+        """Raise an error before the first step for data that would stop or invalidate a later validation. All validation
+        files are read, so that unreadable files do not stop a later validation."""
+        if self.modality.reads_files:
+            if len(valid) >= LARGE_VALIDATION:
+                log(f"  Reading {len(valid):,} validation {self.task.reader.unit} …")
+            for _ in self.eval_batches(valid, config, EVAL_BATCH_SIZE):
+                pass
+        self.modality.validate_data(train, valid, log)
 
     # -- batches
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, fields) number of positions per sample."""
-        return self.modality.lengths(encoded)
-
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """Micro-batches of at most `tokens` units of the modality."""
-        return self.modality.sampler(encoded, self.lengths(encoded), config, tokens, seed, packed)
+        return self.modality.sampler(encoded, config, tokens, seed, packed)
 
     def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Batch of the rows. With a `shape` the samples are packed into one row per side, or padded to a fixed shape."""
@@ -365,7 +384,7 @@ class Objective:
         self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         """Batches of all samples, for the evaluation loss."""
-        for rows in self.modality.eval_rows(encoded, self.lengths(encoded), tokens):
+        for rows in self.modality.eval_rows(encoded, tokens):
             yield self.collate(encoded, rows, config)
 
     # -- model
@@ -379,8 +398,13 @@ class Objective:
         return model.body.to_logits(model.body(batch).sequence)
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
-        """(sum, count) of the loss."""
-        raise NotImplementedError
+        """(sum, count) of the loss: cross-entropy of the next token, in training plus the sum `aux_losses["penalty"]`."""
+        assert batch.labels is not None
+        states = model.body(batch)
+        total, count = model.body.cross_entropy(states.sequence, batch.labels, terms.smoothing)
+        if model.training and "penalty" in states.aux_losses:
+            total = total + states.aux_losses["penalty"]
+        return total, count
 
     # -- predictions
 
@@ -458,7 +482,7 @@ def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch],
     values: list[Any] = [None] * len(encoded)
     objective = model.objective
     with torch.inference_mode():
-        for rows in length_batches(objective.lengths(encoded), BATCH_TOKENS):
+        for rows in length_batches(encoded.lengths(), BATCH_TOKENS):
             batch = objective.collate(encoded, rows, model.config).to(model.device)
             for row, value in zip(rows.tolist(), function(batch), strict=True):
                 values[row] = value

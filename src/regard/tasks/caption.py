@@ -49,7 +49,7 @@ from regard.tasks.modality.image import (
     read_sample_image,
 )
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
-from regard.tasks.translate import format_pair, seq2seq_loss, text_prediction
+from regard.tasks.translate import format_pair, text_prediction
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 SPECIAL_TOKENS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
@@ -140,6 +140,7 @@ def caption_index(encoded: Encoded) -> CaptionIndex:
 class Caption(Objective):
     metrics = ("cider", "bleu4")
     """CIDEr-D, the automatic metric closest to human judgment here; BLEU-4 for a single image"""
+    modality_class = CaptionedImages
     fields = ("image", "captions", "ends")
     count_fields = ("ends",)
     generates = True
@@ -154,9 +155,6 @@ class Caption(Objective):
         *SEARCH_SETTINGS,
         *GENERATION_SETTINGS,
     )
-
-    def _make_modality(self) -> CaptionedImages:
-        return CaptionedImages()
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         if data.mixup:
@@ -240,7 +238,7 @@ class Caption(Objective):
         return super().logits(model, prepare_images(model, batch))
 
     def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
-        return seq2seq_loss(model, prepare_images(model, batch), terms)
+        return super().loss(model, prepare_images(model, batch), terms)
 
     # -- predictions
 

@@ -29,14 +29,11 @@ from regard.errors import RegardError, SettingError
 from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
 from regard.tasks.base import (
-    NO_WEIGHTS,
     SEARCH_SETTINGS,
     Encoded,
     EncodingContext,
     EvalResult,
     EvalSpec,
-    Loss,
-    LossWeights,
     ModelProtocol,
     Objective,
 )
@@ -73,13 +70,11 @@ class Draw(Objective):
     metrics = ("bits_per_pixel",)
     lower_is_better = generates = has_file_output = allows_empty_prompt = True
     has_length_limit = False
+    modality_class = ImageColors
     fields = ("colors",)
     single_types = (Mapping, NoneType)
     validation_decode: ClassVar[Any] = {"num_beams": 1, "num_return_sequences": 1}
     settings = ("train.label_smoothing", *SEARCH_SETTINGS)
-
-    def _make_modality(self) -> ImageColors:
-        return ImageColors()
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         usual = DataSettings()
@@ -125,10 +120,6 @@ class Draw(Objective):
     ) -> Iterator[Batch]:
         for rows in Uniform(len(encoded), max(tokens // config.max_length, 1), 0).sequential():
             yield self.collate(encoded, rows, config)
-
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
-        assert batch.labels is not None
-        return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
 
     # -- predictions
 

@@ -83,7 +83,7 @@ class Embed(Objective):
         return Encoded(list(samples), {"first": firsts, "second": seconds}, cut, context)
 
     def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        most = max(tokens, int(self.lengths(encoded).sum(1).max()))
+        most = max(tokens, int(encoded.lengths().sum(1).max()))
         return super().sampler(encoded, config, most, seed, packed)
 
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:

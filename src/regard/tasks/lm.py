@@ -27,14 +27,11 @@ from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import (
     GENERATION_SETTINGS,
-    NO_WEIGHTS,
     SEARCH_SETTINGS,
     Encoded,
     EncodingContext,
     EvalResult,
     EvalSpec,
-    Loss,
-    LossWeights,
     ModelProtocol,
     Objective,
     Scores,
@@ -112,10 +109,6 @@ class LanguageModeling(Objective):
         windows = sliding_windows(document_spans(encoded), config.max_length, stride)
         for part in chunked(windows, max(tokens // config.max_length, 1)):
             yield self.collate(encoded, np.array([(*window, 0) for window in part]), config)
-
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
-        assert batch.labels is not None
-        return model.body.cross_entropy(model.body(batch).sequence, batch.labels, terms.smoothing)
 
     def predict(
         self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0

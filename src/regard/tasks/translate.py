@@ -16,14 +16,11 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.tasks.base import (
     GENERATION_SETTINGS,
-    NO_WEIGHTS,
     SEARCH_SETTINGS,
     Encoded,
     EncodingContext,
     EvalResult,
     EvalSpec,
-    Loss,
-    LossWeights,
     ModelProtocol,
     Objective,
     Scores,
@@ -65,10 +62,6 @@ class Translate(Objective):
         too_long = [sample for sample, fit in zip(samples, fits, strict=True) if not fit]
         return Encoded([samples[i] for i in kept], fields, too_long, context)
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, 2) positions per side. The decoder input excludes the end token."""
-        return super().lengths(encoded) - np.array([0, 1])
-
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
         """Teacher forcing: decoder inputs start + target, labels target + end."""
         rows = list(rows)
@@ -81,9 +74,6 @@ class Translate(Objective):
         y, _, target_offsets = pad_or_pack(reads, config.pad_id, shape, side=-1)
         labels = pad_or_pack(says, IGNORE, shape, side=-1)[0]
         return Batch(x, mask, labels=labels, packing=offsets, decoder=DecoderInputs(y, packing=target_offsets))
-
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
-        return seq2seq_loss(model, batch, terms)
 
     def predict(
         self,
@@ -161,19 +151,6 @@ def _pad_to_block(
     y, _ = pad(reads + reads[:1] * missing, fill, over)
     labels = pad(says + [says[0][:0]] * missing, IGNORE, over)[0]
     return Batch(x, lengths, labels=labels, decoder=DecoderInputs(y))
-
-
-# -- models with a decoder
-
-
-def seq2seq_loss(model: ModelProtocol, batch: Batch, terms: LossWeights) -> Loss:
-    """(sum, count) of the cross-entropy over target tokens, in training plus the sum `aux_losses["penalty"]`."""
-    assert batch.labels is not None
-    states = model.body(batch)
-    total, count = model.body.cross_entropy(states.sequence, batch.labels, terms.smoothing)
-    if model.training and "penalty" in states.aux_losses:
-        total = total + states.aux_losses["penalty"]
-    return total, count
 
 
 def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Prediction:

@@ -20,7 +20,6 @@ from regard.tasks.base import (
     int_rows,
     map_rows,
     require_head,
-    row_lengths,
 )
 from regard.tasks.modality.text import collate_rows
 from regard.types import Batch
@@ -62,9 +61,6 @@ class WindowObjective(Objective):
     def adapt_config(self, config: Any) -> Any:
         return replace(config, pooler=False) if config.traits.optional_pooler else config
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        return row_lengths(encoded.fields["text"])[:, None]
-
     def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
         rows = list(rows)
         ids = [encoded.fields["text"][i] for i in rows]
@@ -87,7 +83,7 @@ class WindowObjective(Objective):
     def token_logits(self, model: ModelProtocol, encoded: Encoded) -> list[np.ndarray]:
         """Logits of all tokens of each row, (length, outputs) in float64."""
         found = map_rows(model, encoded, lambda batch: self.logits(model, batch).double().cpu().numpy())
-        lengths = self.lengths(encoded)
+        lengths = encoded.lengths()
         return [values[: lengths[row, 0]] for row, values in enumerate(found)]
 
 

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
+from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 
 INLINE_MARKER = 2**16 - 1
 """First value of a row with the contents of a file; rows with a path begin with a byte."""
-LARGE_VALIDATION = 2000
-"""Minimum number of validation samples for a log message before reading."""
-EVAL_BATCH_SIZE = 64
-"""Samples per batch at inference."""
-
+InputFields = tuple[dict[str, FieldRows], list[Any]]
+"""Fields of encoded inputs, and the samples above the length limit."""
 InputBatches = Iterator[tuple[np.ndarray, Batch]]
 """Index of the input of each row, and the batch; an input may have several rows."""
 
 
-class Modality:
+class Modality(Protocol):
     """Inputs of one kind: text, image or points."""
 
     name: ClassVar[str]
@@ -58,7 +55,6 @@ class Modality:
 
     def is_single(self, inputs: Any) -> bool:
         """True for one input, False for a list of inputs."""
-        raise NotImplementedError
 
     # -- processor
 
@@ -67,12 +63,11 @@ class Modality:
         return None
 
     def fit_processor(self, samples: Iterable[Any], config: Any, data: DataSettings) -> Any:
-        """Processor of a new model, fitted to samples other than text."""
-        raise NotImplementedError
+        """Processor of a new model, fitted to samples; None for texts, which train a tokenizer instead."""
+        return None
 
     def train_tokenizer(self, texts: Iterable[str], data: DataSettings) -> Any:
         """New tokenizer of inputs or targets, trained on texts."""
-        raise NotImplementedError
 
     def build_processor(self, text: Any, config: Any, data: DataSettings | None = None) -> Any:
         """Processor of a new model or head, from a trained or given tokenizer."""
@@ -80,7 +75,6 @@ class Modality:
 
     def load_processor(self, folder: Path) -> Any:
         """Processor from a checkpoint folder, or None."""
-        raise NotImplementedError
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> Any:
         """Processor of a checkpoint, adapted to the training settings."""
@@ -96,7 +90,6 @@ class Modality:
 
     def describe_processor(self, processor: Any) -> str:
         """Facts about the processor for the log."""
-        raise NotImplementedError
 
     def row_encoding(self, processor: Any) -> tuple[int, str]:
         """Number of distinct values in encoded rows, and a fingerprint of the processor for their cache."""
@@ -104,47 +97,36 @@ class Modality:
 
     # -- batches
 
-    def encode(
-        self, samples: Sequence[Any], config: Any, context: EncodingContext
-    ) -> tuple[dict[str, FieldRows], list[Any]]:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
         """Fields of the inputs, and the samples above the length limit."""
-        raise NotImplementedError
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, fields) cost of each sample in positions."""
-        return np.ones((len(encoded), 1), dtype=np.int64)
-
-    def sampler(
-        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
-    ) -> BatchSampler:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """Micro-batches of at most `tokens` units."""
-        raise NotImplementedError
 
-    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
+    def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
         """Row indices of the evaluation batches of all samples."""
-        raise NotImplementedError
+
+    def validate_data(self, train: Encoded, valid: Encoded, log: Callable[[str], None]) -> None:
+        """Report facts about the inputs before the first step."""
+        return None
 
     def collate(
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None
     ) -> Batch:
         """Batch of inputs with one label per sample."""
-        raise NotImplementedError
 
     # -- classification
 
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         """Classifier on the pooled state of an input."""
-        raise NotImplementedError
 
     def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, Any]:
         """(B, D) pooled state of each input, and further outputs of the body."""
-        raise NotImplementedError
 
     def input_batches(
         self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         """Batches of inputs, or of the first `count` encoded samples."""
-        raise NotImplementedError
 
 
 def batch_budget(modality: Modality, train: Any) -> int:
@@ -152,31 +134,6 @@ def batch_budget(modality: Modality, train: Any) -> int:
     if not modality.default_batch_size:
         return int(train.batch_tokens)
     return train.batch_size if train.batch_size > 0 else modality.default_batch_size
-
-
-class FileModality(Modality):
-    """Inputs that are files, read when a batch is built."""
-
-    reads_files = True
-    suffixes: ClassVar[tuple[str, ...]]
-    """file extensions"""
-
-    def _eval_batch_size(self, processor: Any) -> int:
-        """Samples per batch at inference."""
-        raise NotImplementedError
-
-    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-        size = min(tokens, self._eval_batch_size(encoded.context.processor))
-        return iter(Uniform(len(lengths), size, seed=0).sequential())
-
-    def validate_data(
-        self, objective: Objective, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]
-    ) -> None:
-        """Read all validation samples before the first step, so that unreadable files do not stop a later validation."""
-        if len(valid) >= LARGE_VALIDATION:
-            log(f"  Reading {len(valid):,} validation {objective.task.reader.unit} …")
-        for _ in objective.eval_batches(valid, config, EVAL_BATCH_SIZE):
-            pass
 
 
 def readable_batch(build: Callable[[np.ndarray], Batch], rows: Any, objective: Objective) -> Batch:

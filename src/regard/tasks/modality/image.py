@@ -6,7 +6,7 @@ Cropping, flipping and color jitter run on the device, so batches are small and 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
-from regard.data.file_discovery import IMAGE_SUFFIXES
 from regard.data.images.image_io import (
     DECODE_THREADS,
     MAX_PIXELS,
@@ -32,11 +31,11 @@ from regard.errors import RegardError
 from regard.nn.blocks.heads import ClassifierHead
 from regard.processors.image import NO_AUGMENT, Augment, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import Encoded, EncodingContext, FieldRows, ModelProtocol
+from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, ModelProtocol
 from regard.tasks.modality.base import (
-    EVAL_BATCH_SIZE,
-    FileModality,
     InputBatches,
+    InputFields,
+    Modality,
     decode_source,
     encode_source,
     reservoir_sample,
@@ -61,11 +60,11 @@ AUGMENT_SETTINGS = ("data.crop_scale", "data.shift", "data.flip", "data.color_ji
 """Settings of image augmentation in training."""
 
 
-class Image(FileModality):
+class Image(Modality):
     """Images, converted to pixels or to color ids of a palette."""
 
     name, batch_unit, input_field = "image", "images", "image"
-    suffixes = IMAGE_SUFFIXES
+    reads_files = True
     processor_files: ClassVar[tuple[str, ...]] = ("preprocessor_config.json",)
     settings = ("train.batch_size",)
     default_batch_size = 128
@@ -117,22 +116,18 @@ class Image(FileModality):
 
     # -- batches
 
-    def encode(
-        self, samples: Sequence[Any], config: Any, context: EncodingContext
-    ) -> tuple[dict[str, FieldRows], list[Any]]:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
         check_image_processor(image_processor(context), config)
         return {"image": [encode_source(sample.source, sample.content) for sample in samples]}, []
 
-    def sampler(
-        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
-    ) -> BatchSampler:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """The cache is created before the data loader workers are forked, so that all workers share its memory."""
         create_cache(encoded, "image", np.uint8, 3)
-        return Uniform(len(lengths), tokens, seed)
+        return Uniform(len(encoded), tokens, seed)
 
-    def _eval_batch_size(self, processor: Any) -> int:
-        size = eval_batch_size(processor)
-        return min(size, self.max_inputs) if self.whole else size
+    def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
+        size = min(tokens, eval_batch_size(image_processor(encoded.context)))
+        return iter(Uniform(len(encoded), min(size, self.max_inputs) if self.whole else size, seed=0).sequential())
 
     def collate(
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.data.batching.samplers import BatchSampler, BatchShape, Uniform
 from regard.data.file_discovery import FileFormatError
 from regard.data.points.cloud import DEFAULT_POINTS, PointCloud, RawCloud, normalize_cloud
-from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
+from regard.data.points.cloud_files import read_cloud
 from regard.data.points.labeled import CloudCache, CloudSample
 from regard.data.settings import DataSettings
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
@@ -36,12 +36,11 @@ from regard.processors.points import (
     augment_points,
     sample_kept_points,
 )
-from regard.tasks.base import Encoded, EncodingContext, FieldRows, ModelProtocol
+from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, ModelProtocol
 from regard.tasks.modality.base import (
-    EVAL_BATCH_SIZE,
-    LARGE_VALIDATION,
-    FileModality,
     InputBatches,
+    InputFields,
+    Modality,
     decode_source,
     encode_source,
     reservoir_sample,
@@ -49,9 +48,6 @@ from regard.tasks.modality.base import (
     warn_once,
 )
 from regard.types import Batch, BodyOutput, Packing
-
-if TYPE_CHECKING:
-    from regard.tasks.base import Objective
 
 MAX_INSPECTED = 32
 """Number of point clouds read to detect features and sizes."""
@@ -67,11 +63,11 @@ COLUMNS_MARKER = 2**16 - 2
 """First value of a row with column names given by the user."""
 
 
-class Points(FileModality):
+class Points(Modality):
     """Point clouds, converted to coordinates and features of a number of points."""
 
     name, batch_unit, input_field = "points", "clouds", "cloud"
-    suffixes = CLOUD_SUFFIXES
+    reads_files = True
     processor_files = (FILE,)
     settings = (
         "train.batch_size",
@@ -145,9 +141,7 @@ class Points(FileModality):
 
     # -- batches
 
-    def encode(
-        self, samples: Sequence[Any], config: Any, context: EncodingContext
-    ) -> tuple[dict[str, FieldRows], list[Any]]:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
         if context.processor.width - 3 != config.feature_dim:
             raise RegardError(
                 f"The model has {config.feature_dim} extra features per point, but {FILE} defines "
@@ -155,9 +149,7 @@ class Points(FileModality):
             )
         return {"cloud": [encode_cloud_source(sample) for sample in samples]}, []
 
-    def sampler(
-        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
-    ) -> BatchSampler:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """Point clouds that fit into the cache are read here, before the data loader workers are forked, so that all workers
         share the memory. Micro-batches have a static shape if every point cloud has enough points."""
         plan = Uniform(len(encoded), tokens, seed, "point clouds")
@@ -182,11 +174,8 @@ class Points(FileModality):
                 continue
         return whole
 
-    def validate_data(
-        self, objective: Objective, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]
-    ) -> None:
-        """Also report the number of points after subsampling: wrong units of the voxel or block size remove most points."""
-        super().validate_data(objective, train, valid, config, log)
+    def validate_data(self, train: Encoded, valid: Encoded, log: Callable[[str], None]) -> None:
+        """Report the number of points after subsampling: wrong units of the voxel or block size remove most points."""
         points = train.context.processor
         if not points.voxel and not points.block:
             return
@@ -203,8 +192,8 @@ class Points(FileModality):
     def _eval_batch_size(self, processor: PointProcessor) -> int:
         return max(1, min(EVAL_BATCH_SIZE, MAX_POINTS // processor.count)) if processor.count else 1
 
-    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-        return super().eval_rows(encoded, lengths, MAX_POINTS)
+    def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
+        return iter(Uniform(len(encoded), self._eval_batch_size(encoded.context.processor), seed=0).sequential())
 
     def collate(
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None

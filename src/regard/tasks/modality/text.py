@@ -39,7 +39,7 @@ from regard.tasks.base import (
     length_batches,
     row_lengths,
 )
-from regard.tasks.modality.base import InputBatches, Modality
+from regard.tasks.modality.base import InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, Packing, TextFields
 
 HEAD_TOKENS = _START, _DELIMITER, _EXTRACT = ("_start_", "_delimiter_", "_classify_")
@@ -145,29 +145,26 @@ class Text(Modality):
 
     # -- batches
 
-    def sampler(
-        self, encoded: Encoded, lengths: np.ndarray, config: Any, tokens: int, seed: int, packed: bool
-    ) -> BatchSampler:
+    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+        lengths = encoded.lengths()
         if packed and not config.traits.packs:
             return FixedShape(lengths, tokens, seed)
         if "ways" not in encoded.fields:
             return (PackedSampler if packed else LengthBucketed)(lengths, tokens, seed)
         if not packed:
             return LengthBucketed(lengths, max(tokens, int(lengths.max())), seed)
-        sums, most = row_lengths(encoded.fields["text"]), max_sequences(encoded)
+        sums, most = row_lengths(encoded.fields["text"]), encoded.max_sequences
         plan = PackedSampler(sums, max(tokens, int(sums.max())), seed)
         documents = plan.shape.num_documents + (most - 1) * plan.max_documents
         plan.shape = replace(plan.shape, num_documents=-(-documents // most) * most)
         return plan
 
-    def eval_rows(self, encoded: Encoded, lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
-        return length_batches(lengths, tokens)
+    def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
+        return length_batches(encoded.lengths(), tokens)
 
     # -- samples of one or more token sequences
 
-    def encode(
-        self, samples: Sequence[Any], config: Any, context: EncodingContext
-    ) -> tuple[dict[str, FieldRows], list[Any]]:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
         """One token sequence per text or ordered pair, two for a symmetric pair (both orders)."""
         text, pair_order = context.processor, context.options.pair_order
         if not pair_order and context.data is not None:
@@ -182,14 +179,6 @@ class Text(Modality):
             sequences.append([marks.build_sequence(parts, limit) for parts in orders])
         return sequence_fields(samples, sequences)
 
-    def lengths(self, encoded: Encoded) -> np.ndarray:
-        """(N, fields) positions per sample; (N, 1) for samples of several sequences, which are padded to the longest one."""
-        if "ways" not in encoded.fields:
-            return np.stack([row_lengths(side) for side in encoded.fields.values()], axis=1)
-        if max_sequences(encoded) == 1:
-            return row_lengths(encoded.fields["text"])[:, None]
-        return np.array([len(way) * int(way.max()) for way in encoded.fields["ways"]])[:, None]
-
     def collate(
         self, encoded: Encoded, rows: Any, config: Any, labels: Tensor | None, shape: BatchShape | None = None
     ) -> Batch:
@@ -197,7 +186,7 @@ class Text(Modality):
         rows = [int(row) for row in rows]
         text, ways = encoded.fields["text"], encoded.fields["ways"]
         parts = [np.split(text[i], np.cumsum(ways[i])[:-1].astype(np.int64)) for i in rows]
-        most = max_sequences(encoded) if shape is not None else max(map(len, parts))
+        most = encoded.max_sequences if shape is not None else max(map(len, parts))
         none = np.zeros(0, dtype=np.int32)
         flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
         seconds = [second for i in rows for second in _pad_zeros(encoded.fields["second"][i], most)]
@@ -226,7 +215,7 @@ class Text(Modality):
         self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         assert isinstance(inputs, Encoded)
-        for rows in length_batches(self.lengths(inputs)[:count], BATCH_TOKENS):
+        for rows in length_batches(inputs.lengths()[:count], BATCH_TOKENS):
             yield rows, self.collate(inputs, rows, model.config, None)
 
 
@@ -355,9 +344,7 @@ def collate_rows(
     return Batch(x, mask, packing=offsets, text=TextFields(token_types, global_tokens))
 
 
-def sequence_fields(
-    samples: Sequence[Any], sequences: Sequence[Sequence[TokenSequence]]
-) -> tuple[dict[str, FieldRows], list[Any]]:
+def sequence_fields(samples: Sequence[Any], sequences: Sequence[Sequence[TokenSequence]]) -> InputFields:
     """Concatenated token sequences of each sample, lengths of the sequences and start of the second text in each, and the
     truncated samples."""
     fields: dict[str, FieldRows] = {
@@ -367,10 +354,6 @@ def sequence_fields(
     }
     cut = [sample for sample, item in zip(samples, sequences, strict=True) if any(way.truncated for way in item)]
     return fields, cut
-
-
-def max_sequences(encoded: Encoded) -> int:
-    return int(row_lengths(encoded.fields["ways"]).max(initial=1))
 
 
 def _pad_zeros(numbers: np.ndarray, size: int) -> list[int]:
