@@ -118,7 +118,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "F1 lacks its factor of 2"),
     ("union-too-large", "regard.tasks.metrics.segmentation_depth:SegmentationMetrics.class_iou", " - both", "",
      "the union of mIoU counts the intersection twice"),
-    ("pooled-padding", "regard.tasks.pooling:Pooling._pool_rows", "(states * real).sum(1)", "states.sum(1)",
+    ("pooled-padding", "regard.tasks.embed:Pooling._pool_rows", "(states * real).sum(1)", "states.sum(1)",
      "mean pooling sums the states of padding"),
     # -- learn
     ("bias-decay", "regard.training.optimizer:make_optimizer", "parameter.ndim >= 2", "parameter.ndim >= 1",

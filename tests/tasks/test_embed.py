@@ -28,8 +28,7 @@ from regard.runs.spec import TrainRequest as Order
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
 from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
-from regard.tasks.embed import SCALE, Embed, _encode_texts
-from regard.tasks.pooling import Pooling, pooling_files
+from regard.tasks.embed import SCALE, Embed, Pooling, _encode_texts, pooling_files
 from regard.types import Batch
 from tiny import gradients, near, noise, noisy
 from tiny_text_models import train

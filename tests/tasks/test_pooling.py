@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.errors import WeightsError
-from regard.tasks.pooling import Pooling, pooling_files, read_pooling
+from regard.tasks.embed import Pooling, pooling_files, read_pooling
 from regard.types import Batch, Packing
 from tiny import near, noise
 

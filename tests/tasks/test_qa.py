@@ -20,8 +20,8 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
+from regard.tasks.modality.text import window_start
 from regard.tasks.qa import NO_ANSWER, answer_tokens
-from regard.tasks.windows import window_start
 from regard.types import Prediction
 from tiny import gradients, near
 from tiny_text_models import train

@@ -21,8 +21,8 @@ from regard.errors import DataError, RegardError
 from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
+from regard.tasks.modality.text import windows
 from regard.tasks.tag import WORD_PATTERN
-from regard.tasks.windows import windows
 from regard.types import IGNORE
 from tiny import near
 from tiny_text_models import train

@@ -47,8 +47,7 @@ from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks.base import Encoded, ModelProtocol, act_steps
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
-from regard.tasks.modality.text import SpecialTokens, pad_id
-from regard.tasks.windows import window_start
+from regard.tasks.modality.text import SpecialTokens, pad_id, window_start
 from regard.types import IGNORE, Batch
 
 MAX_WEIGHTS = 3_000_000

@@ -140,7 +140,7 @@ TASKS = (
         aliases=("sentence-similarity", "feature-extraction"),
     ),
     Task(
-        "algorithmic", input="text", target="text", objective_path="algorithmic:Algorithmic",
+        "algorithmic", input="text", target="text", objective_path="translate:Algorithmic",
         reader_path="synthetic.algorithmic:QUESTIONS", check_path="pairs:AlgorithmicSurvey",
         explain_path="text_generation:explain_translation", default_model="universal-tiny", usage='"a question"',
         description="Algorithmic tasks: copy, reverse, sort, add, facts (bAbI style).",

@@ -29,19 +29,24 @@ from regard.tasks.base import (
     Loss,
     LossWeights,
     ModelProtocol,
-    Objective,
     Scores,
     int_rows,
     map_rows,
     require_head,
-    with_act_steps,
 )
 from regard.tasks.metrics.per_class import ClassMetrics, class_report
-from regard.tasks.modality.text import SequenceOutput, SpecialTokens, add_text_losses, run_body, sequence_fields
+from regard.tasks.modality.text import (
+    SequenceOutput,
+    SpecialTokens,
+    TextObjective,
+    add_text_losses,
+    run_body,
+    sequence_fields,
+)
 from regard.types import IGNORE, Batch, Prediction
 
 
-class Choose(Objective):
+class Choose(TextObjective):
     metrics = ("accuracy",)
     ranks = True
     fields = ("text", "ways", "second", "label")
@@ -93,20 +98,31 @@ class Choose(Objective):
         losses = -(1 - terms.smoothing) * own - terms.smoothing * others
         return add_text_losses(model, labels, output, (torch.where(asked, losses, 0.0).sum(), asked.sum()), terms)
 
-    def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
-        """Most likely choice for each {"context": …, "question": …, "choices": […]}, a dict or JSON."""
-        encoded = self.encode([_parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
-        return with_act_steps(model, encoded, self._predictions(model, encoded))
+    def _parse_input(self, item: Any) -> ChoiceSample:
+        """A question: {"context": …, "question": …, "choices": […]}, a dict or JSON."""
+        if isinstance(item, ChoiceSample):
+            return item
+        wanted = 'Expected {"context": "…", "choices": ["…", "…"]} with an optional "question"'
+        if isinstance(item, str):
+            try:
+                item = json.loads(item)
+            except ValueError:
+                item = None
+        if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION_COLUMNS, "answer"}:
+            raise RegardError(f'{wanted}, or a context with --choices "one answer|another".')
+        context, question = item["context"], item.get("question", "")
+        if not isinstance(context, str) or not isinstance(question, str):
+            raise RegardError(f"{wanted}; context and question must be strings.")
+        return _make_question(context, question, item["choices"])
 
     def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Prediction for one context."""
         question = _make_question(prompt, "", choices)
-        return self._predictions(model, self.encode([question], model.require_tokenizer(), model.config))[0]
+        encoded = self.encode([question], model.require_tokenizer(), model.config)
+        return self._predictions(model, encoded, model.spec.decode)[0]
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded) -> list[Prediction]:
-        """Scores and `choices` are sorted by probability."""
+    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+        """Most likely choice of each question. Scores and `choices` are sorted by probability."""
         require_head(model)
         truncated = {id(sample) for sample in encoded.too_long}
         tables = map_rows(model, encoded, lambda batch: self.logits(model, batch).double().softmax(-1).cpu().numpy())
@@ -124,7 +140,7 @@ class Choose(Objective):
     def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Accuracy and chance accuracy in percent."""
         some = encoded.select(range(spec.count(encoded)), spec.max_samples)
-        predictions = self._predictions(model, some)
+        predictions = self._predictions(model, some, spec.decode)
         correct = [sample.label == one.extra["index"] for sample, one in zip(some.samples, predictions, strict=True)]
         chance = [1 / len(sample.choices) for sample in some.samples]
         scores: Scores = {
@@ -177,23 +193,6 @@ def _choice_confusion(
     for sample, one in zip(samples, predictions, strict=True):
         counts[sample.label, one.extra["index"]] += 1
     return [f"choice {place}" for place in range(places)], counts
-
-
-def _parse_input(item: Any) -> ChoiceSample:
-    if isinstance(item, ChoiceSample):
-        return item
-    wanted = 'Expected {"context": "…", "choices": ["…", "…"]} with an optional "question"'
-    if isinstance(item, str):
-        try:
-            item = json.loads(item)
-        except ValueError:
-            item = None
-    if not isinstance(item, Mapping) or not {"context", "choices"} <= item.keys() <= {*QUESTION_COLUMNS, "answer"}:
-        raise RegardError(f'{wanted}, or a context with --choices "one answer|another".')
-    context, question = item["context"], item.get("question", "")
-    if not isinstance(context, str) or not isinstance(question, str):
-        raise RegardError(f"{wanted}; context and question must be strings.")
-    return _make_question(context, question, item["choices"])
 
 
 def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:

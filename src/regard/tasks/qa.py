@@ -33,16 +33,16 @@ from regard.tasks.base import (
     Scores,
     add_act_cost,
     require_head,
-    with_act_steps,
 )
 from regard.tasks.metrics.squad import question_word_scores, question_word_table, squad_scores
-from regard.tasks.modality.text import SpecialTokens, truncate_middle
-from regard.tasks.windows import (
+from regard.tasks.modality.text import (
+    SpecialTokens,
     TokenWindow,
     WindowObjective,
     encode_windows,
     first_samples,
     rows_by_sample,
+    truncate_middle,
     window_start,
     windows,
 )
@@ -113,12 +113,27 @@ class QuestionAnswering(WindowObjective):
             sums, own = _packed_log_sums(logits[0], batch, targets)
         return add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
 
-    def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
-        """Most likely answer for each (question, context), {"question": …, "context": …} or "question<tab>context"."""
-        encoded = self.encode([_parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
-        return with_act_steps(model, encoded, self._predictions(model, encoded, decode))
+    def _parse_input(self, item: Any) -> QASample:
+        """A question with its context: (question, context), {"question": …, "context": …} or "question<tab>context"."""
+        if isinstance(item, QASample):
+            return item
+        wanted = 'Expected {"question": "…", "context": "…"} (a dict or JSON), (question, context), or "question<tab>context"'
+        if isinstance(item, str):
+            question, tab, context = item.partition("\t")
+            if tab:
+                item = question, context
+            else:
+                try:
+                    item = json.loads(item)
+                except ValueError:
+                    item = None
+        if isinstance(item, Mapping) and {"question", "context"} <= item.keys():
+            item = item["question"], item["context"]
+        if not isinstance(item, Sequence) or len(item) != 2 or not all(isinstance(part, str) for part in item):
+            raise RegardError(f"{wanted}.")
+        if not item[0].strip() or not item[1].strip():
+            raise RegardError("The question and the context must not be empty.")
+        return QASample(item[0].strip(), item[1], (), (), False)
 
     def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
         logits, threshold = self.token_logits(model, encoded), no_answer_threshold(model, decode)
@@ -248,27 +263,3 @@ def _make_prediction(
     if threshold is not None and doubt > threshold:
         return Prediction("", (float(chances[-1]),), (), extra)
     return Prediction(listed[0]["value"], (listed[0]["probability"],), (), {**extra, "start": listed[0]["start"]})
-
-
-def _parse_input(item: Any) -> QASample:
-    if isinstance(item, QASample):
-        return item
-    wanted = (
-        'Expected {"question": "…", "context": "…"} (a dict or JSON), (question, context), or "question<tab>context"'
-    )
-    if isinstance(item, str):
-        question, tab, context = item.partition("\t")
-        if tab:
-            item = question, context
-        else:
-            try:
-                item = json.loads(item)
-            except ValueError:
-                item = None
-    if isinstance(item, Mapping) and {"question", "context"} <= item.keys():
-        item = item["question"], item["context"]
-    if not isinstance(item, Sequence) or len(item) != 2 or not all(isinstance(part, str) for part in item):
-        raise RegardError(f"{wanted}.")
-    if not item[0].strip() or not item[1].strip():
-        raise RegardError("The question and the context must not be empty.")
-    return QASample(item[0].strip(), item[1], (), (), False)

@@ -42,16 +42,16 @@ from regard.tasks.base import (
     Scores,
     add_act_cost,
     require_head,
-    with_act_steps,
 )
 from regard.tasks.classify import label_ids
 from regard.tasks.metrics.per_class import ClassMetrics, tagging_metrics
-from regard.tasks.modality.text import SpecialTokens, pad_or_pack
-from regard.tasks.windows import (
+from regard.tasks.modality.text import (
+    SpecialTokens,
     TokenWindow,
     WindowObjective,
     encode_windows,
     first_samples,
+    pad_or_pack,
     rows_by_sample,
     window_start,
     windows,
@@ -116,15 +116,15 @@ class Tag(WindowObjective):
         loss = cross_entropy(require_head(model)(states.sequence), batch.labels, terms.smoothing)
         return add_act_cost(model, loss, states)
 
-    def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
-        """Tags of each sentence, given as text or as words (a list or tuple). The scores are probabilities;
-        `extra["entities"]` has the entities of the tags."""
-        encoded = self.encode([_parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
-        return with_act_steps(model, encoded, self._predictions(model, encoded))
+    def _parse_input(self, item: Any) -> TaggedSentence:
+        """A sentence, given as text or as words (a list or tuple)."""
+        words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
+        if not words or not all(isinstance(word, str) and word.strip() for word in words):
+            raise RegardError(f"Expected a sentence as a text or a list of words, got {item!r:.60}.")
+        return TaggedSentence(tuple(words), ())
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded) -> list[Prediction]:
+    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+        """Tags of each sentence. The scores are probabilities; `extra["entities"]` has the entities of the tags."""
         options, logits = model.spec.options, self.token_logits(model, encoded)
         names = options.labels
         finds_entities = options.tag_scheme != "plain" and all(parse_tag(name) is not None for name in names)
@@ -143,7 +143,7 @@ class Tag(WindowObjective):
     def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
         some = first_samples(encoded, spec.max_samples)
-        predictions = self._predictions(model, some)
+        predictions = self._predictions(model, some, spec.decode)
         metrics = _tagging_metrics(some.samples, predictions)
         scores: Scores = dict(metrics.scores())
         scores = {"f1": scores["accuracy"], **scores} if metrics.column == "tag" else scores
@@ -254,10 +254,3 @@ def _format_tags(words: Sequence[str], tags: Sequence[str], as_entities: bool) -
         marked[entity.first] = f"[{marked[entity.first]}"
         marked[entity.last] += f" {entity.type}]" if entity.type else "]"
     return " ".join(marked)
-
-
-def _parse_input(item: Any) -> TaggedSentence:
-    words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
-    if not words or not all(isinstance(word, str) and word.strip() for word in words):
-        raise RegardError(f"Expected a sentence as a text or a list of words, got {item!r:.60}.")
-    return TaggedSentence(tuple(words), ())
