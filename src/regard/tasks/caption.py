@@ -23,21 +23,7 @@ from regard.errors import SettingError
 from regard.processors.image import CaptionProcessor
 from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTokenizer
-from regard.tasks.base import (
-    GENERATION_SETTINGS,
-    NO_WEIGHTS,
-    SEARCH_SETTINGS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Objective,
-    Scores,
-    row_lengths,
-)
+from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words
 from regard.tasks.modality.base import readable_batch, sample_location
 from regard.tasks.modality.image import (
@@ -117,7 +103,7 @@ class CaptionIndex:
     @classmethod
     def from_ends(cls, ends: Any) -> CaptionIndex:
         """Index from the rows of caption ends of each sample."""
-        many = row_lengths(ends)
+        many = base.row_lengths(ends)
         last = np.concatenate([np.asarray(row, dtype=np.int64) for row in ends] or [np.zeros(0, dtype=np.int64)])
         first = np.concatenate([[0], last[:-1]]) if len(last) else last
         first[(np.cumsum(many) - many)[many > 0]] = 0
@@ -129,7 +115,7 @@ class CaptionIndex:
         return self.end - self.start - 1
 
 
-def caption_index(encoded: Encoded) -> CaptionIndex:
+def caption_index(encoded: base.Encoded) -> CaptionIndex:
     """Index of all captions, computed at the first use."""
     if "captions" not in encoded.context.cache:
         encoded.context.cache["captions"] = CaptionIndex.from_ends(encoded.fields["ends"])
@@ -137,7 +123,7 @@ def caption_index(encoded: Encoded) -> CaptionIndex:
     return index
 
 
-class Caption(Objective):
+class Caption(base.Objective):
     metrics = ("cider", "bleu4")
     """CIDEr-D, the automatic metric closest to human judgment here; BLEU-4 for a single image"""
     modality_class = CaptionedImages
@@ -152,8 +138,8 @@ class Caption(Objective):
         "data.max_length",
         "data.pretokenized",
         "train.label_smoothing",
-        *SEARCH_SETTINGS,
-        *GENERATION_SETTINGS,
+        *base.SEARCH_SETTINGS,
+        *base.GENERATION_SETTINGS,
     )
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
@@ -168,7 +154,7 @@ class Caption(Objective):
 
     # -- batches
 
-    def _encode(self, samples: Sequence[CaptionedImage], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[CaptionedImage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Source of each image, one row with start + caption + end of all its captions, and the end of each caption."""
         room = min(context.max_length, config.max_length - 1)
         texts = [caption for sample in samples for caption in sample.captions]
@@ -181,9 +167,9 @@ class Caption(Objective):
             captions.append(np.array([token for row in rows for token in row], dtype=np.int32))
             ends.append(np.cumsum([len(row) for row in rows], dtype=np.int32))
         fields, _ = self.modality.encode(samples, config, context)
-        return Encoded(list(samples), {**fields, "captions": captions, "ends": ends}, too_long, context)
+        return base.Encoded(list(samples), {**fields, "captions": captions, "ends": ends}, too_long, context)
 
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+    def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """Batches of captions of similar length; `packed`: padded to the longest caption, for CUDA graph capture."""
         super().sampler(encoded, config, tokens, seed, packed)
         lengths = caption_index(encoded).lengths
@@ -195,13 +181,13 @@ class Caption(Objective):
         return plan
 
     def eval_batches(
-        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         size = min(tokens, eval_batch_size(image_processor(encoded.context)))
         for rows in Uniform(encoded.num_rows, size, seed=0).sequential():
             yield self.collate(encoded, rows, config)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Teacher forcing: decoder inputs start + caption, labels caption + end. `rows` are caption indices."""
         batch = readable_batch(lambda rows: self._build_batch(encoded, rows, config), rows, self)
         target = batch.require_decoder()
@@ -214,7 +200,7 @@ class Caption(Objective):
             labels=F.pad(batch.labels, more, value=IGNORE),
         )
 
-    def _build_batch(self, encoded: Encoded, rows: np.ndarray, config: Any) -> Batch:
+    def _build_batch(self, encoded: base.Encoded, rows: np.ndarray, config: Any) -> Batch:
         captions, training = caption_index(encoded), rows.ndim == 2
         numbers = rows[:, 0] if training else rows
         owners, image_index = captions.sample_index[numbers], None
@@ -234,16 +220,16 @@ class Caption(Objective):
         labels = pad([row[1:] for row in texts], IGNORE)[0]
         return replace(batch, decoder=DecoderInputs(target, image_index=image_index), labels=labels)
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         return super().logits(model, prepare_images(model, batch))
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         return super().loss(model, prepare_images(model, batch), terms)
 
     # -- predictions
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Caption of each image (a path, bytes, an array or a Pillow image).
 
@@ -251,7 +237,12 @@ class Caption(Objective):
         return self._generate(model, inputs, len(inputs), decode, first)
 
     def _generate(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings, first: int = 0
+        self,
+        model: base.ModelProtocol,
+        inputs: Sequence[Any] | base.Encoded,
+        count: int,
+        decode: DecodeSettings,
+        first: int = 0,
     ) -> list[Prediction]:
         text, config, predictions = model.require_tokenizer(), model.config, list[Prediction]()
         # padding and start token are never generated
@@ -266,7 +257,7 @@ class Caption(Objective):
 
     # -- metrics
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """CIDEr-D × 100, BLEU (sacreBLEU), chrF and exact match in percent, against all captions of an image. CIDEr-D is
         omitted for a single image, because its n-gram weights would be 0."""
         count = spec.count(encoded)
@@ -300,7 +291,7 @@ class Caption(Objective):
         return [draw_captions(shown, folder / "captions.png").name] if shown else []
 
 
-def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str]], data: DataSettings) -> Scores:
+def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str]], data: DataSettings) -> base.Scores:
     """Scores on lowercased words without punctuation (`tokenize_words`), or on pretokenized texts split at spaces."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -308,7 +299,7 @@ def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str
     split = str.split if data.pretokenized else tokenize_words
     ours, theirs = [split(text) for text in predictions], [[split(text) for text in texts] for texts in references]
     streams = _reference_streams([[" ".join(row) for row in rows] for rows in theirs])
-    scores, signature = Scores(), ""
+    scores, signature = base.Scores(), ""
     if len(predictions) > 1:
         scores["cider"] = round(100 * float(np.mean(cider(ours, theirs))), 2)
     for order in (4, 3, 2, 1):

@@ -18,22 +18,7 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
-from regard.tasks.base import (
-    ENCODING_SETTINGS,
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Scores,
-    int_rows,
-    map_rows,
-    require_head,
-)
+from regard.tasks import base
 from regard.tasks.metrics.per_class import ClassMetrics, class_report
 from regard.tasks.modality.text import (
     SequenceOutput,
@@ -54,16 +39,16 @@ class Choose(TextObjective):
     truncation = "in the middle"
     single_types = (Mapping, ChoiceSample)
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}}
-    settings = (*ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
+    settings = (*base.ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
 
     def adapt_config(self, config: Any) -> Any:
         traits = config.traits
         return replace(config, pooler=traits.head_activation is None) if traits.optional_pooler else config
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module:
         return text_head("choice", config, 1)
 
-    def _encode(self, samples: Sequence[ChoiceSample], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[ChoiceSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         """One token sequence per choice: `[start] prompt [delimiter] choice [extract]`."""
         text, limit = context.processor, min(context.max_length, config.max_length)
         marks = SpecialTokens.from_tokenizer(text, config)
@@ -74,17 +59,17 @@ class Choose(TextObjective):
             for prompt, sample in zip(prompts, samples, strict=True)
         ]
         fields, truncated = sequence_fields(samples, sequences)
-        fields["label"] = int_rows([max(sample.label, 0) for sample in samples])
-        return Encoded(list(samples), fields, truncated, context)
+        fields["label"] = base.int_rows([max(sample.label, 0) for sample in samples])
+        return base.Encoded(list(samples), fields, truncated, context)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         labels = torch.tensor([int(encoded.fields["label"][int(row)][0]) for row in rows])
         return self.modality.collate(encoded, rows, config, labels, shape)
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         return _choice_logits(model, run_body(model.body, batch))
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over questions of the cross-entropy over the choices, plus `auxiliary` × language modeling loss;
         label smoothing is distributed over the other choices of the question."""
         assert batch.labels is not None
@@ -115,17 +100,21 @@ class Choose(TextObjective):
             raise RegardError(f"{wanted}; context and question must be strings.")
         return _make_question(context, question, item["choices"])
 
-    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
+    def rank(self, model: base.ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Prediction for one context."""
         question = _make_question(prompt, "", choices)
         encoded = self.encode([question], model.require_tokenizer(), model.config)
         return self._predictions(model, encoded, model.spec.decode)[0]
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+    def _predictions(
+        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
+    ) -> list[Prediction]:
         """Most likely choice of each question. Scores and `choices` are sorted by probability."""
-        require_head(model)
+        base.require_head(model)
         truncated = {id(sample) for sample in encoded.too_long}
-        tables = map_rows(model, encoded, lambda batch: self.logits(model, batch).double().softmax(-1).cpu().numpy())
+        tables = base.map_rows(
+            model, encoded, lambda batch: self.logits(model, batch).double().softmax(-1).cpu().numpy()
+        )
         predictions = []
         for sample, table in zip(encoded.samples, tables, strict=True):
             chances = table[: len(sample.choices)]
@@ -137,13 +126,13 @@ class Choose(TextObjective):
             predictions.append(Prediction(sample.choices[order[0]], scores, (), extra))
         return predictions
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy and chance accuracy in percent."""
         some = encoded.select(range(spec.count(encoded)), spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         correct = [sample.label == one.extra["index"] for sample, one in zip(some.samples, predictions, strict=True)]
         chance = [1 / len(sample.choices) for sample in some.samples]
-        scores: Scores = {
+        scores: base.Scores = {
             "accuracy": round(100 * float(np.mean(correct)), 2),
             "chance_accuracy": round(100 * float(np.mean(chance)), 2),
             "samples": len(predictions),
@@ -173,9 +162,9 @@ class Choose(TextObjective):
         }
 
 
-def _choice_logits(model: ModelProtocol, output: SequenceOutput) -> Tensor:
+def _choice_logits(model: base.ModelProtocol, output: SequenceOutput) -> Tensor:
     """(S, K) logits of the choices, −∞ for missing choices."""
-    return require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
+    return base.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 
 
 def _per_choice_metrics(samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]) -> ClassMetrics:

@@ -23,24 +23,7 @@ from regard.errors import DataError, RegardError, SettingError, WeightsError
 from regard.index import resolve
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
-from regard.tasks.base import (
-    ENCODING_SETTINGS,
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Objective,
-    OptionRules,
-    Scores,
-    int_rows,
-    require_head,
-    with_act_steps,
-)
+from regard.tasks import base
 from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix, confusion_scores
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.types import IGNORE, Batch, Prediction
@@ -58,7 +41,7 @@ REGRESSION_ADVICE = (
 )
 
 
-class ClassOptions(OptionRules):
+class ClassOptions(base.OptionRules):
     """Multi-label classification, and the order of text pairs."""
 
     def __init__(self, advice: str) -> None:
@@ -66,17 +49,19 @@ class ClassOptions(OptionRules):
         self.advice = advice
 
     def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
-    ) -> HeadOptions:
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
+    ) -> base.HeadOptions:
         texts = [sample for sample in samples if isinstance(sample, LabeledText)]
         several = any(sample.label_set is not None for sample in texts)
         order = data.pair_order if any(sample.text_pair for sample in texts) else ""
-        return HeadOptions(tuple(labels), several, order)
+        return base.HeadOptions(tuple(labels), several, order)
 
-    def complete(self, options: HeadOptions, train: Encoded) -> HeadOptions:
+    def complete(self, options: base.HeadOptions, train: base.Encoded) -> base.HeadOptions:
         return replace(options, multi_label=options.multi_label or len(train.fields["label"][0]) > 1)
 
-    def load(self, options: HeadOptions, folder: Path, published: Mapping[str, Any] | None = None) -> HeadOptions:
+    def load(
+        self, options: base.HeadOptions, folder: Path, published: Mapping[str, Any] | None = None
+    ) -> base.HeadOptions:
         """Multi-label classification from `problem_type` of a Hugging Face config. Regression is an error."""
         if published is None:
             return options
@@ -89,16 +74,16 @@ class ClassOptions(OptionRules):
             )
         return replace(options, multi_label=problem == PUBLISHED_PROBLEM_TYPE)
 
-    def export(self, options: HeadOptions) -> dict[str, Any]:
+    def export(self, options: base.HeadOptions) -> dict[str, Any]:
         return {"problem_type": PUBLISHED_PROBLEM_TYPE} if options.multi_label else {}
 
-    def unsupported(self, options: HeadOptions) -> str:
+    def unsupported(self, options: base.HeadOptions) -> str:
         if options.pair_order != "symmetric":
             return ""
         return "The Hugging Face format does not support a head that reads a pair in both orders (data.pair_order=symmetric)."
 
 
-class Classify(Objective):
+class Classify(base.Objective):
     metrics = ("micro_f1", "accuracy")
     has_labels = True
     count_fields = ("ways", "second", "label")
@@ -108,7 +93,7 @@ class Classify(Objective):
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}, "points": {"count": 1024, "frame": "unit_sphere"}}
     input_settings: ClassVar[Any] = {
         "text": (
-            *ENCODING_SETTINGS,
+            *base.ENCODING_SETTINGS,
             "data.pair_order",
             "train.label_smoothing",
             "train.lm_loss_weight",
@@ -151,21 +136,21 @@ class Classify(Objective):
         traits = config.traits
         return replace(config, pooler=traits.head_activation is None) if traits.optional_pooler else config
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return self.modality.class_head(config, len(options.labels)) if options.labels else None
 
     # -- batches
 
-    def _encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[Any], config: Any, context: base.EncodingContext) -> base.Encoded:
         labels = context.options.labels
         if len(labels) < 2:
             found = f"Only one class found ('{labels[0]}')" if labels else "No classes found"
             raise DataError(f"{found}. Classification needs at least two.")
         fields, truncated = self.modality.encode(samples, config, context)
-        fields["label"] = int_rows(label_rows(samples, labels))
-        return Encoded(list(samples), fields, truncated, context)
+        fields["label"] = base.int_rows(label_rows(samples, labels))
+        return base.Encoded(list(samples), fields, truncated, context)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         def build(rows: np.ndarray) -> Batch:
             labels = label_tensor([encoded.fields["label"][int(row)] for row in sample_ids(rows)])
             return self.modality.collate(encoded, rows, config, labels, shape)
@@ -174,17 +159,17 @@ class Classify(Objective):
 
     # -- loss
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         """(B, classes) logits."""
-        head = require_head(model)
+        head = base.require_head(model)
         return head(self.modality.pooled(model, batch)[0])
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over samples of cross-entropy, or of the binary cross-entropy averaged over labels; texts: plus
         `auxiliary` × language modeling loss."""
         assert batch.labels is not None
         labels = match_label_format(model, batch.labels)
-        head = require_head(model)
+        head = base.require_head(model)
         pooled, output = self.modality.pooled(model, replace(batch, labels=labels))
         logits = head(pooled)
         if labels.ndim == 2:
@@ -198,30 +183,30 @@ class Classify(Objective):
     # -- predictions
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Class of each input, or the list of labels above the threshold, most likely first. The scores are the
         probabilities of all classes. Texts may be pairs, given as (a, b) or "a<tab>b"."""
         if not self.is_text:
             return self._predictions(model, inputs, len(inputs), decode)
-        require_head(model)
+        base.require_head(model)
         options = model.spec.options
         samples = [_parse_input(item, options.pair_order) for item in inputs]
-        context = EncodingContext(model.require_tokenizer(), options=options)
+        context = base.EncodingContext(model.require_tokenizer(), options=options)
         fields, truncated = self.modality.encode(samples, model.config, context)
-        encoded = Encoded(samples, {**fields, "label": int_rows([0] * len(samples))}, truncated, context)
-        return with_act_steps(model, encoded, self._predictions(model, encoded, len(encoded), decode))
+        encoded = base.Encoded(samples, {**fields, "label": base.int_rows([0] * len(samples))}, truncated, context)
+        return base.with_act_steps(model, encoded, self._predictions(model, encoded, len(encoded), decode))
 
     def _predictions(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+        self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> list[Prediction]:
         options = model.spec.options
-        truncated = {id(sample) for sample in inputs.too_long} if isinstance(inputs, Encoded) else set()
+        truncated = {id(sample) for sample in inputs.too_long} if isinstance(inputs, base.Encoded) else set()
         predictions = []
         for number, row in enumerate(self._probabilities(model, inputs, count, decode)):
             chances = {label: float(chance) for label, chance in zip(options.labels, row, strict=True)}
             extra: dict[str, Any] = {"probabilities": chances}
-            if isinstance(inputs, Encoded) and inputs.samples and id(inputs.samples[number]) in truncated:
+            if isinstance(inputs, base.Encoded) and inputs.samples and id(inputs.samples[number]) in truncated:
                 extra["truncated"] = True
             value: Any = options.labels[int(row.argmax())]
             if options.multi_label:
@@ -233,7 +218,7 @@ class Classify(Objective):
         return predictions
 
     def _probabilities(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+        self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> np.ndarray:
         """(count, classes) probabilities, averaged over the rows of an input."""
         if not count:
@@ -254,7 +239,7 @@ class Classify(Objective):
 
     # -- metrics
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated;
         for images and point clouds also top-5 accuracy. Multi-label: micro F1, macro F1 and exact match."""
         labels, count = model.spec.options.labels, spec.count(encoded)
@@ -272,7 +257,7 @@ class Classify(Objective):
             scores["top5"] = round(100 * float(np.mean(near)), 2)
         return scores, predictions
 
-    def _targets(self, encoded: Encoded, labels: Sequence[str], count: int) -> list[tuple[str, ...]]:
+    def _targets(self, encoded: base.Encoded, labels: Sequence[str], count: int) -> list[tuple[str, ...]]:
         """Labels of the first `count` samples."""
         rows = [encoded.fields["label"][number] for number in range(count)]
         return [tuple(labels[int(place)] for place in (row if len(row) == 1 else row[2:])) for row in rows]
@@ -380,7 +365,7 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
     return [known[name] for name in names]
 
 
-def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
+def match_label_format(model: base.ModelProtocol, labels: Tensor) -> Tensor:
     """Labels in the format of the model: class indices become multi-hot for a multi-label model. The reverse is an error."""
     options = model.spec.options
     if options.multi_label == (labels.ndim == 2):
@@ -394,7 +379,7 @@ def match_label_format(model: ModelProtocol, labels: Tensor) -> Tensor:
     return torch.where((labels == IGNORE)[:, None], IGNORE, classes)
 
 
-def class_probabilities(model: ModelProtocol, logits: Tensor) -> Tensor:
+def class_probabilities(model: base.ModelProtocol, logits: Tensor) -> Tensor:
     """Probabilities of classes, or independent probabilities of labels."""
     return logits.sigmoid() if model.spec.options.multi_label else logits.softmax(-1)
 
@@ -415,7 +400,7 @@ def binary_cross_entropy(
     return torch.where(asked, losses, 0.0).sum(), asked.sum()
 
 
-def _mixup_cross_entropy(logits: Tensor, labels: Tensor, params: Tensor, smoothing: float) -> Loss:
+def _mixup_cross_entropy(logits: Tensor, labels: Tensor, params: Tensor, smoothing: float) -> base.Loss:
     """(sum, count) of the cross-entropy of mixed images; label smoothing is distributed over the other classes. The loss is
     linear in the targets: the loss of mixed targets is the mixture of two losses."""
     weight, partner = mixup_weights(params)
@@ -443,21 +428,23 @@ def multilabel_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[P
     return ClassMetrics.from_labels(targets, list(map(predicted_labels, predictions)), "labels")
 
 
-def multilabel_scores(targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool) -> Scores:
+def multilabel_scores(
+    targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool
+) -> base.Scores:
     """Micro F1, macro F1 and exact match in percent; `with_tables` adds a table per label."""
     metrics = multilabel_metrics(targets, predictions)
     exact = [set(labels) == set(predicted_labels(one)) for labels, one in zip(targets, predictions, strict=True)]
     shares = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
-    scores: Scores = {name: round(100 * share, 2) for name, share in shares.items()}
+    scores: base.Scores = {name: round(100 * share, 2) for name, share in shares.items()}
     return scores | {"samples": len(predictions)} | ({"per_class": metrics.table()} if with_tables else {})
 
 
 def classification_scores(
     labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, with_tables: bool
-) -> Scores:
+) -> base.Scores:
     """Scores in percent; `with_tables` adds the confusion matrix or tables."""
     counts = confusion_matrix(labels, targets, predictions)
-    scores: Scores = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
+    scores: base.Scores = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
     scores["samples"] = len(predictions)
     if with_tables:
         scores |= class_report(labels, counts, single_label_metrics(targets, predictions, unit))

@@ -15,19 +15,7 @@ from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
-from regard.tasks.base import (
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    OptionRules,
-    Scores,
-)
+from regard.tasks import base
 from regard.tasks.dense import MapObjective, augmented_maps
 from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
 from regard.tasks.modality.image import load_image_and_size
@@ -41,13 +29,13 @@ MAX_FIGURE_SAMPLES = 6
 """Maximum number of validation images in the figure."""
 
 
-class DepthOptions(OptionRules):
+class DepthOptions(base.OptionRules):
     def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
-    ) -> HeadOptions:
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
+    ) -> base.HeadOptions:
         return replace(initial, labels=(METERS_LABEL,) if data.metric_depth else ())
 
-    def unsupported(self, options: HeadOptions) -> str:
+    def unsupported(self, options: base.HeadOptions) -> str:
         if METERS_LABEL not in options.labels:
             return ""
         return (
@@ -64,16 +52,16 @@ class Depth(MapObjective):
     map_attribute, map_dtype, aspect_tolerance = "depth", np.float32, 0.02
     unknown_value, unknown_message = 0.0, "every depth is 0 (unknown)"
 
-    def _read_map(self, source: str | bytes, context: EncodingContext) -> np.ndarray:
+    def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:
         return read_depth(source, None if context.data is None else context.data.depth_scale or None)
 
     def adapt_config(self, config: Any) -> Any:
         return config.resolve_fusion_norm(classifies=False)
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return depth_head(config, INITIAL_DEPTH if METERS_LABEL in options.labels else None)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         taps, labels = augmented_maps(model, batch)
         known, output = labels > 0, model.head(*taps)
         if METERS_LABEL in model.spec.options.labels:
@@ -82,13 +70,13 @@ class Depth(MapObjective):
         return relative_loss(output, nearness, known)
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
         return [_make_prediction(model, *pair) for pair in self._predict_maps(model, map(load_image_and_size, inputs))]
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
         maximum depth of all targets, as in the evaluation of MiDaS."""
         metrics, count = DepthMetrics(), spec.count(encoded)
@@ -104,7 +92,7 @@ class Depth(MapObjective):
             shown = len(predictions) < MAX_FIGURE_SAMPLES
             extra = {**one.extra, "meters": meters, "reference": target} if shown else {}
             predictions.append(replace(one, extra=extra))
-        scores: Scores = {name: round(value, 4) for name, value in metrics.scores().items()}
+        scores: base.Scores = {name: round(value, 4) for name, value in metrics.scores().items()}
         return {**scores, "samples": count}, predictions
 
     def save_figures(
@@ -150,7 +138,7 @@ class Depth(MapObjective):
         return {"image": sample.source, "prediction": f"{value['low']} to {value['high']} {value['unit']}"}
 
 
-def _make_prediction(model: ModelProtocol, picture: np.ndarray, output: np.ndarray) -> Prediction:
+def _make_prediction(model: base.ModelProtocol, picture: np.ndarray, output: np.ndarray) -> Prediction:
     unit = "meters" if METERS_LABEL in model.spec.options.labels else "inverse depth"
     low, median, high = (round(float(value), 4) for value in np.percentile(output, (1, 50, 99)))
     value = {"unit": unit, "low": low, "median": median, "high": high}

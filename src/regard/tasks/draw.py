@@ -28,15 +28,7 @@ from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_im
 from regard.errors import RegardError, SettingError
 from regard.processors.padding import pad
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import (
-    SEARCH_SETTINGS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    ModelProtocol,
-    Objective,
-)
+from regard.tasks import base
 from regard.tasks.modality.base import sample_location
 from regard.tasks.modality.image import Image, check_image_processor, load_image, prepare_images, read_sample_image
 from regard.types import Batch, Prediction
@@ -66,7 +58,7 @@ class ImageColors(Image):
         return len(processor), processor.fingerprint()
 
 
-class Draw(Objective):
+class Draw(base.Objective):
     metrics = ("bits_per_pixel",)
     lower_is_better = generates = has_file_output = allows_empty_prompt = True
     has_length_limit = False
@@ -74,7 +66,7 @@ class Draw(Objective):
     fields = ("colors",)
     single_types = (Mapping, NoneType)
     validation_decode: ClassVar[Any] = {"num_beams": 1, "num_return_sequences": 1}
-    settings = ("train.label_smoothing", *SEARCH_SETTINGS)
+    settings = ("train.label_smoothing", *base.SEARCH_SETTINGS)
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
         usual = DataSettings()
@@ -89,7 +81,7 @@ class Draw(Objective):
 
     # -- images as rows of color ids
 
-    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         palette = context.processor
         check_image_processor(palette, config)
         values = np.zeros(config.max_length * len(samples), np.uint16 if len(palette) <= 2**16 else np.int32)
@@ -103,12 +95,12 @@ class Draw(Objective):
                 ids = palette.normalize(torch.from_numpy(images).permute(0, 3, 1, 2))
                 values[config.max_length * first :][: ids.numel()] = ids.flatten().numpy()
         starts = config.max_length * np.arange(len(samples) + 1, dtype=np.int64)
-        return Encoded(list(samples), {"colors": RaggedRows(values, starts)}, [], context)
+        return base.Encoded(list(samples), {"colors": RaggedRows(values, starts)}, [], context)
 
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+    def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         return Uniform(len(encoded), tokens, seed)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """`rows`: sample indices (B,), or (B, 2) with a random seed."""
         numbers = np.asarray(rows).reshape(len(rows), -1)[:, 0]
         side = encoded.fields["colors"]
@@ -116,7 +108,7 @@ class Draw(Objective):
         return shift_right(torch.from_numpy(colors), config)
 
     def eval_batches(
-        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         for rows in Uniform(len(encoded), max(tokens // config.max_length, 1), 0).sequential():
             yield self.collate(encoded, rows, config)
@@ -124,7 +116,7 @@ class Draw(Objective):
     # -- predictions
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Complete or generate images. An input is an image (an array, a Pillow image or a path) whose upper half is given,
         {"image": …, "rows": 20} with another number of rows, or None for unconditional generation.
@@ -146,7 +138,7 @@ class Draw(Objective):
             for prompt, row, hypotheses in zip(prompts, rows, found, strict=True)
         ]
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Bits per pixel, and completions of some images; a full evaluation also generates as many images unconditionally
         (`extra["unconditional"]`)."""
         palette, colors = require_palette(model), encoded.fields["colors"]
@@ -200,7 +192,7 @@ class Draw(Objective):
         return {"image": where, "prediction": str(prediction.value), "bits_per_pixel": f"{bits:.3f}"}
 
 
-def prepare_colors(model: ModelProtocol, batch: Batch) -> Batch:
+def prepare_colors(model: base.ModelProtocol, batch: Batch) -> Batch:
     """Convert uint8 images to the inputs of training: start token and all colors except the last."""
     if batch.inputs.dtype != torch.uint8:
         return batch

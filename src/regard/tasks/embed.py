@@ -23,26 +23,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.nn.attention.masks import valid_mask
 from regard.processors.padding import pad
-from regard.tasks.base import (
-    ENCODING_SETTINGS,
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    FieldRows,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Objective,
-    OptionRules,
-    Scores,
-    add_act_cost,
-    int_rows,
-    length_batches,
-    row_lengths,
-)
+from regard.tasks import base
 from regard.tasks.modality.text import pad_id, pad_or_pack
 from regard.types import IGNORE, Batch, BodyOutput, DecoderInputs, Packing, Prediction
 
@@ -57,38 +38,42 @@ ProgressCallback = Callable[[int, int], None]
 """Receives the number of finished texts and of all texts."""
 
 
-class PoolingOptions(OptionRules):
+class PoolingOptions(base.OptionRules):
     """Pooling of a checkpoint, in files of sentence-transformers."""
 
-    def load(self, options: HeadOptions, folder: Path, published: Mapping[str, Any] | None = None) -> HeadOptions:
+    def load(
+        self, options: base.HeadOptions, folder: Path, published: Mapping[str, Any] | None = None
+    ) -> base.HeadOptions:
         return replace(options, pooling=read_pooling(folder))
 
-    def export_files(self, options: HeadOptions, config: Any) -> dict[str, Any]:
+    def export_files(self, options: base.HeadOptions, config: Any) -> dict[str, Any]:
         return pooling_files(pooling_of(options), config.width)
 
 
-class Embed(Objective):
+class Embed(base.Objective):
     metrics = ("mrr",)
     fields = ("first", "second")
     truncation = "at the end"
     rank_advice = "To find the most similar texts in a file, pass --search FILE."
     options = PoolingOptions()
     single_types = (Mapping,)
-    settings = ENCODING_SETTINGS
+    settings = base.ENCODING_SETTINGS
 
     # -- batches
 
-    def _encode(self, samples: Sequence[Pair], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
         firsts, short = _encode_texts([sample.source for sample in samples], config, context)
         seconds, others = _encode_texts([sample.target for sample in samples], config, context)
         cut = [sample for sample, *either in zip(samples, short, others, strict=True) if any(either)]
-        return Encoded(list(samples), {"first": firsts, "second": seconds}, cut, context)
+        return base.Encoded(list(samples), {"first": firsts, "second": seconds}, cut, context)
 
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+    def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         most = max(tokens, int(encoded.lengths().sum(1).max()))
         return super().sampler(encoded, config, most, seed, packed)
 
-    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(
+        self, encoded: base.Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None
+    ) -> Batch:
         """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are text ids, equal for equal texts."""
         rows = list(rows)
         firsts, seconds = ([encoded.fields[side][i] for i in rows] for side in self.fields)
@@ -102,7 +87,7 @@ class Embed(Objective):
 
     # -- training
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over pairs of the average of two cross-entropies: second texts given the first, and first texts given
         the second. Equal texts are not negatives of each other."""
         assert batch.labels is not None and batch.decoder is not None
@@ -122,9 +107,9 @@ class Embed(Objective):
         if model.body.has_pooler and first[0].pooled is not None:
             # Distributed training requires a gradient for every parameter, including the unused pooler.
             total = total + 0.0 * first[0].pooled.sum()
-        return add_act_cost(model, (total, asked.sum()), first[0], second[0])
+        return base.add_act_cost(model, (total, asked.sum()), first[0], second[0])
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         """(B, D) embeddings."""
         batch = batch if batch.text.global_tokens is not None else _with_global_token(batch, model.config)
         return pooling_of(model.spec.options)(model.body(batch).sequence, batch)
@@ -132,7 +117,7 @@ class Embed(Objective):
     # -- predictions
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Embedding of a text; for {"query": text, "corpus": texts, "top_k": 5} the nearest texts, as in `search`.
 
@@ -153,7 +138,7 @@ class Embed(Objective):
 
     # -- metrics
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Percentage of pairs whose second text is nearest to the first among all second texts (accuracy), and mean
         reciprocal rank within the first ten (MRR)."""
         samples = encoded.samples
@@ -165,7 +150,7 @@ class Embed(Objective):
         queries = _embed_rows(model, list(encoded.fields["first"])[: spec.max_samples])
         predictions = _rank_predictions(samples[: len(queries)], samples, among, among.iter_cosines(queries))
         ranks = np.array([one.extra["rank"] for one in predictions])
-        scores: Scores = {
+        scores: base.Scores = {
             "mrr": round(100 * float(np.where(ranks <= 10, 1 / ranks, 0.0).mean()), 2),
             "accuracy": round(100 * float((ranks == 1).mean()), 2),
             "samples": len(predictions),
@@ -182,7 +167,7 @@ class Embed(Objective):
         return {"source": sample.source, "prediction": str(prediction.value), "reference": sample.target, "rank": rank}
 
 
-def pooling_of(options: HeadOptions) -> Pooling:
+def pooling_of(options: base.HeadOptions) -> Pooling:
     """Pooling of a model; the default of new models."""
     pooling: Pooling = options.pooling or Pooling()
     return pooling
@@ -198,32 +183,38 @@ class Embeddings(NamedTuple):
     """True for truncated texts"""
 
 
-def embed_texts(model: ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None) -> Embeddings:
+def embed_texts(
+    model: base.ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
+) -> Embeddings:
     """Embedding of each text."""
     for item in texts:
         if not isinstance(item, str):
             raise RegardError(f"Expected a text, got {item!r:.60}.")
-    context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
+    context = base.EncodingContext(model.require_tokenizer(), options=model.spec.options)
     rows, truncated = _encode_texts(texts, model.config, context)
     return Embeddings(_embed_rows(model, rows, on_progress), truncated)
 
 
-def _encode_texts(texts: Sequence[str], config: Any, context: EncodingContext) -> tuple[list[np.ndarray], list[bool]]:
+def _encode_texts(
+    texts: Sequence[str], config: Any, context: base.EncodingContext
+) -> tuple[list[np.ndarray], list[bool]]:
     """Token ids with start and end token. Long texts are truncated at the end, as in sentence-transformers."""
     pooling = pooling_of(context.options)
     limit = min(context.max_length, config.max_length, pooling.max_length or config.max_length)
     cleaned = [item.lower() if pooling.lowercase else item for item in map(str.strip, texts)]
     ids, room = context.processor.encode(cleaned), max(limit - 2, 1)
-    rows = int_rows([[config.bos_id, *row[:room], config.eos_id] for row in ids])
+    rows = base.int_rows([[config.bos_id, *row[:room], config.eos_id] for row in ids])
     return rows, [len(row) > room for row in ids]
 
 
-def _embed_rows(model: ModelProtocol, rows: FieldRows, on_progress: ProgressCallback | None = None) -> np.ndarray:
+def _embed_rows(
+    model: base.ModelProtocol, rows: base.FieldRows, on_progress: ProgressCallback | None = None
+) -> np.ndarray:
     """(N, D) embeddings, in batches of similar lengths."""
     wide = np.float64 if next(iter(model.body.parameters())).dtype == torch.float64 else np.float32
     table, done = np.zeros((len(rows), model.config.width), dtype=wide), 0
     with torch.inference_mode():
-        for some in length_batches(row_lengths(rows), BUDGET if model.device.type == "cpu" else LARGE):
+        for some in base.length_batches(base.row_lengths(rows), BUDGET if model.device.type == "cpu" else LARGE):
             x, mask = pad([rows[i] for i in some], pad_id(model.config))
             table[some] = model.objective.logits(model, Batch(x, mask).to(model.device)).cpu().numpy()
             done += len(some)
@@ -233,7 +224,7 @@ def _embed_rows(model: ModelProtocol, rows: FieldRows, on_progress: ProgressCall
 
 
 def _run_body(
-    model: ModelProtocol, x: Tensor, mask: Tensor | None, offsets: Packing | None
+    model: base.ModelProtocol, x: Tensor, mask: Tensor | None, offsets: Packing | None
 ) -> tuple[BodyOutput, Batch]:
     rows = _with_global_token(Batch(x, mask, packing=offsets), model.config)
     return model.body(rows), rows
@@ -304,7 +295,9 @@ def _rank_predictions(
 # -- search of the nearest texts
 
 
-def build_index(model: ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None) -> TextIndex:
+def build_index(
+    model: base.ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
+) -> TextIndex:
     """Texts with their embeddings, for search."""
     if isinstance(texts, str) or not texts:
         raise RegardError("Search requires a non-empty list of texts.")
@@ -314,7 +307,7 @@ def build_index(model: ModelProtocol, texts: Sequence[str], on_progress: Progres
     return TextIndex(texts, vectors if len(distinct) == len(texts) else vectors[[place[text] for text in texts]])
 
 
-def search(model: ModelProtocol, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K) -> list[Prediction]:
+def search(model: base.ModelProtocol, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K) -> list[Prediction]:
     """Nearest text of each query. The scores and `hits` contain the `top_k` nearest texts with cosines."""
     vectors, truncated = embed_texts(model, queries)
     return [

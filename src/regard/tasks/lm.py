@@ -25,19 +25,7 @@ from regard.errors import RegardError, SettingError
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.token_text import StreamDecoder
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import (
-    GENERATION_SETTINGS,
-    SEARCH_SETTINGS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    ModelProtocol,
-    Objective,
-    Scores,
-    length_batches,
-    safe_exp,
-)
+from regard.tasks import base
 from regard.types import IGNORE, Batch, Prediction
 
 CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
@@ -54,7 +42,7 @@ SHOWN, BEGINNING = 3, 120
 """Number of samples continued during validation, and number of characters of their prompts."""
 
 
-class LanguageModeling(Objective):
+class LanguageModeling(base.Objective):
     metrics = ("loss",)
     lower_is_better = True
     fields = ("text", "joint")
@@ -68,8 +56,8 @@ class LanguageModeling(Objective):
         "data.detokenize",
         "data.stride",
         "train.label_smoothing",
-        *SEARCH_SETTINGS,
-        *GENERATION_SETTINGS,
+        *base.SEARCH_SETTINGS,
+        *base.GENERATION_SETTINGS,
         "decode.truncate_prompt",
     )
 
@@ -77,15 +65,15 @@ class LanguageModeling(Objective):
         _check_batch_tokens(config, tokens)
         _check_stride(config, data.stride)
 
-    def _encode(self, samples: Sequence[Passage], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Encode passages without a length limit. The end token of a document also begins the next document."""
         return encode_passages(samples, context, (config.eos_id,))
 
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+    def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         _check_batch_tokens(config, tokens)
         return make_window_sampler(document_spans(encoded), config.max_length, tokens, seed, packed)
 
-    def collate(self, encoded: Encoded, rows: TokenRanges, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: TokenRanges, config: Any, shape: BatchShape | None = None) -> Batch:
         values = token_stream(encoded)
         if shape is not None:
             sizes = shape.row_lengths[0], shape.max_lengths[0], shape.num_documents
@@ -102,7 +90,7 @@ class LanguageModeling(Objective):
         return Batch(torch.from_numpy(ids), labels=torch.from_numpy(targets))
 
     def eval_batches(
-        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         stride = config.max_length if data is None else data.stride or config.max_length
         _check_stride(config, stride)
@@ -111,7 +99,7 @@ class LanguageModeling(Objective):
             yield self.collate(encoded, np.array([(*window, 0) for window in part]), config)
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Generated continuation of each prompt. An empty prompt is the beginning of a document."""
         text, config = model.require_tokenizer(), model.config
@@ -119,7 +107,7 @@ class LanguageModeling(Objective):
         lengths = np.array([len(row) for row in prompts], dtype=np.int64)
         limits = np.array([max_new_tokens(length, config, decode) for length in lengths.tolist()], dtype=np.int64)
         predictions: list[Prediction] = [Prediction("")] * len(prompts)
-        for rows in length_batches(lengths + limits, MAX_TOKENS):
+        for rows in base.length_batches(lengths + limits, MAX_TOKENS):
             x, mask = pad([prompts[i] for i in rows], config.eos_id)
             found = search(
                 model.body,
@@ -134,7 +122,7 @@ class LanguageModeling(Objective):
                 predictions[i] = _continuation(model, inputs[i], hypotheses, int(lengths[i]), decode)
         return predictions
 
-    def stream(self, model: ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0) -> Iterator[str]:
+    def stream(self, model: base.ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0) -> Iterator[str]:
         """Generated continuation of a prompt in parts."""
         text, config = model.require_tokenizer(), model.config
         ids = prompt_ids(prompt, text, config, decode)
@@ -144,7 +132,7 @@ class LanguageModeling(Objective):
         steps = stream(model.body, batch, config.eos_id, limit, decode, requests=request, stop_fn=stop)
         return _iter_text(steps, StreamDecoder(text, decode.stop_strings))
 
-    def rank(self, model: ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
+    def rank(self, model: base.ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Rank continuations by the sum of token log-probabilities after the prompt, as in the zero-shot evaluation of
         GPT-2. The scores are the probabilities normalized over the choices."""
         if len(choices) < 2 or not all(choices):
@@ -172,13 +160,13 @@ class LanguageModeling(Objective):
         scores = tuple(chances[i] for i in order)
         return Prediction(choices[order[0]], scores, (), {"prompt": prompt, "choices": listed})
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Perplexity per token and per word of the original text, and bits per byte."""
         size = sum(len(sample.text.encode()) for sample in encoded.samples)
         count = sum(count_words(sample.text) for sample in encoded.samples)
-        scores: Scores = {
-            "perplexity": round(safe_exp(spec.loss.mean), 3),
-            "word_perplexity": round(safe_exp(spec.loss.total / max(count, 1)), 2),
+        scores: base.Scores = {
+            "perplexity": round(base.safe_exp(spec.loss.mean), 3),
+            "word_perplexity": round(base.safe_exp(spec.loss.total / max(count, 1)), 2),
             "bits_per_byte": round(spec.loss.total / math.log(2) / max(size, 1), 4),
         }
         clean = DETOKENIZERS[spec.data.detokenize]  # the training texts were cleaned in the same way
@@ -222,7 +210,9 @@ def _check_stride(config: Any, stride: int) -> None:
 # -- documents, shared with masked language modeling
 
 
-def encode_passages(samples: Sequence[Passage], context: EncodingContext, opening: Sequence[int] = ()) -> Encoded:
+def encode_passages(
+    samples: Sequence[Passage], context: base.EncodingContext, opening: Sequence[int] = ()
+) -> base.Encoded:
     """Token ids of passages, with the tokens `opening` before each document, and the boundary before each passage."""
     clean = DETOKENIZERS["none" if context.data is None else context.data.detokenize]
     rows = context.processor.encode([clean(sample.text) for sample in samples])
@@ -232,7 +222,7 @@ def encode_passages(samples: Sequence[Passage], context: EncodingContext, openin
         for sample in samples
     ]
     fields = {"text": ragged_rows(rows), "joint": ragged_rows([[joint] for joint in joints])}
-    return Encoded(list(samples), fields, [], context)
+    return base.Encoded(list(samples), fields, [], context)
 
 
 def ragged_rows(rows: Sequence[Sequence[int]]) -> RaggedRows:
@@ -241,13 +231,13 @@ def ragged_rows(rows: Sequence[Sequence[int]]) -> RaggedRows:
     return RaggedRows(values, starts)
 
 
-def token_stream(encoded: Encoded) -> np.ndarray:
+def token_stream(encoded: base.Encoded) -> np.ndarray:
     text = encoded.fields["text"]
     assert isinstance(text, RaggedRows)
     return text.values
 
 
-def document_parts(encoded: Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def document_parts(encoded: base.Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Contiguous parts of documents: first passage, start and end in the token stream, and the boundary after each."""
     text, joint = encoded.fields["text"], encoded.fields["joint"]
     assert isinstance(text, RaggedRows) and isinstance(joint, RaggedRows)
@@ -258,7 +248,7 @@ def document_parts(encoded: Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return heads, text.offsets[heads], text.offsets[following], np.append(joints, CONTINUES)[following]
 
 
-def document_spans(encoded: Encoded) -> TokenRanges:
+def document_spans(encoded: base.Encoded) -> TokenRanges:
     """(N, 2) first token to read and last token to predict, for each document or contiguous part of a document."""
     _, starts, ends, boundaries = document_parts(encoded)
     # The first token of the next document is the end token of this document.
@@ -302,7 +292,7 @@ def stop_condition(text: TextTokenizer, stop_strings: Sequence[str]) -> Callable
 
 
 def _continuation(
-    model: ModelProtocol, prompt: str, hypotheses: Sequence[Hypothesis], prompt_length: int, decode: DecodeSettings
+    model: base.ModelProtocol, prompt: str, hypotheses: Sequence[Hypothesis], prompt_length: int, decode: DecodeSettings
 ) -> Prediction:
     """Prediction with the text before the first stop string, and the reason for the end: eos, stop, length, or context."""
     text, best, values, reasons = model.require_tokenizer(), hypotheses[0], [], []

@@ -37,24 +37,7 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import TokenFormat, word_mark
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import (
-    BATCH_TOKENS,
-    ENCODING_SETTINGS,
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Objective,
-    Scores,
-    add_act_cost,
-    length_batches,
-    safe_exp,
-)
+from regard.tasks import base
 from regard.tasks.lm import document_parts as lm_document_parts
 from regard.tasks.lm import encode_passages, ragged_rows, token_stream
 from regard.tasks.modality.text import SpecialTokens, pad_id, pad_or_pack
@@ -70,7 +53,7 @@ TOP_K = 5
 """Number of candidates per mask token."""
 
 
-class MaskedLM(Objective):
+class MaskedLM(base.Objective):
     metrics = ("loss",)
     lower_is_better = True
     fields = ("text", "joint", "document")
@@ -80,7 +63,7 @@ class MaskedLM(Objective):
     modality_options: ClassVar[Any] = {"text": {"documents": True}}
     encoding_settings = ("detokenize",)
     settings = (
-        *ENCODING_SETTINGS,
+        *base.ENCODING_SETTINGS,
         "data.mask_prob",
         "data.whole_word_mask",
         "data.detokenize",
@@ -101,29 +84,29 @@ class MaskedLM(Objective):
         """Only next-sentence prediction requires the pooler."""
         return replace(config, pooler=config.traits.nsp) if config.traits.optional_pooler else config
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module:
         return PretrainingHead(mlm_head(config), config.width, config.traits.nsp)
 
-    def _encode(self, samples: Sequence[Passage], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Encode passages without special tokens and without a length limit."""
         encoded = encode_passages(samples, context)
         documents = ragged_rows([[sample.document] for sample in samples])
         return replace(encoded, fields={**encoded.fields, "document": documents})
 
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+    def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         longest, special = row_limit(encoded.context, config), num_special_tokens(config)
         return PretrainingSampler(
             document_parts(encoded), longest, special, max(tokens, longest), seed, packed, config.traits.nsp
         )
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """`rows` of the sampler, with the seed and the number of the micro-batch in columns 5 and 6."""
         random = np.random.default_rng(np.random.SeedSequence([*rows[0, 5:7].tolist(), 2]))
         masker = token_masker(encoded.context, config)
         return _build_batch(masker, masker(build_rows(encoded, rows, config), random), rows, config, shape)
 
     def eval_batches(
-        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
+        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
     ) -> Iterator[Batch]:
         """All rows with the same masked tokens in every evaluation, independent of the batch size."""
         random, masker = np.random.default_rng(0), token_masker(encoded.context, config)
@@ -133,15 +116,15 @@ class MaskedLM(Objective):
         rows = make_rows(parts, longest - num_special_tokens(config), random)
         texts = build_rows(encoded, rows, config)
         masked = masker(texts, random) if texts else MaskedRows([], [], [])
-        for chosen in length_batches(np.array([len(row) for row in texts], dtype=np.int64), max(tokens, longest)):
+        for chosen in base.length_batches(np.array([len(row) for row in texts], dtype=np.int64), max(tokens, longest)):
             some = MaskedRows(*([side[i] for i in chosen] for side in masked))
             yield _build_batch(masker, some, rows[chosen], config)
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         """(B, L, V) token logits at each position."""
         return model.head.words(model.body(batch).sequence, model.body.tokens)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over masked tokens: MLM loss + average NSP loss × number of masked tokens. With one micro-batch per
         step this is the loss of the paper; with several, the NSP losses are weighted by the numbers of masked tokens."""
         assert batch.labels is not None
@@ -152,25 +135,25 @@ class MaskedLM(Objective):
         if model.head.has_nsp and batch.text.nsp_labels is not None:
             more, many = cross_entropy(model.head.follows(states.pooled), batch.text.nsp_labels)
             total = total + more * count / many.clamp(min=1)
-        return add_act_cost(model, (total, count), states)
+        return base.add_act_cost(model, (total, count), states)
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Fill each mask token with the most likely token, independently of other mask tokens. `extra["masks"]` has the
         `TOP_K` candidates of each mask token."""
         return fill_masks(model, inputs)
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Loss, perplexity and accuracy on masked tokens, and NSP accuracy, in percent."""
         measured = np.zeros(5)
         with torch.inference_mode():
-            for batch in self.eval_batches(encoded, model.config, BATCH_TOKENS, spec.data):
+            for batch in self.eval_batches(encoded, model.config, base.BATCH_TOKENS, spec.data):
                 measured += _batch_scores(model, batch.to(model.device))
         loss, hits, words, correct, pairs = measured.tolist()
-        scores: Scores = {
+        scores: base.Scores = {
             "mlm_loss": round(loss / max(words, 1), 4),
-            "perplexity": round(safe_exp(loss / max(words, 1)), 2),
+            "perplexity": round(base.safe_exp(loss / max(words, 1)), 2),
             "accuracy": round(100 * hits / max(words, 1), 2),
         }
         if pairs or model.config.traits.nsp:
@@ -225,13 +208,13 @@ def num_special_tokens(config: Any) -> int:
 # -- rows and batches
 
 
-def row_limit(context: EncodingContext, config: Any) -> int:
+def row_limit(context: base.EncodingContext, config: Any) -> int:
     """Maximum row length in tokens."""
     data = context.data or DataSettings()
     return min(context.max_length, data.max_length, config.max_length)
 
 
-def token_masker(context: EncodingContext, config: Any) -> TokenMasker:
+def token_masker(context: base.EncodingContext, config: Any) -> TokenMasker:
     if "masker" not in context.cache:
         text, data = context.processor, context.data or DataSettings()
         starts = text.starts_word if data.whole_word_mask else None
@@ -240,7 +223,7 @@ def token_masker(context: EncodingContext, config: Any) -> TokenMasker:
     return masker
 
 
-def document_parts(encoded: Encoded) -> Segments:
+def document_parts(encoded: base.Encoded) -> Segments:
     """(start, end, document number) of each contiguous part of a document, which may lack the beginning."""
     heads, starts, ends, _ = lm_document_parts(encoded)
     document = encoded.fields["document"]
@@ -248,7 +231,7 @@ def document_parts(encoded: Encoded) -> Segments:
     return np.stack([starts, ends, np.asarray(document.values)[heads]], axis=1)
 
 
-def build_rows(encoded: Encoded, rows: np.ndarray, config: Any) -> list[np.ndarray]:
+def build_rows(encoded: base.Encoded, rows: np.ndarray, config: Any) -> list[np.ndarray]:
     """Token ids of the rows with special tokens."""
     values = token_stream(encoded)
     start, end = np.array([config.bos_id]), np.array([config.eos_id])
@@ -298,7 +281,7 @@ def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
     return states.sequence.flatten(0, 1).index_select(0, batch.text.label_positions)
 
 
-def _batch_scores(model: ModelProtocol, batch: Batch) -> list[float]:
+def _batch_scores(model: base.ModelProtocol, batch: Batch) -> list[float]:
     """Sum of the loss, correct predictions and number of masked tokens; correct predictions and number of text pairs."""
     assert batch.labels is not None
     states, labels = model.body(batch), batch.labels
@@ -311,7 +294,7 @@ def _batch_scores(model: ModelProtocol, batch: Batch) -> list[float]:
     return [float(value) for value in found] + [0.0] * (5 - len(found))
 
 
-def _mask_words(text: str, model: ModelProtocol) -> tuple[str, tuple[str, ...]]:
+def _mask_words(text: str, model: base.ModelProtocol) -> tuple[str, tuple[str, ...]]:
     """Beginning of a text with some words masked, and the masked words. The choice is deterministic."""
     tokenizer, gap = model.require_tokenizer(), mask_token(model.require_tokenizer())
     text = text if len(text) <= BEGINNING else text[:BEGINNING].rsplit(" ", 1)[0]
@@ -351,7 +334,7 @@ def mask_token(text: TextTokenizer) -> str:
     return text.id_to_token(mask)
 
 
-def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
+def fill_masks(model: base.ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
     """Fill the mask tokens of each text."""
     text, config = model.require_tokenizer(), model.config
     gap = mask_token(text)
@@ -368,7 +351,7 @@ def fill_masks(model: ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
         )
     predictions: list[Prediction] = [Prediction("")] * len(rows)
     known = torch.from_numpy(np.flatnonzero(text_token_mask(text, config))).to(model.device)
-    for chosen in length_batches(np.array([len(row) for row in rows], dtype=np.int64), BATCH_TOKENS):
+    for chosen in base.length_batches(np.array([len(row) for row in rows], dtype=np.int64), base.BATCH_TOKENS):
         x, mask = pad([rows[i] for i in chosen], config.pad_id)
         batch = Batch(x, mask).to(model.device)
         at = (batch.inputs == config.mask_id).nonzero()

@@ -19,21 +19,7 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_per_label
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
-from regard.tasks.base import (
-    ENCODING_SETTINGS,
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Scores,
-    add_act_cost,
-    require_head,
-)
+from regard.tasks import base
 from regard.tasks.metrics.squad import question_word_scores, question_word_table, squad_scores
 from regard.tasks.modality.text import (
     SpecialTokens,
@@ -68,12 +54,12 @@ class QuestionAnswering(WindowObjective):
     metrics = ("f1",)
     single_types = (tuple, Mapping, QASample)
     encoding_settings = ("stride",)
-    settings = (*ENCODING_SETTINGS, "data.stride", "decode.max_new_tokens", "decode.threshold")
+    settings = (*base.ENCODING_SETTINGS, "data.stride", "decode.max_new_tokens", "decode.threshold")
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module:
         return text_head("ends", config, 2, pooled=False, dropout=0.0)
 
-    def _encode(self, samples: Sequence[QASample], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[QASample], config: Any, context: base.EncodingContext) -> base.Encoded:
         """`[CLS] question [SEP] context [SEP]`; long contexts are split into windows. The label is the first and last token
         of the answer in the row, or (0, 0) if the window does not contain the answer."""
         text, limit = context.processor, min(context.max_length, config.max_length)
@@ -99,11 +85,11 @@ class QuestionAnswering(WindowObjective):
             return table
         return torch.cat([table, torch.full((shape.num_documents - len(table), 2), IGNORE)])
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over rows of the average of start and end cross-entropy over the tokens of the row."""
         assert batch.labels is not None
         states = model.body(batch)
-        logits = require_head(model)(states.sequence)
+        logits = base.require_head(model)(states.sequence)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         asked = batch.labels[:, 0] != IGNORE
         targets = batch.labels.clamp(min=0)
@@ -111,7 +97,7 @@ class QuestionAnswering(WindowObjective):
             sums, own = _padded_log_sums(logits, batch.mask, targets)
         else:
             sums, own = _packed_log_sums(logits[0], batch, targets)
-        return add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
+        return base.add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
 
     def _parse_input(self, item: Any) -> QASample:
         """A question with its context: (question, context), {"question": …, "context": …} or "question<tab>context"."""
@@ -135,7 +121,9 @@ class QuestionAnswering(WindowObjective):
             raise RegardError("The question and the context must not be empty.")
         return QASample(item[0].strip(), item[1], (), (), False)
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+    def _predictions(
+        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
+    ) -> list[Prediction]:
         logits, threshold = self.token_logits(model, encoded), no_answer_threshold(model, decode)
         contexts = model.require_tokenizer().encode_offsets([sample.context for sample in encoded.samples])
         predictions = []
@@ -150,7 +138,7 @@ class QuestionAnswering(WindowObjective):
             predictions.append(_make_prediction(sample, candidates, nothing, threshold))
         return predictions
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """SQuAD metrics in percent; if there may be no answer, also the best threshold for no answer."""
         some = first_samples(encoded, spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
@@ -158,7 +146,7 @@ class QuestionAnswering(WindowObjective):
         differences = [float(one.extra["null_score_diff"]) for one in predictions]
         threshold = no_answer_threshold(model, spec.decode)
         found = squad_scores(some.samples, texts, None if threshold is None else differences, threshold or 0.0)
-        scores: Scores = {  # rounding the threshold would change predictions
+        scores: base.Scores = {  # rounding the threshold would change predictions
             name: value if name.endswith("threshold") else round(value, 2) for name, value in found.items()
         }
         scores["samples"] = len(predictions)
@@ -187,7 +175,7 @@ class QuestionAnswering(WindowObjective):
         }
 
 
-def no_answer_threshold(model: ModelProtocol, decode: DecodeSettings) -> float | None:
+def no_answer_threshold(model: base.ModelProtocol, decode: DecodeSettings) -> float | None:
     """Minimum of (score of no answer − best answer score) for an empty prediction; None if every question gets an answer.
 
     Hugging Face checkpoints do not record unanswerable training questions: the user must set `decode.threshold`."""

@@ -20,19 +20,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
 from regard.index import resolve
 from regard.nn.vision.dense import segmentation_head
-from regard.tasks import Task
-from regard.tasks.base import (
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    OptionRules,
-)
+from regard.tasks import Task, base
 from regard.tasks.dense import DenseObjective, MapObjective, augmented_maps
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics, format_fractions
 from regard.tasks.modality.base import sample_location
@@ -65,36 +53,36 @@ class Segment(DenseObjective):
         """Classes in a file next to the target of a sample."""
         raise NotImplementedError
 
-    def _require_classes(self, options: HeadOptions) -> None:
+    def _require_classes(self, options: base.HeadOptions) -> None:
         if len(options.labels) < 2:
             where = "masks" if self.task.input == "image" else "point clouds"
             raise DataError(f"Fewer than two classes found in the {where}. Segmentation needs at least two.")
 
-    def _predict_classes(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: base.ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """`Prediction.extra` of each input, with the classes."""
         raise NotImplementedError
 
     def _predict_encoded(
-        self, model: ModelProtocol, encoded: Encoded, count: int
+        self, model: base.ModelProtocol, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         """`Prediction.extra` and target of the first `count` samples."""
         raise NotImplementedError
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         """Fraction of each class in each input, with the classes of all pixels (`extra["mask"]`) or points
         (`extra["classes"]`)."""
         return [self._make_prediction(model, extra) for extra in self._predict_classes(model, inputs)]
 
-    def _make_prediction(self, model: ModelProtocol, extra: dict[str, Any]) -> Prediction:
+    def _make_prediction(self, model: base.ModelProtocol, extra: dict[str, Any]) -> Prediction:
         options, classes = model.spec.options, extra[self.classes_key]
         shares = np.bincount(classes.ravel(), minlength=len(options.labels)) / max(classes.size, 1)
         value = {options.labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
         known = {"labels": options.labels, "class_values": class_values(options)}
         return Prediction(value, tuple(value.values()), (), {**extra, **known})
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Mean IoU and pixel or point accuracy in percent."""
         labels, count = model.spec.options.labels, spec.count(encoded)
         metrics = SegmentationMetrics(len(labels), int(self.unknown_value))
@@ -122,25 +110,25 @@ def segment(task: Task) -> Segment:
     return made
 
 
-class SegmentOptions(OptionRules):
+class SegmentOptions(base.OptionRules):
     """Classes, and their values in masks or point labels if these differ from the class indices."""
 
     def __init__(self, objective: Segment) -> None:
         self.objective = objective
 
     def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
-    ) -> HeadOptions:
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
+    ) -> base.HeadOptions:
         if all(label.lstrip("-").isdigit() for label in labels):  # names are in order, numbers are not
             labels = infer_classes(value for value in map(int, labels) if value >= 0).names
         file = self.objective._class_file(samples[0]) if samples else None
         value = {} if file is None else dict(zip(file.names, file.values, strict=True))
         numbers = tuple(value.get(label, -1) for label in labels)
         plain = numbers == tuple(range(len(numbers))) or min(numbers, default=-1) < 0
-        return HeadOptions(tuple(labels), class_ids=() if plain else numbers)
+        return base.HeadOptions(tuple(labels), class_ids=() if plain else numbers)
 
 
-def class_values(options: HeadOptions) -> np.ndarray:
+def class_values(options: base.HeadOptions) -> np.ndarray:
     """Value of each class in written files: ids of the class file, numeric class names, or indices."""
     words = options.class_ids or options.labels
     if not all(str(word).isdigit() and int(word) < 2**16 for word in words):
@@ -162,7 +150,7 @@ class SegmentImages(MapObjective, Segment):
     def _class_file(self, sample: ImageSample) -> ClassMap | None:
         return mask_classes(sample.mask)
 
-    def _read_map(self, source: str | bytes, context: EncodingContext) -> np.ndarray:
+    def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:
         """(H, W) class indices in the order of the labels, or `VOID`."""
         path, labels = source if isinstance(source, str) else "", context.options.labels
         known = mask_classes(path) or classes_from_numbers(labels)
@@ -187,10 +175,10 @@ class SegmentImages(MapObjective, Segment):
     def adapt_config(self, config: Any) -> Any:
         return config.resolve_fusion_norm(classifies=True)
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return segmentation_head(config, len(options.labels)) if options.labels else None
 
-    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         self._require_classes(context.options)
         for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
             # these pixels would be ignored silently
@@ -202,7 +190,7 @@ class SegmentImages(MapObjective, Segment):
                 )
         return super()._encode(samples, config, context)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) of the cross-entropy over labeled pixels, in training plus the weighted loss of the auxiliary head."""
         taps, targets = augmented_maps(model, batch)
         labels = targets.long()
@@ -214,13 +202,13 @@ class SegmentImages(MapObjective, Segment):
             total = total + AUX_LOSS_WEIGHT * more
         return total, (labels != IGNORE).sum()
 
-    def _predict_classes(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: base.ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """The mask at the size of the file; the image is smaller if the file was decoded at a lower resolution."""
         for picture, mask in self._predict_maps(model, map(load_image_and_size, inputs)):
             yield {"mask": mask, "image": picture}
 
     def _predict_encoded(
-        self, model: ModelProtocol, encoded: Encoded, count: int
+        self, model: base.ModelProtocol, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for picture, mask, target in self._predict_encoded_maps(model, encoded, count):
             yield {"mask": mask, "image": picture}, target

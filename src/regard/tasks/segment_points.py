@@ -24,16 +24,7 @@ from regard.errors import DataError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.points.body import point_head
 from regard.processors.points import VoteAccumulator, split_scene
-from regard.tasks.base import (
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    require_head,
-)
+from regard.tasks import base
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 from regard.tasks.modality.base import readable_batch, sample_ids
 from regard.tasks.modality.points import (
@@ -68,22 +59,22 @@ class SegmentPoints(Segment):
     def adapt_config(self, config: Any) -> Any:
         return replace(config, has_decoder=True)
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return point_head(config, len(options.labels)) if options.labels else None
 
-    def _encode(self, samples: Sequence[CloudSample], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[CloudSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         self._require_classes(context.options)
-        return Encoded(list(samples), self.modality.encode(samples, config, context)[0], [], context)
+        return base.Encoded(list(samples), self.modality.encode(samples, config, context)[0], [], context)
 
-    def _target_file(self, encoded: Encoded, number: int) -> str:
+    def _target_file(self, encoded: base.Encoded, number: int) -> str:
         return decode_cloud_source(encoded.fields["cloud"][number]).source
 
-    def _target(self, encoded: Encoded, number: int) -> np.ndarray:
+    def _target(self, encoded: base.Encoded, number: int) -> np.ndarray:
         """(N,) class indices of the points, `IGNORE` for unlabeled points."""
         source = self._target_file(encoded, number)
         return point_label_ids(load_cloud(encoded, number), source, encoded.context.options.labels)
 
-    def collate(self, encoded: Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         def build(rows: np.ndarray) -> Batch:
             clouds, labels = [], []
             for number, (_, points, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
@@ -94,32 +85,32 @@ class SegmentPoints(Segment):
 
         return readable_batch(build, rows, self)
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         """(B, N, classes) logits, or (1, N, classes) for packed point clouds."""
-        head = require_head(model)
+        head = base.require_head(model)
         output: BodyOutput = model.body(batch)
         logits = head(output.sequence)
         return logits if batch.packing is not None else logits.view(*batch.inputs.shape[:2], -1)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) of the cross-entropy over labeled points."""
         assert batch.labels is not None
         return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
 
-    def _predict_classes(self, model: ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: base.ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Class indices of all points (N,) in file order, and their probabilities."""
         points = model.require_point_processor()
         for item in inputs:
             yield self._predict_cloud(model, open_cloud(item, points), item if isinstance(item, str) else "")
 
     def _predict_encoded(
-        self, model: ModelProtocol, encoded: Encoded, count: int
+        self, model: base.ModelProtocol, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for number in range(count):
             extra = self._predict_cloud(model, load_cloud(encoded, number), "")
             yield extra, self._target(encoded, number)
 
-    def _predict_cloud(self, model: ModelProtocol, cloud: PointCloud, source: str) -> dict[str, Any]:
+    def _predict_cloud(self, model: base.ModelProtocol, cloud: PointCloud, source: str) -> dict[str, Any]:
         classes, chances = self._predict_points(model, cloud)
         extra = {"classes": classes, "probabilities": chances, "cloud": cloud, "up": model.require_point_processor().up}
         extra["file"] = Path(source).name
@@ -128,7 +119,7 @@ class SegmentPoints(Segment):
                 extra["reference"] = point_label_ids(cloud, source, model.spec.options.labels)
         return extra
 
-    def _predict_points(self, model: ModelProtocol, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
+    def _predict_points(self, model: base.ModelProtocol, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
         """(N,) class index of every point and its probability, averaged over all blocks that contain the point."""
         scene = split_scene(cloud, model.require_point_processor())
         votes = VoteAccumulator(len(scene.point_indices), len(model.spec.options.labels))

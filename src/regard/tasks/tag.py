@@ -27,22 +27,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError
 from regard.nn.blocks.heads import text_head
 from regard.nn.kernels.losses import cross_entropy
-from regard.tasks.base import (
-    ENCODING_SETTINGS,
-    NO_WEIGHTS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    OptionRules,
-    Scores,
-    add_act_cost,
-    require_head,
-)
+from regard.tasks import base
 from regard.tasks.classify import label_ids
 from regard.tasks.metrics.per_class import ClassMetrics, tagging_metrics
 from regard.tasks.modality.text import (
@@ -62,12 +47,12 @@ WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
 """A word or punctuation mark of untokenized text."""
 
 
-class TagOptions(OptionRules):
+class TagOptions(base.OptionRules):
     """Tag scheme of predictions, and all tags of the scheme for the entity types in the data."""
 
     def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
-    ) -> HeadOptions:
+        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
+    ) -> base.HeadOptions:
         scheme = tag_scheme(labels, data)
         if scheme != "plain":  # the data may use another scheme
             kinds = {parts[1] for tag in labels if (parts := parse_tag(tag)) is not None and parts[0] != OUTSIDE}
@@ -82,12 +67,12 @@ class Tag(WindowObjective):
     options = TagOptions()
     single_types = (tuple,)
     encoding_settings = ("tag_scheme", "stride")
-    settings = (*ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
+    settings = (*base.ENCODING_SETTINGS, "data.tag_scheme", "data.stride", "train.label_smoothing")
 
-    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
+    def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return text_head("tags", config, len(options.labels), pooled=False) if options.labels else None
 
-    def _encode(self, samples: Sequence[TaggedSentence], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[TaggedSentence], config: Any, context: base.EncodingContext) -> base.Encoded:
         """The label of a word is at its first token. Without data settings (at inference) labels are not known."""
         data, labels = context.data, context.options.labels if context.data is not None else ()
         if data is not None and len(labels) < 2:
@@ -110,11 +95,11 @@ class Tag(WindowObjective):
         table = pad_or_pack(labels, 0, shape)[0]
         return torch.where(table > 0, table - 1, IGNORE)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         assert batch.labels is not None
         states = model.body(batch)
-        loss = cross_entropy(require_head(model)(states.sequence), batch.labels, terms.smoothing)
-        return add_act_cost(model, loss, states)
+        loss = cross_entropy(base.require_head(model)(states.sequence), batch.labels, terms.smoothing)
+        return base.add_act_cost(model, loss, states)
 
     def _parse_input(self, item: Any) -> TaggedSentence:
         """A sentence, given as text or as words (a list or tuple)."""
@@ -123,7 +108,9 @@ class Tag(WindowObjective):
             raise RegardError(f"Expected a sentence as a text or a list of words, got {item!r:.60}.")
         return TaggedSentence(tuple(words), ())
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+    def _predictions(
+        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
+    ) -> list[Prediction]:
         """Tags of each sentence. The scores are probabilities; `extra["entities"]` has the entities of the tags."""
         options, logits = model.spec.options, self.token_logits(model, encoded)
         names = options.labels
@@ -140,12 +127,12 @@ class Tag(WindowObjective):
             predictions.append(Prediction(tags, tuple(chances), tuple(sample.words), extra))
         return predictions
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
         some = first_samples(encoded, spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         metrics = _tagging_metrics(some.samples, predictions)
-        scores: Scores = dict(metrics.scores())
+        scores: base.Scores = dict(metrics.scores())
         scores = {"f1": scores["accuracy"], **scores} if metrics.column == "tag" else scores
         scores["samples"] = len(predictions)
         if spec.complete:
@@ -219,7 +206,7 @@ def _token_labels(words: Sequence[int], tags: Sequence[int]) -> list[int]:
     return [tags[word] + 1 if word != last else 0 for word, last in zip(words, before, strict=True)]
 
 
-def _merge_windows(count: int, encoded: Encoded, rows: Sequence[int], logits: Sequence[np.ndarray]) -> np.ndarray:
+def _merge_windows(count: int, encoded: base.Encoded, rows: Sequence[int], logits: Sequence[np.ndarray]) -> np.ndarray:
     """(words, tags) logits from overlapping windows; a word uses the window with the most context on both sides."""
     table, context = np.zeros((count, logits[rows[0]].shape[-1])), np.full(count, -1)
     for row in rows:

@@ -17,22 +17,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import (
-    GENERATION_SETTINGS,
-    SEARCH_SETTINGS,
-    Encoded,
-    EncodingContext,
-    EvalResult,
-    EvalSpec,
-    HeadOptions,
-    ModelProtocol,
-    Objective,
-    OptionRules,
-    Scores,
-    int_rows,
-    length_batches,
-    row_lengths,
-)
+from regard.tasks import base
 from regard.tasks.modality.text import pad_or_pack
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
@@ -40,7 +25,7 @@ MAX_SOURCE_TOKENS = 8192
 """Source tokens per batch at inference."""
 
 
-class Translate(Objective):
+class Translate(base.Objective):
     metrics = ("bleu",)
     fields = ("source", "target")
     generates = True
@@ -49,12 +34,12 @@ class Translate(Objective):
         "data.max_length",
         "data.pretokenized",
         "train.label_smoothing",
-        *SEARCH_SETTINGS,
-        *GENERATION_SETTINGS,
+        *base.SEARCH_SETTINGS,
+        *base.GENERATION_SETTINGS,
         "decode.max_extra_tokens",
     )
 
-    def _encode(self, samples: Sequence[Pair], config: Any, context: EncodingContext) -> Encoded:
+    def _encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Source + end, and start + target + end. Pairs longer than the limit are skipped."""
         source = context.processor.encode([sample.source for sample in samples])
         target = context.processor.encode([sample.target for sample in samples])
@@ -62,13 +47,15 @@ class Translate(Objective):
         fits = [len(s) <= limit and len(t) <= limit for s, t in zip(source, target, strict=True)]
         kept = [i for i, fit in enumerate(fits) if fit]
         fields = {
-            "source": int_rows([[*source[i], config.eos_id] for i in kept]),
-            "target": int_rows([[config.bos_id, *target[i], config.eos_id] for i in kept]),
+            "source": base.int_rows([[*source[i], config.eos_id] for i in kept]),
+            "target": base.int_rows([[config.bos_id, *target[i], config.eos_id] for i in kept]),
         }
         too_long = [sample for sample, fit in zip(samples, fits, strict=True) if not fit]
-        return Encoded([samples[i] for i in kept], fields, too_long, context)
+        return base.Encoded([samples[i] for i in kept], fields, too_long, context)
 
-    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(
+        self, encoded: base.Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None
+    ) -> Batch:
         """Teacher forcing: decoder inputs start + target, labels target + end."""
         rows = list(rows)
         source, target = ([encoded.fields[side][i] for i in rows] for side in self.fields)
@@ -83,7 +70,7 @@ class Translate(Objective):
 
     def predict(
         self,
-        model: ModelProtocol,
+        model: base.ModelProtocol,
         inputs: Sequence[str],
         decode: DecodeSettings,
         first: int = 0,
@@ -100,7 +87,7 @@ class Translate(Objective):
         banned = () if config.pad_id == config.eos_id else (config.pad_id,)
         nonempty = np.flatnonzero(lengths > 1)
         costs = lengths[nonempty] * max(decode.num_beams, decode.num_return_sequences)
-        for chosen in length_batches(costs, budget):
+        for chosen in base.length_batches(costs, budget):
             rows = nonempty[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
@@ -116,7 +103,7 @@ class Translate(Objective):
                     predictions[i].extra["act_steps"] = steps[number, : lengths[i]].tolist()
         return predictions
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """BLEU (with the signature) and chrF of sacreBLEU, and the percentage of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -126,7 +113,7 @@ class Translate(Objective):
         texts, references = [str(one.value) for one in predictions], [sample.target for sample in samples]
         bleu = BLEU(tokenize="none", force=True) if spec.data.pretokenized else BLEU()
         matches = sum(a == b for a, b in zip(texts, references, strict=True))
-        scores: Scores = {
+        scores: base.Scores = {
             "bleu": round(bleu.corpus_score(texts, [references]).score, 2),
             "chrf": round(CHRF().corpus_score(texts, [references]).score, 2),
             "exact_match": round(100 * matches / len(references), 2),
@@ -183,9 +170,9 @@ def format_pair(source: str, prediction: Prediction, reference: str) -> str:
 # -- algorithmic tasks
 
 
-class AlgorithmicOptions(OptionRules):
-    def complete(self, options: HeadOptions, train: Encoded) -> HeadOptions:
-        return replace(options, max_train_length=int(row_lengths(train.fields["source"]).max()) - 1)
+class AlgorithmicOptions(base.OptionRules):
+    def complete(self, options: base.HeadOptions, train: base.Encoded) -> base.HeadOptions:
+        return replace(options, max_train_length=int(base.row_lengths(train.fields["source"]).max()) - 1)
 
 
 class Algorithmic(Translate):
@@ -205,7 +192,7 @@ class Algorithmic(Translate):
                 "words, or single characters with data.tokenizer_type=char."
             )
 
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Exact match and token accuracy in percent: in total, within the training lengths, and for longer questions."""
         samples, text = encoded.samples[: spec.max_samples], model.require_tokenizer()
         predictions = self.predict(model, [sample.source for sample in samples], spec.decode)
@@ -216,11 +203,11 @@ class Algorithmic(Translate):
         hits = np.array([sum(a == b for a, b in zip(*pair, strict=False)) for pair in pairs])
         sizes = np.array([max(map(len, pair)) for pair in pairs])
         limit = model.spec.options.max_train_length or 10**9
-        lengths = row_lengths(encoded.fields["source"])[: len(samples)] - 1
+        lengths = base.row_lengths(encoded.fields["source"])[: len(samples)] - 1
         beyond = np.array(
             [n > limit if s.is_longer is None else s.is_longer for s, n in zip(samples, lengths, strict=True)]
         )
-        scores: Scores = {}
+        scores: base.Scores = {}
         for name, chosen in (("", np.ones(len(samples), bool)), ("_in_range", ~beyond), ("_longer", beyond)):
             if chosen.any() and not (name and not beyond.any()):
                 scores[f"exact_match{name}"] = round(100 * float(exact[chosen].mean()), 2)

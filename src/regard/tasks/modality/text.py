@@ -26,23 +26,7 @@ from regard.files import write_json
 from regard.nn.blocks.heads import text_head
 from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
-from regard.tasks.base import (
-    BATCH_TOKENS,
-    Encoded,
-    EncodingContext,
-    FieldRows,
-    Loss,
-    LossWeights,
-    ModelProtocol,
-    Objective,
-    add_act_cost,
-    int_rows,
-    length_batches,
-    map_rows,
-    require_head,
-    row_lengths,
-    with_act_steps,
-)
+from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, Packing, Prediction, TextFields
 
@@ -149,7 +133,7 @@ class Text(Modality):
 
     # -- batches
 
-    def sampler(self, encoded: Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
+    def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         lengths = encoded.lengths()
         if packed and not config.traits.packs:
             return FixedShape(lengths, tokens, seed)
@@ -157,18 +141,18 @@ class Text(Modality):
             return (PackedSampler if packed else LengthBucketed)(lengths, tokens, seed)
         if not packed:
             return LengthBucketed(lengths, max(tokens, int(lengths.max())), seed)
-        sums, most = row_lengths(encoded.fields["text"]), encoded.max_sequences
+        sums, most = base.row_lengths(encoded.fields["text"]), encoded.max_sequences
         plan = PackedSampler(sums, max(tokens, int(sums.max())), seed)
         documents = plan.shape.num_documents + (most - 1) * plan.max_documents
         plan.shape = replace(plan.shape, num_documents=-(-documents // most) * most)
         return plan
 
-    def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
-        return length_batches(encoded.lengths(), tokens)
+    def eval_rows(self, encoded: base.Encoded, tokens: int) -> Iterator[np.ndarray]:
+        return base.length_batches(encoded.lengths(), tokens)
 
     # -- samples of one or more token sequences
 
-    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> InputFields:
+    def encode(self, samples: Sequence[Any], config: Any, context: base.EncodingContext) -> InputFields:
         """One token sequence per text or ordered pair, two for a symmetric pair (both orders)."""
         text, pair_order = context.processor, context.options.pair_order
         if not pair_order and context.data is not None:
@@ -184,7 +168,7 @@ class Text(Modality):
         return sequence_fields(samples, sequences)
 
     def collate(
-        self, encoded: Encoded, rows: Any, config: Any, labels: Tensor | None, shape: BatchShape | None = None
+        self, encoded: base.Encoded, rows: Any, config: Any, labels: Tensor | None, shape: BatchShape | None = None
     ) -> Batch:
         """Inputs (S, K, L) of S samples with up to K sequences, or one packed row of S·K sequences."""
         rows = [int(row) for row in rows]
@@ -210,16 +194,16 @@ class Text(Modality):
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         return text_head("classes", config, outputs)
 
-    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, SequenceOutput]:
+    def pooled(self, model: base.ModelProtocol, batch: Batch) -> tuple[Tensor, SequenceOutput]:
         """Sum of the pooled states of both orders of a symmetric pair."""
         output = run_body(model.body, batch)
         return output.pooled.sum(1), output
 
     def input_batches(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+        self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
-        assert isinstance(inputs, Encoded)
-        for rows in length_batches(inputs.lengths()[:count], BATCH_TOKENS):
+        assert isinstance(inputs, base.Encoded)
+        for rows in base.length_batches(inputs.lengths()[:count], base.BATCH_TOKENS):
             yield rows, self.collate(inputs, rows, model.config, None)
 
 
@@ -351,10 +335,10 @@ def collate_rows(
 def sequence_fields(samples: Sequence[Any], sequences: Sequence[Sequence[TokenSequence]]) -> InputFields:
     """Concatenated token sequences of each sample, lengths of the sequences and start of the second text in each, and the
     truncated samples."""
-    fields: dict[str, FieldRows] = {
-        "text": [np.concatenate(int_rows([way.ids for way in item])) for item in sequences],
-        "ways": int_rows([[len(way.ids) for way in item] for item in sequences]),
-        "second": int_rows([[way.second_start for way in item] for item in sequences]),
+    fields: dict[str, base.FieldRows] = {
+        "text": [np.concatenate(base.int_rows([way.ids for way in item])) for item in sequences],
+        "ways": base.int_rows([[len(way.ids) for way in item] for item in sequences]),
+        "second": base.int_rows([[way.second_start for way in item] for item in sequences]),
     }
     cut = [sample for sample, item in zip(samples, sequences, strict=True) if any(way.truncated for way in item)]
     return fields, cut
@@ -401,8 +385,8 @@ def run_body(body: Any, batch: Batch) -> SequenceOutput:
 
 
 def add_text_losses(
-    model: ModelProtocol, labels: Tensor, output: SequenceOutput, loss: Loss, terms: LossWeights
-) -> Loss:
+    model: base.ModelProtocol, labels: Tensor, output: SequenceOutput, loss: base.Loss, terms: base.LossWeights
+) -> base.Loss:
     """(sum, count) of a loss plus `auxiliary` × language modeling loss, and the ponder cost of adaptive computation time."""
     total, count = loss
     if terms.auxiliary:
@@ -413,7 +397,7 @@ def add_text_losses(
             )
         labeled = labels.view(len(labels), -1)[:, 0] != IGNORE
         total = total + terms.auxiliary * auxiliary_lm_loss(model.body, output, labeled).to(total.dtype)
-    return add_act_cost(model, (total, count), output.body_output)
+    return base.add_act_cost(model, (total, count), output.body_output)
 
 
 def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Tensor:
@@ -465,22 +449,24 @@ class TokenWindow(NamedTuple):
     label: Sequence[int]
 
 
-class TextObjective(Objective):
+class TextObjective(base.Objective):
     """Objective of texts whose predictions are computed from encoded samples."""
 
     def _parse_input(self, item: Any) -> Any:
         """Sample of one input."""
         raise NotImplementedError
 
-    def _predictions(self, model: ModelProtocol, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+    def _predictions(
+        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
+    ) -> list[Prediction]:
         """Predictions of encoded samples."""
         raise NotImplementedError
 
     def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
+        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
         encoded = self.encode([self._parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
-        return with_act_steps(model, encoded, self._predictions(model, encoded, decode))
+        return base.with_act_steps(model, encoded, self._predictions(model, encoded, decode))
 
 
 class WindowObjective(TextObjective):
@@ -493,7 +479,9 @@ class WindowObjective(TextObjective):
     def adapt_config(self, config: Any) -> Any:
         return replace(config, pooler=False) if config.traits.optional_pooler else config
 
-    def collate(self, encoded: Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None) -> Batch:
+    def collate(
+        self, encoded: base.Encoded, rows: Iterable[int], config: Any, shape: BatchShape | None = None
+    ) -> Batch:
         rows = list(rows)
         ids = [encoded.fields["text"][i] for i in rows]
         seconds = [int(encoded.fields["second"][i][0]) for i in rows]
@@ -509,32 +497,32 @@ class WindowObjective(TextObjective):
         """Labels of rows as one tensor."""
         raise NotImplementedError
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
-        return require_head(model)(model.body(batch).sequence)
+    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+        return base.require_head(model)(model.body(batch).sequence)
 
-    def token_logits(self, model: ModelProtocol, encoded: Encoded) -> list[np.ndarray]:
+    def token_logits(self, model: base.ModelProtocol, encoded: base.Encoded) -> list[np.ndarray]:
         """Logits of all tokens of each row, (length, outputs) in float64."""
-        found = map_rows(model, encoded, lambda batch: self.logits(model, batch).double().cpu().numpy())
+        found = base.map_rows(model, encoded, lambda batch: self.logits(model, batch).double().cpu().numpy())
         lengths = encoded.lengths()
         return [values[: lengths[row, 0]] for row, values in enumerate(found)]
 
 
-def encode_windows(samples: Sequence[Any], rows: Sequence[TokenWindow], context: EncodingContext) -> Encoded:
+def encode_windows(samples: Sequence[Any], rows: Sequence[TokenWindow], context: base.EncodingContext) -> base.Encoded:
     fields = {
-        "text": int_rows([row.ids for row in rows]),
-        "second": int_rows([row.second_start for row in rows]),
-        "owner": int_rows([(row.sample_index, row.start) for row in rows]),
-        "label": int_rows([row.label for row in rows]),
+        "text": base.int_rows([row.ids for row in rows]),
+        "second": base.int_rows([row.second_start for row in rows]),
+        "owner": base.int_rows([(row.sample_index, row.start) for row in rows]),
+        "label": base.int_rows([row.label for row in rows]),
     }
-    return Encoded(list(samples), fields, [], context)
+    return base.Encoded(list(samples), fields, [], context)
 
 
-def window_start(encoded: Encoded, row: int) -> int:
+def window_start(encoded: base.Encoded, row: int) -> int:
     """First word or token of the sample in this row."""
     return int(encoded.fields["owner"][row][1])
 
 
-def rows_by_sample(encoded: Encoded) -> list[list[int]]:
+def rows_by_sample(encoded: base.Encoded) -> list[list[int]]:
     """Row indices of each sample."""
     rows: list[list[int]] = [[] for _ in encoded.samples]
     for row, owner in enumerate(encoded.fields["owner"]):
@@ -542,7 +530,7 @@ def rows_by_sample(encoded: Encoded) -> list[list[int]]:
     return rows
 
 
-def first_samples(encoded: Encoded, max_samples: int | None) -> Encoded:
+def first_samples(encoded: base.Encoded, max_samples: int | None) -> base.Encoded:
     """The first `max_samples` samples with all their rows."""
     if max_samples is None or max_samples >= len(encoded.samples):
         return encoded
