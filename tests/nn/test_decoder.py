@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracle import near, noise, noisy
 from regard.errors import RegardError
 from regard.nn.attention.masks import Causal, SlidingWindow, materialize
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
-from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly, DecoderState
 from regard.nn.recording import record_attention
 from regard.types import Batch, Packing
@@ -27,7 +27,7 @@ rooms = pytest.mark.parametrize("room", [None, LENGTH, 40])
 def body(bands: str = "dense", learned: bool = True, norm: Any = "pre", dropout: float = 0.0) -> Any:
     blocks = [transformer_block(12, 3, 20, norm=norm, activation="gelu_tanh", dropout=dropout) for _ in range(3)]
     position = LearnedPosition(LENGTH, 12) if learned else SinusoidalPosition(12)
-    stack = Stack(blocks, LayerNorm(12) if norm == "pre" else None)
+    stack = Stack(blocks, nn.LayerNorm(12) if norm == "pre" else None)
     return noisy(DecoderOnly(TokenEmbedding(V, 12), position, stack, dropout, BANDS[bands])).eval()
 
 
@@ -254,42 +254,6 @@ def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) ->
         assert state.aligned and state.layers[0].self_cache.k.shape[-2] == state.current_length == len(rows[0]) - 1
     state.select_rows(torch.tensor([], dtype=torch.long))
     assert state.positions.tolist() == []
-
-
-@pytest.mark.every(3)
-@bands
-@pytest.mark.parametrize("room", [None, (LENGTH, LENGTH), (16, 40), (40, 16)])
-def test_rows_join_a_running_state(bands: str, room: Any) -> None:
-    model, rows, others = body(bands), copied(PROMPTS[:2]), copied(PROMPTS[2:])
-    first, second = (None, None) if room is None else room
-    state = model.start(ragged(rows), first)
-    go_on(model, state, rows, 3)
-    state.append_rows(model.start(ragged(others), second))
-    rows += others
-    go_on(model, state, rows, 3)
-    lone = copied([[8]])
-    state.append_rows(model.start(ragged(lone), second))  # a prompt of one token, not yet cached
-    rows += lone
-    go_on(model, state, rows, 2)
-    state.select_rows(torch.tensor([4, 2]))
-    rows = [rows[4], rows[2]]
-    go_on(model, state, rows, 2)
-
-
-def test_level_rows_that_join_level_rows_need_no_mask() -> None:
-    model, rows = body(), [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    state = model.start(Batch(torch.tensor(rows[:2])))
-    state.append_rows(model.start(Batch(torch.tensor(rows[2:]))))
-    assert state.aligned and state.next_step(1).masks == [None] * 3
-    go_on(model, state, rows, 3)
-
-
-def test_beams_do_not_join() -> None:
-    model = body()
-    state, other = (model.start(Batch(ids(1, 3))) for _ in range(2))
-    state.expand_beams(2)
-    with pytest.raises(ValueError, match="beam search"):
-        state.append_rows(other)
 
 
 def test_rows_without_a_mask_step_without_one() -> None:

@@ -30,10 +30,9 @@ def written_out(
 ) -> Tensor:
     """Two dense attentions: global tokens take the second, padding gets 0. All queries and keys are rotated."""
     band, scale = band_of(rule), (WIDTH // H) ** -0.5
-    turn = (lambda q, k, v: (q, k, v)) if inside is None else inside.rotate
-
     def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None) -> Tensor:
-        q, k, v = turn(q, k, v)
+        if inside is not None:
+            q, k, v = inside.position.rotate(q, k, v, inside.position_ids)
         mixed, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), scale)
         return mixed.transpose(1, 2).flatten(2)
 

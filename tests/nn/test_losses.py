@@ -14,7 +14,6 @@ from torch._subclasses import FakeTensorMode
 
 from oracle import near, noise
 from regard import capabilities
-from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.kernels import losses as loss
 from regard.nn.kernels.losses import cross_entropy, fused_linear_cross_entropy, linear_cross_entropy
 from regard.types import IGNORE
@@ -160,28 +159,17 @@ def test_the_operator_passes_the_checks_of_torch(biased: bool, dtype: torch.dtyp
     torch.library.opcheck(loss._fused_op, (*parts, labels.reshape(-1), 0.1, False, False, False))
 
 
-@pytest.mark.parametrize("biased", [False, True])
-def test_token_embeddings_provide_the_loss(biased: bool) -> None:
-    tokens, labels = TokenEmbedding(V, D, bias=biased).double(), problem()[3]
-    x = noise(3, R // 3, D).requires_grad_()
-    leaves = [x, *tokens.parameters()]
-    ours, right = tokens.cross_entropy(x, labels, 0.1), cross_entropy(tokens.to_logits(x), labels, 0.1)
-    for mine, theirs in zip(pulled(ours, leaves), pulled(right, leaves), strict=True):
-        near(mine, theirs)
-
-
 def test_it_is_traced_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "_half_dtype", lambda x, weight: torch.bfloat16)
-    tokens, labels = TokenEmbedding(V, D), problem()[3]
-    x = noise(3, R // 3, D).float().requires_grad_()
-    leaves = [x, tokens.table.weight]
-    right = pulled(tokens.cross_entropy(x, labels, 0.1), leaves)
+    x, weight, _, labels = problem(torch.float32, biased=False)
+    leaves = [x, weight]
+    right = pulled(linear_cross_entropy(x, weight, None, labels, 0.1), leaves)
     assert right[3].dtype == torch.float32
-    compiled = torch.compile(tokens.cross_entropy, backend="aot_eager", fullgraph=True)
-    for mine, theirs in zip(pulled(compiled(x, labels, 0.1), leaves), right, strict=True):
+    compiled = torch.compile(linear_cross_entropy, backend="aot_eager", fullgraph=True)
+    for mine, theirs in zip(pulled(compiled(x, weight, None, labels, 0.1), leaves), right, strict=True):
         assert torch.equal(mine, theirs)
     with torch.no_grad():
-        assert torch.equal(compiled(x, labels, 0.1)[0], right[0])
+        assert torch.equal(compiled(x, weight, None, labels, 0.1)[0], right[0])
 
 
 CHOICES = [

@@ -141,7 +141,7 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
 @pytest.mark.parametrize("written", [False, True])
 def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> None:
     """Eight rows use the decoding kernel, fewer rows the fused kernel."""
-    one, placed = attention(), make(kind)
+    placed = make(kind)
     q, k, v = noise(8, H, 2, D), noise(8, H, L, D, seed=1), noise(8, H, L, D, seed=2)
     at, homes = torch.tensor([[9, 10]] * 8), torch.randint(0, 11, (8, L), generator=torch.Generator().manual_seed(3))
     rule = Dense.from_table(noise(8, 2, L, seed=5) > -1) if written else None
@@ -152,7 +152,9 @@ def test_few_queries_of_a_step_have_the_same_bias(kind: str, written: bool) -> N
             kernel = kernel_name(q[rows], k[rows], own, at[rows], 0.0, False, has_bias=True)
             assert kernel == ("bmm" if rows.stop == 8 else "sdpa")
             here = BoundPosition(noisy(placed, 7), PositionIds(at[rows], homes[rows]))
-            said.append(one.attend(q[rows], k[rows], v[rows], own, at[rows], position=here))
+            bias = here.position.bias(q[rows], k[rows], 0.5, here)
+            call = dispatch.AttentionCall(q[rows], k[rows], v[rows], 0.5, own, at[rows], bias=bias, position=here)
+            said.append(dispatch.attend(call))
     near(said[0][:2], said[1])
 
 
@@ -399,13 +401,11 @@ def test_the_encoder_of_t5_is_built_from_our_modules(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
-def test_rms_norm_includes_the_residual_sum(kind: torch.dtype) -> None:
+def test_rms_norm_returns_the_dtype_of_its_weight(kind: torch.dtype) -> None:
     """16-bit states are cast to the dtype of the gain, as in layer norm under autocast."""
     norm = noisy(RMSNorm(6, eps=0.1))
-    x, more = noise(2, 3, 6).to(kind), noise(2, 3, 6, seed=1).to(kind)
-    for given, whole in (((x,), x), ((x, more), x + more)):
-        right = whole.double() / (whole.double().square().mean(-1, keepdim=True) + 0.1).sqrt() * norm.weight
-        near(norm(*given), right)
+    x = noise(2, 3, 6).to(kind)
+    near(norm(x), x.double() / (x.double().square().mean(-1, keepdim=True) + 0.1).sqrt() * norm.weight)
     block = Residual(nn.Identity(), 6, "post", norm_type=RMSNorm).double()
     near(block(x.double()), block.norm(2 * x.double()))
 
@@ -435,9 +435,9 @@ def test_disentangled_scores_are_those_of_deberta(share: bool, buckets: int, fur
                 position.projections[1][term].load_state_dict(getattr(theirs, name).state_dict())
     x, valid = noise(2, length, width).requires_grad_(), torch.tensor([length, 31])
     hidden = (torch.arange(length) < valid[:, None])[:, None, None]
-    inside = position.bind(PositionIds(), one, 1)
-    q, k, v = one.project(x)
-    ours = one.attend(q, k, v, Padding(valid), position=inside).transpose(1, 2).flatten(2)
+    inside = BoundPosition(position, PositionIds(), one, 1)
+    fill([(one.out.weight, torch.eye(width)), (one.out.bias, torch.zeros(width))])
+    ours = one(x, mask=Padding(valid), position=inside)
     right = theirs(x, hidden.expand(-1, 1, length, -1), rel_embeddings=position.norm(position.table.weight))[0]
     near(ours, right, 1e-6)
     learned = [x, position.table.weight]
@@ -459,5 +459,5 @@ def test_each_block_has_its_own_projections_of_a_disentangled_position() -> None
         position.projections[1]["c2p"].weight.zero_()
     assert not torch.allclose(stack(x)[0], before)
     assert torch.allclose(
-        stack(x, taps=[0])[1][0], blocks[0](x, position=position.bind(PositionIds(), blocks[0].attend.inner, 0))
+        stack(x, taps=[0])[1][0], blocks[0](x, position=BoundPosition(position, PositionIds(), blocks[0].attend.inner, 0))
     )

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from torch import nn
+
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.positions import DisentangledPosition, DisentangledTerm, make_absolute_position
-from regard.nn.blocks.block import FeedForward, LayerNorm, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly, init_encoder_weights
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, reject, sizes
@@ -78,7 +80,7 @@ def build(config: Config) -> EncoderOnly:
         config.max_relative_positions or config.max_length,
         config.pos_att_type,
         own_projections=not config.share_att_key,
-        norm=LayerNorm(width, config.norm_eps) if config.norm_rel_ebd else None,
+        norm=nn.LayerNorm(width, config.norm_eps) if config.norm_rel_ebd else None,
         dropout=config.dropout,
     )
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding
+from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import recipes
 from regard.systems.common.configs import DecoderConfig, sizes
@@ -56,7 +58,7 @@ def build(config: Config) -> DecoderOnly:
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=make_absolute_position(config),
         decoder=Stack(
-            gpt_blocks(config, "pre"), LayerNorm(config.width, config.norm_eps), make_position(config, config.depth)
+            gpt_blocks(config, "pre"), nn.LayerNorm(config.width, config.norm_eps), make_position(config, config.depth)
         ),
         dropout=config.embedding_dropout,
         windows=[config.local_window * (number % 2) for number in range(config.depth)],

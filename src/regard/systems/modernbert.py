@@ -10,10 +10,12 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from torch import nn
+
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.positions import Rotary
-from regard.nn.blocks.block import GatedFeedForward, LayerNorm, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import EncoderConfig, Sizes, reject, sizes
@@ -72,7 +74,7 @@ PRESETS = presets(
 
 def build(config: Config) -> EncoderOnly:
     width, head_width = config.width, config.width // config.heads
-    norm = functools.partial(LayerNorm, bias=False)
+    norm = functools.partial(nn.LayerNorm, bias=False)
 
     def block(number: int) -> TransformerBlock:
         attention = Attention(width, config.heads, bias=False, dropout=config.attention_dropout)

@@ -15,7 +15,7 @@ from torch import nn
 
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridWindows
-from regard.nn.blocks.block import FeedForward, LayerNorm, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import PatchEmbedding
 from regard.nn.vision.swin import PatchMerging, RelativePositionBias, SwinBody, add_drop_path, init_swin_weights
@@ -107,10 +107,10 @@ def build(config: Config) -> SwinBody:
 
     body = SwinBody(
         PatchEmbedding(config.width, config.patch_size, config.in_channels),
-        first=LayerNorm(config.width),
+        first=nn.LayerNorm(config.width),
         stages=[stage(*sizes) for sizes in zip(config.widths, config.heads, config.depths, strict=True)],
         merges=[PatchMerging(width) for width in config.widths[:-1]],
-        norm=LayerNorm(config.widths[-1], config.norm_eps),
+        norm=nn.LayerNorm(config.widths[-1], config.norm_eps),
         dropout=config.dropout,
     )
     return init_swin_weights(body)

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.nn.attention.positions import PositionIds, make_absolute_position, make_position
-from regard.nn.blocks.block import LayerNorm, NormPlacement, Stack, TokenEmbedding
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.systems.common import recipes, seq2seq
 from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
@@ -99,7 +99,7 @@ def build(config: Config) -> Transformer:
             activation=config.activation,
             feed_dropout=config.ffn_dropout,
         )
-        last = LayerNorm(config.width) if config.norm_position == "pre" else None
+        last = nn.LayerNorm(config.width) if config.norm_position == "pre" else None
         return Stack(blocks, last, make_position(config, depth, bidirectional=not cross))
 
     body = Transformer(

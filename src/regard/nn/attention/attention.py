@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.attention.kv_cache import KVCache, StaticCache
+from regard.nn.attention.kv_cache import CrossCache, KVCache, StaticCache
 from regard.nn.attention.layouts import GridWindows
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import BoundPosition
@@ -76,26 +76,6 @@ class Attention(RecordedModule):
         q, k, v = self.split_heads(self.qkv(x), 3)
         return q, k, v
 
-    def attend(
-        self,
-        q: Float[Tensor, "B H Q d"],
-        k: Float[Tensor, "B H K d"],
-        v: Float[Tensor, "B H K e"],
-        mask: AttentionMask | None = None,
-        at: Int[Tensor, "..."] | None = None,
-        record: Record | None = None,
-        position: BoundPosition | None = None,
-    ) -> Float[Tensor, "B H Q e"]:
-        dropout = self.dropout if self.training else 0.0
-        call = AttentionCall(q, k, v, self.scale, mask, at, dropout, record=record)
-        if position is not None and position.position.has_bias:
-            call = call._replace(
-                bias=position.bias(q, k, self.scale),
-                add_values=position.add_values if position.position.adds_values else None,
-                memoize=position.memoize_bias if position.position.shared else None,
-            )
-        return dispatch.attend(call)
-
     @recorded
     def forward(
         self,
@@ -103,7 +83,7 @@ class Attention(RecordedModule):
         context: Float[Tensor, "B K C"] | None = None,
         *,
         mask: AttentionMask | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | CrossCache | None = None,
         at: Int[Tensor, "..."] | None = None,
         record: Record | None = None,
         position: BoundPosition | None = None,
@@ -111,7 +91,7 @@ class Attention(RecordedModule):
         """`at`: the columns of x in the KV cache, if x does not start at column 0.
         `position`: a relative position for self-attention."""
         if record is None and cache is not None:
-            for kernel in DECODE_KERNELS:
+            for kernel in DECODE_KERNELS.get(x.device.type, ()):
                 if kernel.accepts(self, x, mask, cache, at, position):
                     decoded: Tensor = kernel.run(self, x, mask, cache, at, position)
                     return decoded
@@ -126,21 +106,24 @@ class Attention(RecordedModule):
             x, mask, record = self.layout.gather(x, mask, record, ids)
         if self.is_cross:
             (q,), at = self.split_heads(self.q(x), 1), None  # keys of the context have their own positions
-        else:
-            q, own_k, own_v = self.project(x)
-            if position is not None:
-                q, own_k, own_v = position.rotate(q, own_k, own_v)
-
-        def make() -> tuple[Tensor, Tensor]:
-            if not self.is_cross:
-                return own_k, own_v
-            if context is None:
+            if isinstance(cache, CrossCache) and cache.kv is not None:
+                k, v = cache.kv
+            elif context is None:
                 raise ValueError("Cross-attention requires a context, or a KV cache that contains the keys of one.")
-            return self.keys(context)
-
-        k, v = make() if cache is None else cache.extend(make, at)
-        mixed = self.attend(q, k, v, mask, at, record, position)
-        out = self.out(mixed.transpose(1, 2).flatten(2))
+            else:
+                k, v = self.keys(context)
+                if isinstance(cache, CrossCache):
+                    cache.kv = k, v
+        else:
+            q, k, v = self.split_heads(self.qkv(x), 3)
+            if position is not None:
+                q, k, v = position.position.rotate(q, k, v, position.position_ids)
+            if isinstance(cache, KVCache):
+                k, v = cache.extend(k, v, at)
+        call = AttentionCall(q, k, v, self.scale, mask, at, self.dropout if self.training else 0.0, record=record)
+        if position is not None and position.position.has_bias:
+            call = call._replace(bias=position.position.bias(q, k, self.scale, position), position=position)
+        out = self.out(dispatch.attend(call).transpose(1, 2).flatten(2))
         return out if self.layout is None else self.layout.scatter(out, ids)
 
 
@@ -148,7 +131,7 @@ def _accepts_decode_step(
     attention: Attention,
     x: Tensor,
     mask: AttentionMask | None,
-    cache: KVCache,
+    cache: KVCache | CrossCache,
     at: Tensor | None,
     position: BoundPosition | None,
 ) -> bool:
@@ -175,13 +158,16 @@ def _decode_step(
     assert window is not None
     qkv = attention.qkv(x)
     if position is not None:
-        rotated = position.rotate(*attention.split_heads(qkv, 3))
+        q, k, v = attention.split_heads(qkv, 3)
+        rotated = position.position.rotate(q, k, v, position.position_ids)
         qkv = torch.stack(rotated, 2).transpose(1, 3).flatten(2)
     return attention.out(dispatch.decode_step(qkv[:, 0], cache, at[:, 0], attention.scale, window)[:, None])
 
 
-DECODE_KERNELS = (
-    Kernel("decode_attention", _accepts_decode_step, _decode_step, formula="Attention.forward",
-           gain="96.5 % of GPT-2 generation at batch 1, 37.7 % at batch 64"),
-)  # fmt: skip
-"""Kernels of the attention of a decoding step; without a match, `forward` extends the cache and attends."""
+DECODE_KERNELS = {
+    "cuda": (
+        Kernel("decode_attention", _accepts_decode_step, _decode_step, formula="Attention.forward",
+               gain="96.5 % of GPT-2 generation at batch 1, 37.7 % at batch 64"),
+    ),
+}  # fmt: skip
+"""Kernels of the attention of a decoding step by device type; without a match, `forward` extends the cache and attends."""

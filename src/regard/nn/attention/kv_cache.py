@@ -4,14 +4,12 @@ DynamicCache   keys and values of all steps so far; each step appends columns
 StaticCache    buffers of constant size, so that compiled code has a single shape
 CrossCache     keys and values of the context, computed once (cross-attention)
 
-The key of position p is in column p, so rows may have different lengths and can be added or removed.
+The key of position p is in column p, so rows may have different lengths and can be removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,26 +19,27 @@ KeyValue = tuple[Tensor, Tensor]
 
 
 class KVCache:
-    """`extend` receives a function for the new keys and values, and returns all keys and values for the queries.
+    """Keys and values (B, H, K, d) of self-attention."""
 
-    `at`: the columns of the new keys, (Q,) or (B, Q); None: from column 0 if the cache is empty, else after the
-    existing keys."""
+    k: Tensor | None
+    v: Tensor | None
 
     @property
     def has_past(self) -> bool:
         """Whether new keys come after existing keys if `at` is None."""
         raise NotImplementedError
 
-    def extend(self, compute: Callable[[], KeyValue], at: Tensor | None) -> KeyValue:
+    def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
+        """Add keys and values of new tokens, and return all keys and values for the queries.
+
+        `at`: the columns of the new keys, (Q,) or (B, Q); None: from column 0 if the cache is empty, else after the
+        existing keys."""
         raise NotImplementedError
 
     def select_rows(self, rows: Tensor) -> None:
         """Replace row i by row `rows[i]`."""
-        raise NotImplementedError
-
-    def append_rows(self, other: Any) -> None:
-        """Append the rows of another cache of the same class."""
-        raise NotImplementedError
+        if self.k is not None and self.v is not None:
+            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
 
 
 @dataclass
@@ -56,15 +55,17 @@ class DynamicCache(KVCache):
     def has_past(self) -> bool:
         return self.k is not None and self.k.shape[-2] > 0
 
-    def extend(self, compute: Callable[[], KeyValue], at: Tensor | None) -> KeyValue:
-        k, v = compute()
+    def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
         if self.k is None or self.v is None or not self.k.shape[-2]:
             self.k, self.v = k, v
             return k, v
         used, now = self.k.shape[-2], self.k.shape[-2] + k.shape[-2]
         if self.buffers is None or self.buffers[0].shape[-2] < now:
             room = max(2 * now, 32 * k.shape[-2])
-            self.buffers = _enlarge(self.k, room), _enlarge(self.v, room)
+            buffers = [x.new_empty(*x.shape[:-2], room, x.shape[-1]) for x in (self.k, self.v)]
+            for buffer, old in zip(buffers, (self.k, self.v), strict=True):
+                buffer[..., :used, :] = old
+            self.buffers = buffers[0], buffers[1]
         for buffer, new in zip(self.buffers, (k, v), strict=True):
             if self.aligned or at is None:
                 buffer[..., used:now, :] = new
@@ -75,24 +76,14 @@ class DynamicCache(KVCache):
         return self.k, self.v
 
     def select_rows(self, rows: Tensor) -> None:
-        if self.k is not None and self.v is not None:
-            self.k, self.v, self.buffers = self.k.index_select(0, rows), self.v.index_select(0, rows), None
+        super().select_rows(rows)
+        self.buffers = None
 
     def trim(self, length: int, aligned: bool) -> None:
         """Truncate all rows to `length`. `aligned`: all rows have exactly that length."""
         self.aligned = aligned
         if self.k is not None and self.v is not None:
             self.k, self.v = self.k[..., :length, :], self.v[..., :length, :]
-
-    def append_rows(self, other: DynamicCache) -> None:
-        self.k, self.v = _concat_padded(self.k, other.k), _concat_padded(self.v, other.v)
-        self.buffers = None
-
-
-def _enlarge(x: Tensor, room: int) -> Tensor:
-    larger = x.new_empty(*x.shape[:-2], room, x.shape[-1])
-    larger[..., : x.shape[-2], :] = x
-    return larger
 
 
 def _write(buffer: Tensor, where: Tensor, new: Tensor) -> None:
@@ -101,15 +92,6 @@ def _write(buffer: Tensor, where: Tensor, new: Tensor) -> None:
         buffer.index_copy_(-2, where, new)
     else:
         buffer.scatter_(-2, where[:, None, :, None].expand_as(new), new)
-
-
-def _concat_padded(x: Tensor | None, y: Tensor | None) -> Tensor | None:
-    """Rows of x and y, (B, H, K, d), the shorter padded with zeros to the same K."""
-    if x is None or y is None:
-        assert x is None and y is None, "both caches must be allocated, or neither"
-        return None
-    room = max(x.shape[-2], y.shape[-2])
-    return torch.cat([F.pad(part, (0, 0, 0, room - part.shape[-2])) for part in (x, y)])
 
 
 @dataclass
@@ -129,15 +111,7 @@ class StaticCache(KVCache):
     def has_past(self) -> bool:
         return self.write_columns is not None
 
-    def get_counters(self, kernel: Any) -> Tensor:
-        assert self.k is not None
-        if self.kernel_counters is None or len(self.kernel_counters) != self.k.shape[0] * self.k.shape[1]:
-            self.kernel_counters = kernel.make_counters(self.k)
-        assert self.kernel_counters is not None
-        return self.kernel_counters
-
-    def extend(self, compute: Callable[[], KeyValue], at: Tensor | None) -> KeyValue:
-        k, v = compute()
+    def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
         if self.k is None or self.v is None:
             self.allocate(k, v)
         assert self.k is not None and self.v is not None
@@ -151,10 +125,6 @@ class StaticCache(KVCache):
         _write(self.v, at, v)
         return (k, v) if first else (self.k, self.v)  # without earlier columns, the new keys are all keys
 
-    def select_rows(self, rows: Tensor) -> None:
-        if self.k is not None and self.v is not None:
-            self.k, self.v = self.k.index_select(0, rows), self.v.index_select(0, rows)
-
     def allocate(self, k: Tensor, v: Tensor) -> StaticCache:
         """Allocate zeroed buffers for keys and values like k and v (B, H, K, d): CUDA graph capture needs fixed addresses."""
         self.k, self.v = (like.new_zeros(*like.shape[:-2], self.max_positions, like.shape[-1]) for like in (k, v))
@@ -167,35 +137,16 @@ class StaticCache(KVCache):
             more = max_positions - self.k.shape[-2]
             self.k, self.v = F.pad(self.k, (0, 0, 0, more)), F.pad(self.v, (0, 0, 0, more))
 
-    def append_rows(self, other: StaticCache) -> None:
-        self.max_positions = max(self.max_positions, other.max_positions)
-        self.k, self.v = _concat_padded(self.k, other.k), _concat_padded(self.v, other.v)
-
 
 @dataclass
-class CrossCache(KVCache):
+class CrossCache:
+    """Keys and values of the context; None: not yet computed."""
+
     kv: KeyValue | None = None
-
-    @property
-    def has_past(self) -> bool:
-        return self.kv is not None
-
-    def keys(self) -> Tensor:
-        assert self.kv is not None
-        return self.kv[0]
-
-    def extend(self, compute: Callable[[], KeyValue], at: Tensor | None) -> KeyValue:
-        if self.kv is None:
-            self.kv = compute()
-        return self.kv
 
     def select_rows(self, rows: Tensor) -> None:
         if self.kv is not None:
             self.kv = (self.kv[0].index_select(0, rows), self.kv[1].index_select(0, rows))
-
-    def append_rows(self, other: CrossCache) -> None:
-        k, v = (_concat_padded(*parts) for parts in zip(self.kv or (None, None), other.kv or (None, None), strict=True))
-        self.kv = None if k is None or v is None else (k, v)
 
 
 @dataclass
@@ -204,8 +155,3 @@ class LayerCache:
 
     self_cache: KVCache = field(default_factory=DynamicCache)
     cross_cache: CrossCache = field(default_factory=CrossCache)
-
-    @classmethod
-    def allocate(cls, k: Tensor, v: Tensor, max_positions: int | None) -> LayerCache:
-        """Empty caches for keys and values like k and v: growing, or of fixed shape with `max_positions`."""
-        return cls(DynamicCache(k, v) if max_positions is None else StaticCache(max_positions).allocate(k, v))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import KVCache
+from regard.nn.attention.kv_cache import CrossCache, KVCache
 from regard.nn.attention.masks import AttentionMask, materialize
 from regard.nn.attention.positions import BoundPosition, PositionIds
 from regard.nn.kernels import local_attention as local
@@ -45,7 +45,7 @@ class LongformerAttention(Attention):
         context: Float[Tensor, "B K C"] | None = None,
         *,
         mask: AttentionMask | None = None,
-        cache: KVCache | None = None,
+        cache: KVCache | CrossCache | None = None,
         at: Int[Tensor, "..."] | None = None,
         record: Record | None = None,
         position: BoundPosition | None = None,
@@ -82,10 +82,10 @@ class LongformerAttention(Attention):
         """Window attention of all tokens. Global tokens are included, because they are few; their rows are replaced later."""
         q, k, v = self.project(x)
         if position is not None:
-            q, k, v = position.rotate(q, k, v)
-        if pattern.covers(pattern.max_span(x.shape[1])):
-            return self.attend(q, k, v, pattern.token_mask, record=record)
+            q, k, v = position.position.rotate(q, k, v, position.position_ids)
         dropout = self.dropout if self.training else 0.0
+        if pattern.covers(pattern.max_span(x.shape[1])):
+            return attend(AttentionCall(q, k, v, self.scale, pattern.token_mask, None, dropout, record=record))
         return local.local_attention(LocalCall(q, k, v, pattern, self.scale, dropout, record))
 
     def global_attention(
@@ -107,7 +107,7 @@ class LongformerAttention(Attention):
         else:
             k, v = self.split_heads(self.far_kv(x), 2)
             if position is not None:
-                _, k, v = position.rotate(k, k, v)
+                _, k, v = position.position.rotate(k, k, v, position.position_ids)
                 q = _rotate_queries(q, places, L, position)
             if record is not None:
                 record = functools.partial(record, queries=torch.where(there, places, -1))

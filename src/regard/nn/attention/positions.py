@@ -11,6 +11,7 @@ Distances are key − query: earlier keys have negative distances. Shape letters
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -144,6 +145,16 @@ class PositionIds:
         return self.memoize((), (queries, keys), make)
 
 
+@dataclass
+class BoundPosition:
+    """An `AttentionPosition` in one forward pass of `attention`, the self-attention of block `layer`."""
+
+    position: AttentionPosition
+    position_ids: PositionIds
+    attention: Any = None
+    layer: int = 0
+
+
 class AttentionPosition(nn.Module):
     """Base class of positions inside attention, without any effect."""
 
@@ -157,17 +168,13 @@ class AttentionPosition(nn.Module):
     def check(self, heads: int, head_width: int) -> None:
         """Raise an error if the position does not fit the number or width of heads."""
 
-    def bind(self, position_ids: PositionIds, attention: nn.Module, layer: int) -> BoundPosition:
-        """The position in one forward pass of an attention module, which is the self-attention of block `layer`."""
-        return BoundPosition(self, position_ids)
-
     def rotate(self, q: Queries, k: Queries, v: Queries, position_ids: PositionIds) -> tuple[Queries, Queries, Queries]:
         """Rotate queries, keys and values of the same tokens, before keys and values enter the cache."""
         return q, k, v
 
-    def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias | None:
-        """Bias to add to the scores q · k · scale."""
-        return None
+    def bias(self, q: Queries, k: Keys, scale: float, bound: BoundPosition) -> Bias:
+        """Bias to add to the scores q · k · scale, if `has_bias`."""
+        raise NotImplementedError
 
     def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Queries:
         """Term to add to the attention output, if `adds_values`."""
@@ -256,12 +263,12 @@ class T5Bias(AttentionPosition):
         bucket = torch.where(away < alone, away, shared)
         return bucket + self.buckets_per_side * (distance > 0) if self.bidirectional else bucket
 
-    def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias:
+    def bias(self, q: Queries, k: Keys, scale: float, bound: BoundPosition) -> Bias:
         def make() -> Tensor:
-            apart = position_ids.distances(q.shape[-2], k.shape[-2], q.device)[:, 0]
+            apart = bound.position_ids.distances(q.shape[-2], k.shape[-2], q.device)[:, 0]
             return self.table(self.bucket(apart)).movedim(-1, 1).to(q.dtype).contiguous()
 
-        return position_ids.memoize((self,), (q.shape[-2], k.shape[-2], q.dtype), make)
+        return bound.position_ids.memoize((self,), (q.shape[-2], k.shape[-2], q.dtype), make)
 
 
 class Shaw(AttentionPosition):
@@ -301,9 +308,9 @@ class Shaw(AttentionPosition):
 
         return position_ids.memoize((Shaw,), (Q, K, self.max_distance), make).expand(B, H, Q, K)
 
-    def bias(self, q: Queries, k: Keys, scale: float, position_ids: PositionIds) -> Bias:
+    def bias(self, q: Queries, k: Keys, scale: float, bound: BoundPosition) -> Bias:
         by_distance = (q * scale) @ self.keys.weight.to(q.dtype).T
-        return by_distance.gather(-1, self.table_index((*q.shape[:-1], k.shape[-2]), q.device, position_ids))
+        return by_distance.gather(-1, self.table_index((*q.shape[:-1], k.shape[-2]), q.device, bound.position_ids))
 
     def add_values(self, weights: Float[Tensor, "B H Q K"], position_ids: PositionIds) -> Queries:
         """Sums weights by distance first, in float32 or wider because the end rows collect all clipped distances."""
@@ -312,27 +319,6 @@ class Shaw(AttentionPosition):
         sums = torch.zeros(*weights.shape[:-1], 2 * self.max_distance + 1, dtype=kind, device=weights.device)
         by_distance = sums.scatter_add(-1, rows, weights.to(kind)).to(weights.dtype)
         return by_distance @ self.values.weight.to(weights.dtype)
-
-
-@dataclass
-class BoundPosition:
-    """An `AttentionPosition` with the position ids of one forward pass."""
-
-    position: AttentionPosition
-    position_ids: PositionIds
-
-    def rotate(self, q: Queries, k: Queries, v: Queries) -> tuple[Queries, Queries, Queries]:
-        return self.position.rotate(q, k, v, self.position_ids)
-
-    def bias(self, q: Queries, k: Keys, scale: float) -> Bias | None:
-        return self.position.bias(q, k, scale, self.position_ids)
-
-    def add_values(self, weights: Float[Tensor, "B H Q K"]) -> Float[Tensor, "B H Q d"]:
-        return self.position.add_values(weights, self.position_ids)
-
-    def memoize_bias(self, mask: object, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Cached result of `make`, computed from a mask and a bias that all blocks share."""
-        return self.position_ids.memoize((self.position, mask), key, make)
 
 
 DisentangledTerm = Literal["c2p", "p2c"]
@@ -378,9 +364,6 @@ class DisentangledPosition(AttentionPosition):
         """Scale of the attention modules with this position."""
         return (head_width * (1 + len(self.terms))) ** -0.5
 
-    def bind(self, position_ids: PositionIds, attention: nn.Module, layer: int) -> BoundPosition:
-        return BoundDisentangled(self, position_ids, attention, layer)
-
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Row of the table for distances query − key."""
         if self.buckets:
@@ -392,41 +375,28 @@ class DisentangledPosition(AttentionPosition):
             distance = torch.where(away <= middle, distance, far)
         return (distance + self.span).clamp(0, 2 * self.span - 1)
 
-
-@dataclass
-class BoundDisentangled(BoundPosition):
-    """A `DisentangledPosition` in one block, with access to the projections of the block."""
-
-    attention: Any
-    layer: int
-
-    def bias(self, q: Queries, k: Keys, scale: float) -> Bias | None:
-        position: Any = self.position
-        (B, H, Q, _), K = q.shape, k.shape[-2]
-
-        def make() -> Tensor:
-            return position.bucket(-self.position_ids.distances(Q, K, q.device))
-
-        index = self.position_ids.memoize((position,), ("index", Q, K), make).expand(B, H, Q, K)
-        vectors = self.position_ids.memoize((position,), ("vectors",), lambda: position.norm(position.table.weight))
-        vectors = position.dropout(vectors)
-        total: Tensor | None = None
-        for term in position.terms:
-            projected = self.project(vectors, term).view(len(vectors), H, -1).transpose(0, 1)  # (H, 2 · span, d)
+    def bias(self, q: Queries, k: Keys, scale: float, bound: BoundPosition) -> Bias:
+        (B, H, Q, _), K, ids = q.shape, k.shape[-2], bound.position_ids
+        index = ids.memoize((self,), ("index", Q, K), lambda: self.bucket(-ids.distances(Q, K, q.device)))
+        index = index.expand(B, H, Q, K)
+        vectors = self.dropout(ids.memoize((self,), ("vectors",), lambda: self.norm(self.table.weight)))
+        parts = []
+        for term in self.terms:
+            projected = self.project(vectors, term, bound).view(len(vectors), H, -1).transpose(0, 1)  # (H, 2 · span, d)
             if term == "c2p":
-                scores = ((q * scale) @ projected.mT).gather(-1, index)
+                parts.append(((q * scale) @ projected.mT).gather(-1, index))
             else:
-                scores = (projected @ (k * scale).mT).gather(-2, index)
-            total = scores if total is None else total + scores
-        return total
+                parts.append((projected @ (k * scale).mT).gather(-2, index))
+        return functools.reduce(torch.add, parts)
 
-    def project(self, vectors: Float[Tensor, "N D"], term: DisentangledTerm) -> Float[Tensor, "N D"]:
-        """Vectors of the distances as keys (c2p) or as queries (p2c)."""
-        position: Any = self.position
-        if position.projections:
-            projected: Tensor = position.projections[self.layer][term](vectors)
-            return projected
-        width, qkv = vectors.shape[-1], self.attention.qkv
+    def project(
+        self, vectors: Float[Tensor, "N D"], term: DisentangledTerm, bound: BoundPosition
+    ) -> Float[Tensor, "N D"]:
+        """Vectors of the distances as keys (c2p) or as queries (p2c) of a block."""
+        if len(self.projections):
+            own: Any = self.projections[bound.layer]
+            return own[term](vectors)
+        width, qkv = vectors.shape[-1], bound.attention.qkv
         part = slice(width, 2 * width) if term == "c2p" else slice(0, width)
         return F.linear(vectors, qkv.weight[part], None if qkv.bias is None else qkv.bias[part])
 

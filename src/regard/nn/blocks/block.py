@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from regard import capabilities
 from regard.errors import SettingError
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import CrossCache, KVCache, LayerCache, StaticCache
+from regard.nn.attention.kv_cache import KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.kernels.dispatch import decode_step, match_causal
@@ -36,25 +36,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class LayerNorm(nn.LayerNorm):
-    """LN(x), or LN(x + residual)."""
-
-    def forward(
-        self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
-    ) -> Float[Tensor, "*rows D"]:
-        return super().forward(x if residual is None else x + residual)
-
-
 class RMSNorm(nn.RMSNorm):
-    """x / √(mean x² + eps) · weight, optionally of x + residual; no mean subtraction and no bias (T5, LLaMA)."""
+    """x / √(mean x² + eps) · weight; no mean subtraction and no bias (T5, LLaMA)."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__(width, eps)
 
-    def forward(
-        self, x: Float[Tensor, "*rows D"], residual: Float[Tensor, "*rows D"] | None = None
-    ) -> Float[Tensor, "*rows D"]:
-        x = x if residual is None else x + residual
+    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         # 16-bit states under autocast: as in LayerNorm, the result has the dtype of the weight
         return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
 
@@ -71,7 +59,7 @@ class Residual(nn.Module):
         norm: NormPlacement | None = "post",
         dropout: float = 0.0,
         eps: float = 1e-5,
-        norm_type: Callable[[int, float], nn.Module] = LayerNorm,
+        norm_type: Callable[[int, float], nn.Module] = nn.LayerNorm,
     ) -> None:
         super().__init__()
         self.inner, self.placement = inner, norm
@@ -80,7 +68,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows D"], *args: Any, **kwargs: Any) -> Float[Tensor, "*rows D"]:
         added = self.dropout(self.inner(self.norm(x) if self.placement == "pre" else x, *args, **kwargs))
-        return self.norm(x, added) if self.placement == "post" else x + added
+        return self.norm(x + added) if self.placement == "post" else x + added
 
 
 class FeedForward(nn.Module):
@@ -150,7 +138,7 @@ class TransformerBlock(nn.Module):
         if position is not None:
             x = self.attend(x, mask=mask, cache=own, at=at, position=position)
         else:
-            for kernel in DECODE_KERNELS:
+            for kernel in DECODE_KERNELS.get(x.device.type, ()):
                 if kernel.accepts(self, x, mask, own, at):
                     decoded: Tensor = kernel.run(self, x, mask, own, at)
                     return decoded
@@ -159,16 +147,10 @@ class TransformerBlock(nn.Module):
             x = self.cross(x, context, mask=context_mask, cache=cross)
         return self.feed(x)
 
-    def cross_kv(self, context: Float[Tensor, "B K C"]) -> CrossCache:
-        """Keys and values of the context, computed once for all decoding steps."""
-        attention: Any = self.cross.inner
-        k, v = attention.keys(context)
-        return CrossCache((k.contiguous(), v.contiguous()))  # read at every step, so stored without gaps
-
 
 def is_pristine_block(block: nn.Module) -> bool:
     """Whether all submodules are of known classes without hooks: the fused step reads weights and calls no submodule."""
-    known = (TransformerBlock, Residual, FeedForward, Attention, Linear, LayerNorm, nn.Dropout)
+    known = (TransformerBlock, Residual, FeedForward, Attention, Linear, nn.LayerNorm, nn.Dropout)
     return is_built_of(block, known) and not has_hooks(block)
 
 
@@ -176,7 +158,7 @@ def _accepts_decode_step(
     block: Any, x: Tensor, mask: AttentionMask | None, cache: KVCache | None, at: Tensor | None
 ) -> bool:
     """Whether one token per row passes a pre-norm block on CUDA, with few rows and a static cache."""
-    if not x.is_cuda or at is None or x.shape[1] != 1 or torch.is_grad_enabled() or is_recording():
+    if at is None or x.shape[1] != 1 or torch.is_grad_enabled() or is_recording():
         return False
     if not isinstance(cache, StaticCache) or cache.write_columns is not None or cache.k is None or cache.v is None:
         return False
@@ -216,11 +198,13 @@ def _decode_step(block: Any, x: Tensor, mask: AttentionMask | None, cache: Stati
 
 
 FUSED_ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
-DECODE_KERNELS = (
-    Kernel("decode_block", _accepts_decode_step, _decode_step, formula="TransformerBlock.forward",
-           gain="48.8 % of GPT-2 generation at batch 1"),
-)  # fmt: skip
-"""Kernels of a decoding step of a whole block; without a match, the modules of the block run."""
+DECODE_KERNELS = {
+    "cuda": (
+        Kernel("decode_block", _accepts_decode_step, _decode_step, formula="TransformerBlock.forward",
+               gain="48.8 % of GPT-2 generation at batch 1"),
+    ),
+}  # fmt: skip
+"""Kernels of a decoding step of a whole block by device type; without a match, the modules of the block run."""
 
 
 class Stack(nn.Module):
@@ -236,23 +220,15 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.depth = len(self.blocks)
-        """number of KV caches"""
         self.norm = norm or nn.Identity()
-        self.position = (
-            position if position is None or isinstance(position, AttentionPosition) else nn.ModuleList(position)
-        )
-        for block, own in zip(self.blocks, self.positions(), strict=True):
+        self.position = nn.ModuleList(position) if isinstance(position, Sequence) else position
+        each = position if isinstance(position, Sequence) else [position] * len(blocks)
+        for block, own in zip(blocks, each, strict=True):
             if own is not None:
                 attention = _self_attention(block)
                 own.check(attention.heads, attention.width // attention.heads)
-        self.has_bias = any(own is not None and own.has_bias for own in self.positions())
+        self.has_bias = any(own is not None and own.has_bias for own in each)
         """whether attention needs key positions"""
-
-    def positions(self) -> Sequence[AttentionPosition | None]:
-        """Relative position of each block."""
-        several: Any = self.position
-        return [*several] if isinstance(self.position, nn.ModuleList) else [several] * len(self.blocks)
 
     @uncompiled_while_recording
     def forward(
@@ -277,25 +253,18 @@ class Stack(nn.Module):
             if at is None and cache is not None and cache[0].self_cache.has_past:
                 raise ValueError("Relative positions with a filled KV cache require at or position_ids.")
             position_ids = PositionIds(at)
-        for number, (block, position) in enumerate(zip(self.blocks, self.positions(), strict=True)):
+        for number, block in enumerate(self.blocks):
             call: Any = block
+            position: Any = self.position[number] if isinstance(self.position, nn.ModuleList) else self.position
             if position is not None and position_ids is not None:
-                call = functools.partial(block, position=position.bind(position_ids, _self_attention(block), number))
+                call = functools.partial(
+                    block, position=BoundPosition(position, position_ids, _self_attention(block), number)
+                )
             own = None if cache is None else cache[number]
             x = call(x, context, mask=masks[number], context_mask=context_mask, cache=own, at=at)
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)
-
-    def cross_kv(self, context: Float[Tensor, "B K C"]) -> list[CrossCache]:
-        blocks: Any = self.blocks
-        return [block.cross_kv(context) for block in blocks]
-
-    def make_caches(self, x: Float[Tensor, "B L D"], max_positions: int | None = None) -> list[LayerCache]:
-        """Empty caches for rows like x: growing, or of fixed shape with `max_positions`."""
-        blocks: Any = self.blocks
-        empty = [block.attend.inner.project(x[:, :0])[1:] for block in blocks]
-        return [LayerCache.allocate(k, v, max_positions) for k, v in empty]
 
 
 def _self_attention(block: nn.Module) -> Attention:
@@ -326,7 +295,7 @@ def transformer_block(
     """Block of the original Transformer; `cross` adds cross-attention, `gated` a gate to the feed-forward layer, and
     without `bias` linear layers and norms have no bias. `norm_type`: norm other than LayerNorm."""
 
-    norm_type = norm_type or functools.partial(LayerNorm, bias=bias)
+    norm_type = norm_type or functools.partial(nn.LayerNorm, bias=bias)
     residual = functools.partial(Residual, width=width, norm=norm, dropout=dropout, eps=eps, norm_type=norm_type)
     feed = GatedFeedForward if gated else FeedForward
     attention = functools.partial(Attention, width, heads, bias=bias, dropout=attention_dropout)
@@ -338,7 +307,7 @@ def transformer_block(
 
 
 class TokenEmbedding(nn.Module):
-    """Token embeddings, tied to the output matrix (`to_logits`)."""
+    """Token embeddings, tied to the output matrix, with the bias of the output layer."""
 
     def __init__(self, vocab_size: int, width: int, scaled: bool = True, bias: bool = False) -> None:
         super().__init__()
@@ -351,16 +320,6 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         return self.table(ids) * self.scale
-
-    def to_logits(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """Logits, with the embedding matrix as output matrix."""
-        return linear(x, self.table.weight, self.bias if self.has_bias else None)
-
-    def cross_entropy(
-        self, x: Float[Tensor, "*rows D"], labels: Int[Tensor, "*rows"], smoothing: float = 0.0
-    ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
-        """Sum of the loss of `to_logits(x)` and number of labels, without storing the logits."""
-        return linear_cross_entropy(x, self.table.weight, self.bias if self.has_bias else None, labels, smoothing)
 
 
 # -- embeddings of source and target, and the output layer

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, LayerCache, StaticCache
@@ -59,18 +58,6 @@ def layer_masks(mask: AttentionMask, window_sizes: Sequence[int]) -> list[Attent
 
 
 @dataclass
-class StaticShape:
-    """Sizes and constants of a state with static caches."""
-
-    max_cache_len: int
-    """Requested columns per row."""
-    key_positions: Tensor
-    """(columns,) 0, 1, …; finished rows are still stepped, and stay at the last position."""
-    position_embeddings: Tensor | None = None
-    """(columns, D) precomputed position embeddings."""
-
-
-@dataclass
 class Beams:
     """Beams of one source are several queries of one row: beams share the keys of the source and of the prompt, and all
     beams write their keys into the same row. Swapping beams swaps rows of `ancestors`; keys are not moved."""
@@ -94,15 +81,6 @@ class Beams:
         if self.key_positions is not None:
             self.key_positions.index_copy_(1, columns, here)
 
-    def reorder(self, rows: Tensor, in_place: bool) -> None:
-        parents = rows.view(-1, self.count) % self.count
-        moved = self.ancestors.gather(1, parents[..., None].expand(-1, -1, self.ancestors.shape[2]))
-        self.ancestors = self.ancestors.copy_(moved) if in_place else moved
-
-    def select_rows(self, rows: Tensor) -> None:
-        self.ancestors = self.ancestors.index_select(0, rows)
-        self.key_positions = None if self.key_positions is None else self.key_positions.index_select(0, rows)
-
 
 @dataclass
 class DecoderState:
@@ -113,70 +91,52 @@ class DecoderState:
     layers: list[LayerCache]
     positions: Tensor
     """(B,) the position of the next token of each row."""
-    context_mask: Tensor | None = None
-    """(B, 1, S) False at padding of the source."""
-    window_sizes: Sequence[int] = ()
+    window_sizes: Sequence[int]
     """Attention window of each layer, as in `layer_masks`; 0: all."""
+    cross_mask: Dense | None = None
+    """(B, 1, S) False at padding of the source."""
     has_bias: bool = False
     """Attention adds a bias per distance, so beams need the positions of their keys."""
-    static: StaticShape | None = None
+    max_cache_len: int = 0
+    """Requested columns per row of static caches."""
+    key_positions: Tensor | None = None
+    """(columns,) 0, 1, … with static caches; finished rows are still stepped, and stay at the last position."""
+    position_embeddings: Tensor | None = None
+    """(columns, D) precomputed position embeddings."""
     beams: Beams | None = None
     current_length: int = 0
     """Upper bound of the positions of all rows."""
     aligned: bool = True
     """All rows are at the same position."""
 
-    def __post_init__(self) -> None:
-        self.window_sizes = self.window_sizes or [0] * len(self.layers)
-
-    @property
-    def position_embeddings(self) -> Tensor | None:
-        """Position embeddings by position, if precomputed."""
-        return None if self.static is None else self.static.position_embeddings
-
-    @property
-    def cross_mask(self) -> Dense | None:
-        return None if self.context_mask is None else Dense.from_table(self.context_mask)
-
     @property
     def cross_caches(self) -> list[CrossCache]:
         """Distinct cross-attention caches; layers with shared weights share a cache."""
         return list({id(layer.cross_cache): layer.cross_cache for layer in self.layers}.values())
 
-    @property
-    def static_kv(self) -> StaticCache | None:
-        first = self.layers[0].self_cache
-        return first if isinstance(first, StaticCache) else None
-
     def next_step(self, queries: int) -> StepInputs:
         """Inputs of a step with `queries` tokens per row, or with one token per beam."""
-        device, cache, windows = self.positions.device, self.static_kv, self.window_sizes
-        where = self.positions[:, None]
-        if self.static is not None:
-            where = where.clamp(max=len(self.static.key_positions) - 1)
+        device, cache, windows = self.positions.device, self.layers[0].self_cache, self.window_sizes
+        where, columns = self.positions[:, None], self.key_positions
+        if columns is not None:
+            where = where.clamp(max=len(columns) - 1)
         if self.beams is not None:
-            self.beams.append_keys(self.positions, None if cache is None else cache.write_columns)
+            self.beams.append_keys(self.positions, cache.write_columns if isinstance(cache, StaticCache) else None)
             return StepInputs(where, self._step_masks(self.beams.ancestors, self.beams.key_positions, where), None)
         if queries > 1 and self.current_length == 0:  # no cached keys yet
             return StepInputs(torch.arange(queries, device=device), layer_masks(Causal(), windows), None)
         if queries > 1:
             where = where + torch.arange(queries, device=device)
+        if queries > 1 or (columns is not None and not self.has_bias and dispatch.has_decode_kernel(cache.k)):
             return StepInputs(where, layer_masks(Causal(), windows), where)
-        if cache is not None and not self.has_bias and dispatch.has_decode_kernel(cache.k):
-            return StepInputs(where, layer_masks(Causal(), windows), where)
-        together = self.aligned and self.static is None
+        together = self.aligned and columns is None
         if together and all(not window or self.current_length < window for window in windows):
             # every key is allowed: no mask, faster kernel
             return StepInputs(where, [None] * len(windows), where)
-        columns = (
-            torch.arange(self.current_length + 1, device=device) if self.static is None else self.static.key_positions
-        )
+        if columns is None:
+            columns = torch.arange(self.current_length + 1, device=device)
         visible = None if together else (columns <= where)[:, None]
         return StepInputs(where, self._step_masks(visible, columns, where), where)
-
-    def position_ids(self, positions: Tensor) -> PositionIds:
-        """Positions of new tokens and of cached keys, for relative positions."""
-        return PositionIds(positions, None if self.beams is None else self.beams.key_positions)
 
     def _step_masks(
         self, visible: Tensor | None, key_positions: Tensor | None, where: Tensor
@@ -195,8 +155,9 @@ class DecoderState:
     def advance(self, steps: int) -> None:
         self.positions += steps
         self.current_length += steps
-        if self.beams is not None and self.static_kv is not None and self.static_kv.write_columns is not None:
-            self.static_kv.write_columns += self.beams.count  # a single tensor, shared by all layers
+        cache = self.layers[0].self_cache
+        if self.beams is not None and isinstance(cache, StaticCache) and cache.write_columns is not None:
+            cache.write_columns += self.beams.count  # a single tensor, shared by all layers
 
     def set_positions(self, positions: Tensor | None = None) -> None:
         """Set the positions; without `positions` (after rows were removed), only update `aligned` and the derived lengths."""
@@ -204,7 +165,7 @@ class DecoderState:
             self.positions.copy_(positions)
         low, high = map(int, self.positions.aminmax())
         self.aligned = low == high
-        if self.static is not None:
+        if self.key_positions is not None:
             return
         self.current_length = high
         for layer in self.layers:
@@ -217,8 +178,8 @@ class DecoderState:
             return
         used = room = self.current_length
         device = self.positions.device
-        if self.static is not None:
-            room = used + (self.static.max_cache_len - used) * beams
+        if self.key_positions is not None:
+            room = used + (self.max_cache_len - used) * beams
             columns = used + torch.arange(beams, device=device)
             for layer in self.layers:
                 assert isinstance(layer.self_cache, StaticCache)
@@ -234,67 +195,44 @@ class DecoderState:
 
     def reorder(self, rows: Tensor) -> None:
         """Reorder rows of the same source (beams). The cross-attention caches stay unchanged."""
-        if self.beams is not None:
-            self.beams.reorder(rows, in_place=self.static is not None)
+        if self.beams is None:
+            for layer in self.layers:
+                layer.self_cache.select_rows(rows)
+            self.positions = self.positions.index_select(0, rows)
             return
-        for layer in self.layers:
-            layer.self_cache.select_rows(rows)
-        self.positions = self.positions.index_select(0, rows)
-
-    # -- adding and removing rows
+        ancestors, parents = self.beams.ancestors, rows.view(-1, self.beams.count) % self.beams.count
+        moved = ancestors.gather(1, parents[..., None].expand(-1, -1, ancestors.shape[2]))
+        # a captured CUDA graph requires fixed addresses
+        self.beams.ancestors = moved if self.key_positions is None else ancestors.copy_(moved)
 
     def select_rows(self, rows: Tensor) -> None:
         """Select rows, in this order; rows may be repeated or dropped. Beams of a row stay together."""
         if self.beams is not None:
             rows = rows.view(-1, self.beams.count)[:, 0] // self.beams.count
-            self.beams.select_rows(rows)
+            self.beams.ancestors = self.beams.ancestors.index_select(0, rows)
+            if self.beams.key_positions is not None:
+                self.beams.key_positions = self.beams.key_positions.index_select(0, rows)
         for layer in self.layers:
             layer.self_cache.select_rows(rows)
         for context in self.cross_caches:
             context.select_rows(rows)
         self.positions = self.positions.index_select(0, rows)
-        if self.context_mask is not None:
-            self.context_mask = self.context_mask.index_select(0, rows)
+        if self.cross_mask is not None:
+            self.cross_mask = Dense.from_table(self.cross_mask.table.index_select(0, rows))
         if not self.aligned and len(self.positions):
             self.set_positions()
 
-    def append_rows(self, other: DecoderState) -> None:
-        """Append the rows of another state of the same model, at any positions; not supported for beams."""
-        if self.beams is not None or other.beams is not None:
-            raise ValueError("States of beam search cannot be merged, because all rows share the cache columns.")
-        masks = [mask for state in (self, other) if (mask := state._full_context_mask()) is not None]
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
-            mine.self_cache.append_rows(theirs.self_cache)
-        for ours, others in zip(self.cross_caches, other.cross_caches, strict=True):
-            ours.append_rows(others)
-        if len(masks) == 2:
-            longest = max(mask.shape[-1] for mask in masks)
-            self.context_mask = torch.cat([F.pad(mask, (0, longest - mask.shape[-1])) for mask in masks])
-        self.positions = torch.cat([self.positions, other.positions])
-        if self.static is not None and other.static is not None:
-            longer = max(self.static, other.static, key=lambda static: len(static.key_positions))
-            self.static = replace(longer, max_cache_len=max(self.static.max_cache_len, other.static.max_cache_len))
-        self.current_length = max(self.current_length, other.current_length)
-        self.set_positions()
-
-    def _full_context_mask(self) -> Tensor | None:
-        """Mask of the source as a tensor; None if there is no source."""
-        kept = self.layers[0].cross_cache.kv
-        if kept is None or self.context_mask is not None:
-            return self.context_mask
-        return torch.ones(len(self.positions), 1, kept[0].shape[-2], dtype=torch.bool, device=self.positions.device)
-
     def tensors(self) -> list[Tensor]:
         """All tensors read or written by a step, for a captured CUDA graph that uses fixed addresses."""
-        assert self.static is not None and self.static_kv is not None
-        tensors = [self.positions, self.context_mask, self.static.position_embeddings, self.static_kv.write_columns]
-        if self.beams is None:
-            tensors.append(self.static.key_positions)
-        else:
+        caches = [layer.self_cache for layer in self.layers]
+        tensors = [self.positions, self.position_embeddings, self.key_positions if self.beams is None else None]
+        for cache in caches:
+            assert isinstance(cache, StaticCache)
+            tensors += [cache.k, cache.v, cache.write_columns if cache is caches[0] else None]
+        if self.cross_mask is not None:
+            tensors += [self.cross_mask.table, self.cross_mask.blocked]
+        if self.beams is not None:
             tensors += [self.beams.ancestors, self.beams.identity, self.beams.key_positions]
-        for layer in self.layers:
-            assert isinstance(layer.self_cache, StaticCache)
-            tensors += [layer.self_cache.k, layer.self_cache.v]
         tensors += [tensor for context in self.cross_caches for tensor in context.kv or ()]
         return [tensor for tensor in tensors if tensor is not None]
 
@@ -329,7 +267,7 @@ class IncrementalDecoder(TokenPredictor):
     def state_sizes(self, batch: Batch) -> StateSizes:
         """Keys and values of the prompt and the encoder output, and of each generated token."""
         vocab_size, width = self.tokens.table.weight.shape
-        per_token = 2 * self.decoder.depth * width
+        per_token = 2 * len(self.decoder.blocks) * width
         length = batch.prompt.shape[1] + self.context_length(batch)
         return StateSizes(vocab_size, per_row=per_token * length, per_token=per_token)
 
@@ -342,17 +280,24 @@ class IncrementalDecoder(TokenPredictor):
     ) -> DecoderState:
         """State before the first token of the prompt. With `max_cache_len`, a KV cache of fixed shape is allocated for that
         many positions, but no more than the model has."""
-        length, device = self.position.max_length, prompt.device
-        most = max_cache_len if max_cache_len is None or length is None else min(max_cache_len, length)
-        empty = self.embed(prompt[:, :0], torch.arange(0, device=device))
-        layers, start = self.decoder.make_caches(empty, most), torch.zeros(len(prompt), dtype=torch.long, device=device)
-        state = DecoderState(layers, start, context_mask, window_sizes, self.decoder.has_bias)
-        if max_cache_len is not None and most is not None:
-            state.static = StaticShape(max_cache_len, torch.arange(most, device=device))
+        blocks: Any = self.decoder.blocks
+        device, length = prompt.device, self.position.max_length
+        state = DecoderState(
+            [LayerCache() for _ in blocks],
+            torch.zeros(len(prompt), dtype=torch.long, device=device),
+            window_sizes or [0] * len(blocks),
+            None if context_mask is None else Dense.from_table(context_mask),
+            self.decoder.has_bias,
+        )
+        if max_cache_len is not None:
+            most = max_cache_len if length is None else min(max_cache_len, length)
+            empty = self.embed(prompt[:, :0], torch.arange(0, device=device))
+            for layer, block in zip(state.layers, blocks, strict=True):
+                layer.self_cache = StaticCache(most).allocate(*block.attend.inner.project(empty)[1:])
+            state.max_cache_len, state.key_positions = max_cache_len, torch.arange(most, device=device)
             if length is None:
                 # contiguous, because reusing a captured CUDA graph overwrites the tensor
-                embeddings = self.position(state.static.key_positions).to(empty.dtype).contiguous()
-                state.static.position_embeddings = embeddings
+                state.position_embeddings = self.position(state.key_positions).to(empty.dtype).contiguous()
         return state
 
     def step(self, tokens: Int[Tensor, "R"], state: DecoderState) -> Float[Tensor, "R V"]:
@@ -364,15 +309,16 @@ class IncrementalDecoder(TokenPredictor):
         """Hidden states of new tokens: several per row, or one per beam (beams are queries of one row at one position)."""
         turn = state.next_step(ids.shape[1])
         steps = turn.positions.shape[-1]
-        if state.static is None:  # with static caches, finished rows are stepped too
+        if state.key_positions is None:  # with static caches, finished rows are stepped too
             check_length(self.position.max_length, state.current_length + steps)
+        keys = None if state.beams is None else state.beams.key_positions
         x, _ = self.decoder(
             self.embed(ids, turn.positions, state.position_embeddings),
             mask=turn.masks,
             context_mask=state.cross_mask,
             cache=state.layers,
             at=turn.cache_columns,
-            position_ids=None if self.decoder.position is None else state.position_ids(turn.positions),
+            position_ids=None if self.decoder.position is None else PositionIds(turn.positions, keys),
         )
         state.advance(steps)
         return x
@@ -497,13 +443,17 @@ class CrossDecoder(IncrementalDecoder):
         check_length(self.position.max_length, prompt.shape[1])
         state = self.empty_state(prompt, max_positions, context_mask)
         # keys and values of the source are computed here, once, before beams multiply the rows
-        for layer, cross_cache in zip(state.layers, self.decoder.cross_kv(context), strict=True):
-            layer.cross_cache = cross_cache
-        if context_mask is not None:  # cross-attention to a source without any valid position returns 0
-            empty = ~context_mask.any(-1)[:, :, None, None]
-            for cache in state.cross_caches:
-                if cache.kv is not None:
-                    cache.kv = cache.kv[0], cache.kv[1].masked_fill(empty, 0.0)
+        blocks: Any = self.decoder.blocks
+        caches: dict[nn.Module, CrossCache] = {}
+        for layer, block in zip(state.layers, blocks, strict=True):
+            if block not in caches:
+                k, v = block.cross.inner.keys(context)
+                if context_mask is not None:  # cross-attention to a source without any valid position returns 0
+                    v = v.masked_fill(~context_mask.any(-1)[:, :, None, None], 0.0)
+                caches[block] = CrossCache(
+                    (k.contiguous(), v.contiguous())
+                )  # read at every step, so stored without gaps
+            layer.cross_cache = caches[block]
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         return state

@@ -23,7 +23,6 @@ from regard.nn.attention.masks import (
 from regard.nn.attention.positions import AbsolutePosition, PositionIds
 from regard.nn.blocks.block import (
     ACTIVATIONS,
-    LayerNorm,
     Residual,
     Stack,
     TokenEmbedding,
@@ -47,7 +46,7 @@ class EncoderEmbedding(nn.Module):
         tokens: TokenEmbedding,
         position: AbsolutePosition | None,
         types: nn.Embedding | None,
-        norm: LayerNorm,
+        norm: nn.LayerNorm,
         dropout: float,
         position_offset: int = 0,
         project: Linear | None = None,
@@ -111,7 +110,7 @@ class ConvolutionBlock(TransformerBlock):
     ) -> None:
         super().__init__(attend, feed)
         self.conv = nn.Conv1d(width, width, kernel, padding=kernel // 2)
-        self.norm, self.dropout = LayerNorm(width, eps), nn.Dropout(dropout)
+        self.norm, self.dropout = nn.LayerNorm(width, eps), nn.Dropout(dropout)
         self.activation = ACTIVATIONS[activation]
 
     def forward(  # type: ignore[override]
@@ -121,7 +120,7 @@ class ConvolutionBlock(TransformerBlock):
             raise ValueError("Packed batches are not supported: the convolution would mix documents. Use padded rows.")
         real = None if mask is None else valid_mask(mask.valid, x.shape[1])[..., None]
         added = self.activation(self.dropout(self.conv((x if real is None else x * real).mT).mT))
-        return self.norm(super().forward(x, mask=mask, **more), added)
+        return self.norm(super().forward(x, mask=mask, **more) + added)
 
 
 class EncoderOnly(Body):

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.blocks.block import ACTIVATIONS, LayerNorm, TokenEmbedding
+from regard.nn.blocks.block import ACTIVATIONS, TokenEmbedding
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.kernels.losses import linear_cross_entropy
 
@@ -33,7 +33,7 @@ class ClassifierHead(nn.Module):
         self.dropout, self.name, self.activation = nn.Dropout(dropout), name, activation
         if activation is not None:
             self.dense = Linear(width, width, bias=norm_eps is None)
-        self.norm = None if norm_eps is None else LayerNorm(width, norm_eps, bias=False)
+        self.norm = None if norm_eps is None else nn.LayerNorm(width, norm_eps, bias=False)
         self.add_module(name, Linear(width, outputs, bias))
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -65,7 +65,7 @@ class MLMHead(nn.Module):
         """`embedding_width`: width of the token embeddings, which are also the output matrix. `bias`: whether the dense
         layer and the norm have a bias."""
         super().__init__()
-        self.dense, self.norm = Linear(width, embedding_width, bias), LayerNorm(embedding_width, eps, bias=bias)
+        self.dense, self.norm = Linear(width, embedding_width, bias), nn.LayerNorm(embedding_width, eps, bias=bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activation = ACTIVATIONS[activation]
         nn.init.normal_(self.dense.weight, std=0.02)

@@ -17,10 +17,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.nn.attention.kv_cache import CrossCache, LayerCache
+from regard.nn.attention.kv_cache import LayerCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
-from regard.nn.blocks.block import LayerNorm, TransformerBlock, transformer_block
+from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.nn.kernels.linear import Linear
 from regard.nn.recording import uncompiled_while_recording
 
@@ -149,8 +149,13 @@ class UniversalStack(nn.Module):
 
     @property
     def depth(self) -> int:
-        """Maximum number of steps, which is the number of KV caches."""
+        """Maximum number of steps."""
         return self.halting.max_steps if self.has_act else self.steps
+
+    @property
+    def blocks(self) -> list[TransformerBlock]:
+        """The block of each step; each step has a KV cache."""
+        return [self.block] * self.depth
 
     @uncompiled_while_recording
     def forward(
@@ -189,16 +194,6 @@ class UniversalStack(nn.Module):
             x = change(place(x, number), number)
         return UniversalOutput(self.norm(x), tuple(tapped))
 
-    def cross_kv(self, context: Float[Tensor, "B K C"]) -> list[CrossCache]:
-        """A single cache for all steps, because the weights are shared."""
-        return [self.block.cross_kv(context)] * self.depth
-
-    def make_caches(self, x: Float[Tensor, "B L D"], max_cache_len: int | None = None) -> list[LayerCache]:
-        """Empty caches for rows like x: growing, or of fixed shape with `max_cache_len`."""
-        attention: Any = self.block.attend.inner
-        k, v = attention.project(x[:, :0])[1:]
-        return [LayerCache.allocate(k, v, max_cache_len) for _ in range(self.depth)]
-
 
 def max_steps(config: Any) -> int:
     """Maximum number of steps."""
@@ -224,5 +219,5 @@ def make_universal_stack(config: Any, decoder: bool) -> UniversalStack:
     )
     halting = Halting(config.width, most, config.act_epsilon, config.act_mixing) if config.act else None
     return UniversalStack(
-        block, config.num_steps, times, LayerNorm(config.width) if config.norm_position == "pre" else None, halting
+        block, config.num_steps, times, nn.LayerNorm(config.width) if config.norm_position == "pre" else None, halting
     )

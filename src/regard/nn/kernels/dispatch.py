@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from regard.nn.attention.masks import (
     conjuncts,
     materialize,
 )
+from regard.nn.attention.positions import BoundPosition
 from regard.nn.kernels.table import Kernel, choose
 
 SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -66,10 +67,8 @@ class AttentionCall(NamedTuple):
     """Added to the scores: (B or 1, H, Q or 1, K)."""
     record: Callable[[Tensor], Tensor] | None = None
     """Receives the weights and returns the weights to use."""
-    add_values: Callable[[Tensor], Tensor] | None = None
-    """Term of the output, computed from the weights."""
-    memoize: Callable[[object, tuple[Any, ...], Callable[[], Any]], Any] | None = None
-    """Cache of the masked bias by mask and form, if the layers of a pass share the bias."""
+    position: BoundPosition | None = None
+    """The relative position that computed the bias."""
 
 
 def attend(call: AttentionCall) -> Tensor:
@@ -118,7 +117,10 @@ def _eager(call: AttentionCall) -> Tensor:
         bias, _ = masked_bias(call, call.q.dtype)
     else:
         mask = bool_mask(call.q, call.k, call.mask, call.at)
-    rest = (call.scale, call.dropout, bias, call.add_values, call.record)
+    add_values, position = None, call.position
+    if position is not None and position.position.adds_values:
+        add_values = functools.partial(position.position.add_values, position_ids=position.position_ids)
+    rest = (call.scale, call.dropout, bias, add_values, call.record)
     return eager_attention(call.q, call.k, call.v, mask, *rest)[0]
 
 
@@ -278,11 +280,12 @@ def sdpa_float32(call: AttentionCall) -> Tensor:
 
 
 def _sdpa_with_bias(call: AttentionCall, dtype: torch.dtype) -> Tensor:
-    form = (dtype, *call.q.shape[:3], call.k.shape[-2])
-    if call.memoize is None:
+    form, position = (dtype, *call.q.shape[:3], call.k.shape[-2]), call.position
+    if position is None or not position.position.shared:
         bias, empty = masked_bias(call, dtype)
     else:
-        bias, empty = call.memoize(call.mask, form, lambda: masked_bias(call, dtype))
+        owners = position.position, call.mask
+        bias, empty = position.position_ids.memoize(owners, form, lambda: masked_bias(call, dtype))
     q, k, v = call.q.to(dtype), call.k.to(dtype), call.v.to(dtype)
     with sdpa_kernel(SDPA_BACKENDS) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
@@ -343,7 +346,9 @@ def _cudnn_available() -> bool:
 
 ATTENTION_KERNELS = (
     Kernel("eager", lambda call: (
-               call.record is not None or call.add_values is not None or _cpu_bfloat16_kernel(call) == "eager"
+               call.record is not None
+               or (call.position is not None and call.position.position.adds_values)
+               or _cpu_bfloat16_kernel(call) == "eager"
            ), _eager, formula="eager_attention",
            gain="1.6 times as fast as sdpa for 197 keys in bfloat16 on a CPU (1.8 times in training)"),
     Kernel("bmm", _has_few_queries, bmm_attention, formula="eager_attention", gain="not measured separately"),
@@ -428,5 +433,7 @@ def decode_step(qkv: Tensor, cache: StaticCache, at: Tensor, scale: float, windo
     assert cache.k is not None and cache.v is not None
     from regard.nn.kernels import decode_attention
 
-    counts = cache.get_counters(decode_attention)
+    counts = cache.kernel_counters
+    if counts is None or len(counts) != cache.k.shape[0] * cache.k.shape[1]:
+        counts = cache.kernel_counters = decode_attention.make_counters(cache.k)
     return decode_attention.decode_attention(qkv, cache.k, cache.v, at, scale, window, counts)

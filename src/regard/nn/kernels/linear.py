@@ -31,7 +31,7 @@ MIN_GELU_ROWS = 64
 PACKED_CAPABILITIES = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
 """Capability for products with packed weights, by dtype."""
 
-PACKED_ACTIVATIONS = {"relu": "", "gelu": "none", "gelu_tanh": "tanh"}
+PACKED_ACTIVATIONS = {"": "", "relu": "", "gelu": "none", "gelu_tanh": "tanh"}
 """Activations that oneDNN applies in the same kernel, with the name of the algorithm."""
 
 _packed_weights: Any = WeakIdKeyDictionary()
@@ -65,74 +65,53 @@ def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation
 # -- CPU: packed weights
 
 
-def _is_packable(x: Tensor, weight: Tensor) -> bool:
-    """Whether the product may use packed weights."""
-    name = PACKED_CAPABILITIES.get(x.dtype)
-    if name is None or not torch.is_inference_mode_enabled() or not capabilities.is_available(name):
+def _accepts_packed(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> bool:
+    """Whether the product may use packed weights, and is faster with them."""
+    if activation and (x.dtype != torch.bfloat16 or activation not in PACKED_ACTIVATIONS or bias is None):
         return False
-    return weight.dtype == x.dtype and not weight.is_inference() and not torch.is_autocast_enabled("cpu")
-
-
-def _accepts_packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    if not _is_packable(x, weight):
+    name = PACKED_CAPABILITIES.get(x.dtype)
+    if name is None or torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return False
+    if weight.dtype != x.dtype or weight.is_inference() or torch.is_autocast_enabled("cpu"):
         return False
     rows = x.numel() // x.shape[-1]
     if rows > MAX_PACKED_ROWS:
-        return bias is not None and x.dtype == torch.bfloat16
-    return rows > 0 and (weight.numel() > MIN_PACKED_NUMEL or rows > 64)
+        return bias is not None and x.dtype == torch.bfloat16 and capabilities.is_available(name)
+    some = rows > 0 and not activation and (weight.numel() > MIN_PACKED_NUMEL or rows > 64)
+    return some and capabilities.is_available(name)
 
 
-def _packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return capabilities.packed_linear(x, _get_packed(weight, x.numel() // x.shape[-1]), bias)
-
-
-def _accepts_packed_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> bool:
-    if torch.compiler.is_compiling() or activation not in PACKED_ACTIVATIONS or bias is None:
-        return False
-    return x.dtype == torch.bfloat16 and x.numel() > MAX_PACKED_ROWS * x.shape[-1] and _is_packable(x, weight)
-
-
-def _packed_linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    packed = _get_packed(weight, MAX_PACKED_ROWS)
-    return capabilities.packed_linear(x, packed, bias, activation.partition("_")[0], PACKED_ACTIVATIONS[activation])
-
-
-def recheck_packed() -> None:
-    """Verify packed weights again at their next use. Called before a search, for changes without a new version."""
-    if not torch.compiler.is_compiling():  # a changing number would be recompiled every time
-        _check_round[0] += 1
-
-
-def _get_packed(weight: Tensor, rows: int) -> Tensor:
-    """Packed weights, packed again if the weights have changed.
+def _packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str = "") -> Tensor:
+    """Product with packed weights, which are packed again if the weights have changed.
 
     In-place operators increment the version; `weight.data`, numpy and fused optimizers do not. So a checksum is
     compared too, once per search; the checksum reads the weights once, as each decoding step does."""
-    entry = _packed_weights.get(weight)
-    version = (weight._version, weight.data_ptr())
-    if entry is not None and entry.version == version and entry.check_round == _check_round[0]:
-        return entry.packed
-    checksum = _checksum(weight)
-    if entry is None or entry.version != version or entry.checksum != checksum:
-        packed = capabilities.pack_linear_weight(weight.detach(), rows)
-        entry = _packed_weights[weight] = _PackedWeight(version, checksum, packed, _check_round[0])
-    entry.check_round = _check_round[0]
-    return entry.packed
-
-
-def _checksum(weight: Tensor) -> float:
-    """Sum weighted by row and column, so that swapped rows change the checksum; one pass without a copy."""
-    weight = weight.detach()
-    if weight.dtype != torch.float32:  # not written by numpy; other changes affect many rows, so a sample is enough
-        weight = weight[::16].float()
-    rows, columns = weight.shape
-    return float(weight @ _ramp(columns) @ _ramp(rows))
+    entry, version = _packed_weights.get(weight), (weight._version, weight.data_ptr())
+    if entry is None or entry.version != version or entry.check_round != _check_round[0]:
+        own = weight.detach()
+        # not written by numpy if not float32; other changes affect many rows, so a sample is enough
+        sample = own if own.dtype == torch.float32 else own[::16].float()
+        # weighted by row and column, so that swapped rows change the checksum; one pass without a copy
+        checksum = float(sample @ _ramp(sample.shape[1]) @ _ramp(len(sample)))
+        if entry is None or entry.version != version or entry.checksum != checksum:
+            rows = MAX_PACKED_ROWS if activation else x.numel() // x.shape[-1]
+            entry = _PackedWeight(version, checksum, capabilities.pack_linear_weight(own, rows), _check_round[0])
+            _packed_weights[weight] = entry
+        entry.check_round = _check_round[0]
+    kind = activation.partition("_")[0] or "none"
+    return capabilities.packed_linear(x, entry.packed, bias, kind, PACKED_ACTIVATIONS[activation])
 
 
 @functools.cache
 def _ramp(count: int) -> Tensor:
     with torch.inference_mode(False):
         return torch.linspace(0.5, 1.5, count)
+
+
+def recheck_packed() -> None:
+    """Verify packed weights again at their next use. Called before a search, for changes without a new version."""
+    if not torch.compiler.is_compiling():  # a changing number would be recompiled every time
+        _check_round[0] += 1
 
 
 @dataclass
@@ -210,51 +189,27 @@ def accepts_gelu(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
 
 LINEAR_KERNELS = {
     "cpu": (
-        Kernel(
-            name="packed_linear",
-            accepts=_accepts_packed,
-            run=_packed_linear,
-            formula="F.linear(x, weight, bias)",
-            gain="a fifth of the time for 4 rows times 8,000 outputs",
-        ),
+        Kernel("packed_linear", _accepts_packed, _packed_linear, formula="F.linear(x, weight, bias)",
+               gain="a fifth of the time for 4 rows times 8,000 outputs"),
     ),
     "cuda": (
-        Kernel(
-            name="small_linear",
-            accepts=_accepts_small,
-            run=_small_linear,
-            formula="F.linear(x, weight, bias)",
-            gain="82.7 % of GPT-2 generation at batch 1",
-        ),
-        Kernel(
-            name="aligned_matmul",
-            accepts=_accepts_aligned,
-            run=_aligned_matmul,
-            formula="F.linear(x, weight)",
-            gain="F.linear takes a sixth of a GPT-2 generation step of 64 rows, 154 µs",
-        ),
+        Kernel("small_linear", _accepts_small, _small_linear, formula="F.linear(x, weight, bias)",
+               gain="82.7 % of GPT-2 generation at batch 1"),
+        Kernel("aligned_matmul", _accepts_aligned, _aligned_matmul, formula="F.linear(x, weight)",
+               gain="F.linear takes a sixth of a GPT-2 generation step of 64 rows, 154 µs"),
     ),
-}
+}  # fmt: skip
 """Kernels of `linear` by device type; the plain formula computes all other calls."""
 
 ACTIVATION_KERNELS = {
     "cpu": (
-        Kernel(
-            name="packed_linear_activation",
-            accepts=_accepts_packed_activation,
-            run=_packed_linear_activation,
-            formula="activation(F.linear(x, weight, bias))",
-            gain="three quarters of the time for many rows in bfloat16",
-        ),
+        Kernel("packed_linear_activation", _accepts_packed, _packed_linear, formula="activation(F.linear(x, weight, bias))",
+               gain="three quarters of the time for many rows in bfloat16"),
     ),
     "cuda": (
-        Kernel(
-            name="linear_gelu",
-            accepts=accepts_gelu,
-            run=lambda x, weight, bias, activation: linear_gelu(x, weight, bias),
-            formula="F.gelu(F.linear(x, weight, bias), approximate='tanh')",
-            gain="10.7 % of ViT-B/16 and 6.1 % of DPT-Large inference",
-        ),
+        Kernel("linear_gelu", accepts_gelu, lambda x, weight, bias, activation: linear_gelu(x, weight, bias),
+               formula="F.gelu(F.linear(x, weight, bias), approximate='tanh')",
+               gain="10.7 % of ViT-B/16 and 6.1 % of DPT-Large inference"),
     ),
-}
+}  # fmt: skip
 """Kernels of `linear_activation` by device type."""

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
-from regard.nn.attention.positions import AttentionPosition, PositionIds
-from regard.nn.blocks.block import LayerNorm, Residual, Stack, to_autocast_dtype
+from regard.nn.attention.positions import AttentionPosition, BoundPosition
+from regard.nn.blocks.block import Residual, Stack, to_autocast_dtype
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput
@@ -51,7 +51,7 @@ class RelativePositionBias(AttentionPosition):
             raise ValueError(f"RelativePositionBias has {self.heads} heads, but the attention has {heads}.")
 
     def bias(
-        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, position_ids: PositionIds
+        self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, bound: BoundPosition
     ) -> Float[Tensor, "1 H Q K"]:
         index = cached_constant(relative_index, math.isqrt(q.shape[-2]), self.window, device=q.device)
         return self.table(index).movedim(-1, 0)[None].to(q.dtype).contiguous()
@@ -62,7 +62,7 @@ class PatchMerging(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.reduce = LayerNorm(4 * width), Linear(4 * width, 2 * width, bias=False)
+        self.norm, self.reduce = nn.LayerNorm(4 * width), Linear(4 * width, 2 * width, bias=False)
 
     def forward(self, x: Float[Tensor, "B L D"], height: int, width: int) -> Float[Tensor, "B K E"]:
         whole = WindowGrid(height, width, 2, 0)
@@ -100,10 +100,10 @@ class SwinBody(Body):
     def __init__(
         self,
         patches: PatchEmbedding,
-        first: LayerNorm,
+        first: nn.LayerNorm,
         stages: Iterable[Stack],
         merges: Iterable[PatchMerging],
-        norm: LayerNorm,
+        norm: nn.LayerNorm,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import SinusoidalPosition, make_absolute_position
-from regard.nn.blocks.block import LayerNorm, NormPlacement, Stack, TokenEmbedding
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
@@ -98,7 +98,7 @@ class CaptionTransformer(CaptionDecoder):
 def build(config: Config) -> CaptionTransformer:
     def stack(depth: int, cross: bool) -> Stack:
         blocks = transformer_blocks(config, depth, cross=cross, norm=config.norm_position, activation=config.activation)
-        return Stack(blocks, LayerNorm(config.width) if config.norm_position == "pre" else None)
+        return Stack(blocks, nn.LayerNorm(config.width) if config.norm_position == "pre" else None)
 
     return CaptionTransformer(
         config.build_encoder(), config, stack(config.depth, cross=False), stack(config.decoder_depth, cross=True)

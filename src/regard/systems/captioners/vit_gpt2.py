@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import LayerNorm, Stack, TokenEmbedding
+from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS
@@ -75,7 +75,7 @@ def build(config: Config) -> CaptionViT:
     blocks = transformer_blocks(
         config, config.depth, cross=True, norm="pre", activation="gelu_tanh", eps=config.norm_eps
     )
-    body = CaptionViT(config.build_encoder(), config, Stack(blocks, LayerNorm(config.width, config.norm_eps)))
+    body = CaptionViT(config.build_encoder(), config, Stack(blocks, nn.LayerNorm(config.width, config.norm_eps)))
     residual = "attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight"
     for name, parameter in body.named_parameters():
         if name.startswith("eyes.") or "norm" in name:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from regard.nn.attention.positions import AbsolutePosition
-from regard.nn.blocks.block import LayerNorm, TokenEmbedding
+from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding
 from regard.systems.common.configs import reject
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
@@ -36,7 +36,7 @@ def build_embedding(
     config: Any,
     types: int,
     position: Callable[[], AbsolutePosition | None] = lambda: None,
-    norm: Callable[[int, float], LayerNorm] = LayerNorm,
+    norm: Callable[[int, float], nn.LayerNorm] = nn.LayerNorm,
     width: int = 0,
     **settings: Any,
 ) -> EncoderEmbedding:
