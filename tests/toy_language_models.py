@@ -35,9 +35,6 @@ class Sums:
     def select_rows(self, rows: Tensor) -> None:
         self.total, self.positions = self.total[rows], self.positions[rows]
 
-    def append_rows(self, other: Sums) -> None:
-        self.total, self.positions = torch.cat([self.total, other.total]), torch.cat([self.positions, other.positions])
-
     def tensors(self) -> list[Tensor]:
         return [self.total, self.positions]
 

@@ -120,24 +120,3 @@ def test_reordered_rows_of_one_source_swap_their_caches(name: str, label: str, r
         whole = torch.cat([beams[rows, :3], beams[:, 3:]], 1)
         chosen = reading(batch.select_rows(twice), whole)
         near(ours, model.body.to_logits(model.body(chosen).sequence)[:, 3:])
-
-
-@pytest.mark.every(4)
-@generating
-@pytest.mark.parametrize("rooms", [(None, None), (9, 9), (12, 8)])
-def test_rows_that_join_equal_each_row_alone(name: str, label: str, rooms: tuple[int | None, int | None]) -> None:
-    model = tiny(name, label)
-    batch, target = sources(model, name, 7)
-    first, second = batch.select_rows(torch.tensor([0])), batch.select_rows(torch.tensor([1, 2]))
-    # sources of other lengths, with and without a mask
-    if second.mask is not None and first.decoder is not None:
-        first = replace(first, inputs=first.inputs[:, : int(first.mask[0])], mask=None)  # type: ignore[index]
-    with torch.no_grad():
-        right = model.body.to_logits(model.body(batch).sequence)
-        state = model.body.start(reading(first, target[:1, :3]), rooms[0])
-        near(torch.cat(list(steps(model, state, target[:1, 2:4]))), right[0, 2:4])
-        state.append_rows(model.body.start(reading(second, target[1:, :2]), rooms[1]))
-        for number in range(3):
-            tokens = torch.cat([target[:1, 4 + number], target[1:, 1 + number]])
-            wanted = torch.cat([right[:1, 4 + number], right[1:, 1 + number]])
-            near(model.body.step(tokens, state), wanted)

@@ -11,7 +11,7 @@ import torch
 
 from regard.decode.cuda_graphs import GraphedSearch, _graph_caches, graphed_search
 from regard.decode.search import BYTES_PER_LOGIT, DEFAULT_BUDGET, max_rows, search
-from regard.decode.searches import GreedyOrSample, Hypothesis, SearchInputs, StopMonitor, run_search, start_search
+from regard.decode.searches import SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.systems import gpt2
@@ -21,7 +21,6 @@ from toy_language_models import (
     END,
     LIMITS,
     PROMPTS,
-    STREAMS,
     WAYS,
     V,
     agree,
@@ -228,48 +227,3 @@ def test_a_step_that_cannot_be_captured_is_reported_once(monkeypatch: pytest.Mon
     with torch.inference_mode(), pytest.raises(RuntimeError, match="weights"):  # an error unrelated to the capture
         body.start = lambda *_: (_ for _ in ()).throw(RuntimeError("weights"))
         graphed_search(SearchInputs(body, *asked([0, 1])))
-
-
-@pytest.mark.parametrize("room", [None, 32])
-@pytest.mark.parametrize("way", STREAMS)
-def test_rows_that_join_a_running_search_equal_each_row_alone(body: Any, way: dict[str, Any], room: int | None) -> None:
-    alone = [search(body, *asked([row], **way))[0] for row in range(5)]
-    with torch.inference_mode():
-        quest = start_search(SearchInputs(body, *asked([1, 3], **way)), room)
-        later = [start_search(SearchInputs(body, *asked(rows, **way)), room) for rows in ([0, 4], [2])]
-        assert isinstance(quest, GreedyOrSample)
-        found: dict[int, list[Hypothesis]] = {}
-        for steps, joining in ((3, later[0]), (2, later[1])):
-            for _ in range(steps):
-                quest.step()
-                leave(quest, found)
-            assert isinstance(joining, GreedyOrSample)
-            assert quest.append_rows(joining).tolist() == ([2, 3] if joining is later[0] else [4])
-        while len(quest.rows):
-            quest.step()
-            leave(quest, found)
-    agree([found[number] for number in range(5)], [alone[row] for row in (1, 3, 0, 4, 2)])
-
-
-def leave(quest: GreedyOrSample, found: dict[int, list[Hypothesis]]) -> None:
-    closed = torch.nonzero(~quest.active)[:, 0].tolist()
-    found.update(zip(quest.rows[closed].tolist(), quest.hypotheses(closed), strict=True))
-    quest.select_rows(torch.nonzero(quest.active)[:, 0])
-
-
-def test_only_equal_searches_are_merged_and_callbacks_are_called(body: Any) -> None:
-    with torch.inference_mode():
-        one, other, third = (
-            start_search(SearchInputs(body, *asked([row], **way))) for row, way in ((1, {}), (3, {"top_k": 2}), (4, {}))
-        )
-        assert (
-            isinstance(one, GreedyOrSample) and isinstance(other, GreedyOrSample) and isinstance(third, GreedyOrSample)
-        )
-        with pytest.raises(ValueError, match="settings"):
-            one.append_rows(other)
-        heard = StopMonitor(one, None)
-        one.step()
-        heard.poll()
-        one.append_rows(third)
-        right = run_search(one, heard)
-    assert [tuple(heard.generated[number]) for number in (0, 1)] == [f.tokens for (f,) in right]

@@ -30,6 +30,7 @@ def written_out(
 ) -> Tensor:
     """Two dense attentions: global tokens take the second, padding gets 0. All queries and keys are rotated."""
     band, scale = band_of(rule), (WIDTH // H) ** -0.5
+
     def attend(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask | None) -> Tensor:
         if inside is not None:
             q, k, v = inside.position.rotate(q, k, v, inside.position_ids)

@@ -459,5 +459,6 @@ def test_each_block_has_its_own_projections_of_a_disentangled_position() -> None
         position.projections[1]["c2p"].weight.zero_()
     assert not torch.allclose(stack(x)[0], before)
     assert torch.allclose(
-        stack(x, taps=[0])[1][0], blocks[0](x, position=BoundPosition(position, PositionIds(), blocks[0].attend.inner, 0))
+        stack(x, taps=[0])[1][0],
+        blocks[0](x, position=BoundPosition(position, PositionIds(), blocks[0].attend.inner, 0)),
     )

@@ -86,12 +86,3 @@ def test_beams_swap_their_prefixes_and_not_their_sources() -> None:
     assert state.state["h"].data_ptr() == place and state.positions.tolist() == [1, 1, 1, 1]
     state.select_rows(torch.tensor([2, 3]))
     assert torch.equal(state.context["keys"], keys[[2, 3]]) and len(state.tensors()) == 3
-
-
-@pytest.mark.parametrize("mask", [False, True])
-def test_rows_join_with_contexts_of_other_lengths(mask: bool) -> None:
-    state, other = held(2, 3, 0.0, mask), held(1, 5, 100.0)
-    state.append_rows(other)
-    assert state.state["h"].shape == (3, 2, 2) and state.context["keys"].shape == (3, 5, 3)
-    assert state.context["valid"].sum(1).tolist() == [3, 3, 5] and not state.context["keys"][0, 3:].any()
-    assert torch.equal(state.context["keys"][2], other.context["keys"][0])

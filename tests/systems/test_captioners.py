@@ -86,26 +86,6 @@ def test_another_image_gives_another_output(name: str, eyes: str) -> None:
         assert float((logits_of(body, batch) - logits_of(body, other)).abs().amax(-1).min()) > 1e-4
 
 
-@usual
-def test_rows_join_and_end_at_different_lengths(name: str, eyes: str) -> None:
-    """A row at its fifth word with another image size joins two rows at their second word; then the first row ends."""
-    body, batch, wide = made(name, eyes), batch_of((6, 6)), batch_of((6,), 32, 48)
-    assert batch.decoder is not None and wide.decoder is not None
-    first, second = logits_of(body, batch), logits_of(body, wide)
-    with torch.no_grad():
-        state = body.start(replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :2])))
-        state.append_rows(body.start(replace(wide, decoder=DecoderInputs(wide.decoder.inputs[:, :5]))))
-        tokens = torch.cat([batch.decoder.inputs[:, 1], wide.decoder.inputs[:, 4]])
-        near(body.step(tokens, state), torch.cat([first[:, 1], second[:, 4]]), 1e-11)
-        state.select_rows(torch.tensor([2, 1]))
-        near(
-            body.step(torch.stack([wide.decoder.inputs[0, 5], batch.decoder.inputs[1, 2]]), state),
-            torch.stack([second[0, 5], first[1, 2]]),
-            1e-11,
-        )
-        assert state.positions.tolist() == [6, 3]
-
-
 # -- search
 
 

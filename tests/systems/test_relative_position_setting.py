@@ -16,7 +16,8 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, WeightsError
 from regard.model import Model
-from regard.nn.attention.attention import Attention
+from regard.nn.attention.attention import DECODE_KERNELS, Attention
+from regard.nn.attention.kv_cache import LayerCache, StaticCache
 from regard.nn.attention.masks import Causal, Dense
 from regard.nn.attention.positions import (
     AttentionPosition,
@@ -94,6 +95,7 @@ def test_the_decoding_kernel_gets_rotated_keys_and_no_bias(case: str, monkeypatc
     model, x = model_of(case), torch.randint(3, 20, (3, 9), generator=torch.Generator().manual_seed(4))
     monkeypatch.setattr(dispatch, "has_decode_kernel", lambda k: k is not None)
     monkeypatch.setattr(dispatch, "decode_step", step)
+    monkeypatch.setitem(DECODE_KERNELS, "cpu", DECODE_KERNELS["cuda"])
     with torch.no_grad():
         right = model.body.to_logits(model.body(Batch(x)).sequence)
         state = model.body.start(Batch(x[:, :4]), 12)
@@ -102,7 +104,7 @@ def test_the_decoding_kernel_gets_rotated_keys_and_no_bias(case: str, monkeypatc
     assert bool(used) == case.endswith("rotary") == (not isinstance(state.next_step(1).masks[0], Dense))
     if not used:  # not even if the shapes would allow the kernel
         stack, y, where = model.body.decoder, noise(3, 1, 12), torch.zeros(3, 1, dtype=torch.long)
-        stack(y, mask=Causal(), cache=stack.make_caches(y, 4), at=where)
+        stack(y, mask=Causal(), cache=[LayerCache(StaticCache(4)) for _ in stack.blocks], at=where)
         assert not used
 
 
@@ -228,7 +230,7 @@ def test_steps_without_positions_are_refused(position: AttentionPosition | None)
     x = noise(1, 3, 12)
     with torch.no_grad():
         right = stack(x, mask=Causal())[0]
-        memory = stack.make_caches(x)
+        memory = [LayerCache(), LayerCache()]
         near(stack(x[:, :2], mask=Causal(), cache=memory)[0], right[:, :2])
         if position is not None:
             with pytest.raises(ValueError, match="position_ids"):

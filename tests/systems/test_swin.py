@@ -383,7 +383,7 @@ def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
 
 def test_each_branch_is_dropped_independently() -> None:
     body: Any = noisy(swin.build(replace(TINY, drop_path=0.5)))
-    block, table = body.stages[3].blocks[1], body.stages[3].positions()[1]
+    block, table = body.stages[3].blocks[1], body.stages[3].position[1]
     x, inside = noise(64, 6, 64), BoundPosition(table, GridPositionIds(2, 3))
     torch.manual_seed(3)
     out = block.train()(x, position=inside)

@@ -80,13 +80,6 @@ class GraphCache:
         self.out_of_memory_keys: set[GraphKey] = set()
         """shapes without enough memory for a graph"""
 
-    def release(self, key: GraphKey, graphed: GraphedSearch) -> None:
-        graphed.search.body = None  # a cached graph must not keep its model alive
-        self.entries[key] = graphed
-        self.entries.move_to_end(key)
-        while len(self.entries) > MAX_CACHED_GRAPHS:
-            self.entries.popitem(last=False)
-
 
 _graph_caches: weakref.WeakKeyDictionary[Any, GraphCache] = weakref.WeakKeyDictionary()
 
@@ -153,8 +146,13 @@ class GraphLease:
         return search.collect(dict(enumerate(search.hypotheses(list(range(self.num_rows))))))
 
     def release(self) -> None:
+        """Return the graph to the cache, for later searches."""
         with self.cache.lock:
-            self.cache.release(self.key, self.graphed)
+            self.graphed.search.body = None  # a cached graph must not keep its model alive
+            self.cache.entries[self.key] = self.graphed
+            self.cache.entries.move_to_end(self.key)
+            while len(self.cache.entries) > MAX_CACHED_GRAPHS:
+                self.cache.entries.popitem(last=False)
 
 
 def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphLease | None:

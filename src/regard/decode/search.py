@@ -1,8 +1,8 @@
 """Search for all generative systems: greedy search, sampling and beam search, at once or as a stream.
 
 A body provides `start(batch) -> state` and `step(tokens, state) -> logits`; a state can copy rows into beams
-(`expand_beams`), reorder beams (`reorder`), select rows (`select_rows`) and add rows (`append_rows`). RNNs, GPTs and
-translation models share this interface. Finished rows are removed; the output of a row does not depend on other rows."""
+(`expand_beams`), reorder beams (`reorder`) and select rows (`select_rows`). RNNs, GPTs and translation models share
+this interface. Finished rows are removed; the output of a row does not depend on other rows."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def search(
     recheck_packed()
     found: dict[int, list[Hypothesis]] = {row: [] for row in rows}
     with torch.inference_mode():
-        for part, samples in _chunks(inputs, max_batch_tokens):
-            chunk, chunk_rows = inputs.chunk(part, samples), rows[part.start : part.stop]
+        for part, chunk in _chunks(inputs, max_batch_tokens):
+            chunk_rows = rows[part]
             chunk_stop_fn = None if stop_fn is None else _with_batch_rows(stop_fn, chunk_rows)
             more = graphed_search(chunk, chunk_stop_fn) if can_capture(body, chunk.batch) else None
             if more is None:
@@ -176,17 +176,22 @@ def _with_batch_rows(stop_fn: StopFn, rows: list[int]) -> StopFn:
     return lambda row, tokens: stop_fn(rows[row], tokens)
 
 
-def _chunks(inputs: SearchInputs, max_batch_tokens: int | None) -> Iterator[tuple[range, range]]:
-    """Ranges of rows, and of the samples of each. Samples of a row stay together if possible, because each chunk
+def _chunks(inputs: SearchInputs, max_batch_tokens: int | None) -> Iterator[tuple[slice, SearchInputs]]:
+    """Parts of the rows, and of the samples of each row. Samples of a row stay together if possible, because each chunk
     processes its prompts again."""
-    count, samples, longest = len(inputs.limits), inputs.num_samples, int(inputs.limits.max())
-    most = min(count * samples, max_rows(inputs.body, inputs.batch, longest, inputs.settings.num_beams))
+    count, longest, settings = len(inputs.limits), int(inputs.limits.max()), inputs.settings
+    samples = settings.num_return_sequences if settings.is_sampling else 1
+    most = min(count * samples, max_rows(inputs.body, inputs.batch, longest, settings.num_beams))
     if max_batch_tokens is not None and samples > 1:  # the caller limited the tokens of the rows, not of the samples
         most = min(most, max(1, max_batch_tokens // (inputs.batch.prompt.shape[1] + longest)))
     together = min(samples, most)
     for rows in _split_evenly(count, most // together):
-        for part in _split_evenly(samples, together):
-            yield rows, part
+        part, some = slice(rows.start, rows.stop), inputs
+        if len(rows) < count:
+            batch = inputs.batch.select_rows(torch.arange(rows.start, rows.stop, device=inputs.batch.inputs.device))
+            some = replace(inputs, batch=batch, limits=inputs.limits[part], requests=inputs.requests[part])
+        for numbers in _split_evenly(samples, together):
+            yield part, replace(some, samples=numbers)
 
 
 def max_rows(body: GenerativeBody, batch: Batch, new_tokens: int, beams: int) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -32,7 +32,6 @@ class DecodingState(Protocol):
     def expand_beams(self, beams: int) -> None: ...
     def reorder(self, rows: Tensor) -> None: ...
     def select_rows(self, rows: Tensor) -> None: ...
-    def append_rows(self, other: Any) -> None: ...
     def tensors(self) -> list[Tensor]: ...
 
 
@@ -60,20 +59,7 @@ class SearchInputs:
     banned: Tensor | None = None
     """tokens that are never generated"""
     samples: range | None = None
-    """samples of each row; None: all"""
-
-    @property
-    def num_samples(self) -> int:
-        """Number of samples of each row; beams are counted as one."""
-        return self.settings.num_return_sequences if self.settings.is_sampling else 1
-
-    def chunk(self, rows: range, samples: range) -> SearchInputs:
-        """A part of the rows, and of the samples of each row."""
-        if len(rows) == len(self.limits):
-            return replace(self, samples=samples)
-        batch = self.batch.select_rows(torch.arange(rows.start, rows.stop, device=self.batch.inputs.device))
-        part = slice(rows.start, rows.stop)
-        return replace(self, batch=batch, limits=self.limits[part], requests=self.requests[part], samples=samples)
+    """samples of each row; None: all. Beams are counted as one sample"""
 
 
 @dataclass(frozen=True)
@@ -178,14 +164,14 @@ class Search:
 class GreedyOrSample(Search):
     """Search state of R rows with at most T tokens. Each sample of a source is a separate row.
 
-    Each row has its own step count, so that rows can be added and removed. A closed row overwrites a single slot after
-    its output at every step, hence T + 1 slots; this slot is never read."""
+    Each row has its own step count. A closed row overwrites a single slot after its output at every step, hence T + 1
+    slots; this slot is never read."""
 
     row_tensors = ("limits", "lengths", "active", "stopped")
 
     def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
-        samples = range(inputs.num_samples) if inputs.samples is None else inputs.samples
         settings, last_tokens, limits = inputs.settings, inputs.batch.last_tokens(), inputs.limits
+        samples = inputs.samples or range(settings.num_return_sequences if settings.is_sampling else 1)
         if len(samples) > 1:
             rows = torch.arange(len(last_tokens), device=last_tokens.device).repeat_interleave(len(samples))
             state.select_rows(rows)
@@ -195,8 +181,6 @@ class GreedyOrSample(Search):
         super().__init__(inputs, state, last_tokens.clone(), repetition)
         R, device, longest = len(last_tokens), last_tokens.device, int(limits.max())
         self.num_samples, self.limits = len(samples), limits.to(device)
-        self.total_rows = R
-        """number of rows so far, including removed rows"""
         self.lengths = torch.zeros(R, dtype=torch.long, device=device)
         """(R,) number of generated tokens"""
         self.active = torch.ones(R, dtype=torch.bool, device=device)
@@ -243,23 +227,6 @@ class GreedyOrSample(Search):
         at = torch.tensor(rows, device=self.lengths.device)
         self.lengths[at] = torch.tensor(lengths, device=self.lengths.device)
         self.active[at], self.stopped[at] = False, True
-
-    def append_rows(self, other: GreedyOrSample) -> np.ndarray:
-        """Add the rows of another search with the same settings; returns their row numbers."""
-        if (self.settings, self.eos_id, self.num_samples) != (other.settings, other.eos_id, other.num_samples):
-            raise ValueError("Merged searches must have the same settings, eos_id and number of samples.")
-        self.state.append_rows(other.state)
-        for name in ("last_tokens", *self.row_tensors):
-            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
-        longest = max(len(self.tokens), len(other.tokens))
-        for name in self.histories:
-            both = [F.pad(x, (0, 0, 0, longest - len(x))) for x in (getattr(self, name), getattr(other, name))]
-            setattr(self, name, torch.cat(both, 1))
-        if self.repetition is not None and other.repetition is not None:
-            self.repetition.append_rows(other.repetition)
-        numbers = self.total_rows + other.rows
-        self.rows, self.total_rows = np.concatenate([self.rows, numbers]), self.total_rows + other.total_rows
-        return numbers
 
     def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
         """Output of each row, as a list of one hypothesis."""
@@ -513,12 +480,6 @@ class RepetitionPenalty:
 
     def select_rows(self, rows: Tensor) -> None:
         self.ids, self.next_column = self.ids[rows], self.next_column[rows]
-
-    def append_rows(self, other: RepetitionPenalty) -> None:
-        columns = max(self.ids.shape[1], other.ids.shape[1])
-        both = [torch.cat([ids, ids[:, :1].expand(-1, columns - ids.shape[1])], 1) for ids in (self.ids, other.ids)]
-        self.ids = torch.cat(both)
-        self.next_column = torch.cat([self.next_column, other.next_column])
 
     def tensors(self) -> list[Tensor]:
         return [self.ids, self.next_column]

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from regard import capabilities
 from regard.nn.kernels.linear import Linear, linear
@@ -298,24 +297,6 @@ class RecurrentState:
             for name, tensor in held.items():
                 held[name] = tensor.index_select(0, rows)
         self.positions = self.positions.index_select(0, rows)
-
-    def append_rows(self, other: RecurrentState) -> None:
-        """Append the rows of another state of the same model; shorter contexts are padded and masked."""
-        for name, tensor in self.state.items():
-            self.state[name] = torch.cat([tensor, other.state[name]])
-        mine, theirs = self._context_with_mask(), other._context_with_mask()
-        for name in mine:
-            parts, longest = (mine[name], theirs[name]), max(mine[name].shape[1], theirs[name].shape[1])
-            padded = [F.pad(x, (0, 0) * (x.ndim - 2) + (0, longest - x.shape[1])) for x in parts]
-            self.context[name] = torch.cat(padded)
-        self.positions = torch.cat([self.positions, other.positions])
-
-    def _context_with_mask(self) -> dict[str, Tensor]:
-        """Context with an explicit `valid` mask."""
-        if not self.context or "valid" in self.context:
-            return self.context
-        first = next(iter(self.context.values()))
-        return {**self.context, "valid": torch.ones(first.shape[:2], dtype=torch.bool, device=first.device)}
 
     def tensors(self) -> list[Tensor]:
         return [self.positions, *self.state.values(), *self.context.values()]
