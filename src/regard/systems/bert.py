@@ -12,7 +12,7 @@ from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import Stack
-from regard.nn.blocks.encoder import EncoderOnly, Pooler, init_encoder_weights
+from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, transformer_blocks
 from regard.systems.common.system import System, layout_requires, presets
@@ -47,7 +47,7 @@ PRESETS = presets(
 
 
 def build(config: Config) -> EncoderOnly:
-    body = EncoderOnly(
+    return EncoderOnly(
         bert.build_embedding(config, config.type_vocab_size, lambda: make_absolute_position(config)),
         encoder=Stack(
             transformer_blocks(config, config.depth, activation=config.activation, eps=config.norm_eps),
@@ -55,7 +55,6 @@ def build(config: Config) -> EncoderOnly:
         ),
         pooler=Pooler(config.width) if config.pooler else None,
     )
-    return init_encoder_weights(body)
 
 
 NAMES = NameTable(

@@ -16,7 +16,7 @@ from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.positions import DisentangledPosition, DisentangledTerm, make_absolute_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
-from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly, init_encoder_weights
+from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, reject, sizes
 from regard.systems.common.system import System, presets
@@ -95,11 +95,10 @@ def build(config: Config) -> EncoderOnly:
         convolution = width, config.conv_kernel_size, config.conv_act, config.dropout, config.norm_eps
         return ConvolutionBlock(attend, feed, *convolution) if has_convolution else TransformerBlock(attend, feed)
 
-    body = EncoderOnly(
+    return EncoderOnly(
         bert.build_embedding(config, config.type_vocab_size, lambda: make_absolute_position(config)),
         encoder=Stack([block(number) for number in range(config.depth)], position=position),
     )
-    return init_encoder_weights(body)
 
 
 SELF = "deberta.encoder.layer.{n}.attention.self"

@@ -14,7 +14,7 @@ from torch import nn
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.positions import LearnedPosition, make_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
-from regard.nn.blocks.encoder import EncoderOnly, Pooler, init_encoder_weights
+from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, reject
 from regard.systems.common.system import System, layout_requires, presets
@@ -86,7 +86,7 @@ def build(config: Config) -> EncoderOnly:
         )
         for _ in range(config.depth)
     ]
-    body = EncoderOnly(
+    return EncoderOnly(
         bert.build_embedding(
             config,
             config.type_vocab_size,
@@ -98,7 +98,6 @@ def build(config: Config) -> EncoderOnly:
         windows=config.one_sided_windows,
         dilations=[config.dilation if number >= config.undilated_layers else () for number in range(config.depth)],
     )
-    return init_encoder_weights(body)
 
 
 NAMES = NameTable(

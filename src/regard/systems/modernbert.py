@@ -16,7 +16,7 @@ from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.positions import Rotary
 from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TransformerBlock
-from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
+from regard.nn.blocks.encoder import EncoderOnly
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import EncoderConfig, Sizes, reject, sizes
 from regard.systems.common.system import System, presets
@@ -88,7 +88,7 @@ def build(config: Config) -> EncoderOnly:
 
     layers = [number % config.global_every == 0 for number in range(config.depth)]
     rotary = Rotary(head_width, "halves", config.global_rope_base), Rotary(head_width, "halves", config.local_rope_base)
-    body = EncoderOnly(
+    return EncoderOnly(
         bert.build_embedding(config, 0, norm=norm),
         encoder=Stack(
             [block(number) for number in range(config.depth)],
@@ -98,7 +98,6 @@ def build(config: Config) -> EncoderOnly:
         windows=[None if full else config.local_attention // 2 for full in layers],
         pool=config.classifier_pooling,
     )
-    return init_encoder_weights(body)
 
 
 OURS, THEIRS = "encoder.blocks.{n}", "model.layers.{n}"

@@ -13,7 +13,7 @@ import torch
 from regard.errors import WeightsError
 from regard.nn.attention.positions import Rotary, SinusoidalPosition
 from regard.nn.blocks.block import Stack
-from regard.nn.blocks.encoder import EncoderOnly, init_encoder_weights
+from regard.nn.blocks.encoder import EncoderOnly
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import BertConfig, transformer_blocks
@@ -51,14 +51,13 @@ def build(config: Config) -> EncoderOnly:
     width = config.embedding_dim
     embedding = bert.build_embedding(config, config.type_vocab_size, width=width)
     embedding.project = None if width == config.width else Linear(width, config.width)
-    body = EncoderOnly(
+    return EncoderOnly(
         embedding,
         encoder=Stack(
             transformer_blocks(config, config.depth, activation=config.activation, eps=config.norm_eps),
             position=Rotary(config.width // config.heads, "interleaved", rotate_values=config.rotary_value),
         ),
     )
-    return init_encoder_weights(body)
 
 
 POSITION_TABLE = "roformer.encoder.embed_positions.weight"

@@ -126,7 +126,7 @@ class ConvolutionBlock(TransformerBlock):
 class EncoderOnly(Body):
     """`pool`: pooled state of a row, the state of the first token or the mean of all tokens. `windows`: tokens on each side
     that each block attends to, in addition to `Batch.text.global_tokens`; None or empty: all
-    tokens. `dilations`: dilation per block and head; empty: 1."""
+    tokens. `dilations`: dilation per block and head; empty: 1. Weights are initialized as in BERT: matrices N(0, 0.02)."""
 
     def __init__(
         self,
@@ -148,6 +148,7 @@ class EncoderOnly(Body):
             None if size is None else SlidingWindow(size, size, tuple(dilation) or 1)
             for size, dilation in zip(windows, steps, strict=True)
         ]
+        init_normal_(self, 0.02)
 
     @property
     def tokens(self) -> TokenEmbedding:
@@ -211,9 +212,3 @@ def mean_token_states(sequence: Float[Tensor, "B L D"], batch: Batch) -> Float[T
     owner = batch.packing.document_ids(torch.arange(sequence.shape[1], device=sequence.device))
     sums = sequence.new_zeros(len(starts), sequence.shape[2]).index_add(0, owner, sequence[0])
     return sums[: len(starts) - 1] / starts.diff()[:, None].clamp(min=1)
-
-
-def init_encoder_weights(body: EncoderOnly, std: float = 0.02) -> EncoderOnly:
-    """Initialize as BERT: matrices N(0, std), biases 0."""
-    init_normal_(body, std)
-    return body

@@ -10,7 +10,7 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import capabilities
-from regard.nn.attention.kv_cache import StaticCache
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
@@ -30,8 +29,11 @@ from regard.nn.attention.masks import (
     conjuncts,
     materialize,
 )
-from regard.nn.attention.positions import BoundPosition
 from regard.nn.kernels.table import Kernel, choose
+
+if TYPE_CHECKING:
+    from regard.nn.attention.kv_cache import StaticCache
+    from regard.nn.attention.positions import BoundPosition
 
 SDPA_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Without cuDNN, which builds a plan for every new shape (half a second per step with varying lengths on an H200)."""
