@@ -73,7 +73,7 @@ def build(config: Config) -> nn.Module:
 
 
 NAMES = NameTable(
-    entries=(*vision.bit_entries("", "bit", STAGES), layer("norm", "bit.norm"), layer("head.classes", "classifier.1")),
+    entries=(*vision.bit_entries("", "bit"), layer("norm", "bit.norm"), layer("head.classes", "classifier.1")),
     heads=("classifier.*",),
     prefix="bit.",
 )

@@ -105,7 +105,7 @@ PIXELS, PLACES = "dpt.embeddings.patch_embeddings.projection.", "dpt.embeddings.
 
 NAMES = NameTable(
     entries=(
-        *vision.bit_entries("front.", "dpt.embeddings.backbone.bit", 3),
+        *vision.bit_entries("front.", "dpt.embeddings.backbone.bit"),
         *vision.vit_entries("dpt"),
         *image_layouts.DPT_HEAD_ENTRIES,
     ),

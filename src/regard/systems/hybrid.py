@@ -80,7 +80,7 @@ def build(config: Config) -> VisionTransformer:
 
 NAMES = NameTable(
     entries=(
-        *vision.bit_entries("front.", "vit.embeddings.patch_embeddings.backbone.bit", MAX_STAGES),
+        *vision.bit_entries("front.", "vit.embeddings.patch_embeddings.backbone.bit"),
         *vision.vit_entries("vit"),
         layer("head.classes", "classifier"),
     ),
@@ -95,7 +95,6 @@ TIMM_ENTRIES = (
         "front.",
         (f"{_TIMM_PREFIX}.stem.conv", f"{_TIMM_PREFIX}.stem.norm"),
         f"{_TIMM_PREFIX}.stages.{{stage}}.blocks.{{n}}",
-        MAX_STAGES,
     ),
     *image_layouts.TIMM_ENTRIES,
 )

@@ -6,7 +6,6 @@ stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,7 +24,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import check_stages, reject
 from regard.systems.common.system import System, layout_requires, presets
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
+from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 
 STAGES = 4
 
@@ -89,20 +88,17 @@ def build(config: Config) -> nn.Module:
     return init_resnet_weights(body)
 
 
-def _convolution_entries() -> Iterator[NameEntry]:
-    """Entries of all convolutions and their batch norms with running statistics."""
-    names = [("stem", "resnet.embedder.embedder")]
-    for stage in range(STAGES):
-        ours, theirs = f"stages.{stage}.{{n}}", f"resnet.encoder.stages.{stage}.layers.{{n}}"
-        names += [(f"{ours}.units.{unit}", f"{theirs}.layer.{unit}") for unit in range(3)]
-        names += [(f"{ours}.shortcut", f"{theirs}.shortcut")]
-    for ours, theirs in names:
-        yield entry(f"{ours}.conv.weight", f"{theirs}.convolution.weight")
-        yield from vision.batch_norm_entries(f"{ours}.norm", f"{theirs}.normalization")
-
-
+LAYER = "resnet.encoder.stages.{stage}.layers.{n}"
 NAMES = NameTable(
-    entries=(*_convolution_entries(), layer("head.classes", "classifier.1")),
+    entries=(
+        entry("stem.conv.weight", "resnet.embedder.embedder.convolution.weight"),
+        layer("stem.norm", "resnet.embedder.embedder.normalization"),
+        entry("stages.{stage}.{n}.units.{unit}.conv.weight", f"{LAYER}.layer.{{unit}}.convolution.weight"),
+        layer("stages.{stage}.{n}.units.{unit}.norm", f"{LAYER}.layer.{{unit}}.normalization"),
+        entry("stages.{stage}.{n}.shortcut.conv.weight", f"{LAYER}.shortcut.convolution.weight"),
+        layer("stages.{stage}.{n}.shortcut.norm", f"{LAYER}.shortcut.normalization"),
+        layer("head.classes", "classifier.1"),
+    ),
     drop=(f"*{vision.BATCH_COUNT}",),
     heads=("classifier.*",),
     prefix="resnet.",

@@ -23,7 +23,7 @@ from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import check_stages, reject
 from regard.systems.common.system import System, presets
-from regard.weights.tables import NameEntry, NameTable, PublishedLayout, Tensors, entry, layer
+from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
 STAGES = 4
 
@@ -116,17 +116,13 @@ def build(config: Config) -> SwinBody:
     return init_swin_weights(body)
 
 
-def _stage_entries(stage: int) -> tuple[NameEntry, ...]:
-    ours, theirs = f"stages.{stage}.blocks.{{n}}", f"swin.encoder.layers.{stage}.blocks.{{n}}"
-    bias = entry(f"stages.{stage}.position.{{n}}.table.weight", f"{theirs}.attention.self.relative_position_bias_table")
-    return (*vision.block_entries(ours, theirs, "attention.self"), bias)
-
-
+BLOCK = "swin.encoder.layers.{stage}.blocks.{n}"
 NAMES = NameTable(
     entries=(
         layer("patches", "swin.embeddings.patch_embeddings.projection"),
         layer("first", "swin.embeddings.norm"),
-        *itertools.chain.from_iterable(map(_stage_entries, range(STAGES))),
+        *vision.block_entries("stages.{stage}.blocks.{n}", BLOCK, "attention.self"),
+        entry("stages.{stage}.position.{n}.table.weight", f"{BLOCK}.attention.self.relative_position_bias_table"),
         layer("merges.{n}.norm", "swin.encoder.layers.{n}.downsample.norm"),
         entry("merges.{n}.reduce.weight", "swin.encoder.layers.{n}.downsample.reduction.weight"),
         layer("norm", "swin.layernorm"),

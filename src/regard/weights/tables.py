@@ -6,6 +6,7 @@ from safetensors, or from pytorch_model.bin as tensors only."""
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -28,8 +29,8 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class NameEntry:
-    """Tensor `native` of regard, and the `published` tensors, concatenated by rows. `{n}` is any number, `{part}`
-    weight or bias.
+    """Tensor `native` of regard, and the `published` tensors, concatenated by rows. `{part}` is weight or bias, or running
+    statistics of a batch norm, `{side}` encoder or decoder; other names, such as `{n}`, are any number.
 
     `transposed` tensors are stored as (in, out) in the Hugging Face format and as (out, in) in regard."""
 
@@ -138,8 +139,10 @@ class NameTable:
 
 @functools.cache
 def _compile_pattern(text: str) -> re.Pattern[str]:
-    escaped = re.escape(text).replace(r"\{n\}", r"(?P<n>\d+)").replace(r"\{part\}", r"(?P<part>weight|bias)")
-    return re.compile(escaped)
+    kinds = {"part": "weight|bias|running_mean|running_var", "side": "encoder|decoder"}
+    pieces = re.split(r"\{(\w+)\}", text)
+    groups = [f"(?P<{name}>{kinds.get(name, '[0-9]+')})" for name in pieces[1::2]]
+    return re.compile("".join(itertools.chain(*zip(map(re.escape, pieces[::2]), [*groups, ""], strict=True))))
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:

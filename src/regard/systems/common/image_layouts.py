@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from regard.systems.common.vision import BLOCK_NAMES, BLOCK_PREFIX, batch_norm_entries
+from regard.systems.common.vision import BLOCK_NAMES, BLOCK_PREFIX
 from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
+
+MAX_STAGES = 4
 
 # -- ViT
 
@@ -37,7 +40,10 @@ TORCHVISION_ENTRIES = (
 def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Tensors, max_blocks: int) -> Tensors:
     """Rename tensors of another layout to their Hugging Face names; unknown tensors keep their names, so that loading
     rejects them. `max_blocks`: highest number of blocks."""
-    places = [{"n": number, "part": part} for number in range(max_blocks) for part in ("weight", "bias")]
+    places = [
+        {"stage": stage, "n": number, "part": part}
+        for stage, number, part in itertools.product(range(MAX_STAGES), range(max_blocks), ("weight", "bias"))
+    ]
     known = {item.published[0].format(**place): item.native.format(**place) for item in entries for place in places}
     ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
     return {**table.write(ours), **{name: tensor for name, tensor in tensors.items() if name not in known}}
@@ -45,7 +51,6 @@ def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Ten
 
 # -- Swin
 
-SWIN_STAGES = 4
 ORIGINAL_NAMES = {
     r"patch_embed\.proj": "embeddings.patch_embeddings.projection",
     r"patch_embed\.norm": "embeddings.norm",
@@ -65,7 +70,7 @@ ORIGINAL_NAMES = {
 def convert_swin(tensors: Tensors) -> Tensors:
     """Split the joint q, k, v matrix, and rename. timm has patch merging in the next stage, the authors in the previous
     stage."""
-    late = f"layers.{SWIN_STAGES - 1}.downsample.norm.weight" in tensors
+    late = f"layers.{MAX_STAGES - 1}.downsample.norm.weight" in tensors
     found: Tensors = {}
     for name, tensor in tensors.items():
         if late and (merged := re.match(r"layers\.(\d+)\.downsample\.", name)):
@@ -89,32 +94,27 @@ def pad_bias_table(table: Tensor, window: int) -> Tensor:
 # -- DPT
 
 
-def _residual_unit_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
-    return (
-        layer(f"head.fusion.{{n}}.{ours}.first", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution1"),
-        layer(f"head.fusion.{{n}}.{ours}.second", f"neck.fusion_stage.layers.{{n}}.{theirs}.convolution2"),
-        *batch_norm_entries(
-            f"head.fusion.{{n}}.{ours}.first_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm1"
-        ),
-        *batch_norm_entries(
-            f"head.fusion.{{n}}.{ours}.second_norm", f"neck.fusion_stage.layers.{{n}}.{theirs}.batch_norm2"
-        ),
-    )
-
-
 DPT_HEAD_ENTRIES = (
     layer("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
     layer("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
     layer("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
     layer("head.levels.{n}", "neck.convs.{n}"),
-    *_residual_unit_entries("skip", "residual_layer1"),
-    *_residual_unit_entries("unit", "residual_layer2"),
+    *(
+        layer(f"head.fusion.{{n}}.{ours}.{part}", f"neck.fusion_stage.layers.{{n}}.residual_layer{number}.{name}")
+        for number, ours in ((1, "skip"), (2, "unit"))
+        for part, name in (
+            ("first", "convolution1"),
+            ("second", "convolution2"),
+            ("first_norm", "batch_norm1"),
+            ("second_norm", "batch_norm2"),
+        )
+    ),
     layer("head.fusion.{n}.out", "neck.fusion_stage.layers.{n}.projection"),
     *(layer(f"head.{ours}", f"head.head.{n}") for ours, n in (("first", 0), ("second", 2), ("last", 4))),
     layer("head.before.dense", "head.head.0"),
-    *batch_norm_entries("head.before.norm", "head.head.1"),
+    layer("head.before.norm", "head.head.1"),
     layer("head.classes", "head.head.4"),
     layer("head.beside_before.dense", "auxiliary_head.head.0"),
-    *batch_norm_entries("head.beside_before.norm", "auxiliary_head.head.1"),
+    layer("head.beside_before.norm", "auxiliary_head.head.1"),
     layer("head.beside", "auxiliary_head.head.4"),
 )

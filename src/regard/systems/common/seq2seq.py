@@ -13,7 +13,7 @@ from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Pa
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
 from regard.types import Batch, Packing
-from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
+from regard.weights.tables import NameTable, Tensors, entry, layer
 
 
 def require_prompt(batch: Batch) -> Tensor:
@@ -121,38 +121,22 @@ class EncoderDecoder(CrossDecoder):
 # -- the Transformer in Hugging Face format: Marian
 
 
-def _attention_entries(ours: str, theirs: str, *matrices: str) -> tuple[NameEntry, ...]:
-    """Entries of an attention layer. `matrices` are native names; each letter is one published matrix."""
-    names = [
-        entry(f"{ours}.inner.{name}.{{part}}", *(f"{theirs}.{letter}_proj.{{part}}" for letter in name))
-        for name in matrices
-    ]
-    return (*names, layer(f"{ours}.inner.out", f"{theirs}.out_proj"))
-
-
-def _block_entries(side: str, decoder: bool) -> tuple[NameEntry, ...]:
-    ours, theirs = f"{side}.blocks.{{n}}", f"model.{side}.layers.{{n}}"
-    cross = (
-        *_attention_entries(f"{ours}.cross", f"{theirs}.encoder_attn", "q", "kv"),
-        layer(f"{ours}.cross.norm", f"{theirs}.encoder_attn_layer_norm"),
-    )
-    return (
-        *_attention_entries(f"{ours}.attend", f"{theirs}.self_attn", "qkv"),
-        layer(f"{ours}.attend.norm", f"{theirs}.self_attn_layer_norm"),
-        *(cross if decoder else ()),
-        layer(f"{ours}.feed.inner.up", f"{theirs}.fc1"),
-        layer(f"{ours}.feed.inner.down", f"{theirs}.fc2"),
-        layer(f"{ours}.feed.norm", f"{theirs}.final_layer_norm"),
-    )
-
-
+_OURS, _THEIRS = "{side}.blocks.{n}", "model.{side}.layers.{n}"
 SHARED_EMBEDDING = "model.shared.weight"
 MARIAN_NAMES = NameTable(
     entries=(
         entry("tokens.table.weight", SHARED_EMBEDDING),
         entry("tokens.bias", "final_logits_bias"),
-        *_block_entries("encoder", decoder=False),
-        *_block_entries("decoder", decoder=True),
+        layer(f"{_OURS}.attend.inner.qkv", *(f"{_THEIRS}.self_attn.{name}_proj" for name in "qkv")),
+        layer(f"{_OURS}.attend.inner.out", f"{_THEIRS}.self_attn.out_proj"),
+        layer(f"{_OURS}.attend.norm", f"{_THEIRS}.self_attn_layer_norm"),
+        layer(f"{_OURS}.cross.inner.q", f"{_THEIRS}.encoder_attn.q_proj"),
+        layer(f"{_OURS}.cross.inner.kv", *(f"{_THEIRS}.encoder_attn.{name}_proj" for name in "kv")),
+        layer(f"{_OURS}.cross.inner.out", f"{_THEIRS}.encoder_attn.out_proj"),
+        layer(f"{_OURS}.cross.norm", f"{_THEIRS}.encoder_attn_layer_norm"),
+        layer(f"{_OURS}.feed.inner.up", f"{_THEIRS}.fc1"),
+        layer(f"{_OURS}.feed.inner.down", f"{_THEIRS}.fc2"),
+        layer(f"{_OURS}.feed.norm", f"{_THEIRS}.final_layer_norm"),
     ),
     tied=dict.fromkeys(
         ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED_EMBEDDING

@@ -203,23 +203,24 @@ def build_backbone(config: Any) -> ConvBody:
     return made
 
 
-def stage_entries(prefix: str, stem: tuple[str, str], block: str, count: int) -> Iterator[NameEntry]:
+def stage_entries(prefix: str, stem: tuple[str, str], block: str) -> Iterator[NameEntry]:
     """Entries of the convolutions under a native `prefix`. `stem`: names of the first convolution and its norm;
     `block`: name pattern with the fields `{stage}` and `{n}`."""
-    yield entry(f"{prefix}stem.conv.weight", f"{stem[0]}.weight")
-    yield layer(f"{prefix}stem.norm", f"{stem[1]}")
-    for stage in range(count):
-        here, there = f"{prefix}stages.{stage}.{{n}}", block.replace("{stage}", str(stage))
-        units = [(f"units.{unit}", f"conv{unit + 1}", f"norm{unit + 1}") for unit in range(3)]
-        for unit, conv, norm in (*units, ("shortcut", "downsample.conv", "downsample.norm")):
-            yield entry(f"{here}.{unit}.conv.weight", f"{there}.{conv}.weight")
-            yield layer(f"{here}.{unit}.norm", f"{there}.{norm}")
+    names = [(f"{prefix}stem", *stem)]
+    for unit, conv, norm in (*((f"units.{n}", f"conv{n + 1}", f"norm{n + 1}") for n in range(3)), DOWNSAMPLE):
+        names.append((f"{prefix}stages.{{stage}}.{{n}}.{unit}", f"{block}.{conv}", f"{block}.{norm}"))
+    for ours, conv, norm in names:
+        yield entry(f"{ours}.conv.weight", f"{conv}.weight")
+        yield layer(f"{ours}.norm", norm)
 
 
-def bit_entries(native_prefix: str, prefix: str, count: int) -> Iterator[NameEntry]:
+DOWNSAMPLE = ("shortcut", "downsample.conv", "downsample.norm")
+
+
+def bit_entries(native_prefix: str, prefix: str) -> Iterator[NameEntry]:
     """Entries in Hugging Face format."""
     stem = f"{prefix}.embedder.convolution", f"{prefix}.embedder.norm"
-    return stage_entries(native_prefix, stem, f"{prefix}.encoder.stages.{{stage}}.layers.{{n}}", count)
+    return stage_entries(native_prefix, stem, f"{prefix}.encoder.stages.{{stage}}.layers.{{n}}")
 
 
 def backbone_config(
@@ -288,11 +289,6 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
 
 BATCH_COUNT = ".num_batches_tracked"
 """Batch counter of BatchNorm: stored in published files, not used."""
-
-
-def batch_norm_entries(ours: str, theirs: str) -> tuple[NameEntry, ...]:
-    """Entries of a batch norm with running statistics."""
-    return tuple(entry(f"{ours}.{part}", f"{theirs}.{part}") for part in ("{part}", "running_mean", "running_var"))
 
 
 def add_batch_counts(config: Any, tensors: Tensors) -> Tensors:
