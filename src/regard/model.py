@@ -275,12 +275,13 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
     """A model with random weights from a preset; `overrides` are config fields: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
     chosen = find_task(task or system.tasks[0], system.modality)
-    config = override(preset.config, system.part.resolve(preset.config, overrides), "model.")
+    overrides = system.part.resolve(preset.config, overrides) if system.part else overrides
+    config = override(preset.config, overrides, "model.")
     config = chosen.objective.adapt_config(config)
     decode = from_dict(DecodeSettings, system.recipe(preset, chosen.name).get("decode", {}), "decode.")
     processor = chosen.modality.default_processor(config, DataSettings())
     model = assemble(ModelSpec(system, config, chosen, decode, name), processor, device=device)
-    if model.device.type != "meta":
+    if system.part and model.device.type != "meta":
         system.part.load(model.body, config)
     return model
 

@@ -69,7 +69,7 @@ class TrainSpec:
     @property
     def weights_folder(self) -> Path | None:
         """`init_folder`, or the folder with the weights of a part of the model."""
-        return self.init_folder or self.identity.system.part.folder(self.identity.config)
+        return self.init_folder or getattr(self.identity.config, "encoder_folder", None)
 
 
 def new_spec(request: TrainRequest) -> TrainSpec:
@@ -108,9 +108,10 @@ def new_spec(request: TrainRequest) -> TrainSpec:
         if key in advice and task.has_text:
             raise SettingError(f"model.{key} follows from the tokenizer and cannot be set.{advice[key]}")
     part = identity.system.part
-    changed = override(identity.config, part.resolve(identity.config, settings.model), "model.")
-    config = task.objective.adapt_config(changed)
-    part.check(config, start_config, name)
+    overrides = part.resolve(identity.config, settings.model) if part else settings.model
+    config = task.objective.adapt_config(override(identity.config, overrides, "model."))
+    if part:
+        part.check(config, start_config, name)
     # values parsed by the config: "32" on the command line equals 32 in a file
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     identity = replace(identity, config=config, decode=settings.decode)
@@ -128,7 +129,8 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     system = find_system(old["system"])
     settings = resolve(old["settings"], request.overrides)
     config = from_dict(system.config, old["model"], "model.")
-    changes = override(config, system.part.resolve(config, settings.model), "model.")
+    overrides = system.part.resolve(config, settings.model) if system.part else settings.model
+    changes = override(config, overrides, "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
     changed = diff_settings(resolve(old["settings"], {}).as_dict(), settings.as_dict())
     # num_workers changes no result, and another machine may need another value

@@ -122,6 +122,8 @@ def _init_weights(fresh: Model, order: TrainSpec) -> list[str]:
     if order.init_folder is not None and order.init_folder.is_dir():
         return load_initial_weights(fresh, order.init_folder, order.settings.model)
     part = order.identity.system.part
+    if part is None:
+        return []
     if order.weights_folder is not None:
         return part.load(fresh.body, fresh.config) if order.weights_folder.is_dir() else []
     return part.describe_random(order.settings.model)

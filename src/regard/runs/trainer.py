@@ -414,8 +414,8 @@ class Trainer:
         elif self.spec.init_folder is not None:
             weights = f"pretrained: {self.spec.init_folder}"
         else:
-            folder, part = self.spec.weights_folder, self.spec.identity.system.part.name
-            weights = "random weights" + (f", pretrained {part}: {folder}" if folder else "")
+            folder = self.spec.weights_folder
+            weights = "random weights" + (f", pretrained image encoder: {folder}" if folder else "")
         self._log(f"Model     {self.spec.preset}, {count:,} parameters{frozen}, {weights}")
         self._log(f"Device    {where}{together}, {precision}")
         self._log(

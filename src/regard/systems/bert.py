@@ -15,7 +15,7 @@ from regard.nn.blocks.block import Stack
 from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, transformer_blocks
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, entry, layer, rename_suffixes
 
@@ -26,24 +26,18 @@ class Config(RelativePosition, BertConfig):
     pooler: bool = True
     nsp: bool = True
 
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, optional_pooler=True, nsp=self.nsp)
+    base_traits = Traits(optional_pooler=True)
 
 
 MINI = {**bert.MINI, "max_length": 256}
 PRESETS = presets(
     Config(),
-    ("bert-mini", 5_414_210, recipes.small_bert(lr=1e-3), MINI),
-    (
-        "bert-small",
-        17_374_018,
-        recipes.small_bert(steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
-        {**MINI, "width": 512, "heads": 8, "ffn_dim": 2048},
-    ),
-    ("bert-base", 110_106_428, recipes.bert(), {}),
-    ("bert-large", 336_226_108, recipes.bert(), LARGE),
-)
+    ("bert-mini", 5_414_210, recipes.get("bert_small", lr=1e-3), MINI),
+    ("bert-small", 17_374_018, recipes.get("bert_small", steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
+     {**MINI, "width": 512, "heads": 8, "ffn_dim": 2048}),
+    ("bert-base", 110_106_428, recipes.get("bert"), {}),
+    ("bert-large", 336_226_108, recipes.get("bert"), LARGE),
+)  # fmt: skip
 
 
 def build(config: Config) -> EncoderOnly:
@@ -102,9 +96,8 @@ PUBLISHED = bert.published_layout(
     other_architectures={"BertForMaskedLM": "mlm"},
     select_architecture=lambda fields, task: "BertForMaskedLM" if task == "mlm" and not fields["nsp"] else "",
     adapt_checkpoint=from_published,
-    check_layout=layout_requires(
-        "BERT supports learned positions only", position_embedding="learned", relative_position="none"
-    ),
+    required={"position_embedding": "learned", "relative_position": "none"},
+    requirement="BERT supports learned positions only",
 )
 
 

@@ -34,8 +34,7 @@ class Config(vision.ConvConfig):
 
     extra_size_fields = ("norm_groups",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         check_stages(self, ("widths", "depths"), STAGES)
         reject(any(width % 8 for width in self.widths), f"model.widths must be multiples of 8, got {self.widths}.")
         for width in (self.stem_channels, *self.widths, *map(bottleneck_width, self.widths)):
@@ -52,7 +51,7 @@ class Config(vision.ConvConfig):
         return vision.stage_maps(self.widths, 4, self.output_stride)
 
 
-PRESETS = presets(Config(), ("bit-50", 23_500_352, recipes.resnet(recipes.BIT_DATA), {}))
+PRESETS = presets(Config(), ("bit-50", 23_500_352, recipes.get("resnet", recipes.BIT_DATA), {}))
 """Parameter counts without the classification matrix, because its size depends on the data."""
 
 

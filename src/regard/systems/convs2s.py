@@ -51,8 +51,8 @@ class Config(Seq2SeqConfig):
     source_vocab_size: ClassVar[int] = 0
     """Source and target share a tokenizer."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         self.blocks()
 
     def blocks(self) -> list[list[tuple[int, int]]]:
@@ -87,8 +87,8 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 PRESETS = presets(
     Config(),
-    ("convs2s-tiny", 2_566_656, recipes.convs2s(10_000, **recipes.TINY_TRANSLATION), TINY),
-    ("convs2s-en-de", 209_569_920, recipes.convs2s(), {}),
+    ("convs2s-tiny", 2_566_656, recipes.get("convs2s", vocab_size=10_000, **recipes.TINY_TRANSLATION), TINY),
+    ("convs2s-en-de", 209_569_920, recipes.get("convs2s"), {}),
 )
 
 

@@ -44,8 +44,7 @@ class Config(BertConfig):
 
     extra_size_fields = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             not self.pos_att_type or not set(self.pos_att_type) <= {"c2p", "p2c"},
             f"model.pos_att_type must be c2p, p2c or both, got {self.pos_att_type}.",
@@ -63,11 +62,11 @@ MINI = {**bert.MINI, "max_length": 256, "position_buckets": 32}
 XLARGE = sizes(1536, 24, 24) | {"conv_kernel_size": 3, "conv_act": "gelu"}
 PRESETS = presets(
     Config(),
-    ("deberta-mini", 5_298_752, recipes.small_bert(lr=1e-3), MINI),
-    ("deberta-v3-small", 142_024_548, recipes.bert(128_100), {"depth": 6}),
-    ("deberta-v3-base", 184_551_780, recipes.bert(128_100), {}),
-    ("deberta-v3-large", 435_191_908, recipes.bert(128_100), LARGE),
-    ("deberta-v2-xlarge", 887_085_156, recipes.bert(128_100), XLARGE),
+    ("deberta-mini", 5_298_752, recipes.get("bert_small", lr=1e-3), MINI),
+    ("deberta-v3-small", 142_024_548, recipes.get("bert", vocab_size=128_100), {"depth": 6}),
+    ("deberta-v3-base", 184_551_780, recipes.get("bert", vocab_size=128_100), {}),
+    ("deberta-v3-large", 435_191_908, recipes.get("bert", vocab_size=128_100), LARGE),
+    ("deberta-v2-xlarge", 887_085_156, recipes.get("bert", vocab_size=128_100), XLARGE),
 )
 
 

@@ -7,7 +7,7 @@ Memory-compressed attention (T-DMCA) and mixture of experts are not implemented.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position, make_position
@@ -16,7 +16,6 @@ from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import recipes
 from regard.systems.common.configs import RelativePosition, Sizes, sizes, transformer_blocks
 from regard.systems.common.system import System, presets
-from regard.types import Traits
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,12 @@ class Config(RelativePosition, Sizes):
     position_embedding: Literal["halves", "interleaved", "none"] = "interleaved"
     eos_id: int = 31_999
 
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, vocab_size=self.vocab_size, eos_id=self.eos_id)
-
 
 TINY = sizes(128, 4, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999}
-TINY_RECIPE = recipes.decoder(8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000)
-BASE_RECIPE = recipes.decoder(32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000)
+TINY_RECIPE = recipes.get("decoder", vocab_size=8000, steps=10_000, batch_tokens=8192, lr=2e-3, warmup_steps=1000)
+BASE_RECIPE = recipes.get(
+    "decoder", vocab_size=32_000, steps=250_000, batch_tokens=16_384, lr=7e-4, warmup_steps=10_000
+)
 PRESETS = presets(
     Config(), ("decoder-tiny", 1_817_088, TINY_RECIPE, TINY), ("decoder-base", 35_298_304, BASE_RECIPE, {})
 )

@@ -34,8 +34,7 @@ class Config(vision.BackboneConfig):
     head_dropout: float = 0.1
     auxiliary_head: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         vision.check_patch_size(self)
         check_neck(self, self.out_layers[2:] if self.hybrid else self.out_layers)
         if self.hybrid:
@@ -80,11 +79,11 @@ SMALL_HYBRID: dict[str, Any] = SMALL | {
 LARGE_NECK: dict[str, Any] = {"out_layers": (5, 11, 17, 23), "neck_dims": (256, 512, 1024, 1024)}
 PRESETS = presets(
     Config(),
-    ("dpt-small", 9_021_153, recipes.DPT_SMALL, SMALL),
-    ("dpt-hybrid-small", 7_087_025, recipes.DPT_SMALL, SMALL_HYBRID),
-    ("dpt-base", 110_878_081, recipes.dpt(), {}),
-    ("dpt-large", 343_030_465, recipes.dpt(), LARGE | LARGE_NECK),
-    ("dpt-hybrid", 122_377_985, recipes.dpt(), {"hybrid": True, "neck_dims": (256, 512, 768, 768)}),
+    ("dpt-small", 9_021_153, recipes.get("dpt_small"), SMALL),
+    ("dpt-hybrid-small", 7_087_025, recipes.get("dpt_small"), SMALL_HYBRID),
+    ("dpt-base", 110_878_081, recipes.get("dpt"), {}),
+    ("dpt-large", 343_030_465, recipes.get("dpt"), LARGE | LARGE_NECK),
+    ("dpt-hybrid", 122_377_985, recipes.get("dpt"), {"hybrid": True, "neck_dims": (256, 512, 768, 768)}),
 )
 """Parameter counts of depth models. With 150 classes, dpt-large has 343,960,364 and dpt-hybrid 123,307,884."""
 

@@ -13,7 +13,7 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import DecoderConfig
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout
 
 
@@ -24,7 +24,7 @@ class Config(DecoderConfig):
     eos_id: int = 0
 
 
-PRESETS = presets(Config(), ("gpt1", 116_534_784, recipes.gpt1(), {}))
+PRESETS = presets(Config(), ("gpt1", 116_534_784, recipes.get("gpt1"), {}))
 
 
 def build(config: Config) -> DecoderOnly:
@@ -47,14 +47,11 @@ NAMES = NameTable(
 
 
 def unsupported_by_layout(config: Config) -> str:
-    if config.ffn_dim == 4 * config.width:
-        return layout_requires(
-            "GPT-1 supports learned positions only", position_embedding="learned", relative_position="none"
-        )(config)
-    return (
+    reason = (
         f"Hugging Face format for GPT-1 requires model.ffn_dim = 4 x model.width ({4 * config.width}); "
         f"this model has model.ffn_dim={config.ffn_dim}."
     )
+    return "" if config.ffn_dim == 4 * config.width else reason
 
 
 PUBLISHED = PublishedLayout(
@@ -71,6 +68,8 @@ PUBLISHED = PublishedLayout(
     names=NAMES,
     to_published=gpt.to_published,
     check_layout=unsupported_by_layout,
+    required={"position_embedding": "learned", "relative_position": "none"},
+    requirement="GPT-1 supports learned positions only",
 )
 
 

@@ -17,7 +17,7 @@ from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import LARGE, DecoderConfig, sizes
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout
 
 
@@ -29,32 +29,22 @@ class Config(DecoderConfig):
 CHAR: dict[str, Any] = {"vocab_size": 66, "eos_id": 65}
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 HIGH_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
-CHAR_RECIPE: dict[str, Any] = {"warmup_steps": 100, "betas": "0.9,0.99", "eval_every": 250}
+CHAR_RECIPE: dict[str, Any] = {
+    "vocab_size": 66, "tokenizer_type": "char", "warmup_steps": 100, "betas": "0.9,0.99", "eval_every": 250,
+}  # fmt: skip
 PRESETS = presets(
     Config(),
-    (
-        "gpt2-tiny-char",
-        809_984,
-        recipes.gpt2(66, "char", steps=2000, batch_tokens=768, lr=4e-3, **CHAR_RECIPE),
-        sizes(128, 4, 4) | CHAR | NO_DROPOUT | {"max_length": 64},
-    ),
-    (
-        "gpt2-char",
-        10_771_200,
-        recipes.gpt2(66, "char", steps=5000, batch_tokens=16_384, lr=1e-3, **CHAR_RECIPE),
-        sizes(384, 6, 6) | CHAR | HIGH_DROPOUT | {"max_length": 256},
-    ),
-    (
-        "gpt2-mini",
-        6_852_608,
-        recipes.gpt2(8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
-        sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999},
-    ),
-    ("gpt2-small", 124_439_808, recipes.gpt2_paper(6e-4), {}),
-    ("gpt2-medium", 354_823_168, recipes.gpt2_paper(3e-4), LARGE),
-    ("gpt2-large", 774_030_080, recipes.gpt2_paper(2.5e-4), sizes(1280, 36, 20)),
-    ("gpt2-xl", 1_557_611_200, recipes.gpt2_paper(2e-4), sizes(1600, 48, 25)),
-)
+    ("gpt2-tiny-char", 809_984, recipes.get("gpt2", **CHAR_RECIPE, steps=2000, batch_tokens=768, lr=4e-3),
+     sizes(128, 4, 4) | CHAR | NO_DROPOUT | {"max_length": 64}),
+    ("gpt2-char", 10_771_200, recipes.get("gpt2", **CHAR_RECIPE, steps=5000, batch_tokens=16_384, lr=1e-3),
+     sizes(384, 6, 6) | CHAR | HIGH_DROPOUT | {"max_length": 256}),
+    ("gpt2-mini", 6_852_608, recipes.get("gpt2", vocab_size=8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
+     sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999}),
+    ("gpt2-small", 124_439_808, recipes.get("gpt2_paper", lr=6e-4), {}),
+    ("gpt2-medium", 354_823_168, recipes.get("gpt2_paper", lr=3e-4), LARGE),
+    ("gpt2-large", 774_030_080, recipes.get("gpt2_paper", lr=2.5e-4), sizes(1280, 36, 20)),
+    ("gpt2-xl", 1_557_611_200, recipes.get("gpt2_paper", lr=2e-4), sizes(1600, 48, 25)),
+)  # fmt: skip
 
 
 def build(config: Config) -> DecoderOnly:
@@ -93,9 +83,8 @@ PUBLISHED = PublishedLayout(
     fixed_head_keys=gpt.FIXED_HEAD_KEYS,
     names=NAMES,
     to_published=gpt.to_published,
-    check_layout=layout_requires(
-        "GPT-2 supports learned positions only", position_embedding="learned", relative_position="none"
-    ),
+    required={"position_embedding": "learned", "relative_position": "none"},
+    requirement="GPT-2 supports learned positions only",
 )
 
 

@@ -24,8 +24,7 @@ class Config(vision.BackboneConfig):
 
     head_std = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             not 1 <= len(self.backbone_depths) <= MAX_STAGES or min(self.backbone_depths) < 1,
             f"model.backbone_depths must be 1 to {MAX_STAGES} numbers of at least 1, got {self.backbone_depths}.",
@@ -59,14 +58,10 @@ MAX_STAGES = 4
 
 PRESETS = presets(
     Config(),
-    (
-        "hybrid-tiny",
-        2_883_648,
-        recipes.imagenet(**recipes.SMALL_IMAGES, epochs=60, batch_size=256, lr=1e-3),
-        sizes(192, 6, 3) | {"image_size": 28, "backbone_depths": (2,)},
-    ),
-    ("hybrid-base", 97_890_112, recipes.imagenet(batch_size=128, grad_accum=32), {"dropout": 0.1}),
-)
+    ("hybrid-tiny", 2_883_648, recipes.get("imagenet", **recipes.SMALL_IMAGES, epochs=60, batch_size=256, lr=1e-3),
+     sizes(192, 6, 3) | {"image_size": 28, "backbone_depths": (2,)}),
+    ("hybrid-base", 97_890_112, recipes.get("imagenet", batch_size=128, grad_accum=32), {"dropout": 0.1}),
+)  # fmt: skip
 
 
 def build(config: Config) -> VisionTransformer:

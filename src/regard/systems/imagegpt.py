@@ -47,6 +47,7 @@ class Config(ModelConfig):
     head_dropout: ClassVar[float] = 0.0
     head_bias = False
     modality = "image"
+    base_traits = Traits(palette=True, optional_lm_head=True)
 
     @property
     def max_length(self) -> int:
@@ -62,12 +63,6 @@ class Config(ModelConfig):
         """Start token of an image."""
         return self.num_colors
 
-    @property
-    def traits(self) -> Traits:
-        return replace(
-            super().traits, vocab_size=self.vocab_size, bos_id=self.bos_id, palette=True, optional_lm_head=True
-        )
-
     def feature_maps(self) -> tuple[FeatureTap, ...]:
         """Feature maps with one cell per pixel."""
         return sequence_maps(quarter_blocks(self.depth), self.width, 1, class_token=False)
@@ -75,16 +70,13 @@ class Config(ModelConfig):
 
 PRESETS = presets(
     Config(),
-    (
-        "imagegpt-mini",
-        3_719_040,
-        recipes.imagegpt(32, 1, 1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
-        sizes(192, 8, 6) | {"image_size": 28, "num_colors": 32},
-    ),
-    ("imagegpt-small", 76_682_240, recipes.imagegpt(32, 4, 3e-3), {}),
-    ("imagegpt-medium", 455_489_536, recipes.imagegpt(16, 8, 3e-3), sizes(1024, 36, 8)),
-    ("imagegpt-large", 1_362_914_304, recipes.imagegpt(8, 16, 1e-3), sizes(1536, 48, 16)),
-)
+    ("imagegpt-mini", 3_719_040,
+     recipes.get("imagegpt", batch_size=32, grad_accum=1, lr=1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
+     sizes(192, 8, 6) | {"image_size": 28, "num_colors": 32}),
+    ("imagegpt-small", 76_682_240, recipes.get("imagegpt", batch_size=32, grad_accum=4, lr=3e-3), {}),
+    ("imagegpt-medium", 455_489_536, recipes.get("imagegpt", batch_size=16, grad_accum=8, lr=3e-3), sizes(1024, 36, 8)),
+    ("imagegpt-large", 1_362_914_304, recipes.get("imagegpt", batch_size=8, grad_accum=16, lr=1e-3), sizes(1536, 48, 16)),
+)  # fmt: skip
 
 
 class ImageGPT(DecoderOnly):

@@ -17,7 +17,7 @@ from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBloc
 from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, reject
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, entry, layer
 
@@ -37,12 +37,9 @@ class Config(RelativePosition, BertConfig):
     eos_id: int = 2
     mask_id: int = 50_264
 
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, separators=2, global_tokens=True, optional_pooler=True, head_activation="tanh")
+    base_traits = Traits(separators=2, global_tokens=True, optional_pooler=True, head_activation="tanh")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             len(self.attention_window) not in (1, self.depth)
             or any(window < 2 or window % 2 for window in self.attention_window),
@@ -69,9 +66,9 @@ class Config(RelativePosition, BertConfig):
 MINI = {**bert.MINI, "attention_window": (128,)}
 PRESETS = presets(
     Config(),
-    ("longformer-mini", 7_120_448, recipes.small_bert(lr=1e-3), MINI),
-    ("longformer-base", 148_711_257, recipes.bert(50_265, 4096), {}),
-    ("longformer-large", 434_653_273, recipes.bert(50_265, 4096), LARGE),
+    ("longformer-mini", 7_120_448, recipes.get("bert_small", lr=1e-3), MINI),
+    ("longformer-base", 148_711_257, recipes.get("bert", vocab_size=50_265, max_length=4096), {}),
+    ("longformer-large", 434_653_273, recipes.get("bert", vocab_size=50_265, max_length=4096), LARGE),
 )
 
 
@@ -144,12 +141,11 @@ def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
 
 
 def unsupported_by_layout(config: Config) -> str:
-    if any(step != 1 for step in config.dilation):
-        return (
-            "Hugging Face format for Longformer does not support dilated windows; this model has "
-            f"model.dilation={config.dilation}."
-        )
-    return layout_requires("Longformer does not support relative positions", relative_position="none")(config)
+    reason = (
+        "Hugging Face format for Longformer does not support dilated windows; this model has "
+        f"model.dilation={config.dilation}."
+    )
+    return reason if any(step != 1 for step in config.dilation) else ""
 
 
 PUBLISHED = bert.published_layout(
@@ -169,8 +165,10 @@ PUBLISHED = bert.published_layout(
     before_write=_before_write,
     adapt_checkpoint=from_published,
     check_layout=unsupported_by_layout,
+    required={"relative_position": "none"},
+    requirement="Longformer does not support relative positions",
 )  # fmt: skip
 
 
 DESCRIPTION = "Longformer (2020), encoder with sliding-window and global attention"
-SYSTEM = System("longformer", DESCRIPTION, Config, PRESETS, build, recipes.at_full_length(4096), PUBLISHED)
+SYSTEM = System("longformer", DESCRIPTION, Config, PRESETS, build, recipes.LONGFORMER, PUBLISHED)

@@ -48,8 +48,7 @@ class Config(EncoderConfig, Sizes):
 
     extra_size_fields = ("global_every",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         bert.check_rotary_width(self)
         reject(
             self.local_attention < 2 or self.local_attention % 2,
@@ -63,10 +62,10 @@ class Config(EncoderConfig, Sizes):
 
 TOKENS = {"pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
 MINI = sizes(256, 6, 4, 384) | TOKENS | {"vocab_size": 8000, "max_length": 512}
-PAPER_RECIPE = recipes.modernbert()
+PAPER_RECIPE = recipes.get("modernbert")
 PRESETS = presets(
     Config(),
-    ("modernbert-mini", 5_467_456, recipes.small_bert(lr=1e-3), MINI),
+    ("modernbert-mini", 5_467_456, recipes.get("bert_small", lr=1e-3), MINI),
     ("modernbert-base", 149_655_232, PAPER_RECIPE, {}),
     ("modernbert-large", 395_881_664, PAPER_RECIPE, sizes(1024, 28, 16, 2624)),
 )
@@ -177,4 +176,4 @@ PUBLISHED = bert.published_layout(
 )
 
 DESCRIPTION = "ModernBERT (2024), encoder with local and global attention"
-SYSTEM = System("modernbert", DESCRIPTION, Config, PRESETS, build, recipes.at_full_length(8192), PUBLISHED)
+SYSTEM = System("modernbert", DESCRIPTION, Config, PRESETS, build, recipes.MODERNBERT, PUBLISHED)

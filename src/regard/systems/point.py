@@ -41,8 +41,7 @@ class Config(ModelConfig):
 
     modality = "points"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         stages = len(self.widths)
         for name in ("widths", "depths", "downsample", "num_neighbors"):
             found = getattr(self, name)

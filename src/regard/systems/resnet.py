@@ -23,7 +23,7 @@ from regard.nn.vision.convnet import (
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import check_stages, reject
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 
 STAGES = 4
@@ -40,8 +40,7 @@ class Config(vision.ConvConfig):
 
     extra_size_fields = ("stem_channels",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(self.stem_kernel % 2 == 0, f"model.stem_kernel must be odd, got {self.stem_kernel}.")
         check_stages(self, ("widths",), STAGES, minimum=4 if self.block_type == "bottleneck" else 1)
         check_stages(self, ("depths",), STAGES)
@@ -55,15 +54,11 @@ BASIC: dict[str, Any] = {"depths": (2, 2, 2, 2), "block_type": "basic"}
 TINY: dict[str, Any] = {"image_size": 28, "stem_channels": 32, "stem_kernel": 3, "stem_stride": 1, "stem_pool": False}
 PRESETS = presets(
     Config(),
-    (
-        "resnet-tiny",
-        2_795_040,
-        recipes.resnet({}, epochs=30, grad_accum=1, lr=2e-3),
-        BASIC | TINY | {"widths": (32, 64, 128, 256)},
-    ),
-    ("resnet-18", 11_176_512, recipes.resnet(recipes.RESNET_DATA), BASIC | {"widths": (64, 128, 256, 512)}),
-    ("resnet-50", 23_508_032, recipes.resnet(recipes.RESNET_DATA), {}),
-)
+    ("resnet-tiny", 2_795_040, recipes.get("resnet", {}, epochs=30, grad_accum=1, lr=2e-3),
+     BASIC | TINY | {"widths": (32, 64, 128, 256)}),
+    ("resnet-18", 11_176_512, recipes.get("resnet", recipes.RESNET_DATA), BASIC | {"widths": (64, 128, 256, 512)}),
+    ("resnet-50", 23_508_032, recipes.get("resnet", recipes.RESNET_DATA), {}),
+)  # fmt: skip
 """Parameter counts without the classification matrix; with 1,000 classes, 11,689,512 (resnet-18) and 25,557,032
 (resnet-50)."""
 
@@ -120,12 +115,8 @@ PUBLISHED = PublishedLayout(
     head_architectures={"classify": "ResNetForImageClassification"},
     names=NAMES,
     to_published=vision.add_batch_counts,
-    check_layout=layout_requires(
-        "ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",
-        stem_kernel=7,
-        stem_stride=2,
-        stem_pool=True,
-    ),
+    required={"stem_kernel": 7, "stem_stride": 2, "stem_pool": True},
+    requirement="ResNet requires model.stem_kernel=7, model.stem_stride=2 and model.stem_pool=true",
 )
 
 

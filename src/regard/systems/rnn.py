@@ -45,8 +45,8 @@ class Config(RecurrentConfig):
     vocab_size: int = 80_000
     init_range: float = 0.08
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         reject(
             self.bidirectional and self.width % 2,
             f"model.bidirectional=true requires an even model.width, got {self.width}.",
@@ -59,10 +59,12 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 PRESETS = presets(
     Config(),
-    ("rnn-tiny", 2_509_824, recipes.tiny_recurrent(5e-3), TINY),
+    ("rnn-tiny", 2_509_824, recipes.get("recurrent_tiny", lr=5e-3), TINY),
     # 384,000,000 in the paper, with 80,000 more source words: set source_vocab_size=160_000
-    ("rnn-sutskever", 304_000_000, recipes.recurrent(700_000, 8192, 5.0, {"vocab_size": 80_000}), {}),
-)
+    ("rnn-sutskever", 304_000_000,
+     recipes.get("recurrent", vocab_size=80_000, steps=700_000, batch_tokens=8192, grad_clip=5.0),
+     {}),
+)  # fmt: skip
 
 
 class RNNEncoderDecoder(RecurrentBody):

@@ -41,8 +41,8 @@ class Config(RecurrentConfig):
     extra_size_fields = ("attention_dim",)
     output_width_field = "maxout_dim"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         reject(
             self.attention_score == "dot" and self.width != 2 * self.encoder_width,
             f"model.attention_score=dot requires model.width = 2 x model.encoder_width, got {self.width} and "
@@ -54,13 +54,14 @@ TINY: dict[str, Any] = {
     "width": 256, "encoder_width": 128, "embedding_dim": 128, "attention_dim": 128, "maxout_dim": 128, "dropout": 0.2,
     "vocab_size": 10_000, "tie_embeddings": "all",
 }  # fmt: skip
-PAPER_DATA = {"vocab_size": 30_000, "max_length": 50}
 PRESETS = presets(
     Config(),
-    ("rnnsearch-tiny", 2_232_448, recipes.tiny_recurrent(2e-3), TINY),
+    ("rnnsearch-tiny", 2_232_448, recipes.get("recurrent_tiny", lr=2e-3), TINY),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
-    ("rnnsearch-50", 80_442_000, recipes.recurrent(750_000, 4096, 1.0, PAPER_DATA), {}),
-)
+    ("rnnsearch-50", 80_442_000,
+     recipes.get("recurrent", vocab_size=30_000, max_length=50, steps=750_000, batch_tokens=4096, grad_clip=1.0),
+     {}),
+)  # fmt: skip
 
 
 class AttentionDecoder(nn.Module):

@@ -29,8 +29,7 @@ class Config(BertConfig):
     max_length: int = 1536
     rotary_value: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         bert.check_rotary_width(self)
 
     @property
@@ -41,8 +40,8 @@ class Config(BertConfig):
 MINI = {**bert.MINI, "embedding_dim": 256, "max_length": 512}
 PRESETS = presets(
     Config(),
-    ("roformer-mini", 5_282_368, recipes.small_bert(lr=1e-3), MINI),
-    ("roformer-base", 124_099_664, recipes.bert(50_000, 1536), {}),
+    ("roformer-mini", 5_282_368, recipes.get("bert_small", lr=1e-3), MINI),
+    ("roformer-base", 124_099_664, recipes.get("bert", vocab_size=50_000, max_length=1536), {}),
 )
 """The published count of roformer-base, 124,197,968, includes the sinusoidal table (1536 × 64), which is computed here."""
 

@@ -42,8 +42,7 @@ class Config(vision.VisionConfig):
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm_eps: float = 1e-5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         check_stages(self, ("depths", "heads"), STAGES)
         for width, heads in zip(self.widths, self.heads, strict=True):
             reject(
@@ -72,8 +71,8 @@ MINI: dict[str, Any] = {
     "image_size": 32, "patch_size": 2, "width": 48, "depths": (2, 2, 4, 2), "heads": (2, 4, 8, 16), "window_size": 4,
     "drop_path": 0.1,
 }  # fmt: skip
-MINI_RECIPE = recipes.swin({"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1)
-PAPER_RECIPE = recipes.swin({"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8})
+MINI_RECIPE = recipes.get("swin", {"crop_scale": 0.5, "flip": True}, epochs=50, warmup_steps=0.1, grad_accum=1)
+PAPER_RECIPE = recipes.get("swin", {"crop_scale": 0.08, "flip": True, "color_jitter": 0.4, "mixup": 0.8})
 PRESETS = presets(
     Config(),
     ("swin-mini", 6_003_580, MINI_RECIPE, MINI),

@@ -16,7 +16,7 @@ from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.systems.common import recipes, seq2seq
 from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import PublishedLayout
 
@@ -39,8 +39,7 @@ class Config(TargetTokens, RelativePosition, Sizes):
     output_bias: bool = False
     max_length: int = 512
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             self.max_position_offset and self.position_embedding == "none",
             "model.max_position_offset requires absolute positions; model.position_embedding is none.",
@@ -48,15 +47,17 @@ class Config(TargetTokens, RelativePosition, Sizes):
 
 
 TINY = sizes(128, 4, 4, 256) | {"decoder_depth": 4, "vocab_size": 10_000, "dropout": 0.3}
-TINY_RECIPE = recipes.transformer(10_000, **recipes.TINY_TRANSLATION)
+TINY_RECIPE = recipes.get("transformer", vocab_size=10_000, **recipes.TINY_TRANSLATION)
 SMALL = sizes(256, 3, 4) | {"decoder_depth": 3, "vocab_size": 8000}
-SMALL_RECIPE = recipes.transformer(8000, steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0)
-BIG_RECIPE = recipes.transformer(steps=300_000, lr=1024**-0.5 * 4000**-0.5)
+SMALL_RECIPE = recipes.get(
+    "transformer", vocab_size=8000, steps=20_000, batch_tokens=16_384, lr=1e-3, warmup_steps=2000, grad_clip=1.0
+)
+BIG_RECIPE = recipes.get("transformer", steps=300_000, lr=1024**-0.5 * 4000**-0.5)
 PRESETS = presets(
     Config(),
     ("transformer-tiny", 2_605_056, TINY_RECIPE, TINY),
     ("transformer-small", 7_577_600, SMALL_RECIPE, SMALL),
-    ("transformer-base", 63_082_496, recipes.transformer(), {}),
+    ("transformer-base", 63_082_496, recipes.get("transformer"), {}),
     ("transformer-big", 214_245_376, BIG_RECIPE, sizes(1024, 6, 16) | {"dropout": 0.3}),
 )
 
@@ -144,10 +145,8 @@ PUBLISHED = PublishedLayout(
     names=seq2seq.MARIAN_NAMES,
     adapt_checkpoint=seq2seq.from_marian,
     to_published=seq2seq.to_marian,
-    check_layout=layout_requires(
-        "the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
-        norm_position="post", position_embedding="halves", relative_position="none",
-    ),
+    required={"norm_position": "post", "position_embedding": "halves", "relative_position": "none"},
+    requirement="the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
 )  # fmt: skip
 
 

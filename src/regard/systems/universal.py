@@ -30,8 +30,8 @@ class Config(TargetTokens, UniversalConfig):
     max_position_offset: int = 0
 
 
-PAPER_RECIPE = recipes.transformer(lr=1024**-0.5 * 4000**-0.5)
-TINY_RECIPE = recipes.transformer(10_000, **{**recipes.TINY_TRANSLATION, "lr": 2e-3})
+PAPER_RECIPE = recipes.get("transformer", lr=1024**-0.5 * 4000**-0.5)
+TINY_RECIPE = recipes.get("transformer", vocab_size=10_000, **{**recipes.TINY_TRANSLATION, "lr": 2e-3})
 TINY: dict[str, Any] = {"width": 192, "heads": 4, "ffn_dim": 768, "vocab_size": 10_000}
 BASE: dict[str, Any] = {**PUBLISHED_CODE, "dropout": 0.3}
 PRESETS = presets(

@@ -42,9 +42,9 @@ class Config(UniversalConfig, TokenTypes, EncoderConfig):
 MINI = {name: value for name, value in bert.MINI.items() if name != "depth"} | {"max_length": 256}
 PRESETS = presets(
     Config(),
-    ("universal-encoder-mini", 2_912_576, recipes.small_bert(lr=5e-4), MINI),
-    ("universal-encoder-mini-halting", 2_912_833, recipes.small_bert(lr=5e-4), {**MINI, "act": True}),
-    ("universal-encoder-base", 44_943_162, recipes.bert(), PUBLISHED_CODE),
+    ("universal-encoder-mini", 2_912_576, recipes.get("bert_small", lr=5e-4), MINI),
+    ("universal-encoder-mini-halting", 2_912_833, recipes.get("bert_small", lr=5e-4), {**MINI, "act": True}),
+    ("universal-encoder-base", 44_943_162, recipes.get("bert"), PUBLISHED_CODE),
 )
 
 

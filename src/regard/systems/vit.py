@@ -13,7 +13,7 @@ from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionT
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.configs import LARGE, reject, sizes
-from regard.systems.common.system import System, layout_requires, presets
+from regard.systems.common.system import System, presets
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 
@@ -24,8 +24,7 @@ class Config(vision.ViTConfig):
 
     head_std = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             self.pool == "first" and not self.class_token,
             "model.pool=first requires model.class_token=true. Set model.class_token=true or model.pool=mean.",
@@ -36,30 +35,21 @@ class Config(vision.ViTConfig):
         return sequence_maps(quarter_blocks(self.depth), self.width, self.patch_size, self.class_token)
 
 
-BASE = Config()
-
+AUGMENT = {"shift": 0.1, "random_erasing": 0.3}
 PRESETS = presets(
     Config(),
-    (
-        "vit-tiny",
-        4_023_360,
-        # selected on held-out training images of Fashion-MNIST; data.flip helps if flipped images are valid
-        recipes.imagenet(**recipes.SMALL_IMAGES, epochs=80, batch_size=512, lr=1.5e-3)
-        | {"data": {"shift": 0.1, "random_erasing": 0.3}},
-        sizes(192, 9, 3) | {"image_size": 28, "patch_size": 4},
-    ),
-    ("vit-small", 21_665_664, recipes.imagenet(grad_accum=4, lr=1e-3, weight_decay=0.1), sizes(384, 12, 6)),
-    ("vit-base-32", 87_455_232, recipes.imagenet(), {"patch_size": 32, "dropout": 0.1}),
-    ("vit-base-16", 85_798_656, recipes.imagenet(), {"dropout": 0.1}),
-    ("vit-large-16", 303_301_632, recipes.imagenet(), LARGE | {"dropout": 0.1}),
-    (
-        "vit-huge-14",
-        630_764_800,
-        # epochs of 300 million images, not of ImageNet
-        recipes.imagenet(epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1),
-        sizes(1280, 32, 16) | {"patch_size": 14, "dropout": 0.1},
-    ),
-)
+    # selected on held-out training images of Fashion-MNIST; data.flip helps if flipped images are valid
+    ("vit-tiny", 4_023_360,
+     recipes.get("imagenet", AUGMENT, **recipes.SMALL_IMAGES, epochs=80, batch_size=512, lr=1.5e-3),
+     sizes(192, 9, 3) | {"image_size": 28, "patch_size": 4}),
+    ("vit-small", 21_665_664, recipes.get("imagenet", grad_accum=4, lr=1e-3, weight_decay=0.1), sizes(384, 12, 6)),
+    ("vit-base-32", 87_455_232, recipes.get("imagenet"), {"patch_size": 32, "dropout": 0.1}),
+    ("vit-base-16", 85_798_656, recipes.get("imagenet"), {"dropout": 0.1}),
+    ("vit-large-16", 303_301_632, recipes.get("imagenet"), LARGE | {"dropout": 0.1}),
+    # epochs of 300 million images, not of ImageNet
+    ("vit-huge-14", 630_764_800, recipes.get("imagenet", epochs=14, lr=3e-4, lr_schedule="linear", weight_decay=0.1),
+     sizes(1280, 32, 16) | {"patch_size": 14, "dropout": 0.1}),
+)  # fmt: skip
 
 
 def build(config: Config) -> VisionTransformer:
@@ -107,9 +97,8 @@ PUBLISHED = PublishedLayout(
     head_architectures={"classify": "ViTForImageClassification"},
     names=NAMES,
     adapt_checkpoint=from_published,
-    check_layout=layout_requires(
-        "ViT requires model.class_token=true and model.pool=first", class_token=True, pool="first"
-    ),
+    required={"class_token": True, "pool": "first"},
+    requirement="ViT requires model.class_token=true and model.pool=first",
 )
 
 

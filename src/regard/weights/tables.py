@@ -209,6 +209,10 @@ class PublishedLayout:
     """adapts the config and the tensors of a checkpoint before loading"""
     to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
     """adds constant tensors that checkpoints contain"""
+    required: dict[str, Any] = field(default_factory=dict)
+    """fields of regard, and the only values that the format supports"""
+    requirement: str = ""
+    """message for other values, after "Hugging Face format for\""""
     check_layout: Callable[[Any], str] = lambda config: ""
     """reason why the format does not support this config; empty if supported"""
 

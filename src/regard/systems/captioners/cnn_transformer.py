@@ -41,8 +41,7 @@ class Config(FeatureLevelConfig):
     image_positions: Literal["learned", "sines", "none"] = "learned"
     position_embedding: Literal["halves", "interleaved", "learned", "none"] = "halves"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             self.image_positions == "sines" and self.width % 2,
             f"model.image_positions=sines requires an even model.width, got {self.width}: half of the channels encode "
@@ -52,8 +51,12 @@ class Config(FeatureLevelConfig):
 
 TINY = Config(**TINY_ENCODER, width=160, depth=2, decoder_depth=2, heads=4, ffn_dim=640, dropout=0.2)
 PRESETS = {
-    "caption-transformer-tiny": Preset(TINY, 4_606_400, recipes.captions(2000)),
-    "caption-transformer-base": Preset(Config(encoder="resnet-50"), 73_842_752, recipes.long_captions(10_000, 2e-4)),
+    "caption-transformer-tiny": Preset(TINY, 4_606_400, recipes.get("captions")),
+    "caption-transformer-base": Preset(
+        Config(encoder="resnet-50"),
+        73_842_752,
+        recipes.get("captions_long", vocab_size=10_000, lr=2e-4),
+    ),
 }
 
 

@@ -22,7 +22,6 @@ from regard.processors.image import ImageProcessor
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common.checkpoint import read_body
 from regard.systems.common.seq2seq import require_prompt
-from regard.systems.common.system import PretrainedPart
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import mismatch_error
 
@@ -73,16 +72,12 @@ TINY_ENCODER: dict[str, Any] = {
 """Image encoder and vocabulary of the tiny presets."""
 
 
-class EncoderPart(PretrainedPart):
+class EncoderPart:
     """The image encoder: a preset with random weights, or the folder of a pretrained image model."""
 
-    name = "image encoder"
-
-    def folder(self, config: CaptionConfig) -> Path | None:
-        return config.encoder_folder
-
     def resolve(self, config: CaptionConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The default image size is the size in the folder."""
+        """Overrides of a config, completed from the encoder folder that they name; the default image size is the size in
+        the folder."""
         resolved, name = dict(overrides), str(overrides.get("encoder", ""))
         if not name or index.presets().get(name) in ENCODER_SYSTEMS:
             return resolved
@@ -112,6 +107,8 @@ class EncoderPart(PretrainedPart):
         }
 
     def check(self, config: CaptionConfig, pretrained: CaptionConfig | None, name: str) -> None:
+        """Raise an error for encoder settings that contradict the origin of the weights: the preset `name`, or the folder
+        `name` with a model of the config `pretrained`."""
         if pretrained is None and config.freeze_encoder and config.encoder_folder is None:
             raise SettingError(
                 f"model.freeze_encoder=true would freeze the randomly initialized encoder '{config.encoder}' of {name}. "
@@ -124,6 +121,7 @@ class EncoderPart(PretrainedPart):
             )
 
     def load(self, body: Any, config: CaptionConfig) -> list[str]:
+        """Load the weights of the encoder folder into a new model; returns messages for the log."""
         folder = config.encoder_folder
         if folder is None:
             return []
@@ -136,6 +134,7 @@ class EncoderPart(PretrainedPart):
         return [f"Image encoder: {folder}, {'frozen' if config.freeze_encoder else 'trained'}."]
 
     def describe_random(self, overrides: Mapping[str, Any]) -> list[str]:
+        """Note about an encoder with random weights for which the user may expect pretrained weights."""
         if not overrides.get("encoder"):
             return []
         return [

@@ -33,11 +33,11 @@ class Config(CaptionConfig):
 BASE = Config(encoder="resnet-50", freeze_encoder=True)
 TINY = Config(**TINY_ENCODER, width=320, embedding_dim=192, dropout=0.3)
 PRESETS = {
-    "caption-fixed-tiny": Preset(TINY, 4_528_304, recipes.captions(2000)),
+    "caption-fixed-tiny": Preset(TINY, 4_528_304, recipes.get("captions")),
     "caption-fixed-base": Preset(
         BASE,
         36_908_368,
-        recipes.long_captions(10_000, 4e-4, label_smoothing=0.0) | {"decode": {"num_beams": 20}},
+        recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0) | {"decode": {"num_beams": 20}},
     ),
 }
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""

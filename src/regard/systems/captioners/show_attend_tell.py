@@ -38,8 +38,7 @@ class Config(FeatureLevelConfig):
     attention_penalty: float = 1.0
     init_std: float = 0.01
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         reject(
             min(self.attention_dim, self.attention_penalty, self.init_std) < 0,
             "model.attention_dim, model.attention_penalty and model.init_std must be at least 0.",
@@ -49,8 +48,12 @@ class Config(FeatureLevelConfig):
 TINY = Config(**TINY_ENCODER, width=256, embedding_dim=192, attention_dim=128, dropout=0.3, init_std=0.0)
 BASE = Config(encoder="resnet-50", freeze_encoder=True, feature_level=2)
 PRESETS = {
-    "caption-attend-tiny": Preset(TINY, 4_665_586, recipes.captions(2000)),
-    "caption-attend-base": Preset(BASE, 52_951_434, recipes.long_captions(10_000, 4e-4, label_smoothing=0.0)),
+    "caption-attend-tiny": Preset(TINY, 4_665_586, recipes.get("captions")),
+    "caption-attend-base": Preset(
+        BASE,
+        52_951_434,
+        recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0),
+    ),
 }
 
 

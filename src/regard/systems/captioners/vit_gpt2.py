@@ -50,8 +50,12 @@ TINY = Config(
     embedding_dropout=0.2,
 )
 PRESETS = {
-    "caption-vit-tiny": Preset(TINY, 4_348_992, recipes.captions(2000)),
-    "caption-vit-base": Preset(BASE, 238_605_312, recipes.long_captions(50_257, 5e-5, label_smoothing=0.0)),
+    "caption-vit-tiny": Preset(TINY, 4_348_992, recipes.get("captions")),
+    "caption-vit-base": Preset(
+        BASE,
+        238_605_312,
+        recipes.get("captions_long", vocab_size=50_257, lr=5e-5, label_smoothing=0.0),
+    ),
 }
 """caption-vit-base is ViT-B/16 and GPT-2 small. The Hugging Face class has 239,195,904 parameters, 590,592 more: the
 unused pooler of ViT."""

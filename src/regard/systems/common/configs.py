@@ -151,6 +151,9 @@ NON_NEGATIVE_FIELDS = (
 FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dropout", "head_dropout", "drop_path")
 """Dropout probabilities, in [0, 1)."""
 
+TRAIT_FIELDS = ("vocab_size", "pad_id", "bos_id", "eos_id", "mask_id", "nsp", "act")
+"""Fields that are traits with the same name."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -166,14 +169,25 @@ class ModelConfig:
     head_bias: ClassVar[bool] = True
     """Bias of a new head for image classes."""
 
+    base_traits: ClassVar[Traits] = Traits()
+    """Traits of a system that do not depend on fields."""
+
     @property
     def traits(self) -> Traits:
-        """Properties that tasks, training and explanations need to know."""
-        return Traits()
+        """Properties that tasks, training and explanations need to know; some are fields with the same name."""
+        traits = {name: getattr(self, name) for name in TRAIT_FIELDS if hasattr(self, name)}
+        if hasattr(self, "type_vocab_size"):
+            traits["token_types"] = self.type_vocab_size
+        if hasattr(self, "relative_position"):
+            traits["packs_efficiently"] = self.relative_position not in ("t5", "shaw")
+        return replace(self.base_traits, **traits)
 
     def image_processor(self) -> ImageProcessor | None:
         """Image processor that the weights of a pretrained part require; None: the default of the task."""
         return None
+
+    def check(self) -> None:
+        """Raise an error for invalid combinations of the fields of a system."""
 
     def __post_init__(self) -> None:
         """Raise an error for sizes, numbers of heads, end tokens and probabilities out of range."""
@@ -196,6 +210,9 @@ class ModelConfig:
         for name in FRACTION_FIELDS:
             if not 0 <= values.get(name, 0) < 1:
                 raise SettingError(f"model.{name} must be in [0, 1), got {values[name]}.")
+        if "relative_position" in values:
+            check_relative(self)
+        self.check()
 
 
 def reject(condition: object, message: str) -> None:
@@ -239,14 +256,6 @@ class RelativePosition(ModelConfig):
 
     relative_position: RelativeKind = "none"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_relative(self)
-
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, packs_efficiently=self.relative_position not in ("t5", "shaw"))
-
 
 @dataclass(frozen=True)
 class DecoderConfig(RelativePosition, Sizes):
@@ -260,10 +269,6 @@ class DecoderConfig(RelativePosition, Sizes):
     embedding_dropout: float = 0.1
     norm_eps: float = 1e-5
     eos_id: int = 50_256
-
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, vocab_size=self.vocab_size, eos_id=self.eos_id)
 
 
 @dataclass(frozen=True)
@@ -280,17 +285,6 @@ class EncoderConfig(ModelConfig):
     eos_id: int = 102
     mask_id: int = 103
 
-    @property
-    def traits(self) -> Traits:
-        return replace(
-            super().traits,
-            vocab_size=self.vocab_size,
-            pad_id=self.pad_id,
-            bos_id=self.bos_id,
-            eos_id=self.eos_id,
-            mask_id=self.mask_id,
-        )
-
 
 @dataclass(frozen=True)
 class TokenTypes(ModelConfig):
@@ -299,10 +293,6 @@ class TokenTypes(ModelConfig):
     type_vocab_size: int = 2
 
     extra_size_fields: ClassVar[tuple[str, ...]] = ("type_vocab_size",)
-
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, token_types=self.type_vocab_size)
 
 
 @dataclass(frozen=True)
@@ -321,12 +311,6 @@ class TargetTokens(ModelConfig):
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
-
-    @property
-    def traits(self) -> Traits:
-        return replace(
-            super().traits, vocab_size=self.vocab_size, pad_id=self.pad_id, bos_id=self.bos_id, eos_id=self.eos_id
-        )
 
 
 def transformer_blocks(config: Any, depth: int, **settings: Any) -> list[TransformerBlock]:

@@ -40,7 +40,13 @@ TRAIN: dict[str, dict[str, Any]] = {
         "steps": 300_000, "batch_tokens": 32_000, "lr": 5e-4, "warmup_steps": 4000, "lr_schedule": "inverse_sqrt",
         "label_smoothing": 0.1, "grad_clip": 0.1, "weight_decay": 0.0,
     },
+    # Sutskever et al. (7.5 epochs of 12 million pairs, gradient norm at most 5) and Bahdanau et al. (80 pairs of up to 50
+    # words per batch, gradient norm at most 1)
     "recurrent": {**_ADAM, "lr": 5e-4, "warmup_steps": 1000, "lr_schedule": "linear", "weight_decay": 0.0},
+    "recurrent_tiny": {
+        **_ADAM, "steps": 6000, "batch_tokens": 8192, "warmup_steps": 300, "lr_schedule": "linear", "weight_decay": 0.0,
+        "label_smoothing": 0.1, "ema_decay": 0.999,
+    },
     # answers are exact, so label smoothing, EMA and beam search are off
     "algorithmic": {
         "steps": 6000, "batch_tokens": 8192, "lr": 1e-3, "warmup_steps": 500, "lr_schedule": "linear",
@@ -52,6 +58,10 @@ TRAIN: dict[str, dict[str, Any]] = {
         **_ADAM, "epochs": 100, "batch_tokens": 8192, "grad_accum": 4, "lr": 2.5e-4, "warmup_steps": 2000,
         "lr_schedule": "cosine", "weight_decay": 0.01,
     },
+    # settings of common reproductions, with the sampling of the paper
+    "gpt2": _GPT,
+    # 512 rows of 1024 tokens per step, half a million tokens
+    "gpt2_paper": {**_GPT, "steps": 100_000, "batch_tokens": 16_384, "grad_accum": 32, "warmup_steps": 2000},
     # three epochs at 6.25e-5, linear decay after 0.2 % of warmup
     "gpt_task": {
         **_ADAM, "epochs": 3, "lr": 6.25e-5, "warmup_steps": 0.002, "lr_schedule": "linear", "lm_loss_weight": 0.5,
@@ -62,6 +72,15 @@ TRAIN: dict[str, dict[str, Any]] = {
     # 256 rows of 512 tokens per step, one million steps, linear decay after warmup
     "bert": {
         **_BERT, "steps": 1_000_000, "batch_tokens": 8192, "grad_accum": 16, "lr": 1e-4, "warmup_steps": 10_000, "eps": 1e-6,
+    },
+    # small encoders on a laptop
+    "bert_small": {
+        **_BERT, "steps": 10_000, "batch_tokens": 8192, "grad_accum": 1, "lr": 1e-4, "warmup_steps": 1000, "eps": 1e-6,
+    },
+    # first phase: 1.7 trillion tokens in rows of 1024, here at a constant batch size of half a million tokens with linear
+    # decay; 30 % of the tokens are masked. The paper uses StableAdamW and a trapezoidal schedule
+    "modernbert": {
+        **_BERT, "steps": 3_400_000, "batch_tokens": 16_384, "grad_accum": 32, "lr": 8e-4, "warmup_steps": 6000, "eps": 1e-6,
     },
     "bert_task": {**_BERT, "warmup_steps": 0.1, "grad_accum": 1, "eval_every": 500},
     "mlm_finetuning": {
@@ -87,6 +106,11 @@ TRAIN: dict[str, dict[str, Any]] = {
         **_IMAGES, "epochs": 60, "batch_size": 16, "grad_accum": 1, "lr": 1e-5, "lr_overrides": {"head.*": 1e-4},
         "warmup_steps": 0.0, "lr_schedule": "constant", "weight_decay": 0.0,
     },
+    # training from scratch on a few thousand images at most
+    "dpt_small": {
+        **_IMAGES, "epochs": 100, "batch_size": 16, "grad_accum": 1, "lr": 3e-4, "lr_overrides": {}, "warmup_steps": 0.05,
+        "weight_decay": 0.05,
+    },
     # warmup over one epoch of ImageNet, cosine decay to 0, no dropout and no weight decay
     "imagegpt": {**_GPT, "steps": 1_000_000, "warmup_steps": 10_000, "weight_decay": 0.0},
     "imagegpt_finetuning": {**_GPT, "batch_size": 32, "grad_accum": 1, "warmup_steps": 0.05, "weight_decay": 0.0},
@@ -94,6 +118,10 @@ TRAIN: dict[str, dict[str, Any]] = {
     "captions": {
         **_IMAGES, "steps": 4000, "batch_size": 64, "grad_accum": 1, "lr": 1e-3, "warmup_steps": 0.05, "weight_decay": 0.05,
         "betas": "0.9,0.98", "label_smoothing": 0.1, "eval_every": 500,
+    },
+    "captions_long": {
+        **_IMAGES, "steps": 50_000, "batch_size": 64, "grad_accum": 1, "warmup_steps": 0.05, "weight_decay": 0.05,
+        "betas": "0.9,0.98", "label_smoothing": 0.1, "eval_every": 2000,
     },
     # Zhao et al. use SGD with momentum 0.9 and weight decay 1e-4: 200 epochs of ModelNet40 at 0.05, 40,000 steps of S3DIS
     # at 0.5, both divided by 10 at 60 % and 80 %
@@ -103,19 +131,44 @@ TRAIN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Training settings by recipe."""
 
+DATA: dict[str, dict[str, Any]] = {
+    "transformer": {"vocab_size": 37_000}, "convs2s": {"vocab_size": 40_000}, "recurrent": {},
+    "recurrent_tiny": {"vocab_size": 10_000}, "decoder": {}, "gpt1": {"vocab_size": 40_478},
+    "gpt2": {"tokenizer_type": "byte_bpe"}, "gpt2_paper": {"vocab_size": 50_257, "tokenizer_type": "byte_bpe"},
+    "bert": {"tokenizer_type": "wordpiece", "vocab_size": 30_522, "max_length": 512},
+    "bert_small": {"tokenizer_type": "wordpiece", "vocab_size": 8000, "max_length": 128},
+    "modernbert": {"tokenizer_type": "byte_bpe", "vocab_size": 50_368, "max_length": 1024, "mask_prob": 0.3},
+    "captions": {"vocab_size": 2000}, "captions_long": {},
+}  # fmt: skip
+"""Data settings by recipe."""
+
 _BEAM_SEARCH: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"}
 _SAMPLING: dict[str, Any] = {"do_sample": True, "top_k": 40}
+DECODE: dict[str, dict[str, Any]] = {
+    "transformer": _BEAM_SEARCH, "convs2s": {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "power"},
+    "recurrent": {"num_beams": 12, "length_penalty": 0.0}, "recurrent_tiny": _BEAM_SEARCH, "decoder": _BEAM_SEARCH,
+    "gpt1": _SAMPLING, "gpt2": _SAMPLING, "gpt2_paper": _SAMPLING, "imagegpt": {"do_sample": True},
+    "captions": {**_BEAM_SEARCH, "num_beams": 3}, "captions_long": {**_BEAM_SEARCH, "num_beams": 3},
+}  # fmt: skip
+"""Settings of text generation by recipe."""
 
 
-def make_recipe(
-    name: str, data: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any
-) -> Recipe:
-    """Recipe with the training settings of a name, updated by `changes`; groups that are None are omitted."""
-    groups = {"train": {**TRAIN[name], **changes}, "data": data, "decode": decode}
+TOKEN_SETTINGS = ("vocab_size", "tokenizer_type", "max_length")
+"""Settings of the group data."""
+
+
+def get(name: str, data: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any) -> Recipe:
+    """Recipe of a name, updated by `changes` of training and of tokens; `data` and `decode` replace these groups."""
+    tokens = {key: changes.pop(key) for key in TOKEN_SETTINGS if key in changes}
+    groups = {
+        "train": {**TRAIN[name], **changes},
+        "data": {**DATA[name], **tokens} if data is None and name in DATA else data,
+        "decode": DECODE.get(name) if decode is None else decode,
+    }
     return {group: values for group, values in groups.items() if values is not None}
 
 
-# -- encoder–decoder
+# -- text
 
 TRANSLATION = TaskRecipes(
     ("translate", "algorithmic"),
@@ -127,50 +180,6 @@ TINY_TRANSLATION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def transformer(vocab_size: int = 37_000, **changes: Any) -> Recipe:
-    return make_recipe("transformer", {"vocab_size": vocab_size}, _BEAM_SEARCH, **changes)
-
-
-def convs2s(vocab_size: int = 40_000, **changes: Any) -> Recipe:
-    decode = {"num_beams": 5, "length_penalty": 1.0, "length_penalty_type": "power"}
-    return make_recipe("convs2s", {"vocab_size": vocab_size}, decode, **changes)
-
-
-def recurrent(steps: int, batch_tokens: int, grad_clip: float, data: dict[str, Any], **changes: Any) -> Recipe:
-    """Sutskever et al. (7.5 epochs of 12 million pairs, gradient norm at most 5) and Bahdanau et al. (80 pairs of up to 50
-    words per batch, gradient norm at most 1)."""
-    changes = {"steps": steps, "batch_tokens": batch_tokens, "grad_clip": grad_clip, **changes}
-    return make_recipe("recurrent", data, {"num_beams": 12, "length_penalty": 0.0}, **changes)
-
-
-def tiny_recurrent(lr: float) -> Recipe:
-    """Recipe for small recurrent models and 10,000 tokens."""
-    changes: dict[str, Any] = {"lr": lr, "warmup_steps": 300, "label_smoothing": 0.1, "ema_decay": 0.999}
-    return recurrent(6000, 8192, 1.0, {"vocab_size": 10_000}, **changes) | {"decode": _BEAM_SEARCH}
-
-
-# -- decoder-only
-
-
-def decoder(vocab_size: int, **changes: Any) -> Recipe:
-    return make_recipe("decoder", {"vocab_size": vocab_size}, _BEAM_SEARCH, **changes)
-
-
-def gpt1() -> Recipe:
-    return make_recipe("gpt1", {"vocab_size": 40_478}, _SAMPLING)
-
-
-def gpt2(vocab_size: int, tokenizer_type: str = "byte_bpe", **changes: Any) -> Recipe:
-    """Settings of common reproductions, with the sampling of the paper."""
-    data = {"vocab_size": vocab_size, "tokenizer_type": tokenizer_type}
-    return {"train": {**_GPT, **changes}, "data": data, "decode": _SAMPLING}
-
-
-def gpt2_paper(lr: float) -> Recipe:
-    """512 rows of 1024 tokens per step, half a million tokens."""
-    return gpt2(50_257, steps=100_000, batch_tokens=16_384, grad_accum=32, lr=lr, warmup_steps=2000)
-
-
 def gpt3(lr: float, micro_batches: int, vocab_size: int = 50_257, **changes: Any) -> Recipe:
     """300 billion tokens in steps of `micro_batches` x 16,384 tokens, warmup over 375 million tokens.
 
@@ -178,8 +187,7 @@ def gpt3(lr: float, micro_batches: int, vocab_size: int = 50_257, **changes: Any
     batch size is constant and the learning rate decays to 0."""
     steps, warmup = (round(tokens / (micro_batches * 16_384)) for tokens in (300e9, 375e6))
     train = {"steps": steps, "batch_tokens": 16_384, "grad_accum": micro_batches, "lr": lr, "warmup_steps": warmup}
-    decode = {"do_sample": True, "top_p": 0.9}
-    return {"train": {**_GPT, **train, **changes}, "data": {"vocab_size": vocab_size}, "decode": decode}
+    return get("gpt2", {"vocab_size": vocab_size}, {"do_sample": True, "top_p": 0.9}, **{**train, **changes})
 
 
 _GPT_TASKS = {
@@ -193,68 +201,33 @@ GPT = TaskRecipes(
     {**_GPT_TASKS, "lm": {"train": TRAIN["gpt_finetuning"], "decode": _SAMPLING}},
 )
 
-# -- BERT and other text encoders
 
-
-def bert(vocab_size: int = 30_522, max_length: int = 512, **changes: Any) -> Recipe:
-    data = {"tokenizer_type": "wordpiece", "vocab_size": vocab_size, "max_length": max_length}
-    return make_recipe("bert", data, **changes)
-
-
-def modernbert() -> Recipe:
-    """First phase of ModernBERT: 1.7 trillion tokens in rows of 1024, here at a constant batch size of half a million tokens
-    with linear decay; 30 % of the tokens are masked. The paper uses StableAdamW and a trapezoidal schedule."""
-    recipe = bert(50_368, 1024, steps=3_400_000, batch_tokens=16_384, grad_accum=32, lr=8e-4, warmup_steps=6000)
-    return {**recipe, "data": {**recipe["data"], "tokenizer_type": "byte_bpe", "mask_prob": 0.3}}
-
-
-def small_bert(**changes: Any) -> Recipe:
-    """Recipe for small encoders on a laptop."""
-    return bert(8000, 128, **{"grad_accum": 1, "steps": 10_000, "warmup_steps": 1000, **changes})
-
-
-_BERT_TASKS = {
-    task: {
-        "train": {**TRAIN["bert_task"], "epochs": epochs, "batch_tokens": tokens, "lr": lr},
-        "data": {"max_length": length},
-    }
+def _encoder_recipes(long: int = 0) -> TaskRecipes:
+    """Two to four epochs at 2e-5 to 5e-5 in the paper, with 16 or 32 texts per batch; batch_tokens fits texts of typical
+    length. `long`: maximum length of long-document encoders, with two full documents per micro-batch."""
+    tasks: dict[str, Recipe] = {}
     for task, epochs, tokens, lr, length in (
         ("classify", 3, 1024, 3e-5, 256),
         ("choose", 3, 4096, 2e-5, 256),
         ("tag", 3, 1024, 5e-5, 256),
         ("qa", 2, 8192, 3e-5, 384),
         ("embed", 1, 8192, 2e-5, 256),
-    )
-}
-"""Two to four epochs at 2e-5 to 5e-5 in the paper, with 16 or 32 texts per batch; batch_tokens fits texts of typical
-length."""
-_MLM = {"mlm": {"train": TRAIN["mlm_finetuning"], "data": {"max_length": 512}}}
-BERT = TaskRecipes(("mlm", "classify", "tag", "qa", "choose", "embed"), _BERT_TASKS, _BERT_TASKS | _MLM)
+    ):
+        if long and task != "embed":
+            tokens, length = 2 * long, long
+        train = {**TRAIN["bert_task"], "epochs": epochs, "batch_tokens": tokens, "lr": lr}
+        tasks[task] = {"train": train, "data": {"max_length": length}}
+    mlm = {"mlm": {"train": TRAIN["mlm_finetuning"], "data": {"max_length": 512}}}
+    return TaskRecipes(("mlm", "classify", "tag", "qa", "choose", "embed"), tasks, tasks | mlm)
 
 
-def at_full_length(max_length: int) -> TaskRecipes:
-    """Recipes of long-document encoders: two full documents per micro-batch."""
-    long = {
-        task: {
-            "train": {**_BERT_TASKS[task]["train"], "batch_tokens": 2 * max_length},
-            "data": {"max_length": max_length},
-        }
-        for task in ("classify", "choose", "tag", "qa")
-    }
-    return TaskRecipes(BERT.tasks, _BERT_TASKS | long, _BERT_TASKS | long | _MLM)
-
+BERT, LONGFORMER, MODERNBERT = _encoder_recipes(), _encoder_recipes(4096), _encoder_recipes(8192)
 
 # -- images
 
 _IMAGE_TASKS = ("classify", "segment", "depth")
 SMALL_IMAGES: dict[str, Any] = {"grad_accum": 1, "warmup_steps": 0.1, "weight_decay": 0.05, "label_smoothing": 0.1}
 """Changes for small models on small images."""
-
-
-def imagenet(**changes: Any) -> Recipe:
-    return make_recipe("imagenet", **changes)
-
-
 # the paper uses SGD with 512 images per step, cosine decay and no weight decay
 _VIT: dict[str, Any] = {**TRAIN["imagenet"], "grad_accum": 1, "warmup_steps": 0.1}
 _VIT_CLASSES: Recipe = {"train": {**_VIT, "epochs": 5, "batch_size": 128, "lr": 5e-5, "weight_decay": 0.0}}
@@ -264,42 +237,32 @@ _VIT_DENSE: dict[str, Recipe] = {
 }
 VIT = TaskRecipes(_IMAGE_TASKS, _VIT_DENSE, {"classify": _VIT_CLASSES, **_VIT_DENSE})
 
-
-def resnet(data: dict[str, Any], **changes: Any) -> Recipe:
-    return make_recipe("resnet", data, **changes)
-
-
 BIT_DATA: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
 RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
-_FEW: dict[str, Any] = {**TRAIN["resnet"], "epochs": 10, "batch_size": 64, "grad_accum": 1}
-_BIT_CLASSES: Recipe = {
-    "train": {**_FEW, "lr": 1e-4, "weight_decay": 0.0},
-    "data": {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1},
-}
-_RESNET_CLASSES: Recipe = {
-    "train": {**_FEW, "lr": 2e-4, "warmup_steps": 0.1, "weight_decay": 0.01},
-    "data": {**RESNET_DATA, "crop_scale": 0.5},
-}
-_DENSE: dict[str, Any] = {**TRAIN["resnet"], "batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
-# depth takes half as many epochs, and its images are not cropped, because scale implies depth
-(_BIT_DENSE, _BIT_DENSE_FINETUNING), (_RESNET_DENSE, _RESNET_DENSE_FINETUNING) = (
-    [
+
+
+def _conv_recipes(data: dict[str, Any], classes: Recipe) -> TaskRecipes:
+    """Depth takes half as many epochs, and its images are not cropped, because scale implies depth."""
+    dense, finetuning = (
         {
-            task: {"train": {**_DENSE, "epochs": count, "lr": lr}, "data": {**data, "crop_scale": crop}}
+            task: get(
+                "resnet", {**data, "crop_scale": crop}, batch_size=16, grad_accum=1, label_smoothing=0.0, epochs=count, lr=lr
+            )
             for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
         }
         for epochs, lr in ((100, 5e-4), (50, 1e-4))
-    ]
-    for data in (BIT_DATA, RESNET_DATA)
+    )  # fmt: skip
+    return TaskRecipes(_IMAGE_TASKS, dense, {"classify": classes, **finetuning})
+
+
+_FEW: dict[str, Any] = {"epochs": 10, "batch_size": 64, "grad_accum": 1}
+BIT = _conv_recipes(
+    BIT_DATA, get("resnet", {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, **_FEW, lr=1e-4, weight_decay=0.0)
 )
-BIT = TaskRecipes(_IMAGE_TASKS, _BIT_DENSE, {"classify": _BIT_CLASSES, **_BIT_DENSE_FINETUNING})
-RESNET = TaskRecipes(_IMAGE_TASKS, _RESNET_DENSE, {"classify": _RESNET_CLASSES, **_RESNET_DENSE_FINETUNING})
-
-
-def swin(data: dict[str, Any], **changes: Any) -> Recipe:
-    return make_recipe("swin", data, **changes)
-
-
+RESNET = _conv_recipes(
+    RESNET_DATA,
+    get("resnet", {**RESNET_DATA, "crop_scale": 0.5}, **_FEW, lr=2e-4, warmup_steps=0.1, weight_decay=0.01),
+)
 _SWIN_DENSE = {
     task: {**_VIT_DENSE[task], "data": {"crop_scale": crop, "flip": True, "color_jitter": 0.4, "mixup": 0.0}}
     for task, crop in (("segment", 0.5), ("depth", 1.0))
@@ -307,59 +270,28 @@ _SWIN_DENSE = {
 """No mixup of target maps; no crops for depth, because an enlarged part is not nearer."""
 SWIN = TaskRecipes(_IMAGE_TASKS, _SWIN_DENSE, _SWIN_DENSE)
 
-
-def dpt(**changes: Any) -> Recipe:
-    return make_recipe("dpt", **changes)
-
-
-_SMOOTH: dict[str, Any] = {**TRAIN["dpt"], "lr_schedule": "cosine", "warmup_steps": 0.05}
-DPT_SMALL: Recipe = {"train": {**_SMOOTH, "epochs": 100, "lr": 3e-4, "lr_overrides": {}, "weight_decay": 0.05}}
-"""Training from scratch on a few thousand images at most."""
+_SMOOTH: dict[str, Any] = {"lr_schedule": "cosine", "warmup_steps": 0.05}
 DPT = TaskRecipes(
     ("depth", "segment"),
     finetuning={
-        "depth": {"train": {**_SMOOTH, "epochs": 10}},
+        "depth": get("dpt", **_SMOOTH, epochs=10),
         # the paper uses SGD with 48 images per step, 240 epochs, and a learning rate of 0.002 that decays to 0
-        "segment": {"train": {**_SMOOTH, "epochs": 50, "lr": 3e-5, "lr_overrides": {"head.*": 3e-4}}},
+        "segment": get("dpt", **_SMOOTH, epochs=50, lr=3e-5, lr_overrides={"head.*": 3e-4}),
     },
 )
-
-
-def imagegpt(batch_size: int, grad_accum: int, lr: float, **changes: Any) -> Recipe:
-    changes = {"batch_size": batch_size, "grad_accum": grad_accum, "lr": lr, **changes}
-    return make_recipe("imagegpt", None, {"do_sample": True}, **changes)
-
-
 IMAGEGPT = TaskRecipes(
     ("draw", "classify"),
     finetuning={
-        "draw": {
-            "train": {**TRAIN["imagegpt_finetuning"], "steps": 2000, "lr": 1e-4, "eval_every": 500},
-            "decode": {"do_sample": True},
-        },
-        "classify": {"train": {**TRAIN["imagegpt_finetuning"], "epochs": 10, "lr": 5e-4}},
+        "draw": get("imagegpt_finetuning", None, {"do_sample": True}, steps=2000, lr=1e-4, eval_every=500),
+        "classify": get("imagegpt_finetuning", epochs=10, lr=5e-4),
     },
 )
-
-
-def captions(vocab_size: int, **changes: Any) -> Recipe:
-    return make_recipe("captions", {"vocab_size": vocab_size}, {**_BEAM_SEARCH, "num_beams": 3}, **changes)
-
-
-def long_captions(vocab_size: int, lr: float, **changes: Any) -> Recipe:
-    """Recipe of the base presets."""
-    return captions(vocab_size, steps=50_000, lr=lr, eval_every=2000, **changes)
-
-
 CAPTIONS = TaskRecipes(("caption",), finetuning={"caption": {"train": {**TRAIN["captions"], "lr": 1e-4}}})
 
 # -- point clouds
 
-POINT_CLASSES: Recipe = {
-    "train": {**TRAIN["points"], "batch_size": 32, "label_smoothing": 0.1},
-    "data": {"scale": "0.8,1.25", "jitter": 0.005},
-}
-_POINT_PARTS: dict[str, Any] = {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}
+POINT_CLASSES = get("points", {"scale": "0.8,1.25", "jitter": 0.005}, batch_size=32, label_smoothing=0.1)
 POINTS = TaskRecipes(
-    ("classify", "segment"), {"segment": {"train": {**TRAIN["points"], "batch_size": 8}, "data": _POINT_PARTS}}
+    ("classify", "segment"),
+    {"segment": get("points", {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}, batch_size=8)},
 )

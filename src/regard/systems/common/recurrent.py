@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Float, Int
@@ -25,12 +25,9 @@ class Seq2SeqConfig(TargetTokens):
     output_width_field: ClassVar[str] = "width"
     """Field with the input width of the output layer."""
 
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, packs=False, packs_efficiently=False)
+    base_traits = Traits(packs=False, packs_efficiently=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         check_embeddings(self, self.output_width_field)
 
 

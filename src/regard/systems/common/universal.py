@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from regard.nn.attention.positions import SinusoidLayout
 from regard.nn.blocks.block import NormPlacement
 from regard.nn.blocks.universal import Mixing, max_steps
 from regard.systems.common.configs import ModelConfig
-from regard.types import Traits
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,6 @@ class UniversalConfig(ModelConfig):
     def max_steps(self) -> int:
         """Maximum number of steps."""
         return max_steps(self)
-
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, act=self.act)
 
 
 PUBLISHED_CODE: dict[str, Any] = {
