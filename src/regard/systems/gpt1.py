@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
+from regard.nn.blocks.decoder import DecoderOnly, init_gpt_weights
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import DecoderConfig
 from regard.systems.common.system import System, presets
@@ -28,13 +26,7 @@ PRESETS = presets(Config(), ("gpt1", 116_534_784, recipes.get("gpt1"), {}))
 
 
 def build(config: Config) -> DecoderOnly:
-    body = DecoderOnly(
-        tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
-        position=make_absolute_position(config),
-        decoder=Stack(gpt_blocks(config, "post"), position=make_position(config, config.depth)),
-        dropout=config.embedding_dropout,
-    )
-    return init_gpt_weights(body)
+    return init_gpt_weights(gpt.build_decoder(config, "post"))
 
 
 NAMES = NameTable(

@@ -10,11 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
-from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
+from regard.nn.blocks.decoder import DecoderOnly, init_gpt_weights
 from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import LARGE, DecoderConfig, sizes
 from regard.systems.common.system import System, presets
@@ -49,15 +45,7 @@ PRESETS = presets(
 
 def build(config: Config) -> DecoderOnly:
     """Weights are initialized as in the code of OpenAI, positions from N(0, 0.01)."""
-    body = DecoderOnly(
-        tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
-        position=make_absolute_position(config),
-        decoder=Stack(
-            gpt_blocks(config, "pre"), nn.LayerNorm(config.width, config.norm_eps), make_position(config, config.depth)
-        ),
-        dropout=config.embedding_dropout,
-    )
-    return init_gpt_weights(body, position_std=0.01, scale_residual=True)
+    return init_gpt_weights(gpt.build_decoder(config, "pre"), position_std=0.01, scale_residual=True)
 
 
 NAMES = NameTable(

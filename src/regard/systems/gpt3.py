@@ -15,12 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding
-from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks, init_gpt_weights
-from regard.systems.common import recipes
+from regard.nn.blocks.decoder import DecoderOnly, init_gpt_weights
+from regard.systems.common import gpt, recipes
 from regard.systems.common.configs import DecoderConfig, sizes
 from regard.systems.common.system import System, presets
 
@@ -50,15 +46,8 @@ PRESETS = presets(
 
 
 def build(config: Config) -> DecoderOnly:
-    body = DecoderOnly(
-        tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
-        position=make_absolute_position(config),
-        decoder=Stack(
-            gpt_blocks(config, "pre"), nn.LayerNorm(config.width, config.norm_eps), make_position(config, config.depth)
-        ),
-        dropout=config.embedding_dropout,
-        windows=[config.local_window * (number % 2) for number in range(config.depth)],
-    )
+    windows = [config.local_window * (number % 2) for number in range(config.depth)]
+    body = gpt.build_decoder(config, "pre", windows=windows)
     return init_gpt_weights(body, position_std=0.01, scale_residual=True)
 
 

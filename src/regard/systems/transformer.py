@@ -68,13 +68,14 @@ class Transformer(EncoderDecoder):
     def encode(
         self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Encoder outputs (B, S, D) for cross-attention, and hidden states of the blocks in `taps`."""
-        x, standing = self.embed(batch.inputs, inputs.positions), PositionIds(inputs.positions, inputs.positions)
-        return self.encoder(x, mask=inputs.mask, taps=taps, position_ids=standing)
+        positions = PositionIds(inputs.positions, inputs.positions)
+        return self.encoder(
+            self.embed(batch.inputs, inputs.positions), mask=inputs.mask, taps=taps, position_ids=positions
+        )
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder.inputs`; `taps` are encoder blocks."""
-        sides = self.prepare_inputs(batch)
+        sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
         context, tapped = self.encode(batch, sides, taps)
         sequence = self.decode(
             batch.require_decoder().inputs,
@@ -84,9 +85,6 @@ class Transformer(EncoderDecoder):
             positions=sides.decoder_positions,
         )
         return BodyOutput(sequence, hidden_states=tapped, cross_states=context)
-
-    def source_states(self, batch: Batch) -> Tensor:
-        return self.encode(batch, Seq2SeqInputs.from_batch(batch))[0]
 
 
 def build(config: Config) -> Transformer:

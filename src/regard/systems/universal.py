@@ -77,22 +77,25 @@ class UniversalTransformer(EncoderDecoder):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder.inputs`; `taps` are encoder steps."""
-        target, sides = batch.require_decoder().inputs, self.prepare_inputs(batch)
+        target, sides = (
+            batch.require_decoder(),
+            Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0),
+        )
+        valid = None if target.packing is None else target.inputs != self.pad
+        valid = valid if target.mask is None else valid_mask(target.mask, target.inputs.shape[1])
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
-            self.embed(target, sides.decoder_positions),
+            self.embed(target.inputs, sides.decoder_positions),
             self.position(sides.decoder_positions),
             read.states,
             mask=sides.decoder_mask,
             context_mask=sides.cross_mask,
-            valid=self._valid_targets(batch),
+            valid=valid,
         )
         states = BodyOutput(ran.states, hidden_states=read.taps, cross_states=read.states)
         if read.act is None or ran.act is None:
             return states
-        cost, count = ran.act.ponder_cost(
-            self._valid_targets(batch) if batch.labels is None else batch.labels != IGNORE
-        )
+        cost, count = ran.act.ponder_cost(valid if batch.labels is None else batch.labels != IGNORE)
         spent, tokens = read.act.ponder_cost(read.act.steps > 0)
         # the loss is summed over target tokens, so the average cost of the source is multiplied by their number
         penalty = self.act_weight * (cost + spent / tokens.clamp(min=1) * count)
@@ -100,23 +103,10 @@ class UniversalTransformer(EncoderDecoder):
             states, act_steps=read.act.steps, aux_losses={"penalty": penalty, "target_ponder": ran.act.steps}
         )
 
-    def _valid_targets(self, batch: Batch) -> Tensor | None:
-        """True for target positions without padding; None if there is no mask."""
-        target = batch.require_decoder()
-        if target.mask is not None:
-            return valid_mask(target.mask, target.inputs.shape[1])
-        return None if target.packing is None else target.inputs != self.pad
-
     def act_steps(self, batch: Batch) -> Int[Tensor, "B S"] | None:
         """Number of ACT steps of each source token; None without ACT."""
-        if not self.encoder.has_act:
-            return None
-        ran = self.encode(batch, Seq2SeqInputs.from_batch(batch))
-        assert ran.act is not None
-        return ran.act.steps
-
-    def source_states(self, batch: Batch) -> Tensor:
-        return self.encode(batch, Seq2SeqInputs.from_batch(batch)).states
+        act = self.encode(batch, Seq2SeqInputs.from_batch(batch)).act if self.encoder.has_act else None
+        return None if act is None else act.steps
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
         turn = state.next_step(ids.shape[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -112,8 +112,7 @@ class Halting(nn.Module):
         return out * (1 - weight) + new * weight if self.mixing == "convex" else out + new * weight
 
 
-@dataclass(frozen=True)
-class UniversalOutput:
+class UniversalOutput(NamedTuple):
     """Final states, states after the tapped steps, and the output of adaptive computation time."""
 
     states: Float[Tensor, "B L D"]

@@ -7,7 +7,7 @@ Shape letters: B images, C channels, H and W pixels, h and w patches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import table_dtype
-from regard.nn.blocks.block import FeedForward, Stack, TransformerBlock, transformer_block
+from regard.nn.blocks.block import FeedForward, Stack
 from regard.nn.vision.convnet import ConvBody
 from regard.types import Batch, Body, BodyOutput
 
@@ -168,23 +168,6 @@ class VisionTransformer(Body):
                     f"Tap {tap} does not exist: the model has {depth} blocks (0 to {depth - 1}) and {stages} convolutional "
                     f"stages (-1 to -{stages})."
                 )
-
-
-def vit_blocks(config: Any) -> list[TransformerBlock]:
-    """Blocks of the ViT models from a config."""
-    return [
-        transformer_block(
-            config.width,
-            config.heads,
-            config.ffn_dim,
-            norm="pre",
-            activation=config.activation,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            eps=config.norm_eps,
-        )
-        for _ in range(config.depth)
-    ]
 
 
 def init_vit_weights(body: VisionTransformer) -> VisionTransformer:

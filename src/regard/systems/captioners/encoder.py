@@ -6,8 +6,9 @@ this folder."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -43,6 +44,7 @@ class CaptionConfig(TargetTokens):
     modality = "image"
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
     """Systems that can be the image encoder."""
+    feature_level: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         if os.sep in self.encoder:
@@ -62,15 +64,16 @@ class CaptionConfig(TargetTokens):
             known = _preset_encoder(self.encoder, {**known, "image_size": self.image_size})
         system = known.get("system")
         if system not in self.encoder_systems:
+            able = f" For {system}, use caption-fixed, caption-attend and caption-transformer."
             raise SettingError(
                 f"model.encoder={self.encoder} is a model of the system '{system}'; this captioner supports "
-                f"{' or '.join(self.encoder_systems)}.{_compatible_captioners(str(system), self.encoder_systems)}"
+                f"{' or '.join(self.encoder_systems)}.{able * (system in ENCODER_SYSTEMS)}"
             )
         config = dict(known["config"])
         if os.sep not in self.encoder and self.encoder not in ENCODER_SYSTEMS:  # a preset is built for this image size
             config["image_size"] = self.image_size
         made = from_dict(ENCODER_SYSTEMS[system].config, config, "model.encoder_config.")
-        return {"name": self.encoder, "system": system, "config": _to_json(as_dict(made))}
+        return {"name": self.encoder, "system": system, "config": json.loads(json.dumps(as_dict(made)))}
 
     def encoder_system(self) -> tuple[System, Any]:
         """System and config of the image encoder."""
@@ -87,15 +90,10 @@ class CaptionConfig(TargetTokens):
         """Folder of pretrained encoder weights; None for a preset."""
         return Path(self.encoder) if os.sep in self.encoder else None
 
-    @property
-    def tap_level(self) -> int | None:
-        """Feature map for the decoder; None: the final one."""
-        return None
-
     def encoder_tap(self) -> tuple[FeatureTap, bool]:
         """Feature map for the decoder, and True for the last hidden states of the encoder."""
         taps = self.encoder_system()[1].feature_maps()
-        number = self.tap_level
+        number = self.feature_level
         if number is None:
             return taps[-1], True
         if not 0 <= number < len(taps) or taps[number].index < 0:
@@ -115,23 +113,18 @@ class CaptionConfig(TargetTokens):
         """Image processor of the encoder folder, at the image size of this model; None if the folder has no processor."""
         if self.encoder_folder is None or not ImageProcessor.exists(self.encoder_folder):
             return None
-        said = ImageProcessor.load(self.encoder_folder).with_fixed_size(self.image_size)
-        return (
-            said
-            if said.size == (self.image_size, self.image_size)
-            else said.with_size(self.image_size, self.image_size)
+        processor, size = (
+            ImageProcessor.load(self.encoder_folder).with_fixed_size(self.image_size),
+            (self.image_size,) * 2,
         )
+        return processor if processor.size == size else processor.with_size(*size)
 
 
 @dataclass(frozen=True)
 class FeatureLevelConfig(CaptionConfig):
     """Fields of captioning models that attend to a feature map of choice."""
 
-    feature_level: int | None = None
-
-    @property
-    def tap_level(self) -> int | None:
-        return self.feature_level
+    feature_level: int | None = None  # type: ignore[misc]
 
 
 def _preset_encoder(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,16 +141,3 @@ def _preset_encoder(name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     raise UnknownNameError(
         "encoder", name, known, "Use one of these presets, or the folder of a pretrained image model."
     )
-
-
-def _compatible_captioners(system: str, sees: Sequence[str]) -> str:
-    """Advice with the captioning systems for this encoder."""
-    able = "caption-fixed, caption-attend and caption-transformer"
-    return f" For {system}, use {able}." if system in ENCODER_SYSTEMS and system not in sees else ""
-
-
-def _to_json(value: Any) -> Any:
-    """The value as read from JSON: lists instead of tuples."""
-    if isinstance(value, Mapping):
-        return {key: _to_json(part) for key, part in value.items()}
-    return [_to_json(part) for part in value] if isinstance(value, list | tuple) else value

@@ -1,12 +1,29 @@
-"""Tensor names and config keys shared by the GPT models."""
+"""Body, tensor names and config keys shared by the GPT models."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import nn
 
+from regard.nn.attention.positions import make_absolute_position, make_position
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
+from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks
 from regard.weights.tables import NameEntry, Tensors, entry, layer, transposed_linear
+
+
+def build_decoder(config: Any, norm: NormPlacement, **settings: Any) -> DecoderOnly:
+    """Body of a GPT; pre-norm blocks have a final norm. `settings`: further arguments of DecoderOnly."""
+    last = nn.LayerNorm(config.width, config.norm_eps) if norm == "pre" else None
+    return DecoderOnly(
+        tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
+        position=make_absolute_position(config),
+        decoder=Stack(gpt_blocks(config, norm), last, make_position(config, config.depth)),
+        dropout=config.embedding_dropout,
+        **settings,
+    )
+
 
 KEYS: dict[str, tuple[str, ...]] = {
     "width": ("n_embd",), "depth": ("n_layer",), "heads": ("n_head",), "ffn_dim": ("n_inner",),

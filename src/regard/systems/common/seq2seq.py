@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,38 +45,35 @@ class Seq2SeqInputs:
     """Cross-attention mask from target to source."""
 
     @classmethod
-    def from_batch(cls, batch: Batch) -> Seq2SeqInputs:
+    def from_batch(cls, batch: Batch, max_shift: int = 0) -> Seq2SeqInputs:
+        """`max_shift`: maximum of one random offset per sample, added to the positions of source and target."""
         target = batch.require_decoder()
         if (batch.packing is None) != (target.packing is None):
             raise ValueError("Packed batches require both batch.packing and batch.decoder.packing.")
-        real = None if batch.mask is None else Padding(batch.mask)
-        rule: AttentionMask | None = None
-        own: AttentionMask | None = None
-        across: AttentionMask | None = None
-        if batch.packing is not None and target.packing is not None:
-            rule, own = (PackedDocuments(side, side) for side in (batch.packing, target.packing))
-            across = PackedDocuments(target.packing, batch.packing)
-        own = and_masks(Causal(), own, None if target.mask is None else Padding(target.mask))
-        where = position_ids(batch.inputs, batch.packing) if batch.positions is None else batch.positions
-        return cls(
-            where, and_masks(rule, real), position_ids(target.inputs, target.packing), own, and_masks(across, real)
+        source_real, target_real = (None if side.mask is None else Padding(side.mask) for side in (batch, target))
+        source_rule, target_rule, cross_rule = (
+            None if keys is None or queries is None else PackedDocuments(queries, keys)
+            for queries, keys in ((batch.packing,) * 2, (target.packing,) * 2, (target.packing, batch.packing))
         )
-
-    def shift_positions(self, batch: Batch, max_shift: int) -> Seq2SeqInputs:
-        """Add one random offset per sample, from 0 to `max_shift`, to the positions of source and target."""
-        target = batch.require_decoder()
-        rows = len(batch.inputs) if batch.packing is None else len(batch.packing.starts)
-        begins = torch.randint(max_shift + 1, (rows,), device=batch.inputs.device)
-
-        def of(where: Tensor, offsets: Packing | None, length: int) -> Tensor:
-            if offsets is None:
-                return where + begins[:, None]
-            return where + begins[offsets.document_ids(torch.arange(length, device=where.device)[None])]
-
-        return replace(
-            self,
-            positions=of(self.positions, batch.packing, batch.inputs.shape[1]),
-            decoder_positions=of(self.decoder_positions, target.packing, target.inputs.shape[1]),
+        sides = (batch.inputs, batch.packing), (target.inputs, target.packing)
+        where, decoder_where = (position_ids(ids, packing) for ids, packing in sides)
+        where = where if batch.positions is None else batch.positions
+        if max_shift:
+            rows = len(batch.inputs) if batch.packing is None else len(batch.packing.starts)
+            begins = torch.randint(max_shift + 1, (rows,), device=batch.inputs.device)
+            shifts = [
+                begins[:, None]
+                if packing is None
+                else begins[packing.document_ids(torch.arange(ids.shape[1], device=ids.device)[None])]
+                for ids, packing in sides
+            ]
+            where, decoder_where = where + shifts[0], decoder_where + shifts[1]
+        return cls(
+            where,
+            and_masks(source_rule, source_real),
+            decoder_where,
+            and_masks(Causal(), target_rule, target_real),
+            and_masks(cross_rule, source_real),
         )
 
 
@@ -99,13 +97,9 @@ class EncoderDecoder(CrossDecoder):
     max_offset: int = 0
     """Largest random offset of the positions in training."""
 
-    def source_states(self, batch: Batch) -> Tensor:
-        """Encoder outputs (B, S, D) for cross-attention."""
+    def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> tuple[Any, ...]:
+        """Encoder outputs (B, S, D) for cross-attention, and hidden states of the blocks in `taps`."""
         raise NotImplementedError
-
-    def prepare_inputs(self, batch: Batch) -> Seq2SeqInputs:
-        inputs = Seq2SeqInputs.from_batch(batch)
-        return inputs.shift_positions(batch, self.max_offset) if self.training and self.max_offset else inputs
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder.inputs`.
@@ -113,7 +107,7 @@ class EncoderDecoder(CrossDecoder):
         `max_positions`: length of a static KV cache."""
         if batch.packing is not None:
             raise ValueError("Generation does not support packed batches. Use padded rows.")
-        prompt, context = require_prompt(batch), self.source_states(batch)
+        prompt, (context, *_) = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch))
         valid = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
         return self.prefill(context, valid, prompt, max_positions)
 

@@ -13,8 +13,8 @@ from regard.errors import WeightsError
 from regard.nn.blocks.block import Stack
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
-from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights, vit_blocks
-from regard.systems.common.configs import ModelConfig, Sizes, reject
+from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights
+from regard.systems.common.configs import ModelConfig, Sizes, reject, transformer_blocks
 from regard.weights.tables import NameEntry, Tensors, entry, layer
 
 
@@ -106,7 +106,8 @@ def build_vit(
     config: Any, patches: PatchEmbedding, position: GridPosition, backbone: bool = False, **settings: Any
 ) -> VisionTransformer:
     """Body of a ViT with the blocks of a config. `settings`: further arguments of VisionTransformer."""
-    encoder = Stack(vit_blocks(config), norm=nn.LayerNorm(config.width, config.norm_eps))
+    blocks = transformer_blocks(config, config.depth, norm="pre", activation=config.activation, eps=config.norm_eps)
+    encoder = Stack(blocks, norm=nn.LayerNorm(config.width, config.norm_eps))
     stem = build_backbone(config) if backbone else None
     return init_vit_weights(
         VisionTransformer(patches, position, encoder, dropout=config.dropout, stem=stem, **settings)
