@@ -59,8 +59,7 @@ PRESETS = presets(
     ("rnnsearch-tiny", 2_232_448, recipes.get("recurrent_tiny", lr=2e-3), TINY),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
     ("rnnsearch-50", 80_442_000,
-     recipes.get("recurrent", vocab_size=30_000, max_length=50, steps=750_000, batch_tokens=4096, grad_clip=1.0),
-     {}),
+     recipes.get("recurrent", vocab_size=30_000, max_length=50, steps=750_000, batch_tokens=4096, grad_clip=1.0), {}),
 )  # fmt: skip
 
 
@@ -151,6 +150,8 @@ class RNNSearch(RecurrentBody):
 
 
 def build(config: Config) -> RNNSearch:
+    """Recurrent matrices are initialized as orthogonal (each of the three), projections of the score with standard deviation
+    0.001, the vector of the score with 0, other matrices with standard deviation 0.01, and biases with 0."""
     sharing = config.tie_embeddings, config.source_vocab_size, config.bias
     body = RNNSearch(
         SharedEmbeddings(config.vocab_size, config.embedding_dim, config.maxout_dim, *sharing),
@@ -158,12 +159,6 @@ def build(config: Config) -> RNNSearch:
         AttentionDecoder(config),
         config.dropout,
     )
-    return _init_weights(body)
-
-
-def _init_weights(body: RNNSearch) -> RNNSearch:
-    """Initialize recurrent matrices as orthogonal (each of the three), projections of the score with standard deviation
-    0.001, the vector of the score with 0, other matrices with standard deviation 0.01, and biases with 0."""
     for parameter in body.parameters():
         nn.init.zeros_(parameter) if parameter.ndim == 1 else nn.init.normal_(parameter, std=0.01)
     for module in body.modules():

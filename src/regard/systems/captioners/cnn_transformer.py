@@ -22,8 +22,8 @@ from regard.nn.vision.patches import GridPosition
 from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
-from regard.systems.common.configs import reject, transformer_blocks
-from regard.systems.common.system import Preset, System
+from regard.systems.common.configs import reject, sizes, transformer_blocks
+from regard.systems.common.system import System, presets
 from regard.types import Batch
 
 
@@ -49,15 +49,13 @@ class Config(FeatureLevelConfig):
         )
 
 
-TINY = Config(**TINY_ENCODER, width=160, depth=2, decoder_depth=2, heads=4, ffn_dim=640, dropout=0.2)
-PRESETS = {
-    "caption-transformer-tiny": Preset(TINY, 4_606_400, recipes.get("captions")),
-    "caption-transformer-base": Preset(
-        Config(encoder="resnet-50"),
-        73_842_752,
-        recipes.get("captions_long", vocab_size=10_000, lr=2e-4),
-    ),
-}
+TINY = TINY_ENCODER | sizes(160, 2, 4) | {"decoder_depth": 2, "dropout": 0.2}
+BASE_RECIPE = recipes.get("captions_long", vocab_size=10_000, lr=2e-4)
+PRESETS = presets(
+    Config(),
+    ("caption-transformer-tiny", 4_606_400, recipes.get("captions"), TINY),
+    ("caption-transformer-base", 73_842_752, BASE_RECIPE, {"encoder": "resnet-50"}),
+)
 
 
 class Sinusoid2d(nn.Module):

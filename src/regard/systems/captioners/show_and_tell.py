@@ -18,7 +18,7 @@ from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionMixin
 from regard.systems.captioners.encoder import CaptionConfig
 from regard.systems.common import recipes
 from regard.systems.common.recurrent import RecurrentBody
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
 
@@ -30,16 +30,13 @@ class Config(CaptionConfig):
     dropout: float = 0.3
 
 
-BASE = Config(encoder="resnet-50", freeze_encoder=True)
-TINY = Config(**TINY_ENCODER, width=320, embedding_dim=192, dropout=0.3)
-PRESETS = {
-    "caption-fixed-tiny": Preset(TINY, 4_528_304, recipes.get("captions")),
-    "caption-fixed-base": Preset(
-        BASE,
-        36_908_368,
-        recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0) | {"decode": {"num_beams": 20}},
-    ),
-}
+TINY = TINY_ENCODER | {"width": 320, "embedding_dim": 192}
+BASE_RECIPE = recipes.get("captions_long", None, {"num_beams": 20}, vocab_size=10_000, lr=4e-4, label_smoothing=0.0)
+PRESETS = presets(
+    Config(),
+    ("caption-fixed-tiny", 4_528_304, recipes.get("captions"), TINY),
+    ("caption-fixed-base", 36_908_368, BASE_RECIPE, {"encoder": "resnet-50", "freeze_encoder": True}),
+)
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,7 +25,7 @@ from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody
 from regard.systems.common.seq2seq import valid_targets
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
 
@@ -45,16 +46,16 @@ class Config(FeatureLevelConfig):
         )
 
 
-TINY = Config(**TINY_ENCODER, width=256, embedding_dim=192, attention_dim=128, dropout=0.3, init_std=0.0)
-BASE = Config(encoder="resnet-50", freeze_encoder=True, feature_level=2)
-PRESETS = {
-    "caption-attend-tiny": Preset(TINY, 4_665_586, recipes.get("captions")),
-    "caption-attend-base": Preset(
-        BASE,
-        52_951_434,
-        recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0),
-    ),
-}
+TINY: dict[str, Any] = TINY_ENCODER | {
+    "width": 256, "embedding_dim": 192, "attention_dim": 128, "dropout": 0.3, "init_std": 0.0,
+}  # fmt: skip
+BASE: dict[str, Any] = {"encoder": "resnet-50", "freeze_encoder": True, "feature_level": 2}
+BASE_RECIPE = recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0)
+PRESETS = presets(
+    Config(),
+    ("caption-attend-tiny", 4_665_586, recipes.get("captions"), TINY),
+    ("caption-attend-base", 52_951_434, BASE_RECIPE, BASE),
+)
 
 
 class ShowAttendTell(CaptionMixin, RecurrentBody):

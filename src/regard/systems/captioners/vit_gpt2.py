@@ -22,7 +22,7 @@ from regard.systems.captioners.common import ENCODER, CaptionDecoder, expand_to_
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common import gpt, recipes, vision
 from regard.systems.common.configs import Sizes, sizes, transformer_blocks
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import System, presets
 from regard.types import Batch
 from regard.weights.tables import NameTable, PublishedLayout, layer, matches
 
@@ -38,25 +38,17 @@ class Config(Sizes, CaptionConfig):
     encoder_systems = ("vit",)
 
 
-BASE = Config(vocab_size=50_257, max_length=1024, pad_id=50_256, bos_id=50_256, eos_id=50_256)
-TINY = Config(
-    encoder="vit-tiny",
-    encoder_config={"patch_size": 12, "depth": 6, "dropout": 0.1},
-    image_size=96,
-    vocab_size=2000,
-    **sizes(192, 2, 3),
-    dropout=0.2,
-    attention_dropout=0.0,
-    embedding_dropout=0.2,
+BASE: dict[str, Any] = {"vocab_size": 50_257, "max_length": 1024, "pad_id": 50_256, "bos_id": 50_256, "eos_id": 50_256}
+TINY: dict[str, Any] = sizes(192, 2, 3) | {
+    "encoder": "vit-tiny", "encoder_config": {"patch_size": 12, "depth": 6, "dropout": 0.1}, "image_size": 96,
+    "vocab_size": 2000, "dropout": 0.2, "attention_dropout": 0.0, "embedding_dropout": 0.2,
+}  # fmt: skip
+BASE_RECIPE = recipes.get("captions_long", vocab_size=50_257, lr=5e-5, label_smoothing=0.0)
+PRESETS = presets(
+    Config(),
+    ("caption-vit-tiny", 4_348_992, recipes.get("captions"), TINY),
+    ("caption-vit-base", 238_605_312, BASE_RECIPE, BASE),
 )
-PRESETS = {
-    "caption-vit-tiny": Preset(TINY, 4_348_992, recipes.get("captions")),
-    "caption-vit-base": Preset(
-        BASE,
-        238_605_312,
-        recipes.get("captions_long", vocab_size=50_257, lr=5e-5, label_smoothing=0.0),
-    ),
-}
 """caption-vit-base is ViT-B/16 and GPT-2 small. The Hugging Face class has 239,195,904 parameters, 590,592 more: the
 unused pooler of ViT."""
 
