@@ -30,14 +30,14 @@ class Config(RelativePosition, BertConfig):
 
 
 MINI = {**bert.MINI, "max_length": 256}
+SMALL_RECIPE = recipes.get("bert_small", steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000)
 PRESETS = presets(
     Config(),
     ("bert-mini", 5_414_210, recipes.get("bert_small", lr=1e-3), MINI),
-    ("bert-small", 17_374_018, recipes.get("bert_small", steps=20_000, batch_tokens=16_384, lr=5e-4, warmup_steps=2000),
-     {**MINI, "width": 512, "heads": 8, "ffn_dim": 2048}),
+    ("bert-small", 17_374_018, SMALL_RECIPE, {**MINI, "width": 512, "heads": 8, "ffn_dim": 2048}),
     ("bert-base", 110_106_428, recipes.get("bert"), {}),
     ("bert-large", 336_226_108, recipes.get("bert"), LARGE),
-)  # fmt: skip
+)
 
 
 def build(config: Config) -> EncoderOnly:

@@ -25,22 +25,20 @@ class Config(DecoderConfig):
 CHAR: dict[str, Any] = {"vocab_size": 66, "eos_id": 65}
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0}
 HIGH_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2, "embedding_dropout": 0.2}
-CHAR_RECIPE: dict[str, Any] = {
-    "vocab_size": 66, "tokenizer_type": "char", "warmup_steps": 100, "betas": "0.9,0.99", "eval_every": 250,
-}  # fmt: skip
+CHAR_TRAINING: dict[str, Any] = {"tokenizer_type": "char", "warmup_steps": 100, "betas": "0.9,0.99", "eval_every": 250}
+TINY_CHAR_RECIPE = recipes.get("gpt2", vocab_size=66, **CHAR_TRAINING, steps=2000, batch_tokens=768, lr=4e-3)
+CHAR_RECIPE = recipes.get("gpt2", vocab_size=66, **CHAR_TRAINING, steps=5000, batch_tokens=16_384, lr=1e-3)
+MINI_RECIPE = recipes.get("gpt2", vocab_size=8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500)
 PRESETS = presets(
     Config(),
-    ("gpt2-tiny-char", 809_984, recipes.get("gpt2", **CHAR_RECIPE, steps=2000, batch_tokens=768, lr=4e-3),
-     sizes(128, 4, 4) | CHAR | NO_DROPOUT | {"max_length": 64}),
-    ("gpt2-char", 10_771_200, recipes.get("gpt2", **CHAR_RECIPE, steps=5000, batch_tokens=16_384, lr=1e-3),
-     sizes(384, 6, 6) | CHAR | HIGH_DROPOUT | {"max_length": 256}),
-    ("gpt2-mini", 6_852_608, recipes.get("gpt2", vocab_size=8000, steps=10_000, batch_tokens=8192, lr=1e-3, warmup_steps=500),
-     sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999}),
+    ("gpt2-tiny-char", 809_984, TINY_CHAR_RECIPE, sizes(128, 4, 4) | CHAR | NO_DROPOUT | {"max_length": 64}),
+    ("gpt2-char", 10_771_200, CHAR_RECIPE, sizes(384, 6, 6) | CHAR | HIGH_DROPOUT | {"max_length": 256}),
+    ("gpt2-mini", 6_852_608, MINI_RECIPE, sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 256, "eos_id": 7999}),
     ("gpt2-small", 124_439_808, recipes.get("gpt2_paper", lr=6e-4), {}),
     ("gpt2-medium", 354_823_168, recipes.get("gpt2_paper", lr=3e-4), LARGE),
     ("gpt2-large", 774_030_080, recipes.get("gpt2_paper", lr=2.5e-4), sizes(1280, 36, 20)),
     ("gpt2-xl", 1_557_611_200, recipes.get("gpt2_paper", lr=2e-4), sizes(1600, 48, 25)),
-)  # fmt: skip
+)
 
 
 def build(config: Config) -> DecoderOnly:

@@ -30,10 +30,11 @@ class Config(DecoderConfig):
     embedding_dropout: float = 0.0
 
 
+MINI = sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 512, "local_window": 64, "eos_id": 7999}
+MINI_RECIPE = recipes.gpt3(1e-3, 1, 8000, steps=10_000, batch_tokens=8192, warmup_steps=500)
 PRESETS = presets(
     Config(),
-    ("gpt3-mini", 6_918_144, recipes.gpt3(1e-3, 1, 8000, steps=10_000, batch_tokens=8192, warmup_steps=500),
-     sizes(256, 6, 4) | {"vocab_size": 8000, "max_length": 512, "local_window": 64, "eos_id": 7999}),
+    ("gpt3-mini", 6_918_144, MINI_RECIPE, MINI),
     ("gpt3-small", 125_226_240, recipes.gpt3(6e-4, 32), {}),
     ("gpt3-medium", 355_871_744, recipes.gpt3(3e-4, 32), sizes(1024, 24, 16)),
     ("gpt3-large", 760_300_032, recipes.gpt3(2.5e-4, 32), sizes(1536, 24, 16)),
@@ -42,7 +43,7 @@ PRESETS = presets(
     ("gpt3-6.7b", 6_658_404_352, recipes.gpt3(1.2e-4, 128), sizes(4096, 32, 32)),
     ("gpt3-13b", 12_853_386_240, recipes.gpt3(1e-4, 128), sizes(5120, 40, 40)),
     ("gpt3-175b", 174_604_259_328, recipes.gpt3(0.6e-4, 192), sizes(12_288, 96, 96)),
-)  # fmt: skip
+)
 
 
 def build(config: Config) -> DecoderOnly:

@@ -56,12 +56,12 @@ class Config(vision.BackboneConfig):
 MAX_STAGES = 4
 """Number of stages of a ResNet."""
 
+TINY_RECIPE = recipes.get("imagenet", **recipes.SMALL_IMAGES, epochs=60, batch_size=256, lr=1e-3)
 PRESETS = presets(
     Config(),
-    ("hybrid-tiny", 2_883_648, recipes.get("imagenet", **recipes.SMALL_IMAGES, epochs=60, batch_size=256, lr=1e-3),
-     sizes(192, 6, 3) | {"image_size": 28, "backbone_depths": (2,)}),
+    ("hybrid-tiny", 2_883_648, TINY_RECIPE, sizes(192, 6, 3) | {"image_size": 28, "backbone_depths": (2,)}),
     ("hybrid-base", 97_890_112, recipes.get("imagenet", batch_size=128, grad_accum=32), {"dropout": 0.1}),
-)  # fmt: skip
+)
 
 
 def build(config: Config) -> VisionTransformer:

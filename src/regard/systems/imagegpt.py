@@ -68,15 +68,16 @@ class Config(ModelConfig):
         return sequence_maps(quarter_blocks(self.depth), self.width, 1, class_token=False)
 
 
+MINI_STEPS: dict[str, Any] = {"steps": 10_000, "warmup_steps": 500, "eval_every": 1000}
+MINI_RECIPE = recipes.get("imagegpt", batch_size=32, grad_accum=1, lr=1e-3, **MINI_STEPS)
+LARGE_RECIPE = recipes.get("imagegpt", batch_size=8, grad_accum=16, lr=1e-3)
 PRESETS = presets(
     Config(),
-    ("imagegpt-mini", 3_719_040,
-     recipes.get("imagegpt", batch_size=32, grad_accum=1, lr=1e-3, steps=10_000, warmup_steps=500, eval_every=1000),
-     sizes(192, 8, 6) | {"image_size": 28, "num_colors": 32}),
+    ("imagegpt-mini", 3_719_040, MINI_RECIPE, sizes(192, 8, 6) | {"image_size": 28, "num_colors": 32}),
     ("imagegpt-small", 76_682_240, recipes.get("imagegpt", batch_size=32, grad_accum=4, lr=3e-3), {}),
     ("imagegpt-medium", 455_489_536, recipes.get("imagegpt", batch_size=16, grad_accum=8, lr=3e-3), sizes(1024, 36, 8)),
-    ("imagegpt-large", 1_362_914_304, recipes.get("imagegpt", batch_size=8, grad_accum=16, lr=1e-3), sizes(1536, 48, 16)),
-)  # fmt: skip
+    ("imagegpt-large", 1_362_914_304, LARGE_RECIPE, sizes(1536, 48, 16)),
+)
 
 
 class ImageGPT(DecoderOnly):

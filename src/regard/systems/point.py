@@ -11,15 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from regard.nn.points.body import (
-    BottleneckTransition,
-    LinearNorm,
-    PointStage,
-    PointTransformer,
-    PointTransformerBlock,
-    TransitionDown,
-    TransitionUp,
-)
+from regard.nn.points import body as points
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
 from regard.systems.common import recipes
 from regard.systems.common.configs import ModelConfig, reject
@@ -84,29 +76,29 @@ PRESETS = presets(
 three features per point and a head for 13 classes has the 7,767,729 parameters of the released code."""
 
 
-def build(config: Config) -> PointTransformer:
+def build(config: Config) -> points.PointTransformer:
     released, widths = config.variant == "released", config.widths
 
     def attention(width: int) -> VectorAttention:
         return reference_attention(width, config.share_planes) if released else paper_attention(width)
 
-    def blocks(width: int, count: int) -> list[PointTransformerBlock]:
-        return [PointTransformerBlock(width, attention(width), released) for _ in range(count)]
+    def blocks(width: int, count: int) -> list[points.PointTransformerBlock]:
+        return [points.PointTransformerBlock(width, attention(width), released) for _ in range(count)]
 
-    first = LinearNorm(3 + config.feature_dim, widths[0], bias=False)
-    steps = [first, *(TransitionDown(before, after) for before, after in itertools.pairwise(widths))]
+    first = points.LinearNorm(3 + config.feature_dim, widths[0], bias=False)
+    steps = [first, *(points.TransitionDown(before, after) for before, after in itertools.pairwise(widths))]
     down = [
-        PointStage(step, blocks(*sizes))
+        points.PointStage(step, blocks(*sizes))
         for step, sizes in zip(steps, zip(widths, config.depths, strict=True), strict=True)
     ]
-    up: list[PointStage] = []
+    up: list[points.PointStage] = []
     if config.has_decoder:
         back = [
-            BottleneckTransition(widths[-1], released),
-            *(TransitionUp(widths[n + 1], widths[n]) for n in reversed(range(len(widths) - 1))),
+            points.BottleneckTransition(widths[-1], released),
+            *(points.TransitionUp(widths[n + 1], widths[n]) for n in reversed(range(len(widths) - 1))),
         ]
-        up = [PointStage(step, blocks(width, 1)) for step, width in zip(back, reversed(widths), strict=True)]
-    return PointTransformer(
+        up = [points.PointStage(step, blocks(width, 1)) for step, width in zip(back, reversed(widths), strict=True)]
+    return points.PointTransformer(
         config.feature_dim, down, up, config.downsample[1:], config.num_neighbors, config.point_order == "sorted"
     )
 

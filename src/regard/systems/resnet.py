@@ -11,15 +11,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from regard.nn.vision.convnet import (
-    BatchNorm,
-    ConvBody,
-    Convolution,
-    Stem,
-    init_resnet_weights,
-    resnet_block,
-    resnet_stage,
-)
+from regard.nn.vision import convnet
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
 from regard.systems.common.configs import check_stages, reject
@@ -52,35 +44,39 @@ class Config(vision.ConvConfig):
 
 BASIC: dict[str, Any] = {"depths": (2, 2, 2, 2), "block_type": "basic"}
 TINY: dict[str, Any] = {"image_size": 28, "stem_channels": 32, "stem_kernel": 3, "stem_stride": 1, "stem_pool": False}
+TINY_RECIPE = recipes.get("resnet", {}, epochs=30, grad_accum=1, lr=2e-3)
 PRESETS = presets(
     Config(),
-    ("resnet-tiny", 2_795_040, recipes.get("resnet", {}, epochs=30, grad_accum=1, lr=2e-3),
-     BASIC | TINY | {"widths": (32, 64, 128, 256)}),
+    ("resnet-tiny", 2_795_040, TINY_RECIPE, BASIC | TINY | {"widths": (32, 64, 128, 256)}),
     ("resnet-18", 11_176_512, recipes.get("resnet", recipes.RESNET_DATA), BASIC | {"widths": (64, 128, 256, 512)}),
     ("resnet-50", 23_508_032, recipes.get("resnet", recipes.RESNET_DATA), {}),
-)  # fmt: skip
+)
 """Parameter counts without the classification matrix; with 1,000 classes, 11,689,512 (resnet-18) and 25,557,032
 (resnet-50)."""
 
 
 def build(config: Config) -> nn.Module:
     def block(inputs: int, outputs: int, stride: int) -> nn.Module:
-        return resnet_block(inputs, outputs, stride, config.block_type == "bottleneck", config.downsample_in_bottleneck)
+        return convnet.resnet_block(
+            inputs, outputs, stride, config.block_type == "bottleneck", config.downsample_in_bottleneck
+        )
 
-    body = ConvBody(
-        Stem(
-            Convolution(config.in_channels, config.stem_channels, config.stem_kernel, config.stem_stride),
-            norm=BatchNorm(config.stem_channels),
+    body = convnet.ConvBody(
+        convnet.Stem(
+            convnet.Convolution(config.in_channels, config.stem_channels, config.stem_kernel, config.stem_stride),
+            norm=convnet.BatchNorm(config.stem_channels),
             pool=nn.MaxPool2d(3, 2, padding=1) if config.stem_pool else None,
         ),
         stages=[
-            resnet_stage(block, inputs, outputs, depth, stride=2 if stage or config.downsample_first_stage else 1)
+            convnet.resnet_stage(
+                block, inputs, outputs, depth, stride=2 if stage or config.downsample_first_stage else 1
+            )
             for stage, (inputs, outputs, depth) in enumerate(
                 zip((config.stem_channels, *config.widths[:-1]), config.widths, config.depths, strict=True)
             )
         ],
     )
-    return init_resnet_weights(body)
+    return convnet.init_resnet_weights(body)
 
 
 LAYER = "resnet.encoder.stages.{stage}.layers.{n}"

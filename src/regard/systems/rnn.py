@@ -15,15 +15,7 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.block import SharedEmbeddings
-from regard.nn.recurrent.rnn import (
-    CellName,
-    CompactTargets,
-    ReadingOrder,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    RecurrentState,
-    RecurrentTensors,
-)
+from regard.nn.recurrent import rnn
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
@@ -34,7 +26,7 @@ from regard.types import Batch, BodyOutput, StateSizes
 
 @dataclass(frozen=True)
 class Config(RecurrentConfig):
-    cell: CellName = "lstm"
+    cell: rnn.CellName = "lstm"
     width: int = 1000
     embedding_dim: int = 1000
     depth: int = 4
@@ -57,14 +49,13 @@ TINY: dict[str, Any] = {
     "width": 192, "embedding_dim": 192, "depth": 1, "dropout": 0.2, "vocab_size": 10_000, "tie_embeddings": "all",
     "init_range": 0.0,
 }  # fmt: skip
+PAPER_RECIPE = recipes.get("recurrent", vocab_size=80_000, steps=700_000, batch_tokens=8192, grad_clip=5.0)
 PRESETS = presets(
     Config(),
     ("rnn-tiny", 2_509_824, recipes.get("recurrent_tiny", lr=5e-3), TINY),
     # 384,000,000 in the paper, with 80,000 more source words: set source_vocab_size=160_000
-    ("rnn-sutskever", 304_000_000,
-     recipes.get("recurrent", vocab_size=80_000, steps=700_000, batch_tokens=8192, grad_clip=5.0),
-     {}),
-)  # fmt: skip
+    ("rnn-sutskever", 304_000_000, PAPER_RECIPE, {}),
+)
 
 
 class RNNEncoderDecoder(RecurrentBody):
@@ -72,7 +63,7 @@ class RNNEncoderDecoder(RecurrentBody):
     """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 
     def __init__(
-        self, tables: SharedEmbeddings, encoder: RecurrentEncoder, decoder: RecurrentDecoder, config: Config
+        self, tables: SharedEmbeddings, encoder: rnn.RecurrentEncoder, decoder: rnn.RecurrentDecoder, config: Config
     ) -> None:
         super().__init__()
         self.tables, self.encoder, self.decoder = tables, encoder, decoder
@@ -80,10 +71,10 @@ class RNNEncoderDecoder(RecurrentBody):
         self.context_width = config.width if config.feed_context else 0
         self.dropout = nn.Dropout(config.dropout)
 
-    def encode(self, batch: Batch) -> RecurrentTensors:
+    def encode(self, batch: Batch) -> rnn.RecurrentTensors:
         """Initial state of the decoder: final states of all layers, and the context for `feed_context`."""
         require_padded(batch)
-        order = ReadingOrder.from_mask(
+        order = rnn.ReadingOrder.from_mask(
             None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1]), self.reversed
         )
         x = self.dropout(self.tables.embed_source(order.reorder_ids(batch.inputs)))
@@ -91,8 +82,8 @@ class RNNEncoderDecoder(RecurrentBody):
         return {**kept, "fed": kept["h"][:, -1]} if self.feeds else kept
 
     def decode(
-        self, ids: Int[Tensor, "B L"], state: RecurrentTensors
-    ) -> tuple[Float[Tensor, "B L W"], RecurrentTensors]:
+        self, ids: Int[Tensor, "B L"], state: rnn.RecurrentTensors
+    ) -> tuple[Float[Tensor, "B L W"], rnn.RecurrentTensors]:
         """s_t = g(y_{t-1}, s_{t-1}), or g(y_{t-1}, s_{t-1}, c) with `feed_context`."""
         x = self.dropout(self.tables.embed_target(ids))
         if self.feeds:
@@ -103,16 +94,16 @@ class RNNEncoderDecoder(RecurrentBody):
     def forward(self, batch: Batch) -> BodyOutput:
         """Decoder states for `batch.decoder.inputs`."""
         target = batch.require_decoder()
-        closed = CompactTargets.from_mask(target.inputs, target.mask)
+        closed = rnn.CompactTargets.from_mask(target.inputs, target.mask)
         return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + self.context_width)
 
-    def initial_state(self, batch: Batch) -> RecurrentState:
-        return RecurrentState.from_tensors(self.encode(batch))
+    def initial_state(self, batch: Batch) -> rnn.RecurrentState:
+        return rnn.RecurrentState.from_tensors(self.encode(batch))
 
-    def advance(self, ids: Int[Tensor, "B L"], state: RecurrentState) -> Float[Tensor, "B L W"]:
+    def advance(self, ids: Int[Tensor, "B L"], state: rnn.RecurrentState) -> Float[Tensor, "B L W"]:
         x, after = self.decode(ids, state.state)
         state.update(ids.shape[1], **after)
         return x
@@ -123,10 +114,10 @@ def build(config: Config) -> RNNEncoderDecoder:
     fed, sharing = config.width * config.feed_context, (config.tie_embeddings, config.source_vocab_size)
     body = RNNEncoderDecoder(
         SharedEmbeddings(config.vocab_size, config.embedding_dim, config.width, *sharing),
-        RecurrentEncoder(
+        rnn.RecurrentEncoder(
             config.cell, config.embedding_dim, config.width, config.depth, config.dropout, config.bidirectional
         ),
-        RecurrentDecoder(config.cell, config.embedding_dim + fed, config.width, config.depth, config.dropout),
+        rnn.RecurrentDecoder(config.cell, config.embedding_dim + fed, config.width, config.depth, config.dropout),
         config,
     )
     for name, parameter in body.named_parameters():

@@ -54,13 +54,18 @@ TINY: dict[str, Any] = {
     "width": 256, "encoder_width": 128, "embedding_dim": 128, "attention_dim": 128, "maxout_dim": 128, "dropout": 0.2,
     "vocab_size": 10_000, "tie_embeddings": "all",
 }  # fmt: skip
+PAPER: dict[str, Any] = {"vocab_size": 30_000, "max_length": 50}
 PRESETS = presets(
     Config(),
     ("rnnsearch-tiny", 2_232_448, recipes.get("recurrent_tiny", lr=2e-3), TINY),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
-    ("rnnsearch-50", 80_442_000,
-     recipes.get("recurrent", vocab_size=30_000, max_length=50, steps=750_000, batch_tokens=4096, grad_clip=1.0), {}),
-)  # fmt: skip
+    (
+        "rnnsearch-50",
+        80_442_000,
+        recipes.get("recurrent", **PAPER, steps=750_000, batch_tokens=4096, grad_clip=1.0),
+        {},
+    ),
+)
 
 
 class AttentionDecoder(nn.Module):
@@ -79,10 +84,6 @@ class AttentionDecoder(nn.Module):
     def state_size(self, source_length: int) -> int:
         """Size of the state of a row with this source length."""
         return self.first.weight.shape[0] + source_length * (self.align.score.inner + self.seen.weight.shape[1])
-
-    def initial_state(self, backward_state: Float[Tensor, "B W"]) -> Float[Tensor, "B D"]:
-        """s_0 = tanh(W ←h_1)"""
-        return self.first(backward_state).tanh()
 
     def step(
         self, projected_input: Float[Tensor, "B three_D"], s: Float[Tensor, "B D"], context: ScoreContext
@@ -111,11 +112,11 @@ class RNNSearch(RecurrentBody):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B D"]]:
-        """Keys and values of the source, and the initial decoder state."""
+        """Keys and values of the source, and the initial decoder state s_0 = tanh(W ←h_1)."""
         require_padded(batch)
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
         states, back = self.encoder(self.dropout(self.tables.embed_source(batch.inputs)), real)
-        return self.decoder.align.prepare(states, real), self.decoder.initial_state(back)
+        return self.decoder.align.prepare(states, real), self.decoder.first(back).tanh()
 
     def unroll(
         self, ids: Int[Tensor, "B L"], s: Float[Tensor, "B D"], context: ScoreContext

@@ -17,10 +17,12 @@ from regard.errors import RegardError, SettingError, WeightsError
 from regard.index import local_folder
 from regard.nn.attention.masks import Causal, Padding, and_masks
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
+from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common.checkpoint import read_body
+from regard.systems.common.recurrent import RecurrentBody
 from regard.systems.common.seq2seq import require_prompt
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import mismatch_error
@@ -61,6 +63,16 @@ class CaptionDecoder(CaptionMixin, CrossDecoder):
         """Encode the image, and process all but the last token of the prompt. `max_positions`: length of a static KV
         cache."""
         return self.prefill(self.encode(batch), None, require_prompt(batch), max_positions)
+
+
+class CaptionRNN(CaptionMixin, RecurrentBody):
+    """Captioning body with a recurrent decoder and its own output layer."""
+
+    words: Linear
+
+    @property
+    def output_weights(self) -> tuple[Tensor, Tensor | None]:
+        return self.words.weight, self.words.bias
 
 
 TINY_ENCODER: dict[str, Any] = {

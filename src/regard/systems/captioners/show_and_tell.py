@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell, run_layer
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionMixin, expand_to_captions
+from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionRNN, expand_to_captions
 from regard.systems.captioners.encoder import CaptionConfig
 from regard.systems.common import recipes
-from regard.systems.common.recurrent import RecurrentBody
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 
@@ -40,7 +39,7 @@ PRESETS = presets(
 """The beam size of the paper is 20, and 3 in its later release. The paper uses SGD; these learning rates are for Adam."""
 
 
-class ShowTell(CaptionMixin, RecurrentBody):
+class ShowTell(CaptionRNN):
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
         super().__init__()
         self.eyes = encoder
@@ -63,10 +62,6 @@ class ShowTell(CaptionMixin, RecurrentBody):
         x = torch.cat([picture.to(words.dtype), words], 1)
         states, _ = run_layer(self.lstm, self.dropout(x))
         return BodyOutput(self.dropout(states[:, 1:]))
-
-    @property
-    def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        return self.words.weight, self.words.bias
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         return StateSizes(self.words.weight.shape[0], per_beam=2 * self.lstm.num_layers * self.lstm.hidden_size)

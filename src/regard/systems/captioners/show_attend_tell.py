@@ -12,18 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionMixin, expand_to_captions
+from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionRNN, expand_to_captions
 from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
-from regard.systems.common.recurrent import RecurrentBody
 from regard.systems.common.seq2seq import valid_targets
 from regard.systems.common.system import System, presets
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
@@ -46,8 +45,8 @@ class Config(FeatureLevelConfig):
         )
 
 
-TINY: dict[str, Any] = TINY_ENCODER | {
-    "width": 256, "embedding_dim": 192, "attention_dim": 128, "dropout": 0.3, "init_std": 0.0,
+TINY: dict[str, Any] = {
+    **TINY_ENCODER, "width": 256, "embedding_dim": 192, "attention_dim": 128, "dropout": 0.3, "init_std": 0.0,
 }  # fmt: skip
 BASE: dict[str, Any] = {"encoder": "resnet-50", "freeze_encoder": True, "feature_level": 2}
 BASE_RECIPE = recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0)
@@ -58,7 +57,7 @@ PRESETS = presets(
 )
 
 
-class ShowAttendTell(CaptionMixin, RecurrentBody):
+class ShowAttendTell(CaptionRNN):
     """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
 
     def __init__(self, encoder: VisionEncoder, config: Config) -> None:
@@ -111,6 +110,7 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         return self.dropout(torch.tanh(self.out["h"](self.dropout(h)) + words + self.out["z"](z)))
 
     def forward(self, batch: Batch) -> BodyOutput:
+        """The doubly stochastic penalty is Σ (1 − Σ_t α)² over all image positions and rows; padding has no weight."""
         target = batch.require_decoder().inputs
         context, h, c = self.encode_image(batch)
         words = self.embed(target, torch.arange(target.shape[1], device=target.device))
@@ -125,12 +125,11 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
         side = {}
         if self.training and self.penalty:
             valid = valid_targets(batch) if batch.labels is None else batch.labels != IGNORE
-            side = {"penalty": self.penalty * doubly_stochastic_penalty(torch.stack(looks, 1), valid)}
+            weights = torch.stack(looks, 1)
+            weights = weights if weights.dtype == torch.float64 else weights.float()
+            total = (weights if valid is None else weights * valid[..., None]).sum(1)
+            side = {"penalty": self.penalty * (1 - total).square().sum()}
         return BodyOutput(sequence, cross_states=context.values, aux_losses=side)
-
-    @property
-    def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        return self.words.weight, self.words.bias
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         places = math.prod(self.grid(batch)) * (self.align.score.inner + self.eyes.tap.channels)
@@ -149,13 +148,6 @@ class ShowAttendTell(CaptionMixin, RecurrentBody):
             state.update(h=h, c=c)
             features.append(self.output_features(words, h, z))
         return torch.stack(features, 1)
-
-
-def doubly_stochastic_penalty(weights: Float[Tensor, "B T K"], valid: Bool[Tensor, "B T"] | None) -> Float[Tensor, ""]:
-    """Σ (1 − Σ_t α)² over all image positions and rows. Padding has no weight."""
-    weights = weights if weights.dtype == torch.float64 else weights.float()
-    total = (weights if valid is None else weights * valid[..., None]).sum(1)
-    return (1 - total).square().sum()
 
 
 def build(config: Config) -> ShowAttendTell:

@@ -39,9 +39,9 @@ class Config(Sizes, CaptionConfig):
 
 
 BASE: dict[str, Any] = {"vocab_size": 50_257, "max_length": 1024, "pad_id": 50_256, "bos_id": 50_256, "eos_id": 50_256}
-TINY: dict[str, Any] = sizes(192, 2, 3) | {
-    "encoder": "vit-tiny", "encoder_config": {"patch_size": 12, "depth": 6, "dropout": 0.1}, "image_size": 96,
-    "vocab_size": 2000, "dropout": 0.2, "attention_dropout": 0.0, "embedding_dropout": 0.2,
+TINY: dict[str, Any] = {
+    **sizes(192, 2, 3), "encoder": "vit-tiny", "encoder_config": {"patch_size": 12, "depth": 6, "dropout": 0.1},
+    "image_size": 96, "vocab_size": 2000, "dropout": 0.2, "attention_dropout": 0.0, "embedding_dropout": 0.2,
 }  # fmt: skip
 BASE_RECIPE = recipes.get("captions_long", vocab_size=50_257, lr=5e-5, label_smoothing=0.0)
 PRESETS = presets(

@@ -243,15 +243,14 @@ RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
 
 def _conv_recipes(data: dict[str, Any], classes: Recipe) -> TaskRecipes:
     """Depth takes half as many epochs, and its images are not cropped, because scale implies depth."""
+    settings: dict[str, Any] = {"batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
     dense, finetuning = (
         {
-            task: get(
-                "resnet", {**data, "crop_scale": crop}, batch_size=16, grad_accum=1, label_smoothing=0.0, epochs=count, lr=lr
-            )
+            task: get("resnet", {**data, "crop_scale": crop}, **settings, epochs=count, lr=lr)
             for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
         }
         for epochs, lr in ((100, 5e-4), (50, 1e-4))
-    )  # fmt: skip
+    )
     return TaskRecipes(_IMAGE_TASKS, dense, {"classify": classes, **finetuning})
 
 
