@@ -129,20 +129,14 @@ def test_faces_make_a_mesh_and_many_corners_are_cut_into_triangles(order: str) -
         np.testing.assert_allclose(np.abs(cloud.normals[:, 2]), 1)
 
 
-def test_runs_of_faces_of_different_sizes_are_read_one_after_the_other() -> None:
+def test_runs_of_faces_of_different_sizes_are_read_and_unused_elements_are_skipped() -> None:
     random = np.random.default_rng(3)
     corners = {name: random.normal(size=40).astype("f4") for name in "xyz"}
     faces = [random.permutation(40)[: random.choice([3, 3, 3, 4, 5])].tolist() for _ in range(400)]
     text, data = (read_cloud(ply(corners, order, faces), num_points=2000) for order in ("", ">"))
     np.testing.assert_array_equal(text.coordinates, data.coordinates)
-
-
-def test_a_mesh_whose_vertices_have_labels_is_its_vertices() -> None:
     cloud = read_cloud(ply(points(4), "<", [[0, 1, 2], [1, 2, 3]]))
     assert len(cloud) == 4 and not cloud.from_mesh and cloud.labels is not None
-
-
-def test_unused_elements_are_skipped() -> None:
     made = points(3)
     before, sign, rest = ply(made, "<").partition(b"element vertex")
     heading, end, body = rest.partition(b"end_header\n")
@@ -196,7 +190,7 @@ def test_invalid_files_are_reported_without_large_allocations(content: bytes, pr
 # -- writing
 
 
-def test_written_files_are_read_again(tmp_path: Path) -> None:
+def test_written_files_are_read_again_and_distant_coordinates_are_restored_exactly(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     places = random.normal(size=(20, 3)).astype(np.float32)
     labels, colors = random.integers(-1, 3, 20), random.integers(0, 256, (20, 3)).astype(np.uint8)
@@ -206,9 +200,6 @@ def test_written_files_are_read_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cloud.labels, labels)
     np.testing.assert_array_equal(cloud.colors, colors)
     assert cloud.classes == ("floor", "green chair", "Ärm") and cloud.normals is None
-
-
-def test_distant_coordinates_are_restored_exactly(tmp_path: Path) -> None:
     world = np.array([4.5e5, 5.4e6, 100.0]) + np.random.default_rng(2).uniform(-20, 20, (100, 3))
     cloud = read_cloud(ply({name: world[:, place] for place, name in enumerate("xyz")}, "<"))
     assert cloud.origin.any() and np.abs(cloud.coordinates).max() < 41
@@ -216,12 +207,9 @@ def test_distant_coordinates_are_restored_exactly(tmp_path: Path) -> None:
     np.testing.assert_allclose(cloud.world_coordinates, world, rtol=0, atol=2e-6)
     write_ply(tmp_path / "a.ply", cloud, np.zeros(100))
     np.testing.assert_allclose(read_cloud(str(tmp_path / "a.ply")).world_coordinates, world, rtol=0, atol=4e-6)
-
-
-def test_labels_of_another_number_of_points_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="labels"):
-        write_ply(tmp_path / "a.ply", PointCloud(np.zeros((3, 3), np.float32)), np.zeros(4))
-    assert not (tmp_path / "a.ply").exists()
+        write_ply(tmp_path / "b.ply", PointCloud(np.zeros((3, 3), np.float32)), np.zeros(4))
+    assert not (tmp_path / "b.ply").exists()
 
 
 # -- trimesh, which reads and writes the same files

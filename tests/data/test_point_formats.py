@@ -117,22 +117,14 @@ l 1 2
 """
 
 
-def test_an_obj_file_has_slashes_negative_corners_and_ignored_lines(tmp_path: Path) -> None:
+def test_an_obj_file_has_slashes_negative_corners_and_ignored_lines_and_colors_or_a_weight(tmp_path: Path) -> None:
     cloud = at(OBJ, ".obj", tmp_path, num_points=6000)
     assert np.bincount(on_cube(cloud.coordinates), minlength=6).min() > 850
-
-
-def test_vertices_of_an_obj_may_have_colors_or_a_weight(tmp_path: Path) -> None:
     text = "v 0 0 0 1 0 0\nv 1 0 0 1 0 0\nv 0 1 0 0 0 1\nf 1 2 3\n"
     cloud = at(text, ".obj", tmp_path, num_points=1000)
     np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     weighted = at("v 0 0 0 1.0\nv 1 0 0 1.0\nv 0 1 0 1.0\n", ".obj", tmp_path)
     assert len(weighted) == 3 and weighted.colors is None
-
-
-def test_an_stl_file_as_text_is_read(tmp_path: Path) -> None:
-    cloud = at(FACET, ".stl", tmp_path, num_points=300)
-    assert cloud.from_mesh and cloud.coordinates[:, 0].min() >= 1 and (cloud.normals == [0, 0, 1]).all()
 
 
 def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
@@ -150,24 +142,18 @@ def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
             assert abs(values.var() - 1 / 18) < 0.002
 
 
-def test_sampling_is_a_pure_function_of_the_seed(tmp_path: Path) -> None:
+def test_sampling_is_a_pure_function_of_the_seed_and_degenerate_meshes_are_their_vertices(tmp_path: Path) -> None:
     first, again, other = (at(CUBE, ".off", tmp_path, seed=seed, num_points=100) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.coordinates, again.coordinates)
     assert len(first) == 100 and (first.coordinates != other.coordinates).any()
-
-
-def test_a_mesh_without_area_is_its_vertices(tmp_path: Path) -> None:
     cloud = at("OFF\n3 1 0\n0 0 0\n1 1 1\n2 2 2\n3 0 1 2\n", ".off", tmp_path)
     assert len(cloud) == 3 and not cloud.from_mesh
 
 
-def test_a_corner_that_is_nowhere_takes_its_faces_away_and_no_others(tmp_path: Path) -> None:
+def test_a_corner_that_is_nowhere_takes_its_faces_away_and_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
     for word in ("nan", "inf", "1e38"):
         cloud = at(CUBE.replace("1 1 1\n", f"1 1 {word}\n"), ".off", tmp_path, num_points=600)
         assert set(on_cube(cloud.coordinates)) == {0, 1, 2, 4} and len(cloud) == 600 and cloud.num_dropped == 0
-
-
-def test_a_far_away_mesh_keeps_its_form(tmp_path: Path) -> None:
     far = "\n".join(
         " ".join(str(float(word) + shift) for word, shift in zip(line.split(), (4.5e5, 5.4e6, 3e2), strict=True))
         if 2 <= number < 10 else line
@@ -294,38 +280,29 @@ def test_a_header_or_the_user_names_the_columns(tmp_path: Path) -> None:
     assert named.normals is not None and told.normals is None
     only = at(lines(X, Y, Z, MEASURED, LABEL, 3, 4, 5), ".txt", tmp_path, columns={"label": "4"})
     np.testing.assert_array_equal(only.labels, LABEL)
-
-
-def test_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
     said = r"unknown column 7 for label\. Column indices run from 0 to 2"
     refused("1 2 3\n", ".xyz", said, tmp_path, columns={"label": "7"})
     refused("1 2 3\n", ".xyz", "no header line, so the column 'class' for label", tmp_path, columns={"label": "class"})
 
 
-def test_points_at_nan_are_dropped_with_their_attributes(tmp_path: Path) -> None:
+def test_points_at_nan_are_dropped_with_their_attributes_and_one_point_is_enough(tmp_path: Path) -> None:
     rows = "1 2 3 9 9 9 1\nnan 2 3 8 8 8 2\n4 inf 6 7 7 7 3\n7 8 1e38 0 0 0 4\n4 5 6 6 6 6 5"
     cloud = at(f"x y z r g b label\n{rows}", ".txt", tmp_path)
     np.testing.assert_array_equal(cloud.coordinates, [[1, 2, 3], [4, 5, 6]])
     assert cloud.num_dropped == 3 and cloud.labels.tolist() == [1, 5] and cloud.colors[:, 0].tolist() == [9, 6]
-
-
-def test_one_point_is_a_point_cloud(tmp_path: Path) -> None:
     assert at("5e5 5e6 7", ".xyz", tmp_path).world_coordinates.tolist() == [[5e5, 5e6, 7]]
 
 
 # -- arrays
 
 
-def test_arrays_of_any_kind_of_number_are_points(tmp_path: Path) -> None:
+def test_arrays_of_any_kind_of_number_and_named_fields_are_points(tmp_path: Path) -> None:
     places = np.random.default_rng(0).integers(0, 30, (40, 3))
     for kind in (np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, ">f4"):
         np.save(tmp_path / "a.npy", places.astype(kind))
         np.testing.assert_array_equal(read_cloud(str(tmp_path / "a.npy")).coordinates, places)
     np.save(tmp_path / "a.npy", np.asfortranarray(places[None]))
     assert len(read_cloud(str(tmp_path / "a.npy"))) == 40
-
-
-def test_named_fields_are_read_as_properties(tmp_path: Path) -> None:
     colors = [(name, "u2") for name in "rgb"]
     table = np.zeros(5, dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), *colors])
     table["x"], table["Classification"], table["r"] = np.arange(5), 3, 65535
@@ -477,17 +454,14 @@ def test_invalid_files_are_refused_with_their_line(ending: str, number: int, tmp
     refused(content, ending, problem, tmp_path)
 
 
-def test_missing_files_are_reported(tmp_path: Path) -> None:
-    for path, problem in ((tmp_path / "none.ply", "file"), (tmp_path, "folder")):
-        with pytest.raises(DataError, match=problem):
-            read_cloud(str(path))
-
-
-def test_formats_are_recognized_by_their_first_bytes() -> None:
+def test_formats_are_recognized_by_their_first_bytes_and_missing_files_are_reported(tmp_path: Path) -> None:
     contents = (GOOD, zipped(points=GOOD), CUBE.encode(), OBJ.encode()[9:], b"1 2 3")
     assert [len(read_cloud(content)) for content in contents] == [4, 4, 4096, 4096, 1]
     with pytest.raises(DataError, match="line 7"):
         read_cloud(npy(np.zeros((0, 3))), location=("t.parquet", 7))
+    for path, problem in ((tmp_path / "none.ply", "file"), (tmp_path, "folder")):
+        with pytest.raises(DataError, match=problem):
+            read_cloud(str(path))
 
 
 @pytest.mark.parametrize("ending", CLOUD_SUFFIXES)

@@ -40,16 +40,12 @@ def test_every_sample_comes_once_and_no_micro_batch_exceeds_the_budget(sides: in
         assert max(padded(lengths, grain) for grain in grains) <= budget
 
 
-def test_lengths_without_sides_are_one_side() -> None:
-    lengths = some_lengths(500, 1)
-    assert same(LengthBucketed(lengths[:, 0], 512, 0).epoch(2), LengthBucketed(lengths, 512, 0).epoch(2))
-
-
-def test_a_micro_batch_is_full_before_the_next_begins() -> None:
+def test_sorted_micro_batches_are_full_before_the_next_begins() -> None:
     lengths = some_lengths(2000)
     grains = LengthBucketed(lengths, 1024, 0).sequential()
     for grain, following in pairwise(grains):
         assert padded(lengths, np.append(grain, following[0])) > 1024
+    assert (np.diff(lengths[np.concatenate(grains)].sum(1)) >= 0).all()
 
 
 def test_an_epoch_depends_on_lengths_budget_seed_and_number_alone() -> None:
@@ -59,6 +55,12 @@ def test_an_epoch_depends_on_lengths_budget_seed_and_number_alone() -> None:
     assert same(plan.epoch(4), LengthBucketed(lengths.copy(), 1024, seed=5).epoch(4))
     assert not same(plan.epoch(4), LengthBucketed(lengths, 1024, seed=6).epoch(4))
     assert not same(plan.epoch(4), plan.epoch(5))
+    lengths = some_lengths(500, 1)
+    assert same(LengthBucketed(lengths[:, 0], 512, 0).epoch(2), LengthBucketed(lengths, 512, 0).epoch(2))
+    means = np.array([lengths[grain].sum(1).mean() for grain in LengthBucketed(lengths, 1024, 0).epoch(0)])
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+    grains = LengthBucketed(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
+    assert [grain.tolist() for grain in grains] == [[3, 5, 1], [4], [0, 2]]  # on every machine
 
 
 @pytest.mark.parametrize("lengths", [some_lengths(2000), np.full(2000, 9)], ids=["different", "equal"])
@@ -66,12 +68,6 @@ def test_other_samples_meet_in_another_epoch(lengths: Lengths) -> None:
     plan = LengthBucketed(lengths, 1024, 0)
     first, second = ({frozenset(grain.tolist()) for grain in plan.epoch(number)} for number in (0, 1))
     assert len(first & second) < 0.1 * len(first)
-
-
-def test_micro_batches_come_in_random_order() -> None:
-    lengths = some_lengths(2000)
-    means = np.array([lengths[grain].sum(1).mean() for grain in LengthBucketed(lengths, 1024, 0).epoch(0)])
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
 def test_the_nth_micro_batch_is_found_by_iterating_jumping_and_going_back() -> None:
@@ -84,6 +80,9 @@ def test_the_nth_micro_batch_is_found_by_iterating_jumping_and_going_back() -> N
         for place in order:
             epoch, grain = fresh.micro_batch(place)
             assert epoch == walked[place][0] and np.array_equal(grain, walked[place][1])
+    plan = LengthBucketed(some_lengths(50), 512, seed=1)
+    plan.micro_batch(0)[1][:] = -1
+    assert plan.micro_batch(0)[1].min() >= 0
 
 
 def test_walking_plans_each_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,18 +99,6 @@ def test_walking_plans_each_epoch_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == list(range(reached[-1] + 1)) and reached[-1] > 2
 
 
-def test_a_micro_batch_may_be_changed_by_its_owner() -> None:
-    plan = LengthBucketed(some_lengths(50), 512, seed=1)
-    plan.micro_batch(0)[1][:] = -1
-    assert plan.micro_batch(0)[1].min() >= 0
-
-
-def test_evaluation_is_sorted_by_length() -> None:
-    lengths = some_lengths(500)
-    totals = lengths[np.concatenate(LengthBucketed(lengths, 512, 0).sequential())].sum(1)
-    assert (np.diff(totals) >= 0).all()
-
-
 def test_padding_is_the_fraction_of_padded_positions_and_small() -> None:
     lengths = some_lengths(20_000)
     plan = LengthBucketed(lengths, 2048, 0)
@@ -119,19 +106,13 @@ def test_padding_is_the_fraction_of_padded_positions_and_small() -> None:
     assert plan.padding_fraction() < 0.1
     assert LengthBucketed(np.full(64, 8), 64, 0).padding_fraction() == 0
     assert LengthBucketed(np.array([3, 1]), 6, 0).padding_fraction() == pytest.approx(1 - 4 / 6)
-
-
-def test_samples_without_length_are_included() -> None:
     grains = LengthBucketed(np.zeros((10, 2), dtype=np.int64), 4, 0).epoch(0)
     assert sorted(len(grain) for grain in grains) == [2, 4, 4]
 
 
-def test_a_sample_larger_than_the_budget_is_named() -> None:
+def test_samples_that_cannot_be_batched_are_named() -> None:
     with pytest.raises(DataError, match="20"):
         LengthBucketed(np.array([[3, 4], [10, 20]]), 20, 0)
-
-
-def test_a_plan_of_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="samples"):
         LengthBucketed(np.zeros(0), 20, 0)
     with pytest.raises(SettingError, match="at least 1"):
@@ -140,28 +121,16 @@ def test_a_plan_of_nothing_is_refused() -> None:
         LengthBucketed(np.array([1, -1]), 9, 0)
 
 
-def test_the_micro_batches_of_a_seed_are_the_same_on_every_machine() -> None:
-    grains = LengthBucketed(np.array([5, 3, 8, 1, 9, 2]), 16, seed=7).epoch(0)
-    assert [grain.tolist() for grain in grains] == [[3, 5, 1], [4], [0, 2]]
-
-
 def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:
     lengths = np.random.default_rng(0).integers(1, 40, 1003)
     plan = SortedUniform(lengths, 10, seed=3)
     first, second = plan.epoch(0), plan.epoch(1)
     for epoch in (first, second):
         numbers = np.concatenate([grain[:, 0] for grain in epoch])
-        assert (
-            {len(grain) for grain in epoch} == {10}
-            and set(numbers.tolist()) == set(range(1003))
-            and len(numbers) == 1010
-        )
+        assert {len(grain) for grain in epoch} == {10}
+        assert set(numbers.tolist()) == set(range(1003)) and len(numbers) == 1010
         assert np.median([np.ptp(lengths[grain[:, 0]]) for grain in epoch]) < 5
-    assert (
-        [g.tolist() for g in first]
-        == [g.tolist() for g in SortedUniform(lengths, 10, seed=3).epoch(0)]
-        != [g.tolist() for g in second]
-    )
+    assert same(first, SortedUniform(lengths, 10, seed=3).epoch(0)) and not same(first, second)
     means = np.array([lengths[grain[:, 0]].mean() for grain in first])
     assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.3, "micro-batches are shuffled"
     assert plan.padding_fraction() < 0.12 and plan.num_tokens(5) == 10 and not plan.static_shape
@@ -186,19 +155,13 @@ def test_padded_micro_batches_have_few_shapes(sides: int, count: int, budget: in
     assert count == 1 or not same(plan.epoch(1), plan.epoch(2))
 
 
-def test_sizes_that_few_samples_have_join_larger_ones() -> None:
+def test_sizes_that_few_samples_have_join_larger_ones_and_long_texts_are_rounded_by_more() -> None:
     plan = FixedShape([8] * 50 + [16] * 3 + [24] * 50, budget=240, seed=0)
     assert [(block.max_lengths, block.num_documents) for block in plan.bucket_shapes] == [((8,), 30), ((24,), 10)]
     assert plan.shape_of(np.array([51])).max_lengths == (24,)
-
-
-def test_long_texts_are_rounded_by_more() -> None:
     plan = FixedShape(np.arange(1, 513), budget=10**4, seed=0)
     steps = {block.max_lengths[0] for block in plan.bucket_shapes}
     assert steps <= {*range(8, 65, 8), *range(80, 129, 16), *range(160, 257, 32), *range(320, 513, 64)} and 512 in steps
-
-
-def test_filling_up_costs_little_where_there_is_much() -> None:
     lengths = np.repeat(some_lengths(3000), 10, axis=0)
     plan = FixedShape(lengths, 16384, seed=0)
     assert plan.padding_fraction() < 0.35 and 8 < len(plan.bucket_shapes) < 64

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import time
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,7 +14,6 @@ from regard.data.points.cloud_files import read_cloud
 from regard.data.synthetic.point_clouds import (
     SOLIDS,
     SPLITS,
-    CloudRecipe,
     class_name,
     parse_cloud_recipe,
     solid_cloud,
@@ -27,6 +24,7 @@ from regard.errors import DataError, SettingError, UnknownNameError
 
 SOLIDS_HASH = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"
 ROOMS_HASH = "7b534b87044f58a33a91e4906abc373f1092c3cef24e920dde9bc6760009af97"
+CORRUPTED_HASH = "a6b956fbd5c647f3133811f1a656fbc4ea7d8de2b300a6e5b4ccda83191ad4c2"
 """Hashes of the sets. Changed samples are another set, which needs another name: solids-2."""
 
 
@@ -56,6 +54,12 @@ def solids() -> Iterable[bytes]:
         yield told(made.coordinates, made.normals)
 
 
+def corrupted() -> Iterable[bytes]:
+    for make, turn, holes in itertools.product((solid_cloud, room_cloud), ("none", "up", "any"), (0, 5)):
+        made = make("test", 7, 300, noise=0.0 if holes else 0.05, holes=holes, turn=turn)
+        yield told(made.coordinates, made.normals, made.colors, made.labels)
+
+
 def rooms() -> Iterable[bytes]:
     for part, number in itertools.product(SPLITS, range(50)):
         made = sample_room(part, number)
@@ -68,15 +72,7 @@ def rooms() -> Iterable[bytes]:
 def test_the_sets_are_the_same_everywhere() -> None:
     assert summed(solids()) == SOLIDS_HASH
     assert summed(rooms()) == ROOMS_HASH
-
-
-def test_point_clouds_are_pure_functions_of_split_and_number() -> None:
-    for make in (solid_cloud, room_cloud):
-        first, again = make("train", 7, 200), make("train", 7, 200)
-        np.testing.assert_array_equal(first.coordinates, again.coordinates)
-        for other in (make("test", 7, 200), make("valid", 7, 200), make("train", 17, 200)):
-            assert (first.coordinates != other.coordinates).all()
-        assert len(first) == 200
+    assert summed(corrupted()) == CORRUPTED_HASH
 
 
 def test_noise_holes_and_rotations_change_nothing_else() -> None:
@@ -91,16 +87,6 @@ def test_noise_holes_and_rotations_change_nothing_else() -> None:
     off = blurred.coordinates - plain.coordinates
     assert 0.045 < off.std() < 0.055 and abs(off.mean()) < 0.005
     np.testing.assert_array_equal(blurred.normals, plain.normals)
-
-
-def test_a_hole_is_a_ball_in_which_nothing_is() -> None:
-    whole, holed = (solid_cloud("test", 1, 4000, noise=0, holes=holes, turn="none").coordinates for holes in (0, 1))
-    gap = np.array([np.linalg.norm(holed - place, axis=1).min() for place in whole])
-    missing = gap > 0.1
-    assert 0.01 < missing.mean() < 0.12
-    middle = whole[gap.argmax()]
-    inside = np.linalg.norm(holed - middle, axis=1).min()
-    assert (np.linalg.norm(whole - middle, axis=1) < inside).sum() > 40
 
 
 def distance_from_form(places: np.ndarray, part: str, number: int) -> np.ndarray:
@@ -124,42 +110,6 @@ def test_points_are_on_the_solid_and_normals_point_outwards(number: int) -> None
     np.testing.assert_allclose((np.cross(b - a, c - a)).sum(axis=0), 0, atol=1e-9)  # the mesh is closed
 
 
-def test_solids_of_a_kind_differ_and_every_kind_is_as_frequent() -> None:
-    recipe = CloudRecipe("solids-1")
-    assert Counter(label for _, _, label in recipe.clouds()) == dict.fromkeys(SOLIDS, 200)
-    for kind in range(len(SOLIDS)):
-        if SOLIDS[kind] != "capsule":
-            sizes = [np.sort(np.ptp(solid_mesh("train", kind + 10 * n).vertices, axis=0)) for n in range(5)]
-            assert len({tuple(np.round(size / size[2], 6)) for size in sizes}) == 5
-
-
-def test_rooms_contain_their_furniture_on_a_floor_within_walls() -> None:
-    seen: Counter[str] = Counter()
-    for number in range(40):
-        made = sample_room("train", number)
-        kinds = [thing.kind for thing in made.objects]
-        seen.update(set(kinds))
-        assert kinds[0] == "floor" and "wall" in kinds and "table" in kinds and "lamp" in kinds
-        low, high = made.mesh.vertices.min(axis=0), made.mesh.vertices.max(axis=0)
-        assert low[2] == 0 and high[2] < 3.3 and (high - low)[:2].max() <= 5.0001
-        floor = np.ptp(made.objects[0].mesh.vertices, axis=0) / 2
-        for thing in made.objects:
-            assert (np.abs(thing.mesh.vertices[:, :2]) <= floor[:2] + 0.12).all(), thing.kind
-    assert seen["chair"] > 35
-
-
-def test_colors_of_rooms_do_not_reveal_the_class() -> None:
-    """The average color of each class is gray, and colors vary within a class as between classes."""
-    means: dict[int, list[np.ndarray]] = {}
-    for number in range(150):
-        scene = room_cloud("train", number, 600)
-        assert scene.colors is not None and scene.labels is not None
-        for label in np.unique(scene.labels):
-            means.setdefault(int(label), []).append(scene.colors[scene.labels == label].mean(axis=0))
-    for label, colours in means.items():
-        assert np.abs(np.mean(colours, axis=0) - 127.5).max() < 25, CLASSES[label]
-
-
 def test_labels_of_rooms_match_the_objects() -> None:
     scene = room_cloud("valid", 3, 6000, noise=0, holes=0, turn="none")
     assert scene.labels is not None and scene.classes == CLASSES
@@ -168,15 +118,6 @@ def test_labels_of_rooms_match_the_objects() -> None:
     turned = room_cloud("valid", 3, 6000, noise=0, holes=0)
     np.testing.assert_allclose(turned.coordinates[:, 2], scene.coordinates[:, 2], atol=1e-6)
     assert (turned.coordinates[:, :2] != scene.coordinates[:, :2]).any()
-
-
-def test_sets_are_made_quickly() -> None:
-    start = time.perf_counter()
-    for number in range(200):
-        solid_cloud("train", number)
-    for number in range(10):
-        room_cloud("train", number)
-    assert time.perf_counter() - start < 3  # takes a third of a second; machines may be busy
 
 
 # -- names

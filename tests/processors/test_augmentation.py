@@ -137,7 +137,7 @@ def test_mixed_images_have_parts_of_both() -> None:
     torch.testing.assert_close(augment_images(x, changes, (40, 56)), wanted, rtol=0, atol=1e-6)
 
 
-def test_changes_are_a_function_of_the_seed_alone() -> None:
+def test_changes_are_a_function_of_the_seed_alone_within_their_bounds() -> None:
     how = Augment(mixup=0.4)
     first, again = (sample_params(np.random.default_rng(7), 64, how) for _ in range(2))
     assert first.dtype == np.float32 and first.shape == (64, len(COLUMNS)) and np.array_equal(first, again)
@@ -145,9 +145,6 @@ def test_changes_are_a_function_of_the_seed_alone() -> None:
     plain = sample_params(np.random.default_rng(7), 64, Augment(flip=False, color_jitter=0.0))
     assert np.array_equal(plain[:, :4], first[:, :4])  # disabled augmentations do not change the others
     assert not plain[:, 4].any() and (plain[:, 5:9] == 1).all()
-
-
-def test_drawn_numbers_keep_to_their_bounds_and_fill_them() -> None:
     how = Augment(crop=0.2, ratio=1.5, color_jitter=0.3, mixup=1.0)
     drawn = dict(zip(COLUMNS, sample_params(np.random.default_rng(0), 20_000, how).T, strict=True))
     share, apart = drawn["width"] * drawn["height"], drawn["width"] / drawn["height"]
@@ -160,7 +157,7 @@ def test_drawn_numbers_keep_to_their_bounds_and_fill_them() -> None:
     assert sorted(drawn["partner"]) == list(range(20_000))
 
 
-def test_masks_and_depth_maps_follow_their_images() -> None:
+def test_masks_and_depth_maps_follow_their_images_to_the_nearest_pixel() -> None:
     """The mask labels the quarters of an image by color, before and after augmentation."""
     colours = torch.tensor([[20, 20, 20], [240, 20, 20], [20, 240, 20], [20, 20, 240]], dtype=torch.uint8)
     masks = torch.zeros(8, 60, 80, dtype=torch.long)
@@ -176,9 +173,6 @@ def test_masks_and_depth_maps_follow_their_images() -> None:
     assert torch.isin(moved, depth).all() and (moved == 0).any()
     hole = augment_maps((depth == 0).to(torch.uint8), changes, 48)
     assert torch.equal(hole.bool(), moved == 0)
-
-
-def test_nearest_is_the_pixel_that_the_middle_falls_into() -> None:
     mask = torch.randint(0, 9, (1, 33, 47), dtype=torch.uint8)
     box = {"left": 0.2, "top": 0.1, "width": 0.5, "height": 0.8}
     found = augment_maps(mask, table(1, **box), (21, 30))[0].numpy()

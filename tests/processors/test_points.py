@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def test_downsampling_equals_a_plain_loop(edge: float) -> None:
     np.testing.assert_array_equal(cell, owner)
 
 
-def test_random_downsampling_keeps_one_point_per_voxel_uniformly() -> None:
+def test_random_downsampling_keeps_one_point_per_voxel_uniformly_and_any_size_of_grid_is_possible() -> None:
     places = np.array([[0, 0, 0.1], [5, 0, 0], [0, 0, 0.2], [0, 0, 0.3]], np.float32)
     seen = np.zeros(4)
     random = generator()
@@ -74,31 +73,18 @@ def test_random_downsampling_keeps_one_point_per_voxel_uniformly() -> None:
         assert (keep[cell[[0, 2, 3]]] == keep[cell[0]]).all() and keep[cell[1]] == 1
         seen[keep] += 1
     assert seen[1] == 3000 and np.abs(seen[[0, 2, 3]] - 1000).max() < 110
-
-
-def test_downsampling_with_overflowing_voxel_numbers_compares_coordinates() -> None:
     places = np.array([[0, 0, 0], [1e14, 0, 0], [0, 1e14, 0], [0, 0, 1e14], [0.2, 0.2, 0.2], [1e14, 0, 0]], np.float32)
     keep, cell = voxel_downsample(places, 0.5)
     assert keep.tolist() == [0, 1, 2, 3] and cell.tolist() == [0, 1, 2, 3, 0, 1]
-
-
-def test_no_edge_keeps_all_and_no_point_is_no_trouble() -> None:
     places = cloud(5).coordinates
     assert voxel_downsample(places, 0.0)[0].tolist() == list(range(5)) == voxel_downsample(places, 0.0)[1].tolist()
     assert len(voxel_downsample(places[:0], 0.1)[0]) == 0
 
 
-def test_a_million_points_are_downsampled_in_a_moment() -> None:
-    places = generator().random((1_000_000, 3)).astype(np.float32)
-    start = time.perf_counter()
-    keep, _ = voxel_downsample(places, 0.02)
-    assert len(keep) > 124_900 and time.perf_counter() - start < 5  # takes half a second; machines may be busy
-
-
 # -- rows
 
 
-def test_rows_contain_coordinates_then_colors_then_normals() -> None:
+def test_rows_contain_coordinates_then_colors_then_normals_and_zeros_for_missing_ones() -> None:
     made = cloud(20)
     points = PointProcessor(count=0, frame="center", features=("colors", "normals"))
     x, chosen = points.prepare(made)
@@ -108,15 +94,12 @@ def test_rows_contain_coordinates_then_colors_then_normals() -> None:
     assert made.colors is not None
     np.testing.assert_allclose(x[:, 3:6], made.colors / 255, atol=1e-7)
     np.testing.assert_array_equal(x[:, 6:], made.normals)
-
-
-def test_missing_attributes_are_zeros() -> None:
     x, _ = PointProcessor(features=("colors", "normals")).prepare(PointCloud(cloud(20).coordinates))
     assert x.shape == (20, 9) and not x[:, 3:].any()
     assert PointProcessor(features=("normals",)).normals_column == 3 and PointProcessor().normals_column is None
 
 
-def test_normalizations_match_their_names() -> None:
+def test_normalizations_match_their_names_and_stay_finite() -> None:
     made = cloud(200, scale=4)
     unit, centred, floor = (
         PointProcessor(0, frame).prepare(made)[0].astype(np.float64) for frame in ("unit_sphere", "center", "floor")
@@ -128,9 +111,6 @@ def test_normalizations_match_their_names() -> None:
     assert floor[:, 2].min() == 0 and PointProcessor(0, "floor", up="y").prepare(made)[0][:, 1].min() == 0
     for framed in (centred, floor):  # meters stay meters
         np.testing.assert_allclose(np.ptp(framed, axis=0), np.ptp(made.coordinates, axis=0), rtol=1e-5)
-
-
-def test_one_point_and_coincident_points_stay_finite() -> None:
     for places in (np.array([[5, 6, 7]], np.float32), np.full((9, 3), 4, np.float32)):
         for frame in ("unit_sphere", "center", "floor"):
             x, _ = PointProcessor(4, frame).prepare(PointCloud(places))
@@ -151,13 +131,6 @@ def test_points_are_drawn_once_each_and_the_same_without_chance() -> None:
     assert len(points.prepare(cloud(10))[0]) == 10  # a smaller point cloud keeps all points
 
 
-def test_every_point_is_drawn_as_often() -> None:
-    random, seen = generator(), np.zeros(20)
-    for _ in range(2000):
-        seen[sample_indices(20, 5, random)] += 1
-    assert np.abs(seen - 500).max() < 90
-
-
 def test_downsampled_and_cropped_points_are_points_of_the_point_cloud() -> None:
     made = cloud(2000, scale=6)
     points = PointProcessor(100, "floor", voxel=0.4, block=2.0, features=("colors",))
@@ -172,29 +145,18 @@ def test_downsampled_and_cropped_points_are_points_of_the_point_cloud() -> None:
         assert len(np.unique(cells, axis=0)) == len(x)
 
 
-def test_the_processor_of_point_clouds_is_saved(tmp_path: Path) -> None:
+def test_the_processor_of_point_clouds_is_saved_and_invalid_files_are_refused(tmp_path: Path) -> None:
     assert not PointProcessor.exists(tmp_path)
     points = PointProcessor(512, "floor", 0.04, 2.5, ("colors", "normals"), "y")
     points.save(tmp_path)
     assert PointProcessor.exists(tmp_path) and PointProcessor.load(tmp_path) == points
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        (None, r"points\.json"),
-        ("{", "read"),
-        ("[]", "object"),
-        ('{"counts": 3}', "'counts'"),
-        ('{"frame": "upside"}', "values"),
-        ('{"count": -1}', "values"),
-    ],
-)
-def test_a_wrong_file_of_it_is_refused(text: str | None, said: str, tmp_path: Path) -> None:
-    if text is not None:
+    wrong = {"{": "read", "[]": "object", '{"counts": 3}': "'counts'", '{"frame": "upside"}': "values"}
+    for text, said in {**wrong, '{"count": -1}': "values"}.items():
         (tmp_path / FILE).write_text(text)
-    with pytest.raises(DataError, match=said):
-        PointProcessor.load(tmp_path)
+        with pytest.raises(DataError, match=said):
+            PointProcessor.load(tmp_path)
+    with pytest.raises(DataError, match=r"points\.json"):
+        PointProcessor.load(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +246,7 @@ def test_dropping_leaves_some_out_and_never_all() -> None:
     np.testing.assert_array_equal(sample_kept_points(9, random, NO_POINT_AUGMENT), np.arange(9))
 
 
-def test_augmentation_is_a_pure_function_of_its_generator_and_keeps_its_input() -> None:
+def test_augmentation_is_a_pure_function_of_its_generator_and_of_the_enabled_augmentations() -> None:
     x = cloud(40).coordinates
     before = x.copy()
     how = PointAugment("any", (0.8, 1.25), 0.1, 0.02, 0.3)
@@ -293,10 +255,6 @@ def test_augmentation_is_a_pure_function_of_its_generator_and_keeps_its_input() 
     np.testing.assert_array_equal(x, before)
     assert one.dtype == np.float32 and (one != augment_points(x, generator(10), how)).any()
     np.testing.assert_array_equal(augment_points(x, generator(1), NO_POINT_AUGMENT), x)
-
-
-def test_disabled_augmentations_do_not_change_the_others() -> None:
-    x = cloud(40).coordinates
     turned = augment_points(x, generator(4), PointAugment("up"))
     both = augment_points(x, generator(4), PointAugment("up", shift=0.5))
     assert np.ptp(both - turned, axis=0).max() < 1e-5 and np.abs(both - turned).max() > 0.01
@@ -325,7 +283,7 @@ def test_columns_are_those_of_a_plain_loop(side: float) -> None:
     assert sorted(column.tolist() for column in found) == sorted(columns_plainly(places, side))
 
 
-def test_pieces_cover_every_point_and_are_no_larger_than_set() -> None:
+def test_pieces_cover_every_point_evenly_and_are_no_larger_than_set() -> None:
     places = cloud(3000, scale=6).coordinates
     points = PointProcessor(100, "floor", block=2.0)
     found = scene_block_indices(places, points)
@@ -337,9 +295,6 @@ def test_pieces_cover_every_point_and_are_no_larger_than_set() -> None:
         assert (np.ptp(places[piece][:, :2], axis=0) <= 2.0 + 1e-5).all() and len(set(piece.tolist())) == len(piece)
     flat = scene_block_indices(places, PointProcessor(100, "floor", block=2.0, up="x"))
     assert all((np.ptp(places[piece][:, 1:], axis=0) <= 2.0 + 1e-5).all() for piece in flat)
-
-
-def test_a_whole_point_cloud_is_divided_evenly_and_each_point_once() -> None:
     found = scene_block_indices(cloud(1000).coordinates, PointProcessor(300))
     assert [len(piece) for piece in found] == [250] * 4
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(1000))
@@ -348,12 +303,6 @@ def test_a_whole_point_cloud_is_divided_evenly_and_each_point_once() -> None:
     for many, limit in ((300, 300), (1000, 0)):
         assert len(scene_block_indices(cloud(many).coordinates, PointProcessor(limit))) == 1
     assert scene_block_indices(cloud(1).coordinates[:0], PointProcessor(300)) == []
-
-
-def test_a_single_point_far_away_makes_one_more_column_and_no_trouble() -> None:
-    places = np.concatenate([cloud(100).coordinates, [[1e12, 1e12, 0]]]).astype(np.float32)
-    found = overlapping_blocks(places, PointProcessor(0, "floor", block=2.0))
-    assert 100 in np.concatenate(found) and len(found) < 10
 
 
 def test_votes_are_the_mean_of_the_predictions() -> None:
@@ -425,7 +374,7 @@ def test_normals_of_scaled_surfaces_stay_perpendicular() -> None:
     assert ((found[:, :3] * found[:, 3:]).sum(1) > 0).all(), "outwards"
 
 
-def test_points_come_round_until_each_was_drawn() -> None:
+def test_points_come_round_until_each_was_drawn_or_left_out() -> None:
     for many, count in ((10, 4), (8, 4), (9, 8), (4, 4), (3, 4), (7, 0)):
         some = sample_rounds(many, count, 1, 99)
         assert set(np.concatenate(some)) == set(range(many)), "each"
@@ -442,9 +391,6 @@ def test_points_come_round_until_each_was_drawn() -> None:
     points = PointProcessor(20, "unit_sphere")
     first, *others = points.prepare_views(cloud, 1, 8)
     assert np.array_equal(first, points.prepare(cloud)[0]) and [len(one) for one in others] == [20, 20]
-
-
-def test_draws_of_a_small_point_cloud_leave_out_different_tenths() -> None:
     for many, count in ((40, 0), (40, 64), (10, 10), (2, 0)):
         looks = sample_rounds(many, count, 10, 10)
         left = [set(range(many)) - set(look) for look in looks]
