@@ -23,11 +23,12 @@ def jsonl(path: Path | str, *rows: Any) -> str:
     return write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def parquet(path: Path | str, columns: dict[str, Any], **options: Any) -> str:
+def parquet(path: Path | str, columns: dict[str, Any], metadata: Any = None, **options: Any) -> str:
     arrow = pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
     from pyarrow import parquet as files
 
-    files.write_table(arrow.table(columns), path, **options)
+    table = arrow.table(columns)
+    files.write_table(table.replace_schema_metadata(metadata) if metadata else table, path, **options)
     return str(path)
 
 

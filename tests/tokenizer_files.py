@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from test_tokenizer import PROSE, publish
 
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from tokenizer_texts import HARD, STORY
+
+SHARED = Path(__file__).parents[2] / "shared/data"
+
+PROSE = (
+    "I'll say we've done it, don't you? 'tis they're'S IT'S", "Ünïcödé naïve façade — “quotes” … € £",
+    "Быстрая лиса; Η γρήγορη αλεπού; הַשּׁוּעָל; الثعلب السريع; तेज़ लोमड़ी; 敏捷的狐狸; すばやい狐; 빠른 여우",
+    "👩‍👩‍👧‍👦 🇩🇪 ❤️‍🔥 🤷🏽‍♀️", "for (int i = 0; i < n; ++i) {\n\t\treturn x[i] ** 2; // ok\r\n\t}\n\n\n",
+    "   three   spaces    and\t\ttabs \n \n  end   ", "3.14159, 1e-10, ½ ² Ⅷ ٣٤٥ 0xFF", "a" * 300,
+    "\u00a0\u2003\u3000 x\u00a0y",
+)  # fmt: skip
 
 MARKED = (
     "e\u0301tude re\u0301sume\u0301, naïve", "❤️\u200d🔥 a ❤️", "👩\u200d👩\u200d👧 x🤷🏽\u200d♀️y", "猫の\u0301 猫猫a猫",
@@ -23,6 +32,17 @@ MARKED = (
 )  # fmt: skip
 
 TEXTS = [*PROSE, *HARD, *MARKED, *STORY.split("\n")[:4]]
+
+
+def publish(made: TextTokenizer, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
+    """Save the vocabulary and merges."""
+    model = json.loads(made.backend.to_str())["model"]
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = model["vocab"] | {made.id_to_token(number): number for number in made.special_ids}
+    (folder / vocabulary).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / merges).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
 
 
 @cache

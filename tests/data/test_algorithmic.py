@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,12 +107,7 @@ def test_splits_share_no_question_and_validate_on_longer_ones_too(kind: str) -> 
         assert all(6 < length(one) <= 12 if one.is_longer else length(one) <= 6 for one in part)
 
 
-def test_numbers_are_written_most_significant_first_on_request() -> None:
-    one = some("addition", forwards="true")[0]
-    assert eval(re.sub(r"\b0+(?=\d)", "", one.source)) == int(one.target)
-
-
-def test_names_are_understood_or_refused() -> None:
+def test_names_are_understood_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_recipe("data.tsv") is None and parse_recipe("./copy") is None
     assert str(parse_recipe("copy#seed=1,longest=20")) == "copy" and str(parse_recipe("copy#seed=3")) == "copy#seed=3"
     for entry, error, problem in (
@@ -124,6 +120,15 @@ def test_names_are_understood_or_refused() -> None:
             list(generate_questions(entry))
     with pytest.raises(DataError, match="cannot be combined"):
         RECALL.reader.expand(["copy", "a.tsv"])
+    with pytest.raises(SettingError, match="words"):
+        RECALL.objective.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
+    monkeypatch.chdir(tmp_path)
+    assert RECALL.reader.expand(["copy"])
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(DataError, match=r"\./copy"):
+        RECALL.reader.expand(["copy"])
+    one = some("addition", forwards="true")[0]
+    assert eval(re.sub(r"\b0+(?=\d)", "", one.source)) == int(one.target)
 
 
 def test_tokens_are_words_if_there_are_spaces_and_characters_otherwise() -> None:
@@ -184,12 +189,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "data.eval_samples=4",
             "train.warmup_steps=1",
             "train.precision=float32",
-        ],
+        ],  # fmt: skip
     )
     return out
 
 
-def test_a_run_stores_its_data_settings(run: Path) -> None:
+def test_a_run_stores_its_data_settings_and_resumes_where_it_stopped(run: Path, tmp_path: Path) -> None:
     facts = json.loads((run / "regard.json").read_text())
     assert facts["sources"]["data"] == ["facts-1#longest=3,samples=60"]
     assert facts["sources"]["valid"] == ["facts-1#longest=3,samples=12,part=valid"]
@@ -199,11 +204,6 @@ def test_a_run_stores_its_data_settings(run: Path) -> None:
     names = {f"{score}_{part}" for score in ("exact_match", "token_accuracy") for part in ("in_range", "longer")}
     assert names <= result.scores.keys()
     assert len(result.rows) == 12 and set(result.rows[0]) == {"question", "prediction", "reference"}
-
-
-def test_a_run_resumes_where_it_stopped(run: Path, tmp_path: Path) -> None:
-    import shutil
-
     again = tmp_path / "again"
     shutil.copytree(run, again)
     model = regard.train("algorithmic", out=again, resume=True)
@@ -246,34 +246,8 @@ def test_data_is_checked_by_name_and_in_files(tmp_path: Path) -> None:
 def test_a_file_of_questions_is_trained_on_too(tmp_path: Path) -> None:
     file = tmp_path / "q.tsv"
     file.write_text("".join(f"{n}\t{n}{n}\n" for n in range(40)))
-    model = regard.train(
-        "algorithmic",
-        str(file),
-        model="transformer-tiny",
-        out=tmp_path / "run",
-        settings=[
-            "model.width=8",
-            "model.heads=2",
-            "model.ffn_dim=8",
-            "train.steps=1",
-            "train.batch_tokens=64",
-            "data.valid_fraction=0.2",
-        ],
-    )
+    settings = "model.width=8 model.heads=2 model.ffn_dim=8 train.steps=1 train.batch_tokens=64 data.valid_fraction=0.2"
+    out = tmp_path / "run"
+    model = regard.train("algorithmic", str(file), model="transformer-tiny", out=out, settings=settings.split())
     assert model.tokenizer is not None and model.tokenizer.size == 13 and model.spec.options.max_train_length == 2
     assert isinstance(model.predict("7").value, str)
-
-
-def test_pieces_of_words_are_refused() -> None:
-    with pytest.raises(SettingError, match="words"):
-        RECALL.objective.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
-
-
-def test_a_path_with_the_name_of_a_generated_dataset_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert RECALL.reader.expand(["copy"])
-    (tmp_path / "copy").mkdir()
-    with pytest.raises(DataError, match=r"\./copy"):
-        RECALL.reader.expand(["copy"])

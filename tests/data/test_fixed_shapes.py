@@ -85,14 +85,8 @@ def test_a_run_that_began_on_a_gpu_resumes_with_its_micro_batches(
     tmp_path: Path, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_pairs(tmp_path / "pairs.tsv", pairs[:60])
-    settings = (
-        "train.steps=6",
-        "train.batch_tokens=300",
-        "data.vocab_size=300",
-        "model.width=16",
-        "model.embedding_dim=16",
-    )
-    given: dict[str, Any] = {"model": "rnn-tiny", "settings": settings, "device": "cpu"}
+    settings = "train.steps=6 train.batch_tokens=300 data.vocab_size=300 model.width=16 model.embedding_dim=16"
+    given: dict[str, Any] = {"model": "rnn-tiny", "settings": settings.split(), "device": "cpu"}
     with monkeypatch.context() as there:
         there.setattr("regard.runs.train._use_packing", lambda *_: True)
         regard.train("translate", [str(data)], out=tmp_path / "whole", **given)

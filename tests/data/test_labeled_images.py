@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from data_files import parquet
 from regard.data.images.image_io import read_image, read_mask
 from regard.data.images.labeled import (
     ImageSample,
@@ -77,7 +78,7 @@ def test_hidden_files_and_other_files_are_skipped_and_counted(tmp_path: Path) ->
     assert names == ["a.png", "b.png", "lost.png"]
 
 
-def test_folders_that_cannot_mean_classes_are_refused(tmp_path: Path) -> None:
+def test_folders_that_cannot_mean_classes_are_refused_and_links_are_followed_once(tmp_path: Path) -> None:
     draw(tmp_path / "flat/a.png")
     refused(iterate_images, tmp_path / "flat", "class folders")
     for name in ("train/cat/a.png", "val/cat/b.png"):
@@ -86,9 +87,6 @@ def test_folders_that_cannot_mean_classes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none/cat").mkdir(parents=True)
     refused(iterate_images, tmp_path / "none", "no images")
     refused(iterate_images, f"{tmp_path / 'flat'}:{tmp_path / 'none'}", "one folder")
-
-
-def test_links_are_followed_and_never_in_a_circle(tmp_path: Path) -> None:
     draw(tmp_path / "elsewhere/a.png")
     draw(tmp_path / "data/dog/b.png")
     (tmp_path / "data/cat").symlink_to(tmp_path / "elsewhere")
@@ -137,30 +135,20 @@ def test_a_path_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None
     refused(iterate_images, tmp_path / "t.csv", "'imgae'", {"imgae": "image"}, error=RegardError)
 
 
-def parquet(path: Path, metadata: Any = None, **columns: Any) -> str:
-    arrow = pytest.importorskip("pyarrow", reason="Parquet is read by pyarrow")
-    from pyarrow import parquet as files
-
-    table = arrow.table(columns)
-    files.write_table(table.replace_schema_metadata(metadata) if metadata else table, path)
-    return str(path)
-
-
 def test_parquet_holds_paths_or_bytes_or_both(tmp_path: Path) -> None:
     one, two = draw(tmp_path / "a.png", 10), draw(tmp_path / "b.png", 200)
-    paths = parquet(tmp_path / "paths.parquet", image=["a.png", "b.png", None], label=[0, 1, 1])
+    paths = parquet(tmp_path / "paths.parquet", {"image": ["a.png", "b.png", None], "label": [0, 1, 1]})
     found = list(iterate_images([paths]))
     assert [(item.source, item.label) for item in kept(found)] == [(str(one), "0"), (str(two), "1")]
     assert left(found) == ["missing image for: 1"]
-    raw = parquet(tmp_path / "raw.parquet", image=[one.read_bytes(), two.read_bytes()], label=["x", "y"])
+    raw = parquet(tmp_path / "raw.parquet", {"image": [one.read_bytes(), two.read_bytes()], "label": ["x", "y"]})
     found = kept(iterate_images([raw]))
     assert [(item.source, item.label, item.line) for item in found] == [("", "x", 1), ("", "y", 2)]
     assert np.array_equal(read_image(found[1].content), read_image(str(two))) and found[0].location == (raw, 1)
     names = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
-    both = parquet(
-        tmp_path / "both.parquet", {"huggingface": json.dumps(names)},
-        image=[{"bytes": one.read_bytes(), "path": "old.png"}, {"bytes": None, "path": "b.png"}], label=[1, 0],
-    )  # fmt: skip
+    cells = [{"bytes": one.read_bytes(), "path": "old.png"}, {"bytes": None, "path": "b.png"}]
+    metadata = {"huggingface": json.dumps(names)}
+    both = parquet(tmp_path / "both.parquet", {"image": cells, "label": [1, 0]}, metadata)
     found = kept(iterate_images([both]))
     assert [(item.source, item.label) for item in found] == [("old.png", "dog"), (str(two), "cat")]
     assert found[0].content == one.read_bytes() and not found[1].content
@@ -170,14 +158,14 @@ def test_parquet_may_contain_masks_too_and_missing_ones_are_reported(tmp_path: P
     one = draw(tmp_path / "a.png")
     mask = tmp_path / "m.png"
     Image.fromarray(np.arange(108, dtype=np.uint8).reshape(9, 12)).save(mask)
-    path = parquet(tmp_path / "a.parquet", image=[{"bytes": one.read_bytes(), "path": None}],
-                   annotation=[{"bytes": mask.read_bytes(), "path": None}])  # fmt: skip
+    cells = [[{"bytes": file.read_bytes(), "path": None}] for file in (one, mask)]
+    path = parquet(tmp_path / "a.parquet", {"image": cells[0], "annotation": cells[1]})
     (found,) = kept(iterate_segmented([path]))
     assert np.array_equal(read_mask(found.target_content), np.arange(108).reshape(9, 12))
-    path = parquet(tmp_path / "b.parquet", bild=[b"x"], art=["y"])
+    path = parquet(tmp_path / "b.parquet", {"bild": [b"x"], "art": ["y"]})
     refused(iterate_images, path, "--columns")
     refused(iterate_images, path, "'bild'", {"image": "bold", "label": "art"}, error=RegardError)
-    path = parquet(tmp_path / "c.parquet", image=[[1, 2]], label=["y"])
+    path = parquet(tmp_path / "c.parquet", {"image": [[1, 2]], "label": ["y"]})
     refused(iterate_images, path, "line 1")
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
     refused(iterate_images, tmp_path / "d.parquet", r"d\.parquet", {"image": "a", "label": "b"})
@@ -206,7 +194,7 @@ def test_an_image_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
         assert not any(item.depth or item.label for item in found)
 
 
-def test_images_without_a_mask_are_named(tmp_path: Path) -> None:
+def test_images_without_a_mask_are_named_and_depth_maps_may_be_arrays(tmp_path: Path) -> None:
     entry = pairs(tmp_path)
     draw(tmp_path / "images/4.jpg")
     (tmp_path / "masks/x/2.png").rename(tmp_path / "masks/x/9.png")
@@ -218,9 +206,7 @@ def test_images_without_a_mask_are_named(tmp_path: Path) -> None:
     refused(iterate_segmented, tmp_path / "images", "'images'")
     draw(tmp_path / "masks/3.tif")
     refused(iterate_segmented, entry, r"3\.png")
-
-
-def test_depth_maps_may_be_arrays_and_in_tables(tmp_path: Path) -> None:
+    tmp_path = tmp_path / "rooms"
     draw(tmp_path / "rgb/1.png")
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth/1.npy", np.ones((9, 12)))
@@ -293,9 +279,6 @@ def test_numbers_in_masks_become_classes_void_or_an_error() -> None:
     with pytest.raises(DataError, match=r"m\.png"):
         classes.to_indices(np.array([[9, 7, 4]], dtype=np.uint8), "m.png")
     assert classes.unknown_values([4, 3, 255]) == [3]
-
-
-def test_numbers_are_classes_by_default() -> None:
     assert infer_classes([3, 0, 255, 0]) == ClassMap(("0", "3"), (0, 3), (255,))
     assert infer_classes(range(250, 256)).void == () and infer_classes([0, 1]).void == ()
     assert infer_classes([0, 255, 256]).void == () and infer_classes([0, 1, 65535]).void == (65535,)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_files import parquet
 from regard.data.images.masks import ClassMap
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
@@ -119,15 +120,12 @@ def test_a_table_names_point_clouds_and_classes(name: str, classed: Path) -> Non
         assert found(read(str(table))) == [("a.ply", ""), ("c.ply", "")]
 
 
-def test_columns_of_a_table_are_chosen_and_point_clouds_may_be_next_to_it(tmp_path: Path) -> None:
+def test_columns_of_a_table_are_chosen_and_incomplete_rows_are_reported(tmp_path: Path, classed: Path) -> None:
     save(tmp_path / "clouds/a.ply")
     (tmp_path / "t.csv").write_text("art,was\nx,a.ply\n")
     (item,) = iterate_clouds([str(tmp_path / "t.csv")], {"cloud": "was", "label": "art"})
     assert isinstance(item, CloudSample) and item.label == "x" and item.columns == () and len(item.read()) == 20
     refused(iterate_clouds, tmp_path / "t.csv", "'cloud'", {"colud": "was"}, error=UnknownNameError)
-
-
-def test_incomplete_rows_are_reported(classed: Path) -> None:
     table = classed / "t.csv"
     table.write_text("cloud,label\nchair/a.ply,\n,seat\nchair/a.ply,seat\n")
     items = list(iterate_clouds([str(table)]))
@@ -142,23 +140,20 @@ def test_incomplete_rows_are_reported(classed: Path) -> None:
 
 
 def test_point_clouds_may_be_in_a_parquet_table(tmp_path: Path) -> None:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     content = save(tmp_path / "a.npy").read_bytes()
     named = [{"bytes": content, "path": "a.npy"}, {"bytes": b"solid", "path": "b.stl"}]
-    pq.write_table(pa.table({"cloud": named, "label": ["x", "y"]}), tmp_path / "t.parquet")
-    first, second = iterate_clouds([str(tmp_path / "t.parquet")])
+    first, second = iterate_clouds([parquet(tmp_path / "t.parquet", {"cloud": named, "label": ["x", "y"]})])
     assert isinstance(first, CloudSample) and isinstance(second, CloudSample)
     assert len(first.read()) == 20 and first.label == "x" and first.location == (str(tmp_path / "t.parquet"), 1)
     with pytest.raises(DataError, match="line 2"):
         second.read()  # identified by its file extension
-    pq.write_table(pa.table({"was": ["a"], "art": ["x"]}), tmp_path / "u.parquet")
-    refused(iterate_clouds, tmp_path / "u.parquet", "--columns")
+    refused(iterate_clouds, parquet(tmp_path / "u.parquet", {"was": ["a"], "art": ["x"]}), "--columns")
 
 
 # -- names
 
 
-def test_sets_that_are_made_are_named_as_data() -> None:
+def test_sets_that_are_made_are_named_as_data(tmp_path: Path) -> None:
     items = list(iterate_clouds(["solids#part=test,samples=12"]))
     assert len(items) == 12 and [item.label for item in items[:2]] == ["angle", "ball"]  # type: ignore[union-attr]
     assert isinstance(items[5], CloudSample) and len(items[5].read()) == 1024
@@ -167,12 +162,13 @@ def test_sets_that_are_made_are_named_as_data() -> None:
     refused(iterate_clouds, "rooms", "classify")
     refused(iterate_labeled_clouds, "solids", "classify")
     assert [len(list(read_unlabeled_clouds(f"{name}#samples=2"))) for name in ("rooms", "solids")] == [2, 2]
-
-
-def test_a_sample_comes_back_from_json() -> None:
     sample = CloudSample("a.ply", "x", "d", 3, columns=(("label", "thing"),))
     said = json.loads(json.dumps({"source": "a.ply", "label": "x", "path": "d", "line": 3, "columns": sample.columns}))
     assert CloudSample(**said) == sample and hash(sample)
+    for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
+        for read in (iterate_clouds, iterate_labeled_clouds):
+            with pytest.raises(RegardError):
+                list(read([entry]))
 
 
 def test_point_cloud_data_is_recognized_before_reading(classed: Path, tmp_path: Path) -> None:
@@ -202,7 +198,7 @@ def test_point_cloud_data_is_recognized_before_reading(classed: Path, tmp_path: 
 # -- classes of points
 
 
-def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds(tmp_path: Path) -> None:
+def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds_or_by_the_point_cloud(tmp_path: Path) -> None:
     path = save(tmp_path / "scans/one/a.ply", labels=True)
     assert find_cloud_classes([str(tmp_path / "scans")]) is None
     (tmp_path / "classes.txt").write_text("floor\nwall\nvoid\n")
@@ -211,9 +207,6 @@ def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds(tmp_path:
     rooms = find_cloud_classes(["rooms#part=valid"])
     assert rooms == ClassMap(("floor", "wall", "table", "chair", "lamp"), (0, 1, 2, 3, 4))
     assert find_classes_near("rooms-1#number=3") == rooms
-
-
-def test_a_file_may_name_its_classes_itself(tmp_path: Path) -> None:
     cloud = PointCloud(np.eye(3, dtype=np.float32))
     write_ply(tmp_path / "a.ply", cloud, np.array([0, 1, 2]), classes=("floor", "1", "wall"))
     assert classes_from_cloud(read_cloud(str(tmp_path / "a.ply"))) == ClassMap(("floor", "wall"), (0, 2))
@@ -229,10 +222,3 @@ def test_labels_become_class_indices() -> None:
             labels_to_indices(np.array(strange), classes, "a.ply")
     assert infer_cloud_classes([-1, 0, 2, 7]) == ClassMap(("0", "2", "7"), (0, 2, 7))
     assert infer_cloud_classes([0, 1, 255]).void == (255,)
-
-
-def test_every_error_is_a_regard_error(tmp_path: Path) -> None:
-    for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
-        for read in (iterate_clouds, iterate_labeled_clouds):
-            with pytest.raises(RegardError):
-                list(read([entry]))

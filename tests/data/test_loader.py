@@ -79,7 +79,7 @@ def test_micro_batches_come_in_order_from_any_number_of_workers(many: int) -> No
 
 
 @linux
-def test_numbers_may_be_endless_and_closing_ends_the_workers() -> None:
+def test_numbers_may_be_endless_signals_are_for_the_run_and_closing_ends_the_workers() -> None:
     with closing(prefetch(Maker().grain, count(2, 3), 2)) as grains:
         assert [int(batch.inputs[0, 0]) for batch in islice(grains, 4)] == [2, 5, 8, 11]
         pids = workers()

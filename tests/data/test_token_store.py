@@ -84,7 +84,7 @@ def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
     assert holds(make("a", never)) and np.shares_memory(side[8], side.values)
 
 
-def test_every_side_has_the_numbers_that_it_needs() -> None:
+def test_every_side_has_the_numbers_that_it_needs_and_others_are_refused() -> None:
     """A length may exceed every token id: a length of 65,536 takes four bytes, and a token still two."""
 
     def fill(writer: StoreWriter) -> Mapping[str, Any]:
@@ -95,14 +95,8 @@ def test_every_side_has_the_numbers_that_it_needs() -> None:
         made = cached_store("wide", {"text": 65_536, "length": token_store.MAX_INT}, fill, [].append)
         assert made.sides["text"].values.dtype == np.uint16 and made.sides["text"][0][-1] == 65_535
         assert made.sides["length"][0].tolist() == [65_536]
-
-
-def test_a_number_that_does_not_fit_is_not_written() -> None:
     with pytest.raises(ValueError, match="fit"):
         make("a", lambda writer: writer.add(source=[np.array([70_000])], target=[np.array([1])]) or {})
-
-
-def test_a_store_without_rows_is_one() -> None:
     for _ in range(2):
         assert len(make("empty", lambda _: {}).sides["source"]) == 0
 
@@ -206,12 +200,16 @@ def test_a_builder_that_is_killed_leaves_nothing_that_is_ever_used(place: Path) 
     assert left_in(place) == ["a", "b"]
 
 
-def test_files_of_a_running_process_stay_however_slow_it_is(place: Path) -> None:
+def test_files_of_a_running_process_stay_and_a_store_deleted_while_opening_is_not_used(place: Path) -> None:
     slow = place / f".a.{os.getpid()}.0123abcd.writing"
     slow.mkdir(parents=True)
     os.utime(slow, (1, 1))
     make("b", filled())
     assert slow.exists()
+    make("a", filled())
+    lock = FileLock(place / "a" / "store.json")
+    (place / "a").rename(place / "moved")
+    assert not lock.acquire(shared=True)
 
 
 def test_the_least_recently_used_are_evicted_but_none_in_use(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +238,9 @@ def test_an_invalid_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             make("a", filled())
 
 
-def test_a_store_deleted_while_opening_is_not_used(place: Path) -> None:
-    make("a", filled())
-    lock = FileLock(place / "a" / "store.json")
-    (place / "a").rename(place / "b")
-    assert not lock.acquire(shared=True)
-
-
-def test_without_a_writable_folder_the_tokens_are_kept_for_this_run(tmp_path: Path, monkeypatch: Any) -> None:
+def test_without_a_writable_folder_the_tokens_are_kept_for_this_run_and_invalid_limits_are_refused(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "file"))
     said: list[str] = []

@@ -50,15 +50,17 @@ def test_lossless_formats_are_read_exactly(form: str) -> None:
     assert np.array_equal(read_image(encoded(Image.fromarray(picture), form, **how)), picture)
 
 
-def test_a_path_and_its_bytes_are_one_image(tmp_path: Path) -> None:
+def test_a_path_and_its_bytes_are_one_image_and_broken_exif_data_is_ignored(tmp_path: Path) -> None:
     path = saved(Image.fromarray(photograph()), tmp_path / "a.jpg", quality=95)
     found = read_image(path)
     assert found.dtype == np.uint8 and found.flags.writeable and found.shape == (45, 70, 3)
     assert np.array_equal(found, read_image(Path(path).read_bytes()))
     assert np.array_equal(found, np.array(Image.open(path)))
+    content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    assert read_image(content).shape == (45, 70, 3)
 
 
-def test_grayscale_palettes_and_bits_become_colors() -> None:
+def test_grayscale_palettes_bits_and_cmyk_become_colors_and_16_bits_are_rounded() -> None:
     picture = Image.fromarray(photograph())
     grey = np.array(picture.convert("L"))
     assert np.array_equal(read_image(encoded(picture.convert("L"), "PNG")), np.repeat(grey[:, :, None], 3, 2))
@@ -66,9 +68,6 @@ def test_grayscale_palettes_and_bits_become_colors() -> None:
     assert np.array_equal(read_image(encoded(coloured, "PNG")), np.array(coloured.convert("RGB")))
     bits = picture.convert("1")
     assert np.array_equal(read_image(encoded(bits, "PNG"))[:, :, 0], np.array(bits).astype(np.uint8) * 255)
-
-
-def test_sixteen_bits_are_rounded_to_eight() -> None:
     values = np.linspace(0, 65535, 60 * 40).reshape(40, 60).astype(np.uint16)
     found = read_image(encoded(Image.fromarray(values), "PNG"))
     assert np.array_equal(found[:, :, 1], np.rint(values / 257).astype(np.uint8))
@@ -78,9 +77,6 @@ def test_sixteen_bits_are_rounded_to_eight() -> None:
     )
     with pytest.raises(DataError, match="values"):
         read_image(encoded(Image.fromarray(shares - 3), "TIFF"))
-
-
-def test_cmyk_becomes_red_green_and_blue() -> None:
     image = Image.fromarray(photograph()).convert("CMYK")
     found = read_image(encoded(image, "JPEG", quality=98))
     assert np.abs(found.astype(int) - np.array(image.convert("RGB"))).mean() < 6
@@ -117,11 +113,6 @@ def test_images_are_rotated_by_their_exif_orientation(orientation: int) -> None:
     assert (facts.height, facts.width) == turned.shape[:2] and facts.rotated == (orientation > 1)
 
 
-def test_broken_exif_data_leaves_the_image(tmp_path: Path) -> None:
-    content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
-    assert read_image(content).shape == (45, 70, 3)
-
-
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
 def test_the_first_frame_of_animations_is_taken(form: str) -> None:
     frames = [Image.fromarray(np.full((9, 12, 3), shade, np.uint8)) for shade in (40, 120, 250)]
@@ -134,7 +125,7 @@ def test_the_first_frame_of_animations_is_taken(form: str) -> None:
 # -- refused files
 
 
-def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path) -> None:
     for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
         content = encoded(Image.fromarray(photograph(90, 90)), form)
         path = tmp_path / f"cut.{form.lower()}"
@@ -142,6 +133,13 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"cut\.{form.lower()}") as error:
             read_image(str(path))
         assert "again" in str(error.value)
+    with pytest.raises(DataError, match=r"none\.png"):
+        read_image(str(tmp_path / "none.png"))
+    with pytest.raises(DataError, match="folder"):
+        read_image(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(DataError, match="file"):
+        read_image(str(tmp_path / "pipe.png"))
 
 
 @pytest.mark.parametrize(
@@ -166,16 +164,6 @@ def test_non_images_are_named_by_their_type(content: bytes, said: str, tmp_path:
         read_image(content, location=("table.parquet", 7))
 
 
-def test_a_path_without_a_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"none\.png"):
-        read_image(str(tmp_path / "none.png"))
-    with pytest.raises(DataError, match="folder"):
-        read_image(str(tmp_path))
-    os.mkfifo(tmp_path / "pipe.png")
-    with pytest.raises(DataError, match="file"):
-        read_image(str(tmp_path / "pipe.png"))
-
-
 def bomb(side: int) -> bytes:
     """PNG that declares side × side pixels and contains none."""
     import zlib
@@ -195,7 +183,7 @@ def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) 
         read_image(bomb(9_500))
 
 
-def test_a_large_jpeg_is_decoded_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_jpeg_is_decoded_at_the_needed_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
     content = encoded(Image.fromarray(photograph(120, 200)), "JPEG", quality=95)
     monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8_000)  # beyond twice this limit, Pillow raises an error on opening
@@ -261,7 +249,7 @@ def test_pillow_prints_no_warning_from_any_thread_and_filters_stay(
 # -- masks and depth
 
 
-def test_masks_hold_numbers_of_classes() -> None:
+def test_masks_hold_numbers_of_classes_or_colors_of_a_table() -> None:
     values = np.random.default_rng(0).integers(0, 12, (30, 40)).astype(np.uint8)
     assert np.array_equal(read_mask(encoded(Image.fromarray(values), "PNG")), values)
     palette = Image.fromarray(values).convert("P")
@@ -274,9 +262,6 @@ def test_masks_hold_numbers_of_classes() -> None:
     assert np.array_equal(read_mask(encoded(bits, "PNG")), values > 5)
     grey = Image.fromarray(np.repeat(values[:, :, None], 3, 2))
     assert np.array_equal(read_mask(encoded(grey, "PNG")), values)
-
-
-def test_color_masks_need_a_color_table() -> None:
     table = {(128, 64, 128): 0, (0, 0, 0): 7, (255, 255, 0): 300}
     numbers = np.random.default_rng(0).integers(0, 3, (10, 12))
     image = Image.fromarray(np.array(list(table), dtype=np.uint8)[numbers])
@@ -309,9 +294,6 @@ def test_depth_is_in_meters_and_0_where_unknown(tmp_path: Path) -> None:
     assert read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"), 0.1).max() <= 25.5
     with pytest.raises(DataError, match="pixel mode RGB"):
         read_depth(encoded(Image.fromarray(photograph()), "PNG"), 1.0)
-
-
-def test_invalid_depth_arrays_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
     with pytest.raises(DataError, match=r"a\.npy"):
         read_depth(str(tmp_path / "a.npy"))
@@ -385,21 +367,19 @@ def folder(path: Path, **said: Any) -> Path:
 
 def test_old_files_are_read(tmp_path: Path) -> None:
     half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    assert (
-        ImageProcessor.load(folder(tmp_path, do_resize=True, do_normalize=True, size=224, **half)) == ImageProcessor()
-    )
-    found = ImageProcessor.load(
-        folder(tmp_path, feature_extractor_type="ConvNextFeatureExtractor", size=224, resample=3, crop_pct=0.875)
-    )
+
+    def read(**said: Any) -> ImageProcessor:
+        return ImageProcessor.load(folder(tmp_path, **said))
+
+    assert read(do_resize=True, do_normalize=True, size=224, **half) == ImageProcessor()
+    found = read(feature_extractor_type="ConvNextFeatureExtractor", size=224, resample=3, crop_pct=0.875)
     assert (found.size, found.edge, found.crop, found.resize) == ((224, 224), 256, True, "shortest")
-    found = ImageProcessor.load(
-        folder(tmp_path, feature_extractor_type="DPTFeatureExtractor", size=384, keep_aspect_ratio=True, **half)
-    )
+    found = read(feature_extractor_type="DPTFeatureExtractor", size=384, keep_aspect_ratio=True, **half)
     assert (found.size, found.resize) == ((384, 384), "ratio")
-    found = ImageProcessor.load(
-        folder(tmp_path, image_processor_type="ViTImageProcessorFast", size={"height": 32, "width": 48}, device=None)
+    assert read(image_processor_type="ViTImageProcessorFast", size={"height": 32, "width": 48}, device=None).size == (
+        32,
+        48,
     )
-    assert found.size == (32, 48)
 
 
 def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) -> None:
@@ -433,7 +413,7 @@ def test_other_processors_are_read_by_their_fields_or_refused(tmp_path: Path) ->
         ImageProcessor((0, 224))
 
 
-def test_masks_are_resized_as_their_images() -> None:
+def test_masks_are_resized_as_their_images_and_stripes_are_cropped_first() -> None:
     """Each pixel's red value is its class, at sizes without interpolation."""
     blocks = np.random.default_rng(0).integers(0, 200, (6, 9)).astype(np.uint8)
     mask = blocks.repeat(20, 0).repeat(20, 1)
@@ -456,9 +436,6 @@ def test_masks_are_resized_as_their_images() -> None:
     floats = ImageProcessor((30, 30)).prepare_map(mask.astype(np.float32))
     assert floats.dtype == np.float32 and np.isin(floats, mask).all()
     assert ImageProcessor((200, 200), "none", crop=True).prepare_map(mask, fill=255)[0, 0] == 255
-
-
-def test_a_stripe_is_cropped_before_it_fills_the_memory() -> None:
     pixels = ImageProcessor((224, 224), "shortest", 256, True)
     stripe = np.random.default_rng(0).integers(0, 256, (20_000, 1, 3)).astype(np.uint8)
     assert pixels.prepare(stripe).shape == (224, 224, 3)

@@ -97,7 +97,7 @@ def test_texts_flow_token_by_token(kind: str) -> None:
         assert "".join(parts) + running.end() == text
 
 
-def test_certain_text_is_emitted_at_once() -> None:
+def test_certain_text_is_emitted_at_once_and_the_first_stop_string_counts() -> None:
     made = TextTokenizer.train_lm_bpe([], 257)
     running = StreamDecoder(made, ["stop", "\n\n"])
     said = [running.add([i]) for i in made.encode(["sé\nsto!\nst\n\nmore"])[0]]
@@ -105,9 +105,6 @@ def test_certain_text_is_emitted_at_once() -> None:
         "-", "-", "sé", "-", "\n", "-", "-", "sto!", "-", "\n", "-", "st", *"-----",
     ]  # fmt: skip
     assert running.stopped and running.end() == "" and running.add([65]) == ""
-
-
-def test_of_two_stop_strings_that_overlap_the_one_that_begins_first_counts() -> None:
     made = TextTokenizer.from_characters(["abcdx"])
     for text, expected in (("xabc", "x"), ("xabd", "xa"), ("xab", "xa"), ("xa", "xa")):
         running = StreamDecoder(made, ["b", "abc"])

@@ -14,9 +14,8 @@ from regard.errors import DataError, SettingError
 from regard.processors.tokenizer import tokenizer as text_module
 from regard.processors.tokenizer.token_text import to_bytes
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
+from tokenizer_files import PROSE, SHARED, publish
 from tokenizer_texts import HARD, STORY, random_texts, train_words
-
-SHARED = Path(__file__).parents[3] / "shared/data"
 
 
 @pytest.fixture(scope="session")
@@ -32,17 +31,6 @@ def characters() -> TextTokenizer:
 @pytest.fixture(scope="session")
 def words() -> TextTokenizer:
     return TextTokenizer(train_words())
-
-
-def publish(made: TextTokenizer, folder: Path, vocabulary: str = "vocab.json", merges: str = "merges.txt") -> Path:
-    """Save the vocabulary and merges."""
-    model = json.loads(made.backend.to_str())["model"]
-    folder.mkdir(parents=True, exist_ok=True)
-    ids = model["vocab"] | {made.id_to_token(number): number for number in made.special_ids}
-    (folder / vocabulary).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
-    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
-    (folder / merges).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
 
 
 SPLIT = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -61,12 +49,9 @@ def same_as_tiktoken(made: TextTokenizer, other: tiktoken.Encoding, texts: Seque
     assert made.decode(found) == list(texts)
 
 
-def test_any_text_comes_back_from_bytes_exactly(language: TextTokenizer) -> None:
+def test_any_text_comes_back_exactly_from_bytes_and_from_characters_of_its_alphabet(language: TextTokenizer) -> None:
     texts = [*HARD, *random_texts(2000, seed=1)]
     assert language.decode(language.encode(texts)) == texts
-
-
-def test_any_text_of_its_alphabet_comes_back_from_characters_exactly() -> None:
     texts = [*HARD, *random_texts(500, seed=2)]
     made = TextTokenizer.from_characters(iter(texts))
     ids = made.encode(texts)
@@ -87,17 +72,18 @@ def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text(
     assert characters.token_to_id("\t") == 0 and characters.token_to_id("\n") == 1
 
 
-def test_a_character_that_never_occurred_is_named(characters: TextTokenizer) -> None:
-    with pytest.raises(DataError, match="character"):
-        characters.encode(["a", "the € cat €"])
-    with pytest.raises(DataError, match="character"):
-        characters.encode(["€ ₤ ☃ €"])
-
-
-def test_half_a_character_is_refused(language: TextTokenizer, characters: TextTokenizer) -> None:
+def test_characters_that_never_occurred_and_halves_of_characters_are_refused(
+    characters: TextTokenizer, language: TextTokenizer
+) -> None:
+    for texts in (["a", "the € cat €"], ["€ ₤ ☃ €"]):
+        with pytest.raises(DataError, match="character"):
+            characters.encode(texts)
     for made in (language, characters):
         with pytest.raises(DataError):
             made.encode(["fine", "caf\udce9"])
+    assert characters.backend.encode(STORY, add_special_tokens=False).ids == characters.encode([STORY])[0]
+    with pytest.raises(Exception, match="UNK"):  # without an unknown token in both libraries
+        characters.backend.encode("☃")
 
 
 def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
@@ -105,13 +91,13 @@ def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
         TextTokenizer.from_characters(["", ""])
     with pytest.raises(SettingError, match="257"):
         TextTokenizer.train_lm_bpe([STORY], 256)
-    for make in (
-        TextTokenizer.from_characters,
-        lambda texts: TextTokenizer.train_lm_bpe(texts, 300),
-        lambda texts: TextTokenizer.train_sentence_bpe(texts, 300),
+    for make, *size in (
+        (TextTokenizer.from_characters,),
+        (TextTokenizer.train_lm_bpe, 300),
+        (TextTokenizer.train_sentence_bpe, 300),
     ):
         with pytest.raises(DataError, match="character"):
-            make(["caf\udce9"])
+            make(["caf\udce9"], *size)
     assert TextTokenizer.train_lm_bpe([], 300).size == 257
 
 
@@ -127,12 +113,6 @@ def test_a_saved_tokenizer_is_unchanged(language: TextTokenizer, characters: Tex
         TextTokenizer.load(tmp_path).encode(["☃"])
 
 
-def test_the_library_gives_the_characters_that_we_give(characters: TextTokenizer) -> None:
-    assert characters.backend.encode(STORY, add_special_tokens=False).ids == characters.encode([STORY])[0]
-    with pytest.raises(Exception, match="UNK"):  # without an unknown token in both libraries
-        characters.backend.encode("☃")
-
-
 def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*HARD, *random_texts(100, seed=3)]
     whole = language.encode(texts)
@@ -146,14 +126,6 @@ def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, m
 
 
 # -- Hugging Face checkpoints
-
-PROSE = (
-    "I'll say we've done it, don't you? 'tis they're'S IT'S", "Ünïcödé naïve façade — “quotes” … € £",
-    "Быстрая лиса; Η γρήγορη αλεπού; הַשּׁוּעָל; الثعلب السريع; तेज़ लोमड़ी; 敏捷的狐狸; すばやい狐; 빠른 여우",
-    "👩‍👩‍👧‍👦 🇩🇪 ❤️‍🔥 🤷🏽‍♀️", "for (int i = 0; i < n; ++i) {\n\t\treturn x[i] ** 2; // ok\r\n\t}\n\n\n",
-    "   three   spaces    and\t\ttabs \n \n  end   ", "3.14159, 1e-10, ½ ² Ⅷ ٣٤٥ 0xFF", "a" * 300,
-    "\u00a0\u2003\u3000 x\u00a0y",
-)  # fmt: skip
 
 
 def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: TextTokenizer, tmp_path: Path) -> None:
@@ -204,12 +176,8 @@ def test_a_saved_tokenizer_is_the_same_in_transformers(
 ) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    for made in (
-        language,
-        characters,
-        TextTokenizer.load(publish(words, tmp_path)),
-        TextTokenizer.train_sentence_bpe([STORY], 300),
-    ):
+    published, sentences = TextTokenizer.load(publish(words, tmp_path)), TextTokenizer.train_sentence_bpe([STORY], 300)
+    for made in (language, characters, published, sentences):
         made.save(tmp_path / "tokenizer.json")
         theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
         lines = STORY.split("\n")[:5]
@@ -302,7 +270,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_named(language: TextTokenizer, tmp_path: Path, name: str) -> None:
+def test_a_broken_file_or_archive_is_named(language: TextTokenizer, tmp_path: Path, name: str) -> None:
     for number, content in enumerate(BROKEN[name]):
         folder = publish(language, tmp_path / str(number))
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -346,7 +314,9 @@ def test_added_tokens_are_special_and_come_last(
             language.with_special_tokens([token])
 
 
-def test_spaces_and_parts_of_characters_are_readable(language: TextTokenizer, characters: TextTokenizer) -> None:
+def test_tokens_are_shown_with_marks_for_spaces_parts_of_characters_and_continued_words(
+    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer
+) -> None:
     def shown(made: TextTokenizer, text: str) -> str:
         return "|".join(made.display_tokens(made.encode([text])[0]))
 
@@ -354,14 +324,8 @@ def test_spaces_and_parts_of_characters_are_readable(language: TextTokenizer, ch
     assert shown(language, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
     assert shown(characters, "a\n猫 ") == "a|⏎|猫|␣"
     assert language.display_tokens([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
-
-
-def test_continued_words_are_shown_with_a_dot(words: TextTokenizer) -> None:
     ids = [words.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
     assert words.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
-
-
-def test_sentences_are_shown_as_ever() -> None:
     made = TextTokenizer.train_sentence_bpe(["the cat sat"] * 3, 270)
     ids = made.encode(["the cats sat"])[0]
     assert made.display_tokens([1, *ids, 2]) == ["<s>", "the", "cat", "·s", "sat", "</s>"]
