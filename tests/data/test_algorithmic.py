@@ -169,6 +169,12 @@ def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.Mo
     assert "exact_match_longer" not in scores
 
 
+SETTINGS = (
+    "model.width=16", "model.heads=2", "model.ffn_dim=16", "model.num_steps=2", "train.steps=4", "train.batch_tokens=256",
+    "train.eval_every=2", "data.eval_samples=4", "train.warmup_steps=1", "train.precision=float32",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recall") / "run"
@@ -178,18 +184,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model="universal-tiny-halting",
         out=out,
         valid="facts-1#longest=3,part=valid,samples=12",
-        settings=[
-            "model.width=16",
-            "model.heads=2",
-            "model.ffn_dim=16",
-            "model.num_steps=2",
-            "train.steps=4",
-            "train.batch_tokens=256",
-            "train.eval_every=2",
-            "data.eval_samples=4",
-            "train.warmup_steps=1",
-            "train.precision=float32",
-        ],  # fmt: skip
+        settings=SETTINGS,
     )
     return out
 

@@ -17,13 +17,10 @@ from regard.data.points.labeled import (
     IGNORE_LABEL,
     CloudSample,
     classes_from_cloud,
-    find_classes_near,
     find_cloud_classes,
-    infer_cloud_classes,
     is_cloud_data,
     iterate_clouds,
     iterate_labeled_clouds,
-    labels_to_indices,
     read_labeled_clouds,
     read_unlabeled_clouds,
 )
@@ -203,10 +200,10 @@ def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds_or_by_the
     assert find_cloud_classes([str(tmp_path / "scans")]) is None
     (tmp_path / "classes.txt").write_text("floor\nwall\nvoid\n")
     right = ClassMap(("floor", "wall"), (0, 1), (2,))
-    assert find_cloud_classes([str(tmp_path / "scans")]) == right == find_classes_near(str(path))
+    assert find_cloud_classes([str(tmp_path / "scans")]) == right == find_cloud_classes([str(path)])
     rooms = find_cloud_classes(["rooms#part=valid"])
     assert rooms == ClassMap(("floor", "wall", "table", "chair", "lamp"), (0, 1, 2, 3, 4))
-    assert find_classes_near("rooms-1#number=3") == rooms
+    assert find_cloud_classes(["rooms-1#number=3"]) == rooms
     cloud = PointCloud(np.eye(3, dtype=np.float32))
     write_ply(tmp_path / "a.ply", cloud, np.array([0, 1, 2]), classes=("floor", "1", "wall"))
     assert classes_from_cloud(read_cloud(str(tmp_path / "a.ply"))) == ClassMap(("floor", "wall"), (0, 2))
@@ -216,9 +213,7 @@ def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds_or_by_the
 def test_labels_become_class_indices() -> None:
     classes = ClassMap(("floor", "wall"), (3, 70), (2, 255))
     labels = np.array([3, 70, 2, 255, -1, -100, 3])
-    assert labels_to_indices(labels, classes).tolist() == [0, 1, *[IGNORE_LABEL] * 4, 0]
+    assert classes.to_indices(labels, void=IGNORE_LABEL).tolist() == [0, 1, *[IGNORE_LABEL] * 4, 0]
     for strange in ([4, 3], [70_000, 3], [2**40, 65535]):
         with pytest.raises(DataError, match=rf"{max(strange)}|{strange[0]}"):
-            labels_to_indices(np.array(strange), classes, "a.ply")
-    assert infer_cloud_classes([-1, 0, 2, 7]) == ClassMap(("0", "2", "7"), (0, 2, 7))
-    assert infer_cloud_classes([0, 1, 255]).void == (255,)
+            classes.to_indices(np.array(strange), "a.ply", IGNORE_LABEL, "labels")

@@ -85,10 +85,8 @@ class FileSample:
 # -- folders
 
 
-def read_folder(
-    kind: FileKind, entry: str, has_classes: bool, make: Callable[[str, str, int], S]
-) -> Iterator[S | SkippedRow]:
-    """Yield `make(path, label, number)` of the files of a folder, at any depth; other files become `SkippedRow`.
+def read_folder(kind: FileKind, entry: str, has_classes: bool, make: Callable[..., S]) -> Iterator[S | SkippedRow]:
+    """Yield `make(path, label, line=number)` of the files of a folder, at any depth; other files become `SkippedRow`.
 
     With `has_classes`, the first subfolder is the label; deeper folders have no meaning."""
     labeled = outside = 0
@@ -101,7 +99,7 @@ def read_folder(
             yield SkippedRow(entry, number, f"not in a class folder: {file.name}")
         else:
             labeled += 1
-            yield make(file.path, label, number)
+            yield make(file.path, label, line=number)
     if outside and not labeled:
         advice = "Create one folder per class (the folder name is the label), or pass a table with the labels."
         raise DataError(f"no class folders, only {outside:,} {kind.noun}{'s'[: outside > 1]}.", entry, advice=advice)
@@ -134,9 +132,9 @@ def read_table(
     target: str,
     columns: Mapping[str, str] | None,
     on_error: ErrorHandler,
-    make: Callable[[int, str, bytes, Any], S],
+    make: Callable[..., S],
 ) -> Iterator[S | SkippedRow]:
-    """Yield `make(line, path, content, value)` of each row of a table, with the value of the column `target`, if any."""
+    """Yield `make(path, value, line=…, content=…)` of each row of a table, with the value of the column `target`, if any."""
 
     def make_sample(line: int, row: Mapping[str, Any]) -> S | SkippedRow:
         file, value = row[kind.column], row[target] if target else ""
@@ -145,7 +143,8 @@ def read_table(
             return skipped
         if target == "label" and isinstance(value, EmbeddedFile):
             raise DataError("the label is binary data, not text.", entry, line, "Pass --columns label=NAME.")
-        return make(line, *resolve_file(kind, entry, line, file), value)
+        source, content = resolve_file(kind, entry, line, file)
+        return make(source, value, line=line, content=content)
 
     names = (kind.column, target) if target else (kind.column,)
     ColumnSpec(names, columns)  # raises for an unknown column choice

@@ -84,19 +84,12 @@ class DataSettings:
     """Tokens between windows: for perplexity (0: no overlap), long texts in tag and qa (0: overlap 128)."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "max_length", "eval_samples"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"data.{name} must be at least 1, got {getattr(self, name)}.")
-        if self.num_points < -1:
-            raise SettingError(f"data.num_points must be at least 0, or -1 for the default, got {self.num_points}.")
-        for name in ("voxel_size", "block_size"):
+        for name, minimum in {"vocab_size": 1, "max_length": 1, "eval_samples": 1, "stride": 0}.items():
+            if getattr(self, name) < minimum:
+                raise SettingError(f"data.{name} must be at least {minimum}, got {getattr(self, name)}.")
+        for name in ("num_points", "voxel_size", "block_size", "num_workers"):
             if getattr(self, name) < 0 and getattr(self, name) != -1:
                 raise SettingError(f"data.{name} must be at least 0, or -1 for the default, got {getattr(self, name)}.")
-        if self.num_workers < -1:
-            raise SettingError(f"data.num_workers must be at least 0, or -1 for the default, got {self.num_workers}.")
-        if self.stride < 0:
-            raise SettingError(f"data.stride must be at least 0, got {self.stride}.")
-        if not 0 < self.mask_prob < 1:
-            raise SettingError(f"data.mask_prob must be between 0 and 1, got {self.mask_prob}.")
-        if not 0 < self.valid_fraction < 1:
-            raise SettingError(f"data.valid_fraction must be between 0 and 1, got {self.valid_fraction}.")
+        for name in ("mask_prob", "valid_fraction"):
+            if not 0 < getattr(self, name) < 1:
+                raise SettingError(f"data.{name} must be between 0 and 1, got {getattr(self, name)}.")

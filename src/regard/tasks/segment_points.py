@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from regard.data.batching.samplers import BatchShape
 from regard.data.images.masks import VOID_VALUES, ClassMap, classes_from_numbers
 from regard.data.points.cloud import PointCloud
-from regard.data.points.labeled import CloudSample, classes_from_cloud, cloud_classes, labels_to_indices, require_labels
+from regard.data.points.labeled import IGNORE_LABEL, CloudSample, classes_from_cloud, cloud_classes, require_labels
 from regard.data.settings import DataSettings
 from regard.errors import DataError
 from regard.nn.kernels.losses import cross_entropy
@@ -188,7 +188,7 @@ def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np
     """(N,) indices of the point labels among `labels`, `IGNORE` for unlabeled points."""
     values = require_labels(cloud, source)
     known = cloud_classes(source) or classes_from_cloud(cloud) or _default_classes(labels)
-    places = labels_to_indices(values, known, source)
+    places = known.to_indices(values, source, IGNORE_LABEL, "labels")
     number = {label: place for place, label in enumerate(labels)}
     table = np.array([number.get(name, UNKNOWN_CLASS) for name in known.names] + [IGNORE], dtype=np.int64)
     ids = table[places]  # the last entry is for unlabeled points

@@ -20,7 +20,6 @@ from regard.data.points.labeled import (
     CLOUDS,
     CloudSample,
     classes_from_cloud,
-    count_labels,
     find_cloud_classes,
     read_clouds,
     read_labeled_clouds,
@@ -129,7 +128,8 @@ class LabeledCloudSurvey(PartSurvey, CloudSurvey):
     def _inspect_labels(self, sample: CloudSample, cloud: PointCloud) -> tuple[bytes, dict[int, int] | None]:
         if cloud.labels is None:
             return super()._inspect_labels(sample, cloud)
-        return _point_set_hash(cloud, cloud.labels), count_labels(cloud.labels)
+        values, counts = np.unique(cloud.labels, return_counts=True)
+        return _point_set_hash(cloud, cloud.labels), dict(zip(values.tolist(), counts.tolist(), strict=True))
 
     def _add_sample(self, sample: CloudSample, stats: Any = None) -> None:
         super()._add_sample(sample, stats)

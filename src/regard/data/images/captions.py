@@ -100,16 +100,21 @@ def read_captions(
     """Yield the captioned images of one file, in order of first occurrence."""
     ColumnSpec(REQUIRED_COLUMNS, columns, ("split",))  # raises for an unknown column choice
     path, splits = find_caption_file(entry)
-    rows = _read_rows(path, columns, on_error, required)
+    document = read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
+    if isinstance(document, dict):
+        rows = _coco_rows(path, document, on_error, required)
+    elif has_column_names(path):
+        rows = read_records(path, document, CAPTION_COLUMNS, required, columns, on_error)
+    else:
+        rows = _table_rows(path, columns, on_error, required)
     return drop_trailing_blanks(_group_by_image(path, rows, splits, on_error, required))
 
 
 iterate_captions = partial(iterate_all, read_captions, "captions", ADVICE)
 
 
-def read_uncaptioned(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> CaptionIterator:
-    """Yield each image of a file once; captions are not read and may be missing."""
-    return read_captions(entry, columns, on_error, ("image",))
+read_uncaptioned = partial(read_captions, required=("image",))
+"""Yield each image of a file once; captions are not read and may be missing."""
 
 
 def parse_splits(entry: str) -> tuple[str, tuple[str, ...]]:
@@ -138,17 +143,6 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
 
 
 # -- files -> rows
-
-
-def _read_rows(
-    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
-) -> RowIterator:
-    document = read_json_document(path, ("images", "annotations")) if file_format(path) == ".json" else None
-    if isinstance(document, dict):
-        return _coco_rows(path, document, on_error, required)
-    if has_column_names(path):
-        return read_records(path, document, CAPTION_COLUMNS, required, columns, on_error)
-    return _table_rows(path, columns, on_error, required)
 
 
 def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, required: ColumnNames) -> RowIterator:
@@ -221,10 +215,9 @@ def _group_by_image(
     embedded: _ImageCaptions | None = None
     for line, row in rows:
         error_line = None if row.get("whole") else line
+        parsed = {**row, "captions": "?"} if inputs_only else row
         try:
-            image, captions, blank = _parse_row(
-                path, error_line, line, {**row, "captions": "?"} if inputs_only else row
-            )
+            image, captions, blank = _parse_row(path, error_line, line, parsed)
         except DataError as error:
             on_error("format", error)
             continue
@@ -272,10 +265,8 @@ def _parse_row(
     value = row.get("captions")
     items = value if isinstance(value, list) else [value]
     items = [item.get("raw", item.get("caption")) if isinstance(item, dict) else item for item in items]
-    texts = [
-        text_value(path, error_line or line, "captions", item, allow_numbers=False, allow_lists=False) for item in items
-    ]
-    captions = [" ".join(text.split()) for text in texts]
+    read_text = partial(text_value, path, error_line or line, "captions", allow_numbers=False, allow_lists=False)
+    captions = [" ".join(read_text(item).split()) for item in items]
     nonempty = [text for text in captions if text]
     name = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:

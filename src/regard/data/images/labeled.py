@@ -73,14 +73,13 @@ def _read_entry(
     if os.path.isdir(os.path.expanduser(entry)):
         return _read_folder(entry, target)
 
-    def make_sample(line: int, source: str, content: bytes, value: Any) -> ImageSample:
-        if target not in TARGET_FOLDERS:
-            return ImageSample(source, value, entry, line, content)
+    def make_sample(source: str, value: Any, line: int, content: bytes) -> ImageSample:
         path, target_content = resolve_file(IMAGE, entry, line, value, target)
         targets: dict[str, Any] = {target: path, "target_content": target_content}
         return ImageSample(source, "", entry, line, content, **targets)
 
-    return read_table(IMAGE, entry, target, columns, on_error, make_sample)
+    make = make_sample if target in TARGET_FOLDERS else partial(ImageSample, path=entry)
+    return read_table(IMAGE, entry, target, columns, on_error, make)
 
 
 read_images, read_unlabeled = partial(_read_entry, "label"), partial(_read_entry, "")
@@ -135,9 +134,7 @@ def _read_folder(entry: str, target: str) -> ImageIterator:
         raise DataError(problem, entry, advice=advice)
     if expected == "classes":
         reject_split_folders(entry, names)
-    yield from read_folder(
-        IMAGE, entry, target == "label", lambda path, label, number: ImageSample(path, label, entry, number)
-    )
+    yield from read_folder(IMAGE, entry, target == "label", partial(ImageSample, path=entry))
 
 
 def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_error: ErrorHandler) -> ImageIterator:

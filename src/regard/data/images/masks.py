@@ -124,8 +124,13 @@ def read_classes(path: str | Path) -> ClassMap:
     return classes
 
 
-def _build_class_map(named: Sequence[tuple[int, str]], colors: Sequence[Color], void: Sequence[int]) -> ClassMap:
-    """`ClassMap` of (mask value, name) pairs; names in `VOID_NAMES` are void."""
+def _build_class_map(named: Sequence[tuple[int, str]], values: Sequence[Any], void: Sequence[int]) -> ClassMap:
+    """`ClassMap` of (mask value, name) pairs and RGB values; names in `VOID_NAMES` are void."""
+    colors: list[Color] = []
+    for red, green, blue in (map(int, color) for color in values):
+        if not all(0 <= part <= 255 for part in (red, green, blue)):
+            raise DataError(f"invalid color [{red}, {green}, {blue}]: values must be between 0 and 255.")
+        colors.append((red, green, blue))
     ignored = {value for value, name in named if name.lower() in VOID_NAMES} | set(void)
     kept = [(value, name) for value, name in named if value not in ignored]
     if any(not 0 <= value <= 65535 for value, _ in named):
@@ -140,23 +145,14 @@ def _build_class_map(named: Sequence[tuple[int, str]], colors: Sequence[Color], 
 
 def _read_text(path: Path) -> ClassMap:
     texts = [text.strip() for _, text in read_lines(path) if text.strip() and not text.lstrip().startswith("#")]
-    names, colors = texts, list[Color]()
+    names, colors = texts, list[list[str]]()
     for form, name_at, first in ((_COLOR_FIRST, 4, 1), (_COLOR_LAST, 1, 2)):
         matches = [form.fullmatch(text) for text in names]
         if names and all(matches) and not colors:
-            colors = [_parse_color([int(match[first + n]) for n in range(3)]) for match in matches if match]
+            colors = [[match[first + n] for n in range(3)] for match in matches if match]
             names = [match[name_at].rstrip(" ,:") for match in matches if match]
-    numbers = [_NUMBERED_NAME.fullmatch(name) for name in names]
-    if names and all(numbers):
-        return _build_class_map([(int(match[1]), match[2]) for match in numbers if match], colors, ())
-    return _build_class_map(list(enumerate(names)), colors, ())
-
-
-def _parse_color(value: Sequence[int]) -> Color:
-    red, green, blue = (int(part) for part in value)
-    if not all(0 <= part <= 255 for part in (red, green, blue)):
-        raise DataError(f"invalid color [{red}, {green}, {blue}]: values must be between 0 and 255.")
-    return red, green, blue
+    numbers = [(int(match[1]), match[2]) for name in names if (match := _NUMBERED_NAME.fullmatch(name))]
+    return _build_class_map(numbers if len(numbers) == len(names) else list(enumerate(names)), colors, ())
 
 
 def _read_json(path: Path) -> ClassMap:
@@ -182,7 +178,7 @@ def _read_json(path: Path) -> ClassMap:
         void, values = document.get("void", []), {name: value for value, name in named}
         void = void if isinstance(void, list) else [] if void is None else [void]
         void = [values[item] if isinstance(item, str) else int(item) for item in void]
-        return _build_class_map(named, [_parse_color(color) for color in colors], void)
+        return _build_class_map(named, colors, void)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise DataError(f"invalid value for classes, void or colors ({error}).", path) from error
 

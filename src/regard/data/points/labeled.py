@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from regard.data.file_samples import (
     subfolder_names,
 )
 from regard.data.images.image_io import cache_bytes
-from regard.data.images.masks import ClassMap, find_classes_above, folder_classes, infer_classes, with_void_values
+from regard.data.images.masks import ClassMap, find_classes_above, folder_classes, with_void_values
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
@@ -126,9 +126,8 @@ def _read_entry(
     columns = columns or {}
     for name in columns:
         if name not in COLUMN_CHOICES:
-            raise UnknownNameError(
-                "column choice", name, COLUMN_CHOICES, "Select columns with --columns cloud=NAME label=NAME."
-            )
+            advice = "Select columns with --columns cloud=NAME label=NAME."
+            raise UnknownNameError("column choice", name, COLUMN_CHOICES, advice)
     # for task 'classify', `label` is a column of the table, otherwise a property of the points
     target = "label" if task == "classify" else ""
     own = tuple((name, column) for name, column in columns.items() if name in COLUMN_NAMES and name != target)
@@ -141,12 +140,8 @@ def _read_entry(
         return (CloudSample(source, label, entry, number + 1) for number, source, label in recipe.clouds())
     if os.path.isdir(os.path.expanduser(entry)):
         reject_split_folders(entry, subfolder_names(entry))
-        return read_folder(
-            CLOUD,
-            entry,
-            task == "classify",
-            lambda path, label, number: CloudSample(path, label, entry, number, columns=own),
-        )
+        make = partial(CloudSample, path=entry, columns=own)
+        return read_folder(CLOUD, entry, task == "classify", make)
     # the header of .txt and .csv decides between a table of point clouds and a point cloud
     kind = file_format(entry)
     if (
@@ -156,14 +151,7 @@ def _read_entry(
         or any(name.lower() in COLUMN_ALIASES["cloud"] for name in _column_names(entry))
     ):
         chosen = {name: column for name, column in columns.items() if name in ("cloud", target)} or None
-        return read_table(
-            CLOUD,
-            entry,
-            target,
-            chosen,
-            on_error,
-            lambda line, source, content, label: CloudSample(source, label, entry, line, content, own),
-        )
+        return read_table(CLOUD, entry, target, chosen, on_error, partial(CloudSample, path=entry, columns=own))
     return iter([CloudSample(str(existing_file(entry)), "", entry, 1, columns=own)])
 
 
@@ -180,17 +168,13 @@ IGNORE_LABEL = -1
 
 
 def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
-    """Classes from a file next to the point clouds or in a parent folder; None if there is no such file."""
+    """Classes from a file next to the point clouds or in a parent folder, or of a generated dataset; None if there are none."""
     for entry in entries:
-        if (classes := find_classes_near(entry)) is not None:
+        path = os.path.abspath(os.path.expanduser(entry))
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        if (classes := _recipe_classes(entry) or find_classes_above(folder)) is not None:
             return classes
     return None
-
-
-def find_classes_near(source: str) -> ClassMap | None:
-    """Classes of one point cloud or data entry; a generated dataset defines its own classes."""
-    path = os.path.abspath(os.path.expanduser(source))
-    return _recipe_classes(source) or find_classes_above(path if os.path.isdir(path) else os.path.dirname(path))
 
 
 def _recipe_classes(source: str) -> ClassMap | None:
@@ -200,26 +184,8 @@ def _recipe_classes(source: str) -> ClassMap | None:
 
 def classes_from_cloud(cloud: PointCloud) -> ClassMap | None:
     """Classes named in the file of a point cloud; a name equal to the class id marks an id without a name."""
-    if not cloud.classes:
-        return None
     named = [(name, number) for number, name in enumerate(cloud.classes) if name != str(number)]
     return ClassMap(tuple(name for name, _ in named), tuple(number for _, number in named)) if named else None
-
-
-def infer_cloud_classes(values: Iterable[int]) -> ClassMap:
-    """Classes from labels without names: each label from 0 on is a class, named by its number."""
-    return infer_classes(value for value in values if value >= 0)
-
-
-def labels_to_indices(labels: NDArray[np.int64], classes: ClassMap, path: str = "") -> NDArray[np.int16]:
-    """(N,) class indices of labels, IGNORE_LABEL for unknown and void labels; errors report `path`."""
-    return classes.to_indices(labels, path, IGNORE_LABEL, "labels")
-
-
-def count_labels(labels: NDArray[Any]) -> dict[int, int]:
-    """Number of occurrences of each label."""
-    values, counts = np.unique(labels, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 # -- cache
@@ -250,9 +216,8 @@ class CloudCache:
 
 
 def cloud_bytes(cloud: PointCloud) -> int:
-    return sum(
-        part.nbytes for part in (cloud.coordinates, cloud.colors, cloud.normals, cloud.labels) if part is not None
-    )
+    parts = (cloud.coordinates, cloud.colors, cloud.normals, cloud.labels)
+    return sum(part.nbytes for part in parts if part is not None)
 
 
 CRC_BYTES = 2**14
@@ -280,11 +245,8 @@ def cloud_classes(source: str) -> ClassMap | None:
 def require_labels(cloud: PointCloud, source: str) -> NDArray[Any]:
     """Label of each point; raise an error if the points have no labels."""
     if cloud.labels is None:
-        raise DataError(
-            "the points have no labels.",
-            source or None,
-            advice="In a PLY file, labels are the property 'label'; for a table of points, pass --columns label=NAME.",
-        )
+        advice = "In a PLY file, labels are the property 'label'; for a table of points, pass --columns label=NAME."
+        raise DataError("the points have no labels.", source or None, advice=advice)
     return cloud.labels
 
 

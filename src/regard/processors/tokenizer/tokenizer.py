@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from regard.errors import DataError, SettingError
 from regard.files import write_text
@@ -41,6 +41,7 @@ from regard.processors.tokenizer.vocabulary import (
     find_files,
     read_tokenizer,
     split_units,
+    train_bpe,
     train_wordpiece,
 )
 
@@ -144,9 +145,8 @@ class TextTokenizer:
     def train_lm_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
         """Train byte-level BPE as in GPT-2, without a leading space, so that any text is decoded exactly."""
         if vocabulary <= 256:
-            raise SettingError(
-                f"A vocabulary of {vocabulary} tokens is too small: the 256 bytes and {END_OF_TEXT} need 257."
-            )
+            reason = f"the 256 bytes and {END_OF_TEXT} need 257"
+            raise SettingError(f"A vocabulary of {vocabulary} tokens is too small: {reason}.")
         backend = _train_bpe(texts, vocabulary - 1, decoders.ByteLevel())
         # The last id, as in GPT-2: the ids before it are the bytes and the merges in order, as in vocab.json + merges.txt
         # and in tiktoken's ranks, so both formats can be exported.
@@ -174,10 +174,7 @@ class TextTokenizer:
     @classmethod
     def train_wordpiece(cls, texts: Iterable[str], vocabulary: int, lowercase: bool = True) -> TextTokenizer:
         """Train WordPiece as in BERT; with `lowercase`, case and accents are removed."""
-        try:
-            return cls(train_wordpiece(texts, vocabulary, lowercase))
-        except UnicodeEncodeError as error:
-            raise DataError(LONE_SURROGATE) from error
+        return cls(train_wordpiece(texts, vocabulary, lowercase))
 
     @classmethod
     def load(cls, path: str | Path) -> TextTokenizer:
@@ -412,25 +409,11 @@ class TextTokenizer:
 
 
 def _train_bpe(
-    texts: Iterable[str],
-    vocabulary: int,
-    decoder: decoders.Decoder,
-    special: Sequence[str] = (),
-    prefix_space: bool = False,
+    texts: Iterable[str], size: int, decoder: decoders.Decoder, special: Sequence[str] = (), prefix_space: bool = False
 ) -> Tokenizer:
     """Byte-level BPE with all 256 bytes in the vocabulary."""
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
-    backend.decoder = decoder
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(special),
-        show_progress=False,
-        min_frequency=2,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    try:
-        backend.train_from_iterator(texts, trainer)
-    except UnicodeEncodeError as error:
-        raise DataError(LONE_SURROGATE) from error
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space), decoder
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    train_bpe(backend, texts, vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet)
     return backend

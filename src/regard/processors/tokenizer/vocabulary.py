@@ -84,6 +84,14 @@ def build_wordpiece(
     return backend
 
 
+def train_bpe(backend: Tokenizer, texts: Iterable[str], **settings: Any) -> None:
+    """Train the merges of a tokenizer; `settings` of `BpeTrainer`."""
+    try:
+        backend.train_from_iterator(texts, trainers.BpeTrainer(min_frequency=2, show_progress=False, **settings))
+    except UnicodeEncodeError as error:
+        raise DataError(LONE_SURROGATE) from error
+
+
 def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
     """Train a vocabulary by merging the most frequent pairs.
 
@@ -91,9 +99,8 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> T
     numbers, so each training differs. With a start mark on each word, BPE training gives the same vocabulary every time."""
     room = vocabulary - len(BERT_TOKENS)
     if room < 2:
-        raise SettingError(
-            f"A vocabulary of {vocabulary} tokens is too small: {len(BERT_TOKENS)} tokens are special tokens."
-        )
+        reason = f"{len(BERT_TOKENS)} tokens are special tokens"
+        raise SettingError(f"A vocabulary of {vocabulary} tokens is too small: {reason}.")
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     words = pre_tokenizers.BertPreTokenizer()
     marked = Tokenizer(models.BPE())
@@ -102,15 +109,14 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> T
         [words, pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)]
     )
     seen: Counter[str] = Counter()
-    # more tokens than needed, because the number of characters, which also need ids, is not known in advance
-    trainer = trainers.BpeTrainer(vocab_size=2 * vocabulary + 4000, min_frequency=2, show_progress=False)
 
     def counted() -> Iterator[str]:
         for text in texts:
             seen.update(text)
             yield text
 
-    marked.train_from_iterator(counted(), trainer)
+    # more tokens than needed, because the number of characters, which also need ids, is not known in advance
+    train_bpe(marked, counted(), vocab_size=2 * vocabulary + 4000)
     letters: Counter[str] = Counter()  # occurrences after normalization, which maps É to e, for example
     for raw, count in seen.items():
         for letter in normalizer.normalize_str(raw).strip():
