@@ -28,7 +28,7 @@ from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
-from regard.systems.common.recurrent import RecurrentBody, Seq2SeqConfig
+from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqConfig
 from regard.systems.common.seq2seq import valid_targets
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
@@ -81,10 +81,8 @@ def parse_stages(words: tuple[str, ...], name: str) -> list[tuple[int, int]]:
     return blocks
 
 
-TINY: dict[str, Any] = {
-    "encoder_stages": ("128x3x5",), "embedding_dim": 128, "output_dim": 128, "vocab_size": 10_000, "tie_embeddings": "all",
-    "dropout": 0.3, "max_length": 256,
-}  # fmt: skip
+TINY_SIZES = {"encoder_stages": ("128x3x5",), "embedding_dim": 128, "output_dim": 128, "max_length": 256}
+TINY = TINY_TOKENS | TINY_SIZES | {"dropout": 0.3}
 PRESETS = presets(
     Config(),
     ("convs2s-tiny", 2_566_656, recipes.get("convs2s", vocab_size=10_000, **recipes.TINY_TRANSLATION), TINY),

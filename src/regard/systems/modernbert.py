@@ -60,8 +60,7 @@ class Config(EncoderConfig, Sizes):
         return replace(super().traits, head_activation=self.classifier_activation, head_norm_eps=self.norm_eps)
 
 
-TOKENS = {"pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
-MINI = sizes(256, 6, 4, 384) | TOKENS | {"vocab_size": 8000, "max_length": 512}
+MINI = sizes(256, 6, 4, 384) | bert.TOKENS | {"max_length": 512}
 PAPER_RECIPE = recipes.get("modernbert")
 PRESETS = presets(
     Config(),

@@ -7,7 +7,6 @@ state, of fixed size for any source length. Reversing the source brings its star
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +17,7 @@ from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.recurrent import rnn
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
-from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
+from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, RecurrentConfig
 from regard.systems.common.seq2seq import require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
@@ -45,10 +44,7 @@ class Config(RecurrentConfig):
         )
 
 
-TINY: dict[str, Any] = {
-    "width": 192, "embedding_dim": 192, "depth": 1, "dropout": 0.2, "vocab_size": 10_000, "tie_embeddings": "all",
-    "init_range": 0.0,
-}  # fmt: skip
+TINY = TINY_TOKENS | {"width": 192, "embedding_dim": 192, "depth": 1, "dropout": 0.2, "init_range": 0.0}
 PAPER_RECIPE = recipes.get("recurrent", vocab_size=80_000, steps=700_000, batch_tokens=8192, grad_clip=5.0)
 PRESETS = presets(
     Config(),

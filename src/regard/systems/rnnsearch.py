@@ -21,7 +21,7 @@ from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, R
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
 from regard.systems.common.configs import reject
-from regard.systems.common.recurrent import RecurrentBody, RecurrentConfig
+from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, RecurrentConfig
 from regard.systems.common.seq2seq import require_padded
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
@@ -50,10 +50,8 @@ class Config(RecurrentConfig):
         )
 
 
-TINY: dict[str, Any] = {
-    "width": 256, "encoder_width": 128, "embedding_dim": 128, "attention_dim": 128, "maxout_dim": 128, "dropout": 0.2,
-    "vocab_size": 10_000, "tie_embeddings": "all",
-}  # fmt: skip
+TINY_SIZES = {"width": 256, "encoder_width": 128, "embedding_dim": 128, "attention_dim": 128, "maxout_dim": 128}
+TINY = TINY_TOKENS | TINY_SIZES | {"dropout": 0.2}
 PAPER: dict[str, Any] = {"vocab_size": 30_000, "max_length": 50}
 PRESETS = presets(
     Config(),

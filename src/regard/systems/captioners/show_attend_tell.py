@@ -45,9 +45,7 @@ class Config(FeatureLevelConfig):
         )
 
 
-TINY: dict[str, Any] = {
-    **TINY_ENCODER, "width": 256, "embedding_dim": 192, "attention_dim": 128, "dropout": 0.3, "init_std": 0.0,
-}  # fmt: skip
+TINY = TINY_ENCODER | {"width": 256, "embedding_dim": 192, "attention_dim": 128, "dropout": 0.3, "init_std": 0.0}
 BASE: dict[str, Any] = {"encoder": "resnet-50", "freeze_encoder": True, "feature_level": 2}
 BASE_RECIPE = recipes.get("captions_long", vocab_size=10_000, lr=4e-4, label_smoothing=0.0)
 PRESETS = presets(

@@ -11,13 +11,11 @@ from torch import nn
 from regard.nn.attention.positions import AbsolutePosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding
-from regard.systems.common.configs import reject
+from regard.systems.common.configs import reject, sizes
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
-MINI: dict[str, Any] = {
-    "width": 256, "depth": 4, "heads": 4, "ffn_dim": 1024, "vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3,
-    "mask_id": 4,
-}  # fmt: skip
+TOKENS: dict[str, Any] = {"vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
+MINI = sizes(256, 4, 4) | TOKENS
 """Sizes and special tokens of the mini presets."""
 
 

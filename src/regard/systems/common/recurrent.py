@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,6 +13,9 @@ from regard.nn.recurrent.rnn import RecurrentState
 from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import require_prompt
 from regard.types import Batch, Traits
+
+TINY_TOKENS: dict[str, Any] = {"vocab_size": 10_000, "tie_embeddings": "all"}
+"""Fields of the tiny presets."""
 
 
 @dataclass(frozen=True)
