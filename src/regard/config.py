@@ -1,4 +1,4 @@
-"""Settings as frozen dataclasses: read from JSON or YAML, changed by dotted overrides. Unknown keys raise an error.
+"""Settings as frozen dataclasses, from plain values of their types. Unknown keys raise an error.
 
 The string under a field is its help text, returned by `describe`."""
 
@@ -9,12 +9,10 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from regard.errors import SettingError, suggest
@@ -43,54 +41,6 @@ def from_dict(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 def override(settings: T, values: Mapping[str, Any], prefix: str = "") -> T:
     """Copy of the settings with changed fields; names and types are checked as in `from_dict`."""
     return dataclasses.replace(settings, **check_values(type(settings), values, prefix))  # type: ignore[type-var]
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """`["train.steps=100", "model.width=64"]` -> `{"train": {"steps": "100"}, "model": {"width": "64"}}`."""
-    grouped: dict[str, dict[str, Any]] = {}
-    for text in assignments:
-        name, sign, value = text.partition("=")
-        group, dot, key = name.strip().partition(".")
-        if not (sign and dot and group and key):
-            raise SettingError(f"'{text}' is not a setting. Use group.name=value, for example train.steps=1000.")
-        grouped.setdefault(group, {})[key] = value.strip()
-    return grouped
-
-
-def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Settings by group from a YAML or JSON file: `train: {steps: 100}`."""
-    import yaml
-
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path}: cannot read the settings file ({error}).") from error
-    try:
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise SettingError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
-    if isinstance(values, dict):
-        values = _group_dotted_keys(values)
-    if not isinstance(values, dict) or not all(isinstance(held, dict) for held in values.values()):
-        raise SettingError(f"{path}: expected groups of settings, for example 'train:' with 'steps: 1000' below.")
-    return values
-
-
-def _group_dotted_keys(values: dict[Any, Any]) -> dict[Any, Any]:
-    """Settings by group, with top-level keys such as `train.steps: 100` split at the dot."""
-    grouped: dict[Any, Any] = {}
-    for key, value in values.items():
-        group, dot, name = str(key).partition(".")
-        if dot:
-            held = grouped.setdefault(group, {})
-            if isinstance(held, dict):
-                held[name] = value
-        elif isinstance(value, dict):
-            grouped[key] = {**grouped.get(key, {}), **value}
-        else:
-            grouped[key] = value
-    return grouped
 
 
 def describe(cls: type[Any]) -> dict[str, str]:
@@ -144,9 +94,14 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         parts = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
         return tuple(coerce(part, arguments[0], name) for part in parts)
     if origin is dict:
-        return {
-            str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in _parse_mapping(value, hint, name)
-        }
+        if isinstance(value, Mapping):
+            pairs = list(value.items())
+        else:
+            entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
+            if not isinstance(value, str) or any(not (sign and key.strip()) for key, sign, _ in entries):
+                raise SettingError(f"Setting '{name}': expected pattern=value,pattern=value, got '{value}'.")
+            pairs = [(key.strip(), text.strip()) for key, _, text in entries]
+        return {str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in pairs}
     if hint is bool:
         word = str(value).lower()
         if word in ("true", "yes", "on", "1", "false", "no", "off", "0"):
@@ -161,16 +116,6 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
         return read
     except (TypeError, ValueError, OverflowError) as error:
         raise _type_error(name, value, hint) from error
-
-
-def _parse_mapping(value: Any, hint: Any, name: str) -> list[tuple[Any, Any]]:
-    """Pairs from `a=1,b=2` or from a mapping."""
-    if isinstance(value, Mapping):
-        return list(value.items())
-    entries = [part.rpartition("=") for part in str(value).split(",") if part.strip()]
-    if not isinstance(value, str) or any(not (sign and key.strip()) for key, sign, _ in entries):
-        raise SettingError(f"Setting '{name}': expected pattern=value,pattern=value, got '{value}'.")
-    return [(key.strip(), text.strip()) for key, _, text in entries]
 
 
 def _parse_int(value: str | int | float) -> int:

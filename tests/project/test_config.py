@@ -9,11 +9,18 @@ from typing import Any, Literal
 
 import pytest
 
-from regard.config import as_dict, coerce, describe, from_dict, override, parse_assignments, read_settings
+from regard.config import as_dict, coerce, describe, from_dict, override
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, suggest
-from regard.runs.settings import GROUPS, collect_overrides, diff_settings, resolve
+from regard.runs.settings import (
+    GROUPS,
+    collect_overrides,
+    diff_settings,
+    parse_assignments,
+    read_settings,
+    resolve,
+)
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
@@ -189,7 +196,7 @@ def test_a_settings_file_is_read_and_words_win_over_it(name: str, tmp_path: Path
     )
     assert made.train == TrainSettings(steps=300_000, lr=0.25, betas=(0.9, 0.98))
     assert made.decode == DecodeSettings(num_beams=2) and made.data == DataSettings() and made.model == {"width": "64"}
-    assert set(made.as_dict()) == {*GROUPS, "model"} and made.as_dict()["train"]["steps"] == 300_000
+    assert set(as_dict(made)) == {*GROUPS, "model"} and as_dict(made)["train"]["steps"] == 300_000
 
 
 BROKEN = {

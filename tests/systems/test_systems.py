@@ -419,5 +419,5 @@ def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> N
     keys = {
         key for model in (*bodies, *heads) for key in model.weights() if system.published.names.published_names(key)
     }
-    seen = {SYSTEMS[name].published.names._find_entry(key)[0].native for key in keys}
+    seen = {SYSTEMS[name].published.names.find(key)[0].native for key in keys}
     assert seen == {entry.native for entry in SYSTEMS[name].published.names.entries}

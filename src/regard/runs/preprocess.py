@@ -170,7 +170,7 @@ class TrainingFiles:
         fraction = None if self.sources.valid else self.valid_fraction
         known = compute_fingerprint([*sorted(self._valid_keys), self.reader.label_source(self.sources.data)])
         kind = self.task.name if self.task.input == "text" else f"{self.task.name} {self.task.input}"
-        data, columns = self.sources.data, self.sources.columns
+        data, columns = self.sources.data, tuple(sorted(self.sources.columns.items()))
         self.key = cache_key(_CACHE_VERSION, __version__, kind, data, columns, fraction, sums, known)
         kept = load_note(self.key)
         if kept is not None:
@@ -218,7 +218,7 @@ class TrainingFiles:
         for entry in self.sources.data:
             if any(os.path.isdir(os.path.expanduser(path)) for path in self.reader.paths(entry)):
                 continue
-            for item in self.reader.samples((entry,), dict(self.sources.columns) or None):
+            for item in self.reader.samples((entry,), self.sources.columns or None):
                 if not isinstance(item, SkippedRow):
                     beside = (getattr(item, name, "") for name in ("source", "mask", "depth"))
                     add_texts(total, (_file_stamp(path) for path in beside if path))
@@ -259,7 +259,7 @@ class TrainingFiles:
         self._skipped = (0, ("", 0))
 
         def samples() -> Iterator[Any]:
-            for item in self.reader.samples(self.sources.data, dict(self.sources.columns) or None):
+            for item in self.reader.samples(self.sources.data, self.sources.columns or None):
                 if isinstance(item, SkippedRow):
                     count, first = self._skipped
                     self._skipped = (count + 1, first if count else (item.path, item.line))
@@ -370,7 +370,7 @@ def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], l
 def validation_samples(task: Task, sources: DataSources, settings: Settings, log: LogFn) -> list[Any]:
     """Samples of the validation files, or the fraction of the training files held out by a content hash."""
     if sources.valid:
-        return read_samples(task, sources.valid, dict(sources.columns), log)
+        return read_samples(task, sources.valid, sources.columns, log)
     held = list(TrainingFiles(task, sources, settings.data.valid_fraction, log).scan().held)
     log(f"Evaluating on the {task.reader.format_count(len(held))} held out during training.")
     return held
@@ -385,7 +385,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
     reader, objective, modality, data = task.reader, task.objective, task.modality, settings.data
     objective.check_settings(spec.identity.config, batch_budget(modality, settings.train), data)
-    own = read_samples(task, sources.valid, dict(sources.columns), log) if sources.valid else []
+    own = read_samples(task, sources.valid, sources.columns, log) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()
     valid = own or list(found.held)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from regard.config import as_dict, check_values, override, parse_assignments, read_settings
+from regard.config import check_values, override
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import SettingError, suggest
@@ -38,10 +39,6 @@ class Settings:
     decode: DecodeSettings
     model: dict[str, Any]
     """overrides of the preset's config"""
-
-    def as_dict(self) -> dict[str, Any]:
-        groups = {name: as_dict(getattr(self, name)) for name in GROUPS}
-        return {**groups, "model": self.model}
 
 
 def collect_overrides(
@@ -75,6 +72,42 @@ def collect_overrides(
         if group not in (*GROUPS, "model"):
             raise SettingError(f"Unknown settings group '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """`["train.steps=100", "model.width=64"]` -> `{"train": {"steps": "100"}, "model": {"width": "64"}}`."""
+    grouped: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        name, sign, value = text.partition("=")
+        group, dot, key = name.strip().partition(".")
+        if not (sign and dot and group and key):
+            raise SettingError(f"'{text}' is not a setting. Use group.name=value, for example train.steps=1000.")
+        grouped.setdefault(group, {})[key] = value.strip()
+    return grouped
+
+
+def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Settings by group from a YAML or JSON file: `train: {steps: 100}`."""
+    import yaml
+
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot read the settings file ({error}).") from error
+    try:
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise SettingError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'YAML'} ({error}).") from error
+    grouped: dict[Any, Any] = {}
+    for key, value in values.items() if isinstance(values, dict) else [("", None)]:
+        group, dot, name = str(key).partition(".")
+        if dot:  # a top-level key such as `train.steps: 100`
+            key, value = group, {name: value}
+        if not isinstance(value, dict):
+            raise SettingError(f"{path}: expected groups of settings, for example 'train:' with 'steps: 1000' below.")
+        grouped.setdefault(key, {}).update(value)
+    return grouped
 
 
 def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:
@@ -128,10 +161,6 @@ def diff_settings(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = 
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found += diff_settings(a, b, f"{prefix}{key}.")
-        elif _tuple_to_list(a) != _tuple_to_list(b):
+        elif a != b and not (isinstance(a, list | tuple) and isinstance(b, list | tuple) and [*a] == [*b]):
             found.append(f"{prefix}{key}: {a} -> {b}")
     return found
-
-
-def _tuple_to_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

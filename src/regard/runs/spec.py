@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,11 @@ class DataSources:
 
     data: tuple[str, ...]
     valid: tuple[str, ...] = ()
-    columns: tuple[tuple[str, str], ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"data": list(self.data), "valid": list(self.valid), "columns": dict(self.columns)}
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> DataSources:
-        return cls(tuple(saved["data"]), tuple(saved["valid"]), tuple(sorted(saved["columns"].items())))
+        return cls(tuple(saved["data"]), tuple(saved["valid"]), saved["columns"])
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     overrides = system.part.resolve(config, settings.model) if system.part else settings.model
     changes = override(config, overrides, "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
-    changed = diff_settings(resolve(old["settings"], {}).as_dict(), settings.as_dict())
+    changed = diff_settings(as_dict(resolve(old["settings"], {})), as_dict(settings))
     # num_workers changes no result, and another machine may need another value
     changed = [change for change in changed if not change.startswith("data.num_workers:")]
     changed += [f"task: {old['task']} -> {request.task.name}"] * (old["task"] != request.task.name)
@@ -143,14 +140,10 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
         now, before = getattr(request.sources, name), getattr(kept, name)
         changed += [f"{name}: {_format_values(before)} -> {_format_values(now)}"] * (bool(now) and now != before)
     if changed:
-        longer = (
-            f" To train longer, start a new run: --model {folder.path} --out NEW."
-            if "train.steps" in changed[0]
-            else ""
-        )
+        longer = f" To train longer, start a new run: --model {folder.path} --out NEW."
         raise RunError(
             f"{folder.path}: a resumed run cannot change these settings ({'; '.join(changed)}). Remove them, or choose "
-            f"another --out.{longer}"
+            f"another --out.{longer if 'train.steps' in changed[0] else ''}"
         )
     decode = from_dict(DecodeSettings, old["decode"], "decode.")
     start = Path(old["preset"]) if is_folder_path(old["preset"]) else None
@@ -162,8 +155,8 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
     return TrainSpec(identity, processor, settings, kept, str(old["preset"]), start)
 
 
-def _format_values(values: Sequence[Any]) -> str:
-    return " ".join("=".join(value) if isinstance(value, tuple) else str(value) for value in values) or "none"
+def _format_values(values: Sequence[str] | Mapping[str, str]) -> str:
+    return " ".join(map("=".join, sorted(values.items())) if isinstance(values, Mapping) else values) or "none"
 
 
 def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str, Any]) -> list[str]:
@@ -176,12 +169,8 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
     before, now = (model.config.traits.vocab_size for model in (loaded, new_model))
     for name in ours:
         old, new = theirs.get(name), ours[name]
-        if (
-            old is not None
-            and before < now
-            and (len(old), len(new)) == (before, now)
-            and old.shape[1:] == new.shape[1:]
-        ):
+        grown = before < now and old is not None and (len(old), len(new)) == (before, now)
+        if grown and old.shape[1:] == new.shape[1:]:
             theirs[name] = torch.cat([old.to(new.dtype), new[before:]])
         if name not in theirs or theirs[name].shape != ours[name].shape:
             said = ", ".join(f"model.{key}={value}" for key, value in overrides.items())
@@ -194,11 +183,10 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
     if new_model.head is not None:
         same = not loaded.has_new_head and loaded.spec.options.labels == new_model.spec.options.labels
         if same:
-            add_bias(new_model.head, loaded.head.state_dict())
+            head = loaded.head.state_dict()
+            add_bias(new_model.head, head)
             wanted = new_model.head.state_dict()  # the new head may have fewer tensors
-            new_model.head.load_state_dict(
-                {name: part for name, part in loaded.head.state_dict().items() if name in wanted}
-            )
+            new_model.head.load_state_dict({name: part for name, part in head.items() if name in wanted})
         else:
             many, size = len(new_model.spec.options.labels), sum(part.numel() for part in new_model.head.parameters())
             made += [f"new head{f' for {many} classes' if many else ''} ({size:,} parameters)"]

@@ -62,7 +62,7 @@ def train(
     unused = unused_settings(found, overrides)
     files = expand_paths(found, data)
     valid_files = expand_paths(found, valid or found.reader.validation_entries(files))
-    sources = DataSources(files, valid_files, tuple(sorted((columns or {}).items())))
+    sources = DataSources(files, valid_files, columns or {})
     asked = TrainRequest(found, model, sources, overrides)
     where = pick_device(device)
     first = process_group_from_env().is_main

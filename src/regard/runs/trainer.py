@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 from regard import __version__, capabilities
+from regard.config import as_dict
 from regard.data.batching.loader import TimedIterator, prefetch
 from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
@@ -386,13 +387,13 @@ class Trainer:
             "preset": self.spec.preset,
             "model": {**identity.config.__dict__},
             "decode": {**identity.decode.__dict__},
-            "sources": self.spec.sources.as_dict(),
+            "sources": as_dict(self.spec.sources),
             "data_stats": self.prepared.stats,
             "packed": self.sampler.shape is not None,
             "rows": self.sampler.description.rstrip(","),
             "padding": self.padding,
             "labels": list(identity.options.labels),
-            "settings": self.settings.as_dict(),
+            "settings": as_dict(self.settings),
             "best": self.best,
         }
 

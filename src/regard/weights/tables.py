@@ -9,7 +9,9 @@ import functools
 import itertools
 import json
 import os
+import pickle
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from regard.errors import WeightsError
 from regard.files import UMASK, fsync
-from regard.weights.pickles import PICKLE_ADVICE, read_pickled_checkpoint
+from regard.index import print_note
 
 Tensors = dict[str, Tensor]
 
@@ -50,9 +52,8 @@ def layer(native: str, *published: str) -> NameEntry:
 
 def transposed_linear(native: str, published: str) -> tuple[NameEntry, NameEntry]:
     """Weight and bias of a linear layer with a matrix stored as (in, out)."""
-    return entry(f"{native}.weight", f"{published}.weight", transposed=True), entry(
-        f"{native}.bias", f"{published}.bias"
-    )
+    weight = entry(f"{native}.weight", f"{published}.weight", transposed=True)
+    return weight, entry(f"{native}.bias", f"{published}.bias")
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,12 @@ class NameTable:
         used: set[str] = set()
         missing: list[str] = []
         for name in expected:
-            sources = self.published_names(name)
+            item, sources = self.find(name)
             absent = [s for s in sources if s not in published]
-            if not sources or absent:
+            if item is None or absent:
                 missing.append(f"{name} ({', '.join(absent) or 'not in the name table'})")
                 continue
-            parts = [
-                published[s].T.contiguous() if self._find_entry(name)[0].transposed else published[s] for s in sources
-            ]
+            parts = [published[s].T.contiguous() if item.transposed else published[s] for s in sources]
             if any(part.shape != parts[0].shape for part in parts):
                 shapes = ", ".join(f"{s} {tuple(part.shape)}" for s, part in zip(sources, parts, strict=True))
                 raise WeightsError(f"The parts of {name} have incompatible shapes: {shapes}.")
@@ -114,27 +113,23 @@ class NameTable:
     def write(self, native: Mapping[str, Tensor]) -> Tensors:
         written: Tensors = {}
         for name, tensor in native.items():
-            targets = self.published_names(name)
-            if not targets:
+            item, targets = self.find(name)
+            if item is None:
                 raise WeightsError(f"The Hugging Face format has no tensor for '{name}'.")
-            turned = self._find_entry(name)[0].transposed
             for target, part in zip(targets, tensor.chunk(len(targets)), strict=True):
-                written[target] = (part.T if turned else part).contiguous()
+                written[target] = (part.T if item.transposed else part).contiguous()
         return written
 
     def published_names(self, name: str) -> list[str]:
-        try:
-            item, values = self._find_entry(name)
-        except KeyError:
-            return []
-        return [pattern.format(**values) for pattern in item.published]
+        """Published tensors of a native tensor; empty without an entry."""
+        return self.find(name)[1]
 
-    def _find_entry(self, name: str) -> tuple[NameEntry, dict[str, str]]:
+    def find(self, name: str) -> tuple[NameEntry | None, list[str]]:
+        """Entry of a native tensor, and the names of its published tensors."""
         for item in self.entries:
-            match = _compile_pattern(item.native).fullmatch(name)
-            if match:
-                return item, match.groupdict()
-        raise KeyError(name)
+            if match := _compile_pattern(item.native).fullmatch(name):
+                return item, [published.format(**match.groupdict()) for published in item.published]
+        return None, []
 
 
 @functools.cache
@@ -229,12 +224,9 @@ class PublishedLayout:
 
     def infer_task(self, config: Mapping[str, Any], default: str) -> str:
         """Task of a Hugging Face checkpoint, by its architecture."""
-        named = {
-            **self.other_architectures,
-            **{architecture: task for task, architecture in self.head_architectures.items()},
-        }
+        named = {architecture: task for task, architecture in self.head_architectures.items()}
         found = config.get("architectures") or [""]
-        return named.get(found[0], default)
+        return {**self.other_architectures, **named}.get(found[0], default)
 
     def check_head(self, config: Mapping[str, Any], task: str) -> None:
         for key, value in self.fixed_head_keys.get(task, {}).items():
@@ -261,7 +253,10 @@ class PublishedLayout:
             found = [value for value in found if value is not None] or [None]  # a second key may be missing
             if any(value != found[0] for value in found):
                 raise WeightsError(f"config.json: {' and '.join(theirs)} must be equal, got {found}.")
-            fields[ours] = self._native_value(ours, found[0])
+            table, value = self.value_maps.get(ours), found[0]
+            if table is not None and value not in list(table):
+                raise WeightsError(f"config.json: {theirs[0]}={value!r} is not supported. Supported: {sorted(table)}.")
+            fields[ours] = value if table is None else table[value]
         return self.after_read(fields)
 
     def write(self, fields: Mapping[str, Any], task: str = "") -> dict[str, Any]:
@@ -275,15 +270,6 @@ class PublishedLayout:
             for key in theirs:
                 config[key] = back[fields[ours]] if back else fields[ours]
         return config
-
-    def _native_value(self, name: str, value: Any) -> Any:
-        table = self.value_maps.get(name)
-        if table is None:
-            return value
-        for published, mine in table.items():
-            if published == value:
-                return mine
-        raise WeightsError(f"config.json: {self.keys[name][0]}={value!r} is not supported. Supported: {sorted(table)}.")
 
 
 COMMON_IGNORED_KEYS = (
@@ -299,6 +285,8 @@ COMMON_IGNORED_KEYS = (
 
 PICKLE_MAGIC = (b"PK\x03\x04", *(bytes([0x80, protocol]) for protocol in range(2, 6)))
 """First bytes of files by torch.save, as ZIP archive or as plain pickle."""
+
+PICKLE_ADVICE = "Convert the model to safetensors on a machine where you trust the file."
 
 
 def read_checkpoint(folder: Path) -> Tensors:
@@ -360,3 +348,34 @@ def _os_error(error: Exception, path: Path) -> Exception:
     """OSError with the error number: the library reports a full disk only as text."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """Tensors by name. `weights_only` restricts the reader to tensors and containers: other content, for example of a
+    malicious file, is refused before any code of the file is executed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old files contain storages of a deprecated class
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        name = re.search(r"GLOBAL (\S+)", str(error))
+        needed = f" ({name[1]})" if name else ""
+        raise WeightsError(
+            f"{path}: refused, because reading the pickle would execute code{needed}. {PICKLE_ADVICE}"
+        ) from error
+    except Exception as error:  # damaged files raise errors of many classes
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise WeightsError(f"{path}: not a valid PyTorch file ({type(error).__name__}: {first}).") from error
+    if not isinstance(found, dict) or not all(isinstance(x, Tensor) and isinstance(n, str) for n, x in found.items()):
+        raise WeightsError(f"{path}: expected a dictionary of tensors, got other content. {PICKLE_ADVICE}")
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def read_pickled_checkpoint(folder: Path, names: list[str]) -> dict[str, Tensor]:
+    """Tensors of one file or of several shards, with a printed note."""
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        tensors |= read_pickle(folder / name)
+    shown = names[0] if len(names) == 1 else f"{len(names)} shards of pytorch_model.bin"
+    print_note(f"note: {folder}: weights read from {shown} (pickle) as tensors only; code in the file is not executed.")
+    return tensors
