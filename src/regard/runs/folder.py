@@ -53,7 +53,9 @@ class RunFolder:
         """Refuse a folder that contains a run or other files."""
         if self.exists():
             if not self._owns_lock:
-                self._check_unlocked()
+                with suppress(FileNotFoundError), (self.path / LOCK_FILE).open("rb") as file:
+                    if not self._try_lock(file, alone=False):
+                        raise self._lock_error(file)
             raise RunError(f"{self.path} already contains a run. Continue it with --resume, or choose another --out.")
         if self.path.is_file():
             raise RunError(f"{self.path} is a file. Choose another --out.")
@@ -104,11 +106,6 @@ class RunFolder:
         return RunError(
             f"{self.path} is in use by another run (process {owner}). Wait until that run ends, or choose another --out."
         )
-
-    def _check_unlocked(self) -> None:
-        with suppress(FileNotFoundError), (self.path / LOCK_FILE).open("rb") as file:
-            if not self._try_lock(file, alone=False):
-                raise self._lock_error(file)
 
     @contextmanager
     def report_disk_errors(self, checkpoint_bytes: int, resume_command: Callable[[], str]) -> Iterator[None]:

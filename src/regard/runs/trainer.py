@@ -136,10 +136,8 @@ class Trainer:
             if old["data_stats"][key] != self.prepared.stats[key]:
                 count = {"training": "train", "validation": "valid"}[name]
                 before, now = old["data_stats"][count], self.prepared.stats[count]
-                unit = self.unit
-                changed = (
-                    f"{before:,} {unit} before, {now:,} now" if before != now else f"{now:,} {unit}, other content"
-                )
+                counts = f"{before:,} {self.unit} before, {now:,} now"
+                changed = counts if before != now else f"{now:,} {self.unit}, other content"
                 raise RunError(
                     f"{self.folder.path}: the {name} data has changed since the run was started ({changed}). Restore the "
                     f"data, or start a new run from this model: --model {shlex.quote(str(self.folder.path))} --out NEW."
@@ -159,11 +157,9 @@ class Trainer:
             restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))
             if self.ema is not None:
                 self.ema.restore(groups["ema"])
-            self.best, self.pending_losses = saved.metadata.get("best", {}), saved.metadata.get("pending_losses", [])
-            self.stale_evals, self.compute_mode = (
-                saved.metadata.get("stale_evals", 0),
-                saved.metadata.get("compute_mode", ""),
-            )
+            facts = saved.metadata
+            self.best, self.pending_losses = facts.get("best", {}), facts.get("pending_losses", [])
+            self.stale_evals, self.compute_mode = facts.get("stale_evals", 0), facts.get("compute_mode", "")
             self.completed_steps = self.saved_step = saved.step
             if self._is_finished():
                 name = shlex.quote(str(self.folder.path))
@@ -177,45 +173,38 @@ class Trainer:
 
     def run(self) -> Model | None:
         """Train to the end. Returns the best model in the first process, None in the others."""
-        done = self.completed_steps
+        done, config, device = self.completed_steps, self.config, self.model.device
         if self._is_finished() and (self.folder.path / "README.md").exists():  # the card is written last
             return None
-        loss = LossModule(
-            self.model, self.objective, LossWeights(self.config.label_smoothing, self.config.lm_loss_weight)
-        )
-        compute = ForwardBackward(
-            loss, self.config, self.model.device, self.process_group, self.sampler.static_shape, self.sampler.bucketed
-        )
+        loss = LossModule(self.model, self.objective, LossWeights(config.label_smoothing, config.lm_loss_weight))
+        shapes = self.sampler.static_shape, self.sampler.bucketed
+        compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
         self._log_summary()
         if self.process_group.is_main and not any(row["kind"] == "plan" for row in self.folder.read_log()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
         if not self._is_finished():
-            self._train_steps(compute)
+            chooser = CompileTuner(compute, config, self._log, self.compute_mode)
+            numbers = micro_batch_indices(done, config, self.process_group)
+            batches = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda"))
+            unit, losses = self.modality.batch_unit, self.pending_losses
+            self.progress = ProgressReporter(
+                config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds
+            )
+            state = self.optimizer, config, done, self.ema, self.nonfinite_guard
+            with self.progress.bar or nullcontext(), self._defer_signals(), closing(batches):
+                for step in train_loop(self.model, compute, batches, *state):
+                    self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
+                    self._after_step(step)
+                    chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
+                    if self._should_stop():
+                        break
         if not self.process_group.is_main:
             return None
         if self.completed_steps > done:
-            self._log(
-                f"Trained {self.completed_steps - done:,} steps in {format_duration(time.perf_counter() - self.start_time)}."
-            )
+            spent = format_duration(time.perf_counter() - self.start_time)
+            self._log(f"Trained {self.completed_steps - done:,} steps in {spent}.")
         with self._defer_signals(self._raise_interrupted):
             return self._finish()
-
-    def _train_steps(self, compute: ForwardBackward) -> None:
-        config, done = self.config, self.completed_steps
-        chooser = CompileTuner(compute, config, self._log, self.compute_mode)
-        numbers = micro_batch_indices(done, config, self.process_group)
-        pin = self.model.device.type == "cuda"
-        batches = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=pin))
-        unit, losses = self.modality.batch_unit, self.pending_losses
-        self.progress = ProgressReporter(config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds)
-        steps = train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema, self.nonfinite_guard)
-        with self.progress.bar or nullcontext(), self._defer_signals(), closing(batches):
-            for step in steps:
-                self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
-                self._after_step(step)
-                chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
-                if self._should_stop():
-                    break
 
     def micro_batch(self, number: int) -> Batch:
         """Micro-batch with this number, a deterministic function of the number."""
@@ -252,7 +241,11 @@ class Trainer:
     def _should_stop(self) -> bool:
         """True if patience is exhausted. A signal saves the run and raises Interrupted."""
         if number := self.process_group.all_reduce_max(self.signal):
-            self._save_and_exit(number)
+            self._check_finite()
+            self._save(self.completed_steps)
+            self.folder.close()
+            self.process_group.barrier()  # all processes wait until the first process has written the checkpoint
+            self._raise_interrupted(number)
         if not self.config.patience or not self._is_eval_step(self.completed_steps):
             return False
         tired = bool(self.process_group.all_reduce_max(int(self.stale_evals >= self.config.patience)))
@@ -272,17 +265,13 @@ class Trainer:
     def _validate(self, step: int) -> None:
         with swap_weights(self.model, None if self.ema is None else self.ema.tensors):
             row, answers, better = self._evaluate(step)
-        shown = dict(row)
-        for name in CONSTANT_SCORES:
-            row.pop(name, None)
-        self.folder.log({**row, "elapsed": time.perf_counter() - self.start_time})
+        logged = {name: value for name, value in row.items() if name not in CONSTANT_SCORES}
+        self.folder.log({**logged, "elapsed": time.perf_counter() - self.start_time})
         title = f"{self.task.name}: {self.folder.path.name}"
         draw_training_curves(self.folder.read_log(), self.folder.path / "curves.png", title)
-        scores = self.objective.format_scores(shown)
+        scores = self.objective.format_scores(row)
         self._log(f"step {step:>7,}  valid loss {row['loss']:7.4f}  {scores}{'  * best' * better}")
-        some = [
-            self.objective.format_example(*both) for both in zip(self.prepared.valid.samples, answers, strict=False)
-        ][:5]
+        some = list(map(self.objective.format_example, self.prepared.valid.samples[:5], answers))
         for text in some[:1]:
             self._log(shorten_lines(text))
         with self.folder.samples_file.open("a", encoding="utf-8") as file:
@@ -330,11 +319,7 @@ class Trainer:
 
     def _average_checkpoints(self) -> None:
         """Average of the last `train.average_checkpoints` checkpoints, kept if its score is better than the best one."""
-        every = self.config.eval_every
-        regular = list(range(every, self.completed_steps + 1, every))
-        regular += [self.completed_steps] * (
-            self.completed_steps % every != 0 and self.completed_steps == self.config.steps
-        )
+        regular = [step for step in range(1, self.completed_steps + 1) if self._is_eval_step(step)]
         steps = regular[-self.config.average_checkpoints :]
         if len(steps) < 2 or self.best.get("averaged_checkpoints"):
             return
@@ -433,13 +418,6 @@ class Trainer:
                 f"warning: train.warmup_steps={config.warmup_steps:,} is not less than train.steps={config.steps:,}: the "
                 f"learning rate does not reach train.lr={config.lr:g}. Set train.warmup_steps={max(config.steps // 10, 1)}."
             )
-
-    def _save_and_exit(self, number: int) -> None:
-        self._check_finite()
-        self._save(self.completed_steps)
-        self.folder.close()
-        self.process_group.barrier()  # all processes wait until the first process has written the checkpoint
-        self._raise_interrupted(number)
 
     def _raise_interrupted(self, number: int) -> None:
         again = f"Stopped and saved after step {self.completed_steps:,}. Resume with:\n  {self.resume_command()}"
