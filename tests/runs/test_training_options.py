@@ -272,6 +272,19 @@ def test_a_second_sigterm_does_not_break_the_save(few: Path, tmp_path: Path, mon
     assert "step-00000006" in checkpoints(tmp_path / "run")
 
 
+def test_each_checkpoint_restarts_the_interval(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, restarted = Trainer._save, []
+
+    def save(self: Any, step: int) -> None:
+        before = self.save_time
+        real(self, step)
+        restarted.append(self.save_time > before)
+
+    monkeypatch.setattr(Trainer, "_save", save)
+    train_tiny(few, tmp_path / "run", *TWELVE)
+    assert restarted and all(restarted)
+
+
 @pytest.mark.slow
 def test_a_checkpoint_is_saved_when_the_last_one_is_old(few: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"

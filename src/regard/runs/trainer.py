@@ -315,7 +315,7 @@ class Trainer:
             "regard_version": __version__,
         }
         save_checkpoint(self.folder.checkpoints, step, groups, facts, self.num_checkpoints, self._is_eval_step)
-        self.saved_step = step
+        self.saved_step, self.save_time = step, time.perf_counter()
 
     def _average_checkpoints(self) -> None:
         """Average of the last `train.average_checkpoints` checkpoints, kept if its score is better than the best one."""
