@@ -122,6 +122,7 @@ def train(
     """Train a model on your data."""
     from regard.runs.settings import check_names, collect_overrides
 
+    renamed = parse_columns(columns)
     check_names(task, model, collect_overrides(overrides or (), config), resume)
     from regard.runs.train import train as run_train
 
@@ -131,7 +132,7 @@ def train(
         out=out,
         model=model,
         valid=valid or (),
-        columns=parse_columns(columns),
+        columns=renamed,
         settings=overrides or (),
         config=config,
         device=device,

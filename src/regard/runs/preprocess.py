@@ -45,7 +45,7 @@ from regard.tasks.modality.base import batch_budget
 LogFn = Callable[[str], None]
 T = TypeVar("T")
 
-_CACHE_VERSION = 5
+_CACHE_VERSION = 6
 """Version of the parsing in cache keys; must be increased when parsing changes."""
 _LOG_INTERVAL = 10.0
 """Seconds between log lines."""
@@ -132,8 +132,6 @@ def compute_fingerprint(texts: Iterable[str]) -> str:
 class ScanResult:
     """Facts about the training files before encoding."""
 
-    train: int
-    """number of training samples"""
     fingerprint: str
     """fingerprint of the texts and of the gaps between them"""
     held: tuple[Any, ...]
@@ -166,7 +164,13 @@ class TrainingFiles:
 
     def scan(self) -> ScanResult:
         # key of the contents, the settings of parsing and splitting, and the paths, which are part of samples
-        sums = [_digest(path) for path in self._paths]
+        sums = []
+        for path in self._paths:
+            digest = _list_files(path) if os.path.isdir(path) else ""
+            # empty for unreadable files: the parser reports the error
+            with suppress(OSError), open(path, "rb") as file:
+                digest = hashlib.file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
+            sums.append(digest)
         fraction = None if self.sources.valid else self.valid_fraction
         known = compute_fingerprint([*sorted(self._valid_keys), self.reader.label_source(self.sources.data)])
         kind = self.task.name if self.task.input == "text" else f"{self.task.name} {self.task.input}"
@@ -231,17 +235,16 @@ class TrainingFiles:
             keys = map(reader.split_key, self._iter_samples("read"))
             held = HeldOutKeys(keys, self.valid_fraction, min_keys=reader.min_valid_samples)
         kept, labels = list[Any](), dict[str, None]()
-        total, count, shared = blake2b(digest_size=16), 0, 0
+        total, shared = blake2b(digest_size=16), 0
         for is_held, sample in self._split(held, "read"):
             if is_held:
                 kept.append(sample)
                 continue
-            count += 1
             shared += bool(self._valid_keys) and reader.split_key(sample) in self._valid_keys
             add_texts(total, chain(reader.contents(sample), reader.boundaries(sample)))
             labels.update(dict.fromkeys(reader.labels(sample)))
         listed = tuple(labels) if reader.keeps_label_order else sort_labels(labels)
-        return ScanResult(count, total.hexdigest(), tuple(kept), *self._skipped, shared, listed)
+        return ScanResult(total.hexdigest(), tuple(kept), *self._skipped, shared, listed)
 
     def _split(self, held: Container[str], action: str) -> Iterator[tuple[bool, Any]]:
         """Each sample with True if its key is held out. A sample after samples of the other side is marked as following a
@@ -257,16 +260,13 @@ class TrainingFiles:
     def _iter_samples(self, action: str) -> Iterator[Any]:
         """Samples of all files, with progress messages; skipped rows are counted in `_skipped`."""
         self._skipped = (0, ("", 0))
-
-        def samples() -> Iterator[Any]:
-            for item in self.reader.samples(self.sources.data, self.sources.columns or None):
-                if isinstance(item, SkippedRow):
-                    count, first = self._skipped
-                    self._skipped = (count + 1, first if count else (item.path, item.line))
-                else:
-                    yield item
-
-        return log_progress(samples(), f"{self.reader.unit} {action}", self.log)
+        rows = self.reader.samples(self.sources.data, self.sources.columns or None)
+        for item in log_progress(rows, f"{self.reader.unit} {action}", self.log):
+            if isinstance(item, SkippedRow):
+                count, first = self._skipped
+                self._skipped = (count + 1, first if count else (item.path, item.line))
+            else:
+                yield item
 
     def _read_stamps(self) -> list[tuple[int | str, int]]:
         with suppress(OSError):
@@ -302,16 +302,6 @@ def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
         )
     side = "an empty field" if len(columns) > 1 else "no text"
     return f"note: {count:,} rows with {side} skipped; first: {path}, line {line}"
-
-
-def _digest(path: str) -> str:
-    """Hash of the bytes of a file or of the list of files in a folder. Empty for unreadable files: the parser reports the
-    error."""
-    if os.path.isdir(path):
-        return _list_files(path)
-    with suppress(OSError), open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
-    return ""
 
 
 def _list_files(folder: str) -> str:
@@ -392,6 +382,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     if not own:
         held = f"{reader.format_count(len(valid))} held out for validation (data.valid_fraction, by content hash)."
         log(f"note: no --valid given; {held}")
+    valid_fingerprint = content_fingerprint(task, valid)
     options = objective.options.fit(found.labels, valid, data, spec.identity.options)
     processor, config = spec.processor, spec.identity.config  # tokenizer and config of a checkpoint already match
     if processor is None:
@@ -416,7 +407,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         "train": train.num_samples,
         "valid": encoded.num_samples,
         "fingerprint": found.fingerprint,
-        "valid_fingerprint": content_fingerprint(task, valid),
+        "valid_fingerprint": valid_fingerprint,
     }
     log(f"Data      {facts['train']:,} training {reader.unit}, {facts['valid']:,} validation {reader.unit}")
     log(f"{'Tokenizer' if task.input == 'text' else 'Input    '} {modality.describe_processor(processor)}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard import capabilities
+from regard.capabilities import is_available
 from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
 from regard.runs.evaluate import small_sample_warning
@@ -155,9 +155,7 @@ def _use_packing(
         raise SettingError(
             "train.packing=on: this model processes one token after another and needs padded rows. Use train.packing=auto."
         )
-    kernel = (
-        uses_autocast(where, settings) and capabilities.is_available("varlen_attention") and traits.packs_efficiently
-    )
+    kernel = uses_autocast(where, settings) and is_available("varlen_attention") and traits.packs_efficiently
     able = where.type == "cuda" and (alone or kernel)
     packed = settings.packing == "on" or (settings.packing == "auto" and able)
     packed = packed if begun is None else begun
