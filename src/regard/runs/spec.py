@@ -169,8 +169,7 @@ def load_initial_weights(new_model: Model, folder: Path, overrides: Mapping[str,
     before, now = (model.config.traits.vocab_size for model in (loaded, new_model))
     for name in ours:
         old, new = theirs.get(name), ours[name]
-        grown = before < now and old is not None and (len(old), len(new)) == (before, now)
-        if grown and old.shape[1:] == new.shape[1:]:
+        if before < now and old is not None and len(new) == now and old.shape == (before, *new.shape[1:]):
             theirs[name] = torch.cat([old.to(new.dtype), new[before:]])
         if name not in theirs or theirs[name].shape != ours[name].shape:
             said = ", ".join(f"model.{key}={value}" for key, value in overrides.items())
