@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import io
+import itertools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,22 +120,10 @@ def beset(fault: Fault) -> None:
         real_save(tensors, path, **more)
 
     io.open, tables.save_file = opening, saving
-    for owner, function, names in (
-        (ForwardBackward, "backward", ["first grain of a step", "second grain of a step"]),
-        (WeightEMA, "update", ["average"]),
-    ):
-        _counted(owner, function, names, fault)
-
-
-def _counted(owner: Any, function: str, names: list[str], fault: Fault) -> None:
-    real, calls = getattr(owner, function), Counter[str]()
-
-    def calling(self: Any, *args: Any) -> Any:
-        fault.call(names[calls["all"] % len(names)])
-        calls["all"] += 1
-        return real(self, *args)
-
-    setattr(owner, function, calling)
+    parts = itertools.cycle(("first grain of a step", "second grain of a step"))
+    backward, update = ForwardBackward.backward, WeightEMA.update
+    ForwardBackward.backward = lambda *args: (fault.call(next(parts)), backward(*args))[1]  # type: ignore
+    WeightEMA.update = lambda *args: (fault.call("average"), update(*args))[1]  # type: ignore
 
 
 def train(order: dict[str, Any]) -> None:
@@ -163,28 +153,26 @@ def train(order: dict[str, Any]) -> None:
 
 
 def forked(order: dict[str, Any]) -> dict[str, Any]:
-    (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+    """Exit code and output of a training in a forked process. The output goes to pipes, because files may be limited."""
+    pipes = [os.pipe(), os.pipe()]
     pid = os.fork()
     if not pid:
-        os.dup2(to_out, 1)
-        os.dup2(to_err, 2)
-        for end in (out, err, to_out, to_err):
+        for number, (end, start) in enumerate(pipes, 1):
+            os.dup2(start, number)
             os.close(end)
+            os.close(start)
         train(order)
-    os.close(to_out)
-    os.close(to_err)
-    said = {}
-    reader = threading.Thread(target=lambda: said.update(out=_all(out)))
-    reader.start()
-    said["err"] = _all(err)
-    reader.join()
+    for _, start in pipes:
+        os.close(start)
+
+    def read(pipe: tuple[int, int]) -> str:
+        with open(pipe[0], encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    with ThreadPoolExecutor() as pool:
+        out, err = pool.map(read, pipes)
     _, status = os.waitpid(pid, 0)
-    return {"code": os.waitstatus_to_exitcode(status), **said}
-
-
-def _all(end: int) -> str:
-    with open(end, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    return {"code": os.waitstatus_to_exitcode(status), "out": out, "err": err}
 
 
 NEEDED = (

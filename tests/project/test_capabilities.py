@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 import regard
 import regard.errors
 from conftest import Pairs, rows, train_tiny, write_pairs
 from regard import capabilities
+from regard.cli import app
 from regard.data.batching.loader import prefetch
 from regard.data.images.image_io import free_memory
 from regard.nn.recurrent.rnn import run_layer
@@ -30,6 +33,7 @@ OPERATORS = {
 }  # fmt: skip
 """Functions of capabilities.py by capability."""
 
+SMALL: dict[str, Any] = {"width": 16, "depth": 1, "heads": 2, "max_length": 16, "eos_id": 0}
 ON_CPU = [name for name in OPERATORS if name not in capabilities.CUDA_TRIALS]
 
 
@@ -53,17 +57,11 @@ def data(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def results(data: Path, out: Path) -> tuple[list[Any], list[str], list[Any], list[float]]:
     """Losses of a training with worker processes, predictions in float32 and bfloat16, and an explanation."""
-    settings = (
-        "train.steps=2", "train.eval_every=2", "train.log_every=1", "data.num_workers=1", "train.precision=auto",
-    )  # fmt: skip
-    train_tiny(data, out, *settings)
+    steps = ("train.steps=2", "train.eval_every=2", "train.log_every=1")
+    train_tiny(data, out, *steps, "data.num_workers=1", "train.precision=auto")
     model, text = regard.load(out), data.read_text("utf-8").split("\t")[0]
     predicted = [model.predict(text, num_beams=2).value, model.bfloat16().predict(text, num_beams=1).value]
-    gpt = (
-        regard.build("gpt2-small", width=16, depth=1, heads=2, vocab_size=512, max_length=16, eos_id=0)
-        .bfloat16()
-        .eval()
-    )
+    gpt = regard.build("gpt2-small", **SMALL, vocab_size=512).bfloat16().eval()
     with torch.inference_mode():
         logits = gpt.logits(torch.arange(9)[None] % 7).float().flatten()[:50].tolist()
     explained = regard.load(out).explain(text)
@@ -126,12 +124,10 @@ def test_batches_are_prepared_in_order_without_fork_and_the_run_mentions_it(
 ) -> None:
     remove("fork", monkeypatch)
     assert list(prefetch(lambda number: number, range(5), workers=2)) == [*range(5)]  # type: ignore[arg-type, return-value]
-    printed = train_tiny(data, tmp_path / "run", "train.steps=1", "train.eval_every=1", "data.num_workers=2")
-    assert "fork" in printed
+    steps = ("train.steps=1", "train.eval_every=1")
+    assert "fork" in train_tiny(data, tmp_path / "run", *steps, "data.num_workers=2")
     monkeypatch.undo()
-    assert "fork" not in train_tiny(
-        data, tmp_path / "other", "train.steps=1", "train.eval_every=1", "data.num_workers=1"
-    )
+    assert "fork" not in train_tiny(data, tmp_path / "other", *steps, "data.num_workers=1")
 
 
 def test_free_memory_has_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +167,7 @@ def test_private_operators_are_used_in_one_module_only() -> None:
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """GPT-2 in bfloat16, in Hugging Face format."""
-    model = regard.build("gpt2-small", width=16, depth=1, heads=2, ffn_dim=32, vocab_size=64, max_length=16, eos_id=0)
+    model = regard.build("gpt2-small", **SMALL, ffn_dim=32, vocab_size=64)
     return regard.save(model.bfloat16(), tmp_path_factory.mktemp("half") / "gpt2")
 
 
@@ -191,25 +187,14 @@ def test_half_precision_is_computed_in_float32_on_cpus_without_fast_kernels(
         regard.load(half, dtype="bfloat17")
 
 
-def test_the_command_line_mentions_the_dtype_and_takes_one(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from typer.testing import CliRunner
-
-    from regard.cli import app
-
+def test_the_command_line_mentions_the_dtype_and_export_keeps_the_dtype_of_the_file(
+    half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
-    for words, noted in ((["predict"], True), (["predict", "--dtype", "bfloat16"], False)):
-        done = CliRunner().invoke(app, [words[0], str(half), "text", *words[1:]])
-        assert ("float32" in done.stderr) == noted
-    done = CliRunner().invoke(app, ["predict", str(half), "text", "--dtype", "bf16"])
+    predict = ["predict", str(half), "text"]
+    for words, noted in (([], True), (["--dtype", "bfloat16"], False)):
+        assert ("float32" in CliRunner().invoke(app, [*predict, *words]).stderr) == noted
+    done = CliRunner().invoke(app, [*predict, "--dtype", "bf16"])
     assert isinstance(done.exception, regard.errors.UnknownNameError)
-
-
-def test_export_keeps_the_dtype_of_the_file(half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from safetensors.torch import load_file
-    from typer.testing import CliRunner
-
-    from regard.cli import app
-
-    monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)
     assert CliRunner().invoke(app, ["export", str(half), str(tmp_path / "out")]).exit_code == 0
     assert {x.dtype for x in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.bfloat16}

@@ -97,14 +97,13 @@ def test_a_value_without_meaning_is_refused_by_the_name_of_its_setting(field: st
 
 
 def test_an_error_names_valid_values() -> None:
-    with pytest.raises(SettingError, match=r"train\.steps"):
-        from_dict(TrainSettings, {"steps": "soon"}, "train.")
-    with pytest.raises(SettingError, match="false"):
-        read("warm", "perhaps")
-    with pytest.raises(SettingError, match="number"):
-        read("share", "half")
-    with pytest.raises(SettingError, match="'likes'"):
-        read("likes", "mlik")
+    for field, value, words in (
+        ("warm", "perhaps", "false"),
+        ("share", "half", "number"),
+        ("likes", "mlik", "'likes'"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            read(field, value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,27 +117,17 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(kind: type[Any]) -
                     make(wrong)
 
 
-def test_without_a_near_name_all_are_listed() -> None:
+def test_near_names_are_suggested_columns_listed_once_and_folders_compared_by_their_names() -> None:
     assert suggest("zzz", ["b", "a", "a"]) == "Available: a, b." and suggest("zzz", []) == "None available."
     assert suggest("trian", ["train", "data"]) == "Did you mean 'train'?"
-
-
-def test_columns_are_listed_once_and_folders_compared_by_their_names() -> None:
     assert str(UnknownColumnError("bild", ["image"], "a.csv has: image.")) == "Unknown column 'bild'. a.csv has: image."
     near = str(UnknownColumnError("imge", ["image"], "a.csv has: image."))
     assert near == "Unknown column 'imge'. Did you mean 'image'? a.csv has: image."
     beside = [Path("/a/long/way/shapes"), Path("/a/long/way/resnet-18")]
     told = str(UnknownFolderError("folder", Path("/a/long/way/resnet-50"), beside, "Train one."))
     assert told == "Unknown folder '/a/long/way/resnet-50'. Did you mean '/a/long/way/resnet-18'? Train one."
-    assert (
-        str(UnknownFolderError("run", Path("mnie"), [Path("mine"), Path("x")]))
-        == "Unknown run 'mnie'. Did you mean 'mine'?"
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_settings_survive_json(kind: type[Any]) -> None:
-    assert from_dict(kind, json.loads(json.dumps(as_dict(kind())))) == kind()
+    told = str(UnknownFolderError("run", Path("mnie"), [Path("mine"), Path("x")]))
+    assert told == "Unknown run 'mnie'. Did you mean 'mine'?"
 
 
 def test_an_override_changes_a_copy_and_keeps_the_rest() -> None:
@@ -149,11 +138,9 @@ def test_an_override_changes_a_copy_and_keeps_the_rest() -> None:
     assert coerce("7", int, "x") == 7
 
 
-# -- documentation
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_setting_is_documented(kind: type[Any]) -> None:
+def test_settings_survive_json_and_are_documented(kind: type[Any]) -> None:
+    assert from_dict(kind, json.loads(json.dumps(as_dict(kind())))) == kind()
     docs = describe(kind)
     assert list(docs) == [item.name for item in fields(kind)]
     assert all(text and text == " ".join(text.split()) and text.endswith(".") for text in docs.values())
@@ -190,40 +177,32 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_settings_file_is_read_and_words_win_over_it(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(FILES[name])
-    made = resolve(
-        {"train": {"steps": 5, "lr": 0.25}},
-        collect_overrides(["decode.num_beams=2", "model.width=64"], tmp_path / name),
-    )
+    said = collect_overrides(["decode.num_beams=2", "model.width=64"], tmp_path / name)
+    made = resolve({"train": {"steps": 5, "lr": 0.25}}, said)
     assert made.train == TrainSettings(steps=300_000, lr=0.25, betas=(0.9, 0.98))
     assert made.decode == DecodeSettings(num_beams=2) and made.data == DataSettings() and made.model == {"width": "64"}
     assert set(as_dict(made)) == {*GROUPS, "model"} and as_dict(made)["train"]["steps"] == 300_000
 
 
 BROKEN = {
-    "a.yaml": ["train: [", "- train", "train: 3", "3", "", "train:\n  - steps: 3"],
+    "a.yaml": ["train: [", "- train", "train: 3", "3", "", "train:\n  - steps: 3", b"\xff\xfe\x00"],
     "a.json": ["{", "[]", '{"train": 3}', "", "train: {steps: 3}", "null"],
 }
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in BROKEN for text in BROKEN[name]])
-def test_a_file_that_holds_no_settings_is_refused_by_its_path(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
+def test_a_file_that_holds_no_settings_is_refused_by_its_path(name: str, text: str | bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(SettingError, match=name.replace(".", r"\.")):
         read_settings(tmp_path / name)
 
 
-def test_a_file_that_would_run_code_runs_none(tmp_path: Path) -> None:
+def test_a_file_that_would_run_code_runs_none_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"train: {{steps: !!python/object/apply:os.mkdir ['{tmp_path}/sprung']}}")
-    with pytest.raises(SettingError, match=r"a\.yaml"):
-        read_settings(tmp_path / "a.yaml")
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_a_file_that_cannot_be_read_is_refused_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
-    for name in ("none.yaml", "bytes.yaml", "."):
-        with pytest.raises(SettingError, match="settings"):
+    for name in ("a.yaml", "none.yaml", "."):
+        with pytest.raises(SettingError, match=r"settings|YAML"):
             read_settings(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize(

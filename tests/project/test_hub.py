@@ -6,13 +6,17 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_start import loaded, start
 from test_weights import published
+from typer.testing import CliRunner
 
 import regard
 from regard import index
@@ -35,10 +39,7 @@ def no_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "bert-base-cased", "distilgpt2"])
-def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(name: str, folder: Path) -> None:
     attempts: list[Callable[[], Any]] = [
         lambda: regard.load(name),
         lambda: regard.build(name),
@@ -46,22 +47,17 @@ def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(
         lambda: read_config_files(Path(name)),
         lambda: regard.train("lm", "some.txt", out="run", model=name),
     ]
+    repository = hub.SHORT_NAMES[name]
     for attempt in attempts:
-        with pytest.raises(RegardError) as refused:
+        with pytest.raises(RegardError, match="nothing was downloaded") as refused:
             attempt()
         message = str(refused.value)
-        repository = hub.SHORT_NAMES[name]
         assert f"hf download {repository} --local-dir {name}" in message and f"hf:{repository}" in message
-        assert "nothing was downloaded" in message and "Did you mean" not in message and "\n" not in message
+        assert "Did you mean" not in message and "\n" not in message
 
 
-def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        RegardError, match=r"gpt2-medium is a preset \(random weights\).*hf:openai-community/gpt2-medium"
-    ):
+def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(folder: Path) -> None:
+    with pytest.raises(RegardError, match=r"is a preset \(random weights\).*hf:openai-community/gpt2-medium"):
         regard.load("gpt2-medium")
     with pytest.raises(RegardError, match="bert-base is a preset") as refused:
         regard.load("bert-base")
@@ -70,33 +66,26 @@ def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(
 
 
 @pytest.mark.parametrize("name", ["google/vit-base-patch16-224", "allenai/longformer-base-4096", "acme/thing"])
-def test_an_organization_and_a_name_are_a_repository(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_organization_and_a_name_are_a_repository(name: str, folder: Path) -> None:
     with pytest.raises(RegardError, match=re.escape(f"'hf download {name} --local-dir {name.split('/')[1]}'")):
         regard.load(name)
-    (tmp_path / name).parent.mkdir()
+    (folder / name).parent.mkdir()
     with pytest.raises(RegardError, match="Unknown folder") as refused:
         regard.load(name)
     assert "Hub" not in str(refused.value), "a local folder of this name exists"
 
 
-@pytest.mark.parametrize("name", ["runs/none", "./thing", "a/b/c", "thing", "/tmp/none/thing"])
-def test_other_names_are_not_hub_names(name: str) -> None:
-    assert hub.describe_hub_name(name) == ""
-
-
-def test_unsupported_models_are_not_recommended() -> None:
+def test_other_names_are_not_hub_names_and_unsupported_models_are_not_recommended() -> None:
+    for name in ("runs/none", "./thing", "a/b/c", "thing", "/tmp/none/thing"):
+        assert hub.describe_hub_name(name) == ""
     for kind, names in hub.UNSUPPORTED.items():
         assert kind not in index.model_types()
         for name in (*names, f"org/{names[0]}"):
             assert "not supported" in hub.describe_hub_name(name) and "download" not in hub.describe_hub_name(name)
 
 
-def test_a_folder_of_that_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    published(tmp_path / "gpt2")
+def test_a_folder_of_that_name_is_used(folder: Path) -> None:
+    published(folder / "gpt2")
     assert regard.load("gpt2").config == TINY["transformer"].config
 
 
@@ -140,10 +129,9 @@ def test_a_short_name_of_the_cache_is_its_repository(offline: Path, tmp_path: Pa
     assert hub.local_folder("hf:gpt2") == snapshot
 
 
-def test_all_commands_take_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached(tmp_path / "hub", published(tmp_path / "model"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
+def test_all_commands_take_a_name_of_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(folder / "hub", published(folder / "model"))
+    monkeypatch.setenv("HF_HOME", str(folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     absent, train, export, info, predict, evaluate = start(
         ["predict", "gpt2", "a text"],
@@ -155,7 +143,7 @@ def test_all_commands_take_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest
     )
     assert absent["code"] == 2 and not loaded(absent, ("huggingface_hub", "torch"))
     assert "Unknown setting 'model.widht'" in train["err"], "the system was read from the folder"
-    assert export["code"] == 0 and (tmp_path / "copy" / "model.safetensors").exists()
+    assert export["code"] == 0 and (folder / "copy" / "model.safetensors").exists()
     assert info["code"] == 0 and "hf:acme/thing: Transformer" in info["out"]
     assert predict["code"] == 2 and "has no tokenizer.json" in predict["err"], "the folder was found"
     assert evaluate["code"] == 2 and "hf:acme/other" in evaluate["err"] and "cannot be reached" in evaluate["err"]
@@ -163,8 +151,6 @@ def test_all_commands_take_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest
 
 
 def test_every_command_with_a_model_describes_the_prefix() -> None:
-    from typer.testing import CliRunner
-
     for command in ("train", "predict", "evaluate", "explain", "probe", "info", "export"):
         assert "hf:ORG/NAME" in " ".join(CliRunner().invoke(app, [command, "--help"]).output.split()), command
 
@@ -176,14 +162,15 @@ class Server:
         self.files, self.snapshot, self.asked = files, snapshot, list[tuple[str, str | None]]()
 
     def __call__(self, repository: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        from fnmatch import fnmatch
-
         self.asked.append((repository, revision))
         self.snapshot.mkdir(exist_ok=True)
         for file in self.files.iterdir():
             if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
                 (self.snapshot / file.name).write_bytes(file.read_bytes())
         return str(self.snapshot)
+
+    def downloaded(self) -> set[str]:
+        return {path.name for path in self.snapshot.iterdir()}
 
 
 @pytest.fixture
@@ -196,31 +183,25 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     return made
 
 
-def test_only_the_files_that_are_read_are_downloaded(server: Server) -> None:
-    (server.files / "pytorch_model.bin").write_bytes(b"never asked for beside safetensors")
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_only_the_files_that_are_read_are_downloaded(server: Server, file: str) -> None:
+    """The pickle is downloaded only without safetensors."""
+    weights = server.files / "model.safetensors"
+    torch.save(load_file(weights), server.files / "pytorch_model.bin")
+    if file != weights.name:
+        weights.unlink()
     regard.load("hf:acme/thing@v1")
-    assert {path.name for path in server.snapshot.iterdir()} == {"config.json", "model.safetensors"}
-    assert set(server.asked) == {("acme/thing", "v1")}
+    assert server.downloaded() == {"config.json", file} and set(server.asked) == {("acme/thing", "v1")}
     count = len(server.asked)
     regard.load("hf:acme/thing@v1")
     assert len(server.asked) == count, "one lookup per process"
-
-
-def test_without_safetensors_the_pickle_is_downloaded(server: Server) -> None:
-    weights = server.files / "model.safetensors"
-    from safetensors.torch import load_file
-
-    torch.save(load_file(weights), server.files / "pytorch_model.bin")
-    weights.unlink()
-    regard.load("hf:acme/thing")
-    assert {path.name for path in server.snapshot.iterdir()} == {"config.json", "pytorch_model.bin"}
 
 
 def test_an_architecture_that_is_not_supported_is_refused_before_its_weights_are_downloaded(server: Server) -> None:
     (server.files / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(RegardError, match="hf:acme/thing: model_type 'llama' is not supported"):
         regard.load("hf:acme/thing")
-    assert {path.name for path in server.snapshot.iterdir()} == {"config.json"}
+    assert server.downloaded() == {"config.json"}
     hub._snapshot.cache_clear()
     (server.files / "config.json").unlink()
     (server.snapshot / "config.json").unlink()
@@ -228,32 +209,24 @@ def test_an_architecture_that_is_not_supported_is_refused_before_its_weights_are
         regard.load("hf:acme/thing")
 
 
-def failures() -> dict[str, tuple[Callable[[], Exception], str]]:
-    errors = pytest.importorskip("huggingface_hub.errors")
-
-    def answer(kind: str) -> Exception:
-        error: Exception = getattr(errors, kind).__new__(getattr(errors, kind))
-        error.args = ("first line\nsecond line",)
-        return error
-
-    return {
-        "gated": (lambda: answer("GatedRepoError"), "access to this model is restricted"),
-        "no such repository": (lambda: answer("RepositoryNotFoundError"), "no such repository"),
-        "no such revision": (lambda: answer("RevisionNotFoundError"), "no revision 'v1'"),
-        "offline": (lambda: answer("LocalEntryNotFoundError"), "cannot be reached"),
-        "a broken connection": (lambda: ConnectionError("first line\nsecond"), "ConnectionError: first line"),
-        "a full disk": (lambda: OSError(28, "No space left on device"), "No space left"),
-    }
+FAILURES: dict[str, str | Exception] = {
+    "access to this model is restricted": "GatedRepoError",
+    "no such repository": "RepositoryNotFoundError",
+    "no revision 'v1'": "RevisionNotFoundError",
+    "cannot be reached": "LocalEntryNotFoundError",
+    "ConnectionError: first line": ConnectionError("first line\nsecond"),
+    "No space left": OSError(28, "No space left on device"),
+}
+"""Message of each failed download; names are errors of huggingface_hub."""
 
 
-@pytest.mark.parametrize("case", failures())
-def test_a_failed_download_is_explained_in_one_line(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, words = failures()[case]
-
-    def fail(*_: Any, **__: Any) -> str:
-        raise make()
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+@pytest.mark.parametrize("words", FAILURES)
+def test_a_failed_download_is_explained_in_one_line(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors, error = pytest.importorskip("huggingface_hub.errors"), FAILURES[words]
+    if isinstance(error, str):
+        kind = getattr(errors, error)
+        error = kind.__new__(kind, "first line\nsecond line")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", mock.Mock(side_effect=error))
     with pytest.raises(RegardError) as refused:
         regard.load("hf:acme/thing@v1")
     message = str(refused.value)

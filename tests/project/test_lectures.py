@@ -78,38 +78,29 @@ def bare(width: int, context: int | None = None, scale: float | None = None) -> 
 
 
 def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
-    x, right = LECTURES["W01"]["inputs"], reading("W01")
-    weights, out = seen_and_said(bare(2, 2), x["Q"], x["K"])
-    near(weights[0], right["alpha"])
-    near(out, right["out"])
+    """The slide divides by 3, the number of keys, and truncates instead of rounding."""
+    x, slide, right = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01")
+    ours, said = seen_and_said(bare(2, 2), x["Q"], x["K"])
+    near(ours[0], right["alpha"])
+    near(said, right["out"])
     near(bare(2).scale * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
-
-
-def test_w01_the_slide_divided_by_three_the_number_of_keys() -> None:
-    """Correct is √2, the root of the width; the slide divides by 3, and truncates instead of rounding."""
-    x, slide, other = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01", "by_number_of_keys")
     assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
     weights, out = seen_and_said(bare(2, 2, 1 / 3), x["Q"], x["K"])
-    near(weights[0], other["alpha"])
-    near(out, other["out"])
+    near(weights[0], reading("W01", "by_number_of_keys")["alpha"])
+    near(out, reading("W01", "by_number_of_keys")["out"])
     assert printed(weights[0], slide["alpha"], 2) and printed(out, slide["out"], 2)
-    ours, said = seen_and_said(bare(2, 2), x["Q"], x["K"])
     assert not printed(ours[0], slide["alpha"], 2) and not printed(said, slide["out"], 2)
     apart(said, reading("W01", "unscaled")["out"], 1e-3)
     apart(said, reading("W01", "mixed_rows")["out"], 1.0)
 
 
 def test_w02_masked_scores_are_divided_by_the_root_of_the_width() -> None:
-    x, right = LECTURES["W02"]["inputs"], reading("W02")
-    weights, out = seen_and_said(bare(2), x["Q"], rule=Causal())
-    near(weights[0], right["alpha"])
-    near(out, right["out"])
-    assert not weights[0].triu(1).any()
-
-
-def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale() -> None:
-    """Correct is √2. The printed scores are divided by 4, the number of tokens; the results are not scaled."""
-    x, slide = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"]
+    """The printed scores are divided by 4, the number of tokens; the printed results are not scaled."""
+    x, slide, right = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"], reading("W02")
+    ours, said = seen_and_said(bare(2), x["Q"], rule=Causal())
+    near(ours[0], right["alpha"])
+    near(said, right["out"])
+    assert not ours[0].triu(1).any()
     near(tensor(slide["scores"]) / 4, slide["scaled"])
     for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
         weights, out = seen_and_said(bare(2, scale=scale), x["Q"], rule=Causal())
@@ -117,8 +108,7 @@ def test_w02_the_slide_shows_scores_by_four_and_then_results_without_any_scale()
         near(out, reading("W02", name)["out"])
         assert printed(out, slide["out"], 6) == (name == "unscaled")
         assert printed(weights[0], slide["alpha"], 4) == (name == "unscaled")
-    _, ours = seen_and_said(bare(2), x["Q"], rule=Causal())
-    apart(ours, slide["out"], 1e-2)
+    apart(said, slide["out"], 1e-2)
 
 
 def test_w03_attention_is_causal() -> None:
@@ -136,24 +126,18 @@ class Nothing(nn.Module):
 
 
 def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
-    x, right = tensor(LECTURES["W05"]["inputs"]["X"]), reading("W05")
-    ours = Residual(Nothing(), x.shape[1], "post").double()(x[None])[0].detach()
+    """Correct is the population (÷ 5); the slide divides by 4 (sample), and labels 7 × 5 numbers as 7 × 3."""
+    x, slide, right = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05")
+    ours = Residual(Nothing(), 5, "post").double()(x[None])[0].detach()
     near(ours, right["normalised"])
     near(x.mean(-1), right["mean"])
-    assert printed(x.mean(-1), LECTURES["W05"]["slide"]["mean"], 2)
-
-
-def test_w05_the_slide_shows_the_deviation_of_a_sample() -> None:
-    """Correct is the population (÷ 5); the slide divides by 4 (sample), and labels 7 × 5 numbers as 7 × 3."""
-    x, slide, other = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05", "sample")
-    assert tuple(x.shape) == (7, 5)
+    assert printed(x.mean(-1), slide["mean"], 2) and tuple(x.shape) == (7, 5)
     centred = x - x.mean(-1, keepdim=True)
     sample, population = ((centred**2).sum(-1, keepdim=True).div(n).sqrt() for n in (4, 5))
     assert printed(sample[:, 0], slide["std"], 2) and not printed(population[:, 0], slide["std"], 2)
-    near(population[:, 0], reading("W05")["std"])
-    near(centred / (sample**2 + 1e-5).sqrt(), other["normalised"])
-    ours = Residual(Nothing(), 5, "post").double()(x[None])[0].detach()
-    apart(ours, other["normalised"], 0.1)
+    near(population[:, 0], right["std"])
+    near(centred / (sample**2 + 1e-5).sqrt(), reading("W05", "sample")["normalised"])
+    apart(ours, reading("W05", "sample")["normalised"], 0.1)
 
 
 # -- W06 … W09: positions
@@ -199,10 +183,8 @@ def test_w09_similarity_depends_on_the_distance_alone_and_no_two_positions_are_e
     near(by_distance[:21], right["similarity_by_offset_0_to_20"])
     for start in (1, 700, 1900):
         assert (alike[start, start : start + 100] - by_distance[:100]).abs().max() < 1e-11
-    assert (
-        abs(float((alike - 2 * torch.eye(2000)).max()) - right["max_cosine_between_distinct_positions_first_2000"])
-        < 1e-9
-    )
+    nearest = float((alike - 2 * torch.eye(2000)).max())
+    assert abs(nearest - right["max_cosine_between_distinct_positions_first_2000"]) < 1e-9
     rises = next(n for n in range(1, 100) if by_distance[n] > by_distance[n - 1])
     assert rises == right["first_offset_where_similarity_rises"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header")
 HARNESS = {
     "systems/test_systems.py": "public_calls", "systems/test_vision_systems.py": "batch",
     "systems/test_captioners.py": "neighbors_and_padding", "decode/test_search.py": "narrow_beam or best_come_first",
@@ -20,21 +20,21 @@ HARNESS = {
 
 
 def checked(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *words]
     environment = {**os.environ, "REGARD_CHECK_SHAPES": "1"}
+    command = [sys.executable, *words]
     return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True)
 
 
 def test_shapes_hold_in_the_harness() -> None:
     names = " or ".join(f"({Path(file).stem} and ({names}))" for file, names in HARNESS.items())
-    done = checked(*(str(TESTS / file) for file in HARNESS), "-k", names)
+    done = checked(*PYTEST, *(str(TESTS / file) for file in HARNESS), "-k", names)
     assert done.returncode == 0 and "[100%]" in done.stdout, done.stdout[-3000:]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_shapes_hold_in_all_tests_of_these_files() -> None:
-    done = checked(*(str(TESTS / file) for file in (*HARNESS, "nn/test_attention.py")))
+    done = checked(*PYTEST, *(str(TESTS / file) for file in (*HARNESS, "nn/test_attention.py")))
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -45,8 +45,5 @@ def test_a_wrong_shape_is_found() -> None:
         "from regard.nn.blocks.block import RMSNorm\n"
         "RMSNorm(4)(torch.zeros(3, 4), torch.zeros(2, 4))\n"
     )
-    environment = {**os.environ, "REGARD_CHECK_SHAPES": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=TESTS.parent, env=environment, capture_output=True, text=True
-    )
+    done = checked("-c", code)
     assert done.returncode and "beartype" in done.stderr

@@ -1,8 +1,9 @@
-"""Limits of the structure: small classes in `regard.tasks`, and no trace of the former class with all methods of a task."""
+"""Limits of the structure: small classes in `regard.tasks`, no trace of the former task class, no probed attributes."""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,62 +15,20 @@ from regard.tasks.modality.base import Modality
 
 ROOT = Path(__file__).parents[2] / "src/regard"
 MAX_PUBLIC_METHODS = 20
+PROBED = re.compile(r"(^|[._])(config|body|task|traits)$")
 REMOVED_MEMBERS = [
-    "absolute_path",
-    "adapt_tokenizer",
-    "add_special_tokens",
-    "batch_context",
-    "can_stream",
-    "columns",
-    "default_processor_for",
-    "encoding_key",
-    "expand_entries",
-    "export_head_options",
-    "export_tokenizer",
-    "extra_files",
-    "fast_decode",
-    "fingerprint_texts",
-    "from_folder",
-    "has_closed_vocabulary",
-    "head_labels",
-    "head_options",
-    "iter_inputs",
-    "iter_samples",
-    "keeps_label_order",
-    "label_source",
-    "length_limit",
-    "mark_gap",
-    "metric",
-    "min_valid_samples",
-    "num_rows",
-    "num_samples",
-    "parse_head_options",
-    "paths",
-    "row_unit_for",
-    "sample_type",
-    "selection_metric",
-    "split_key",
-    "stream_prediction",
-    "table_suffixes",
-    "tokenizer_texts",
-    "truncates",
-    "truncation_side",
-    "unit",
-    "unsupported_by_layout",
-    "unused_modules",
-    "usage_for",
-]
+    "absolute_path", "adapt_tokenizer", "add_special_tokens", "batch_context", "can_stream", "columns",
+    "default_processor_for", "encoding_key", "expand_entries", "export_head_options", "export_tokenizer", "extra_files",
+    "fast_decode", "fingerprint_texts", "from_folder", "has_closed_vocabulary", "head_labels", "head_options",
+    "iter_inputs", "iter_samples", "keeps_label_order", "label_source", "length_limit", "mark_gap", "metric",
+    "min_valid_samples", "num_rows", "num_samples", "parse_head_options", "paths", "row_unit_for", "sample_type",
+    "selection_metric", "split_key", "stream_prediction", "table_suffixes", "tokenizer_texts", "truncates",
+    "truncation_side", "unit", "unsupported_by_layout", "unused_modules", "usage_for",
+]  # fmt: skip
 REMOVED_CLASSES = [
-    "ClassificationMixin",
-    "DensePredictionTask",
-    "FileSampleTask",
-    "ImageTask",
-    "PointCloudTask",
-    "ProcessorMixin",
-    "SequenceHeadTask",
-    "SyntheticTask",
-    "TokenHeadTask",
-]
+    "ClassificationMixin", "DensePredictionTask", "FileSampleTask", "ImageTask", "PointCloudTask", "ProcessorMixin",
+    "SequenceHeadTask", "SyntheticTask", "TokenHeadTask",
+]  # fmt: skip
 
 
 def class_nodes() -> dict[str, ast.ClassDef]:
@@ -78,7 +37,7 @@ def class_nodes() -> dict[str, ast.ClassDef]:
 
 
 def public_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
-    """Public methods and properties of a class with those of its base classes."""
+    """Public methods and properties of a class and of its base classes."""
     node = classes[name]
     own = {item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")}
     bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
@@ -103,3 +62,17 @@ def test_a_task_of_several_modalities_is_one_objective(name: str) -> None:
     rows = [task for task in TASKS if task.name == name]
     assert len(rows) > 1 and len({task.objective_path for task in rows}) == 1
     assert len({task.input for task in rows}) == len(rows)
+
+
+def probes(source: str) -> list[str]:
+    """Calls of hasattr and getattr with a literal name on a config, a body or a task, which have typed attributes."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    probing = [node for node in calls if ast.unparse(node.func) in ("hasattr", "getattr")]
+    literal = [node for node in probing if isinstance(node.args[1], ast.Constant)]
+    return [ast.unparse(node) for node in literal if PROBED.search(ast.unparse(node.args[0]))]
+
+
+def test_configs_bodies_and_tasks_are_not_probed_for_attributes() -> None:
+    code = 'getattr(model.config, "act", False); hasattr(body, "grid"); getattr(config, name); hasattr(item, "x")'
+    assert probes(code) == ["getattr(model.config, 'act', False)", "hasattr(body, 'grid')"]
+    assert {str(path): found for path in ROOT.rglob("*.py") if (found := probes(path.read_text("utf-8")))} == {}

@@ -53,8 +53,7 @@ def follow(text: str, copy: Path) -> int:
         before, found, after = path.read_text(encoding="utf-8").partition(step["anchor"])
         assert found, (path, step["anchor"])
         placed = {"after": f"{found}\n{code.rstrip()}", "before": f"{code}{found}", "in place of": code.rstrip("\n")}
-        edited = f"{before}{placed[step['where']]}{after}"
-        path.write_text(edited, encoding="utf-8")
+        path.write_text(f"{before}{placed[step['where']]}{after}", encoding="utf-8")
     return len(steps)
 
 
@@ -72,29 +71,12 @@ def test_tutorial_leads_to_a_working_product(name: str, steps: int, harness: str
     text = (ROOT / f"docs/tutorials/{name}.md").read_text(encoding="utf-8")
     assert follow(text, copy) == steps
     environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
-
     words = [shlex.split(line) for line in "".join(COMMANDS.findall(text)).splitlines()]
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(shlex.join, words)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])
+    commands = [(folder, ["-c", RUN, *map(shlex.join, words)])]
     if harness:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            harness,
-            "-k",
-            "nope",
-        ]
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-2000:]
+        commands.append(
+            (copy, ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", harness, "-k", "nope"])
+        )
+    for place, command in commands:
+        done = subprocess.run([sys.executable, *command], cwd=place, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])

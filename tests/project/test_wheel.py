@@ -74,28 +74,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     """Code, py.typed, index.json and the parts of the HTML pages, but no tests and no tools."""
-    expected = {
-        path.relative_to(ROOT / "src").as_posix()
-        for path in PACKAGE.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
     assert {"regard/py.typed", "regard/index.json", "regard/draw/page.css", "regard/draw/page.js"} <= expected
     names = set(zipfile.ZipFile(wheel).namelist())
     about = f"regard-{__version__}.dist-info"
     assert {name for name in names if not name.startswith(f"{about}/")} == expected
-    assert {
-        f"{about}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
-    } <= names
+    required = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    assert {f"{about}/{name}" for name in required} <= names
 
 
 def test_wheel_contains_no_paths_of_this_machine(wheel: Path) -> None:
     own = [str(path) for path in (ROOT, Path.home(), wheel.parents[1], Path(sys.prefix)) if len(path.parts) > 1]
-    pattern = re.compile(
-        "|".join([*(rf"{re.escape(path)}\b" for path in own), r"(?<![\w.])/(?:home|Users)/\w", "file://"])
-    )
+    patterns = [*(rf"{re.escape(path)}\b" for path in own), r"(?<![\w.])/(?:home|Users)/\w", "file://"]
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            found = pattern.search(archive.read(name).decode("utf-8"))
+            found = re.search("|".join(patterns), archive.read(name).decode("utf-8"))
             assert found is None, f"{name}: {found and found[0]}"
 
 
@@ -105,11 +99,8 @@ def test_metadata_of_the_wheel(wheel: Path) -> None:
         entry_points = archive.read(f"regard-{__version__}.dist-info/entry_points.txt").decode("utf-8")
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert wheel.name == f"regard-{__version__}-py3-none-any.whl"
-    assert (about["Name"], about["Version"], about["License-Expression"]) == (
-        "regard",
-        __version__,
-        declared["license"],
-    )
+    found = [about[name] for name in ("Name", "Version", "License-Expression")]
+    assert found == ["regard", __version__, declared["license"]]
     required = {each for each in about.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert required == set(declared["dependencies"])
     assert "regard = regard.cli:main" in entry_points.splitlines()
@@ -149,10 +140,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     run(*pip, wheel, cwd=folder)
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "COVERAGE_PROCESS_START")
     variables = {name: value for name, value in os.environ.items() if name not in dropped}
-    variables |= {
-        "REGARD_CACHE": str(folder / "cache"),
-        "PATH": os.pathsep.join((str(environment / "bin"), os.defpath)),
-    }
+    variables["REGARD_CACHE"] = str(folder / "cache")
+    variables["PATH"] = os.pathsep.join((str(environment / "bin"), os.defpath))
     return Installed(environment, packages, folder, variables)
 
 
@@ -165,13 +154,10 @@ def test_regard_is_imported_from_the_wheel(installed: Installed) -> None:
     assert installed.regard("--version").strip().endswith(__version__)
 
 
-def test_lists_of_the_installed_program(installed: Installed) -> None:
+def test_lists_and_check_of_the_installed_program(installed: Installed) -> None:
     """Lists are read from index.json."""
     assert "transformer-tiny" in installed.regard("list", "presets")
     assert "translate" in installed.regard("list", "tasks")
-
-
-def test_check_with_the_installed_program(installed: Installed) -> None:
     (installed.folder / "pairs.tsv").write_text("".join(f"text {i}\tText {i}\n" for i in range(20)), encoding="utf-8")
     report = json.loads(installed.regard("check", "translate", "--data", "pairs.tsv", "--json"))
     assert (report["task"], report["errors"]) == ("translate", 0)

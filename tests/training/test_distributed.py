@@ -18,15 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 RUN = (
-    "train.steps=48",
-    "train.eval_every=16",
-    "train.log_every=4",
-    "train.grad_accum=2",
-    "train.ema_decay=0.9",
-    "data.valid_fraction=0.1",
-    "data.eval_samples=2",
-    "decode.max_extra_tokens=5",
-)
+    "train.steps=48", "train.eval_every=16", "train.log_every=4", "train.grad_accum=2", "train.ema_decay=0.9",
+    "data.valid_fraction=0.1", "data.eval_samples=2", "decode.max_extra_tokens=5",
+)  # fmt: skip
 """Two micro-batches per step, and dropout (of TINY)."""
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard"]
@@ -37,10 +31,8 @@ def words(data: Path, out: Path, *settings: str) -> list[str]:
 
 
 def together(given: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", *given], capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+    environment, command = {**os.environ, "OMP_NUM_THREADS": "1"}, [sys.executable, "-m", *given]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
 
 
 def same_losses(run: Path, alone: Path) -> None:

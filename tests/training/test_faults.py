@@ -22,16 +22,9 @@ from conftest import TINY, checkpoints, facts, last_step, rows, same_tensors
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked, on Linux alone")
 
 SHORT = (
-    "train.steps=8",
-    "train.eval_every=3",
-    "train.log_every=2",
-    "train.grad_accum=2",
-    "train.ema_decay=0.9",
-    "train.keep_checkpoints=2",
-    "data.valid_fraction=0.1",
-    "data.eval_samples=1",
-    "decode.max_extra_tokens=1",
-)
+    "train.steps=8", "train.eval_every=3", "train.log_every=2", "train.grad_accum=2", "train.ema_decay=0.9",
+    "train.keep_checkpoints=2", "data.valid_fraction=0.1", "data.eval_samples=1", "decode.max_extra_tokens=1",
+)  # fmt: skip
 """Eight steps of two micro-batches, three checkpoints, several epochs, with dropout."""
 
 MOUNT = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"']
@@ -107,18 +100,17 @@ def victims(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Iterator[Vic
 
 
 @pytest.fixture(scope="module")
-def calls(victims: Victims, unbroken: Path) -> list[str]:
-    """Calls of the uninterrupted run, in call order."""
-    return json.loads((unbroken.parent / "calls").read_text())
-
-
-@pytest.fixture(scope="module")
 def unbroken(victims: Victims) -> Path:
     run = victims.folder / "unbroken"
     done = victims.begin(run, calls=str(victims.folder / "calls"))
-    assert done["code"] == 0, done["err"]
-    assert "(4.0 epochs)" in done["out"]
+    assert done["code"] == 0 and "(4.0 epochs)" in done["out"], done["err"]
     return run
+
+
+@pytest.fixture(scope="module")
+def calls(unbroken: Path) -> list[str]:
+    """Calls of the uninterrupted run, in call order."""
+    return json.loads((unbroken.parent / "calls").read_text())
 
 
 def same(run: Path, unbroken: Path) -> None:
@@ -133,10 +125,11 @@ def same(run: Path, unbroken: Path) -> None:
     assert names - {"curves.png"} == {path.name for path in unbroken.iterdir()} - {"curves.png"}
 
 
-def finished(victims: Victims, run: Path) -> str:
+def resumes(victims: Victims, run: Path, unbroken: Path) -> None:
+    """Assert that the run resumes without an error, and ends as the uninterrupted run."""
     done = victims.go_on(run)
     assert done["code"] == 0 and not done["err"], done["err"]
-    return done["out"]
+    same(run, unbroken)
 
 
 # -- killed
@@ -155,18 +148,18 @@ def test_all_is_on_the_disk_before_it_has_its_name(calls: list[str]) -> None:
             assert calls[number - 1] == call.replace("replace", "fsync")
 
 
+BEGINNING = [f"{call} .{name}.json.writing" for name in ("tokenizer", "regard") for call in JSON]
+KILLED = -signal.SIGKILL
+
+
 @pytest.mark.every(14)
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_any_stage_a_run_resumes_exactly(
     stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
 ) -> None:
     which = random.Random(stage).randint(1, calls.count(stage))
-    assert victims.begin(tmp_path / "run", at=[stage, which])["code"] == -signal.SIGKILL
-    finished(victims, tmp_path / "run")
-    same(tmp_path / "run", unbroken)
-
-
-BEGINNING = [f"{call} .{name}.json.writing" for name in ("tokenizer", "regard") for call in JSON]
+    assert victims.begin(tmp_path / "run", at=[stage, which])["code"] == KILLED
+    resumes(victims, tmp_path / "run", unbroken)
 
 
 @pytest.mark.every(3)
@@ -174,7 +167,7 @@ BEGINNING = [f"{call} .{name}.json.writing" for name in ("tokenizer", "regard") 
 def test_killed_before_it_had_begun_a_run_can_begin_again(
     stage: str, victims: Victims, unbroken: Path, tmp_path: Path
 ) -> None:
-    assert victims.begin(tmp_path / "run", at=[stage, 1])["code"] == -signal.SIGKILL
+    assert victims.begin(tmp_path / "run", at=[stage, 1])["code"] == KILLED
     assert victims.begin(tmp_path / "run")["code"] == 0
     same(tmp_path / "run", unbroken)
 
@@ -182,10 +175,9 @@ def test_killed_before_it_had_begun_a_run_can_begin_again(
 @pytest.mark.every(6)
 @pytest.mark.parametrize("stage", GOING_ON)
 def test_killed_while_resuming_it_resumes_again(stage: str, victims: Victims, unbroken: Path, tmp_path: Path) -> None:
-    assert victims.begin(tmp_path / "run", at=["average", 8])["code"] == -signal.SIGKILL
-    assert victims.go_on(tmp_path / "run", at=[stage, 1])["code"] == -signal.SIGKILL
-    finished(victims, tmp_path / "run")
-    same(tmp_path / "run", unbroken)
+    assert victims.begin(tmp_path / "run", at=["average", 8])["code"] == KILLED
+    assert victims.go_on(tmp_path / "run", at=[stage, 1])["code"] == KILLED
+    resumes(victims, tmp_path / "run", unbroken)
 
 
 @pytest.mark.slow
@@ -194,23 +186,20 @@ def test_killed_again_and_again_at_random_it_arrives(
     seed: int, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
 ) -> None:
     chance = random.Random(seed)
-    assert victims.begin(tmp_path / "run", at=chance.randint(1, len(calls)))["code"] == -signal.SIGKILL
+    assert victims.begin(tmp_path / "run", at=chance.randint(1, len(calls)))["code"] == KILLED
     for _ in range(3):
         victims.go_on(tmp_path / "run", at=chance.randint(1, len(calls) // 2))
-    finished(victims, tmp_path / "run")
-    same(tmp_path / "run", unbroken)
+    resumes(victims, tmp_path / "run", unbroken)
 
 
 ENDINGS = {
-    "a mean": (
-        "train.average_checkpoints=2",
-        "train.lr=0.2",
-        "train.seed=2",
-        "train.warmup_steps=0",
-        "train.lr_schedule=constant",
+    "Average of the last 2": (
+        "train.average_checkpoints=2", "train.lr=0.2", "train.seed=2", "train.warmup_steps=0", "train.lr_schedule=constant",
     ),
-    "patience": ("train.patience=1", "train.lr=1e-30", "model.dropout=0", "train.steps=20", "train.ema_decay=0"),
-}
+    "stopped after step 6": (
+        "train.patience=1", "train.lr=1e-30", "model.dropout=0", "train.steps=20", "train.ema_decay=0",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -218,18 +207,18 @@ ENDINGS = {
 def test_killed_near_an_end_of_another_kind_it_ends_the_same(ending: str, victims: Victims, tmp_path: Path) -> None:
     settings, listed = ENDINGS[ending], tmp_path / "calls"
     done = victims.begin(tmp_path / "unbroken", settings=settings, calls=str(listed))
-    assert done["code"] == 0 and ("Average of the last 2" in done["out"] or "stopped after step 6" in done["out"])
+    assert done["code"] == 0 and ending in done["out"]
     chance, many = random.Random(ending), len(json.loads(listed.read_text()))
     for number in range(3):
-        run = tmp_path / f"run {number}"
-        at = chance.randint(2 * many // 3, many)
-        assert victims.begin(run, settings=settings, at=at)["code"] == -signal.SIGKILL
-        finished(victims, run)
-        same(run, tmp_path / "unbroken")
+        run, at = tmp_path / f"run {number}", chance.randint(2 * many // 3, many)
+        assert victims.begin(run, settings=settings, at=at)["code"] == KILLED
+        resumes(victims, run, tmp_path / "unbroken")
 
 
-SIGNALS = [("SIGTERM", "second grain of a step", 5), ("SIGINT", "average", 4), ("SIGTERM", "draw", 2)]
-SIGNALS += [("SIGINT", "write checkpoints/.writing-N/state.safetensors", 1), ("SIGTERM", "write .README.md.writing", 1)]
+SIGNALS = [
+    ("SIGTERM", "second grain of a step", 5), ("SIGINT", "average", 4), ("SIGTERM", "draw", 2),
+    ("SIGINT", "write checkpoints/.writing-N/state.safetensors", 1), ("SIGTERM", "write .README.md.writing", 1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("number", "stage", "which"), SIGNALS)
@@ -243,8 +232,7 @@ def test_stopped_at_any_stage_it_saves_and_prints_the_resume_command(
     step = int(checkpoints(run)[-1].removeprefix("step-"))
     assert said == f"Stopped and saved after step {step}. Resume with:"
     assert shlex.split(command)[1:] == ["train", "translate", "--out", str(run), "--resume"]
-    finished(victims, run)
-    same(run, unbroken)
+    resumes(victims, run, unbroken)
 
 
 # -- a full disk
@@ -266,12 +254,13 @@ def test_write_errors_are_reported_and_nothing_is_lost(
     run, which = tmp_path / "run", random.Random(stage).randint(1, calls.count(stage))
     said = paragraph(victims.begin(run, at=[stage, which], what="limit", drawn=stage == "draw"))
     assert "File too large" in said and "needs" in said and "free" in said
-    finished(victims, run)
-    same(run, unbroken)
+    resumes(victims, run, unbroken)
 
 
-FILLED = [("write log.jsonl", 3), ("write .model.safetensors.writing", 2), ("write samples.txt", 2)]
-FILLED += [("write checkpoints/.writing-N/state.safetensors", 2), ("open .regard.json.writing", 1)]
+FILLED = [
+    ("write log.jsonl", 3), ("write .model.safetensors.writing", 2), ("write samples.txt", 2),
+    ("write checkpoints/.writing-N/state.safetensors", 2), ("open .regard.json.writing", 1),
+]  # fmt: skip
 
 
 @pytest.mark.every(5)
@@ -281,12 +270,12 @@ def test_a_full_disk_loses_no_checkpoint(at: tuple[str, int], victims: Victims, 
         pytest.skip("no file system can be mounted here; the tests above do without")
     run = victims.disk / "run"
     victims.shell(f"rm -rf {victims.disk}/*")
-    said = paragraph(victims.begin(run, at=at, what="fill"))
-    assert "needs" in said and "0.0 MiB are free" in said
-    again = paragraph(victims.go_on(run))  # still full
-    assert "needs" in again and "0.0 MiB are free" in again
+    full = victims.begin(run, at=at, what="fill")
+    for said in map(paragraph, (full, victims.go_on(run))):  # still full
+        assert "needs" in said and "0.0 MiB are free" in said
     victims.shell(f"rm {victims.disk}/ballast")
-    finished(victims, run)
+    done = victims.go_on(run)
+    assert done["code"] == 0 and not done["err"], done["err"]
     assert victims.shell(f"cp -r {run} {tmp_path}")["code"] == 0
     same(tmp_path / "run", unbroken)
 
