@@ -79,13 +79,10 @@ def finding_ids() -> list[str]:
     """Ids of all findings: the keys of the tables of findings, without the variant after the colon."""
     found = set()
     for path in sorted((ROOT / "src/regard/data/check").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Dict):
-                found |= {
-                    str(key.value).partition(":")[0]
-                    for key, value in zip(node.keys, node.values, strict=True)
-                    if isinstance(key, ast.Constant) and isinstance(value, ast.Call) and "Spec(" in ast.unparse(value)
-                }
+        tables = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Dict)]
+        for key, value in (pair for table in tables for pair in zip(table.keys, table.values, strict=True)):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Call) and "Spec(" in ast.unparse(value):
+                found.add(str(key.value).partition(":")[0])
     return sorted(found)
 
 
@@ -132,13 +129,9 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[s
     lines = []
     for section in sorted({*expected, *found}):
         old, new = _flat(expected.get(section, {})), _flat(found.get(section, {}))
-        lines += [f"{section}: {name}: missing" for name in sorted(old.keys() - new.keys())]
-        lines += [f"{section}: {name}: new" for name in sorted(new.keys() - old.keys())]
-        lines += [
-            f"{section}: {name}: expected {old[name]}, got {new[name]}"
-            for name in sorted(old.keys() & new.keys())
-            if old[name] != new[name]
-        ]
+        for name in sorted({*old, *new}):
+            before, after = old.get(name, "nothing"), new.get(name, "nothing")
+            lines += [f"{section}: {name}: expected {before}, got {after}"] * (before != after)
     return lines
 
 
@@ -158,6 +151,5 @@ def update(found: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     update(collect())
-    sys.exit(
-        "The sections of trained models are written by: REGARD_UPDATE_OUTSIDE=1 pytest -n0 tests/project/test_outside.py"
-    )
+    command = "REGARD_UPDATE_OUTSIDE=1 pytest -n0 tests/project/test_outside.py"
+    sys.exit(f"The sections of trained models are written by: {command}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +51,12 @@ def test_commands_settings_signatures_findings_and_extensions() -> None:
     assert differences({name: expected[name] for name in found}, found) == []
 
 
-def test_files_of_a_run(trained: Trained) -> None:
-    files = {path.relative_to(trained.path) for path in trained.path.rglob("*") if path.is_file()}
-    patterns = {
-        "/".join("*" if "step-" in part or "events." in part else part for part in file.parts) for file in files
-    }
-    compare("files of a run", sorted(patterns))
-
-
-def test_keys_of_a_run(trained: Trained) -> None:
+def test_files_and_keys_of_a_run(trained: Trained) -> None:
+    files = {path.relative_to(trained.path).as_posix() for path in trained.path.rglob("*") if path.is_file()}
+    compare("files of a run", sorted({re.sub(r"[^/]*(step-|events\.)[^/]*", "*", file) for file in files}))
     rows = [json.loads(line) for line in (trained.path / "log.jsonl").read_text("utf-8").splitlines()]
-    log = {
-        kind: sorted({key for row in rows if row["kind"] == kind for key in row}) for kind in ("plan", "train", "valid")
-    }
+    kinds = ("plan", "train", "valid")
+    log = {kind: sorted({key for row in rows if row["kind"] == kind for key in row}) for kind in kinds}
     metadata = json.loads((trained.path / "regard.json").read_text("utf-8"))
     top = sorted(key for key in key_paths(metadata) if not key.startswith(("settings.", "model.", "decode.")))
     card = (trained.path / "README.md").read_text("utf-8").splitlines()
@@ -71,21 +66,16 @@ def test_keys_of_a_run(trained: Trained) -> None:
 
 
 def test_keys_of_commands(trained: Trained, cli: Cli) -> None:
-    predicted = json.loads(cli("predict", trained.path, "the cat", "--json").out)
-    checked = json.loads(cli("check", "translate", "--data", trained.data, "--json").out)
-    scored = json.loads(cli("evaluate", trained.path, "--json").out)
-    compare(
-        "keys of commands",
-        {
-            "predict --json": sorted(key_paths(predicted)),
-            "check --json": sorted(key for key in key_paths(checked)),
-            "evaluate --json": sorted(key_paths(scored)),
-        },
-    )
+    commands: dict[str, tuple[Any, ...]] = {
+        "predict": (trained.path, "the cat"),
+        "check": ("translate", "--data", trained.data),
+        "evaluate": (trained.path,),
+    }
+    printed = {name: json.loads(cli(name, *words, "--json").out) for name, words in commands.items()}
+    compare("keys of commands", {f"{name} --json": sorted(key_paths(row)) for name, row in printed.items()})
 
 
-def test_keys_of_predictions_and_explanations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_keys_of_predictions_and_explanations(folder: Path) -> None:
     Image.linear_gradient("L").convert("RGB").resize((40, 30)).save("image.png")
     write_ply("cloud.ply", cloud())
     found: dict[str, Any] = {}
@@ -94,21 +84,14 @@ def test_keys_of_predictions_and_explanations(tmp_path: Path, monkeypatch: pytes
         one = INPUTS.get(name, "cloud.ply" if model.task.input == "points" else "image.png")
         one = ASKED[name][0].source if name in ASKED else one
         prediction = model.predict(one)
-        value = (
-            sorted(key_paths(prediction.value))
-            if isinstance(prediction.value, dict)
-            else type(prediction.value).__name__
-        )
-        if model.task.name == "segment":
-            value = "fraction by class"
-        extra = {
-            key: item
-            for key, item in prediction.extra.items()
-            if key != "probabilities" or isinstance(item, np.ndarray)
-        }
-        known = f"{model.task.name} ({model.task.input})"
+        value: Any = type(prediction.value).__name__
+        if isinstance(prediction.value, dict):
+            value = "fraction by class" if model.task.name == "segment" else sorted(key_paths(prediction.value))
+        extra = dict(prediction.extra)
+        if not isinstance(extra.get("probabilities"), np.ndarray):
+            extra.pop("probabilities", None)
         values = model.explain(*EXPLAINED.get(name, (one,))).values
-        found[known] = {
+        found[f"{model.task.name} ({model.task.input})"] = {
             "value": value,
             "extra": sorted({*key_paths(extra), *prediction.extra}),
             "explanation": sorted(key for key in key_paths(values) if not key.startswith(("facts.", "attention."))),
@@ -118,8 +101,6 @@ def test_keys_of_predictions_and_explanations(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_run_of_another_format_is_refused_in_one_line(trained: Trained, tmp_path: Path) -> None:
-    import shutil
-
     run = shutil.copytree(trained.path, tmp_path / "run")
     metadata = json.loads((run / "regard.json").read_text("utf-8"))
     for other in (2, None):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,10 +100,8 @@ def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: 
     assert [layer.shape for layer in why.attention] == [(2, 8, 8)] * 2
     assert np.allclose(why.attention[0], first, atol=1e-6)
     assert why.save(place / "why.png").stat().st_size > 500
-    again = cli(
-        "train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again", "--set",
-        "train.steps=1", "data.num_workers=0",
-    )  # fmt: skip
+    words = ("train", "draw", "--data", place / "pictures", "--model", place / "told", "--out", place / "again")
+    again = cli(*words, "--set", "train.steps=1", "data.num_workers=0")
     assert again.code == 0, again.err
 
 
@@ -123,10 +120,8 @@ def test_a_classifier_fits_its_palette_and_resumes_exactly(place: Path, tmp_path
     model = regard.load(tmp_path / "run")
     assert "colours.weight" not in model.weights() and model.processor.side == 12
     large = Palette(np.zeros((2, 3)), 140)
-    assert (
-        train_processor(EncodingContext(large, data=DataSettings(crop_scale=0.5))).size == (160, 160)
-        and train_processor(EncodingContext(large)) is large
-    )
+    assert train_processor(EncodingContext(large, data=DataSettings(crop_scale=0.5))).size == (160, 160)
+    assert train_processor(EncodingContext(large)) is large
 
 
 def test_classifiers_with_palettes_equal_transformers(tmp_path: Path) -> None:
@@ -261,30 +256,21 @@ def test_image_generators_are_probed_with_the_start_token(place: Path) -> None:
     assert int(x[0]) == model.config.bos_id and torch.equal(x[1:], ids[:-1])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--data", "flat"), "no class folders"),
-        (("--data", "one"), "got 1 ('left')"),
-        (("--data", "two", "--max-images", "1"), "--max-images must"),
-        (("--data", "two", "--out", "it.gif"), "it.gif"),
-        (("--data", "nowhere"), "not found"),
-        (("--data", "two", "--test", "one", "--valid", "other"), "class 'middle', which is not in --data"),
-    ],
-)  # fmt: skip
-def test_errors_of_a_probe_are_reported(cli: Cli, place: Path, tmp_path: Path, words: Sequence[str], said: str) -> None:
-    some = sorted((place / "pictures" / "left").iterdir())[:3]
+PROBE_ERRORS = {
+    "flat": "no class folders", "one": "got 1 ('left')", "two --max-images 1": "--max-images must",
+    "two --out it.gif": "it.gif", "nowhere": "not found",
+    "two --test one --valid other": "class 'middle', which is not in --data",
+}  # fmt: skip
+
+
+def test_errors_of_a_probe_are_reported(cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("flat", "one/left", "two/left", "two/right", "other/middle"):
         (tmp_path / name).mkdir(parents=True)
-        for path in some:
+        for path in sorted((place / "pictures" / "left").iterdir())[:3]:
             shutil.copy(path, tmp_path / name)
-    done = cli("probe", place / "painter", *words)
-    assert done.code == 2 and "regard: " in done.err and said in done.err and not done.out, done
-
-
-def test_text_and_presets_and_forgetful_folders_are_not_probed(
-    cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    for words, said in PROBE_ERRORS.items():
+        done = cli("probe", place / "painter", "--data", *words.split())
+        assert done.code == 2 and "regard: " in done.err and said in done.err and not done.out, done
     headed("classify", labels="ab").save(tmp_path / "text")
     done = cli("probe", tmp_path / "text", "--data", place / "pictures")
     assert done.code == 2 and "text inputs" in done.err
