@@ -27,9 +27,8 @@ import torch
 from clock import Clock, Step
 from torch import Tensor
 
-from regard import build
+from regard import build, capabilities
 from regard.nn.kernels.cuda_graph import capture
-from regard.training.loop import retain_freed_memory
 from regard.types import Batch, TextFields
 
 NAMES = {"plain": "regard", "graph": "regard", "compiled": "regard, compiled"}
@@ -96,7 +95,7 @@ def prepare(way: str, name: str, length: int) -> Step:
 def measure(way: str, name: str, length: int, steps: int) -> dict[str, Any]:
     cuda = harness.device() == "cuda"
     if way != "transformers" and not cuda:
-        retain_freed_memory()
+        capabilities.retain_freed_memory()
     step = prepare(way, name, length)
     seconds = Clock(harness.device(), steps).median(step, warm=3 if cuda else 1)
     most = torch.cuda.max_memory_allocated() if cuda else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

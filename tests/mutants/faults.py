@@ -125,8 +125,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "biases and norm gains have weight decay"),
     ("schedule-root", "regard.training.optimizer:lr_at", "(warm / step) ** 0.5", "warm / step",
      "the inverse square root schedule lacks its root"),
-    ("micro-batch-seed", "regard.training.loop:train_loop", "micro_batch_seed(settings.seed, index)",
-     "micro_batch_seed(settings.seed, number)",
+    ("micro-batch-seed", "regard.training.loop:train_loop", 'f"{settings.seed}:{index}"', 'f"{settings.seed}:{number}"',
      "all micro-batches of a step have the same dropout"),
     ("accumulated-count", "regard.training.loop:train_loop", "both if sums is None else sums + both", "both",
      "the gradient is divided by the labels of the last micro-batch"),
@@ -151,7 +150,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      "a file is not flushed to the disk before it replaces another"),
     ("check-exit-code", "regard.cli:check", "1 if report.errors else 0", "0",
      "regard check leaves with 0 although the data has errors"),
-    ("answers-with-dropout", "regard.model:Model.predict", "self.eval()", "pass",
+    ("answers-with-dropout", "regard.model:Model._eval_mode", "self.eval()", "pass",
      "a model in training mode predicts with dropout"),
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ OPERATORS = {
     "cudnn_attention": ("cudnn_attention",), "varlen_attention": ("varlen_attention",),
     "flash_attention": ("flash_forward", "flash_backward"), "linear_gelu": ("linear_gelu",), "fork": ("fork_context",),
     "file_locks": ("lock_file",), "end_with_parent": ("end_with_parent",),
-    "malloc_thresholds": ("set_malloc_thresholds",), "memory_table": ("read_meminfo",),
+    "malloc_thresholds": ("retain_freed_memory",), "memory_table": ("read_meminfo",),
 }  # fmt: skip
 """Functions of capabilities.py by capability."""
 

@@ -21,7 +21,8 @@ from regard.runs.train import train
 from regard.tasks import find_task
 from regard.training.checkpoint import latest_checkpoint, save_checkpoint
 from regard.training.distributed import ProcessGroup
-from regard.training.loop import NonFiniteGuard
+from regard.training.loop import ForwardBackward, check_finite, train_loop
+from regard.training.settings import TrainSettings
 from regard.types import Batch, DecoderInputs
 from tiny import tiny
 
@@ -65,12 +66,19 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_and_leaves_the_one_befo
 
 
 def test_a_nan_gradient_is_detected_too() -> None:
-    watchman = NonFiniteGuard(torch.device("cpu"))
-    watchman.record(torch.tensor(1.0), 6)
-    watchman.record(torch.tensor(float("inf")), 7)
-    watchman.record(torch.tensor(float("nan")), 8)
-    with pytest.raises(RunError, match="micro-batch"):
-        watchman.check(2, ProcessGroup())
+    class Root(torch.nn.Linear):
+        """The loss 0 has an infinite gradient."""
+
+        def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+            return super().forward(batch.inputs).mul(0).sum().sqrt(), torch.tensor(1)
+
+    module, settings = Root(2, 1), TrainSettings(steps=4, grad_accum=2, precision="float32")
+    compute = ForwardBackward(module, settings, torch.device("cpu"), ProcessGroup(), True)
+    optimizer, batches = torch.optim.SGD(module.parameters()), iter([Batch(torch.ones(1, 2))] * 4)
+    found = [int(step.nonfinite) for step in train_loop(module, compute, batches, optimizer, settings, start_step=2)]
+    assert found == [5, 5]
+    with pytest.raises(RunError, match="step 3, micro-batch 2 of 2"):
+        check_finite(torch.tensor(5), 2, ProcessGroup())
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 3), torch.ones(2, 3).long(), torch.ones(2).bool(), torch.ones(2)])

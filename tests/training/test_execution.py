@@ -218,7 +218,7 @@ def test_steps_with_a_capture_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     compute = made(tiny("transformer"))
-    compute.run = ways.GraphedForwardBackward(compute)
+    compute.graphed = ways.GraphedForwardBackward(compute)
     compute.zero_grad()
 
 
@@ -253,8 +253,8 @@ def test_repeated_shapes_are_captured_one_by_one(monkeypatch: pytest.MonkeyPatch
     ours, compute = learnt("graph")
     assert close(ours, right, 1e-9, 1e-12)
     assert compute.mode_verified and compute.mode == "graph" and pools == [None, "pool"]
-    assert isinstance(compute.run, ways.GraphedForwardBackward)
-    graphs: list[Any] = [kept.graph for kept in compute.run.graphs.values()]
+    assert compute.graphed is not None
+    graphs: list[Any] = [kept.graph for kept in compute.graphed.graphs.values()]
     assert [graph.count for graph in graphs] == [3, 2]
 
 
@@ -278,7 +278,7 @@ def test_a_micro_batch_that_fails_half_way_leaves_no_gradients(monkeypatch: pyte
     compute, (one, two), _ = several()
     real, calls = compute.backward, list[Any]()
 
-    def fails(batch: Any) -> Any:
+    def fails(batch: Any, last: bool = True) -> Any:
         calls.append(batch)
         found = real(batch)
         if len(calls) == 4:  # the second call in graph mode: for example, a compiler that meets another shape
@@ -295,8 +295,8 @@ def test_a_further_shape_that_cannot_be_captured_is_computed_plainly(monkeypatch
     simulate_capture(monkeypatch, fails_at=2, error=torch.OutOfMemoryError)
     compute, (one, two), said = several()
     ours, right = in_graph_mode(compute, [one, one, two, two, one, two])
-    assert compute.mode == "graph" and isinstance(compute.run, ways.GraphedForwardBackward)
-    (kept,) = compute.run.graphs.values()
+    assert compute.mode == "graph" and compute.graphed is not None
+    (kept,) = compute.graphed.graphs.values()
     assert isinstance(kept.graph, Replay) and kept.graph.count == 2
     assert said == ["note: CUDA graphs are limited to 1 shapes (cannot be recorded)."]
     assert close(ours, right)

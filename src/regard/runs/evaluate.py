@@ -22,7 +22,7 @@ from regard.runs.spec import DataSources
 from regard.tasks import Task
 from regard.tasks.base import Encoded, LossSum
 from regard.training.distributed import pick_device
-from regard.training.optimizer import autocast
+from regard.training.optimizer import uses_autocast
 from regard.types import Prediction
 
 ALLOWED_SETTINGS = (
@@ -116,7 +116,8 @@ def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossS
     """Sum of the negative log-likelihood without label smoothing, and count."""
     total = count = 0.0
     recheck_packed()  # the weights have changed since the last validation
-    with torch.no_grad(), autocast(model.device, settings.train):
+    low = uses_autocast(model.device, settings.train)
+    with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=low):
         tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)
         for batch in model.objective.eval_batches(encoded, model.config, tokens, settings.data):
             part, number = model.objective.loss(model, batch.to(model.device))

@@ -82,7 +82,7 @@ def train(
             stack.enter_context(folder.lock())
         world = stack.enter_context(init_distributed(where))
         if not first:  # the first process creates the folder, the tokenizer and the token store
-            world.barrier()
+            world.all_reduce_max(0)
         order = resume_spec(asked, folder) if going_on or not first else new_spec(asked)
         if world.size > 1:
             world.check_divides(order.settings.train.grad_accum)
@@ -111,9 +111,9 @@ def train(
             folder.check_available()
             trainer.write_initial_files()
         if first:
-            world.barrier()
+            world.all_reduce_max(0)
         best = trainer.run()
-        world.barrier()  # the other processes load the model that the first process has written
+        world.all_reduce_max(0)  # the other processes load the model that the first process has written
         return best or load(folder.path, device=where)
 
 

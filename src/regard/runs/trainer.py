@@ -50,8 +50,8 @@ from regard.training.loop import (
     CompileTuner,
     ForwardBackward,
     LossModule,
-    NonFiniteGuard,
     TrainStep,
+    check_finite,
     micro_batch_indices,
     train_loop,
 )
@@ -108,7 +108,6 @@ class Trainer:
         self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
         self.optimizer = make_optimizer(model, self.config)
         self.ema = WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
-        self.nonfinite_guard = NonFiniteGuard(model.device)
         self.padding = round(self.sampler.padding_fraction(), 6)
         """fraction of padding in the batches of an epoch"""
         self._log = partial(print_line, console)
@@ -190,10 +189,11 @@ class Trainer:
             self.progress = ProgressReporter(
                 config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds
             )
-            state = self.optimizer, config, done, self.ema, self.nonfinite_guard
+            steps = train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema)
             with self.progress.bar or nullcontext(), self._defer_signals(), closing(batches):
-                for step in train_loop(self.model, compute, batches, *state):
+                for step in steps:
                     self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
+                    self.nonfinite = step.nonfinite
                     self._after_step(step)
                     chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
                     if self._should_stop():
@@ -232,10 +232,10 @@ class Trainer:
                 if self.process_group.is_main:
                     self._validate(step.step)
                     self._save(step.step)
-                self.process_group.barrier()
+                self.process_group.all_reduce_max(0)
         elif self.process_group.is_main and time.perf_counter() - self.save_time > 60 * self.config.save_minutes:
             with self.progress.pause():
-                if int(self.nonfinite_guard.first_micro_batch) < 0:  # checked in this process only
+                if int(self.nonfinite) < 0:  # checked in this process only
                     self._save(step.step)
 
     def _should_stop(self) -> bool:
@@ -244,7 +244,9 @@ class Trainer:
             self._check_finite()
             self._save(self.completed_steps)
             self.folder.close()
-            self.process_group.barrier()  # all processes wait until the first process has written the checkpoint
+            self.process_group.all_reduce_max(
+                0
+            )  # all processes wait until the first process has written the checkpoint
             self._raise_interrupted(number)
         if not self.config.patience or not self._is_eval_step(self.completed_steps):
             return False
@@ -425,7 +427,7 @@ class Trainer:
 
     def _check_finite(self) -> None:
         try:
-            self.nonfinite_guard.check(self.config.grad_accum, self.process_group)
+            check_finite(self.nonfinite, self.config.grad_accum, self.process_group)
         except RunError as error:
             saved, _ = latest_checkpoint(self.folder.checkpoints)
             raise RunError(

@@ -28,9 +28,7 @@ class ProcessGroup:
     local_rank: int = 0
     """index of the process, and of its GPU, on this machine"""
 
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
+    is_main: bool = True
 
     def check_divides(self, accumulate: int) -> None:
         if accumulate % self.size:
@@ -42,15 +40,11 @@ class ProcessGroup:
             )
 
     def all_reduce_max(self, value: int) -> int:
-        """Maximum over all processes."""
+        """Maximum over all processes, after all have called the function."""
         if self.size == 1:
             return value
         # on the CPU with gloo, without synchronizing a GPU
         return int(all_reduce(torch.tensor(value), dist.ReduceOp.MAX))
-
-    def barrier(self) -> None:
-        if self.size > 1:
-            self.all_reduce_max(0)
 
 
 def all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
@@ -67,7 +61,7 @@ def all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
 def process_group_from_env() -> ProcessGroup:
     """Rank and size from the environment, without initialization."""
     rank, size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return ProcessGroup(rank, size, local_rank) if size > 1 else ProcessGroup()
+    return ProcessGroup(rank, size, local_rank, is_main=rank == 0) if size > 1 else ProcessGroup()
 
 
 @contextmanager

@@ -11,7 +11,6 @@ compiled   `torch.compile`, with CUDA graphs if possible"""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from regard import capabilities
 from regard.errors import RunError
 from regard.nn.kernels.cuda_graph import capture
 from regard.training.distributed import ProcessGroup, all_reduce
-from regard.training.optimizer import WeightEMA, autocast, lr_at, set_lr
+from regard.training.optimizer import WeightEMA, lr_at, uses_autocast
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 
@@ -77,10 +76,11 @@ class ForwardBackward:
         bucketed: bool = False,
     ) -> None:
         """`static_shape`: all micro-batches have one shape; `bucketed`: a few shapes, each with many micro-batches."""
-        self.module = loss
+        self.module: Any = loss
         if process_group.size > 1:
             self.module = nn.parallel.DistributedDataParallel(loss, gradient_as_bucket_view=True)
         self.settings, self.device, self.process_group = settings, device, process_group
+        self.autocast = uses_autocast(device, settings)
         self.static_shape = static_shape
         self.can_capture = (static_shape or bucketed) and device.type == "cuda" and process_group.size == 1
         self.can_capture = self.can_capture and capabilities.is_available("cuda_graphs")
@@ -88,12 +88,12 @@ class ForwardBackward:
         self.can_compile: bool = body is None or (body.compiles and (static_shape or body.compiles_dynamic))
         """False for loops over tokens: torch.compile unrolls every step, again for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
-        if device.type == "cpu":
-            retain_freed_memory()
+        if device.type == "cpu" and capabilities.is_available("malloc_thresholds"):
+            capabilities.retain_freed_memory()
         self.mode: ExecutionMode = "plain"
         self.mode_verified = True
         self.log: Callable[[str], None] = lambda line: None
-        self.run: Callable[[Batch, bool], LossSum] = self._run_eager
+        self.graphed: GraphedForwardBackward | None = None
         self.compiled: Any = None
 
     def set_mode(self, mode: ExecutionMode) -> None:
@@ -103,22 +103,23 @@ class ForwardBackward:
         if mode == "compiled":
             # one shape is compiled as static; otherwise, sizes are dynamic
             self.compiled = torch.compile(self.module, dynamic=not self.static_shape)
-        self.run = GraphedForwardBackward(self) if mode != "plain" and self.can_capture else self._run_eager
+        self.graphed = GraphedForwardBackward(self) if mode != "plain" and self.can_capture else None
 
     def __call__(self, batch: Batch, last: bool = True) -> LossSum:
         """`last`: no more micro-batches of this process in the step, so gradients are reduced."""
+        graphed = self.graphed
         if self.mode_verified:
-            return self.run(batch, last)
+            return self.backward(batch, last) if graphed is None else graphed(batch)
         seed = torch.initial_seed()
         try:
-            result = self.run(batch, last)
-            self.mode_verified = not isinstance(self.run, GraphedForwardBackward) or bool(self.run.graphs)
+            result = self.backward(batch, last) if graphed is None else graphed(batch)
+            self.mode_verified = graphed is None or bool(graphed.graphs)
             return result
         except (RuntimeError, OSError) as error:  # missing compiler, or operator without capture support
             reason = first_line(error)  # the exception holds the memory of the failed pass
         lower: ExecutionMode = "graph" if self.mode == "compiled" and self.can_capture else "plain"
         self.log(f"warning: {MODE_NAMES[self.mode]} failed ({reason}); continuing with {MODE_NAMES[lower]}.")
-        if not isinstance(self.run, GraphedForwardBackward) or not self.run.accumulates:  # remove partial gradients
+        if graphed is None or not graphed.accumulates:  # remove partial gradients
             for parameter in self.parameters:
                 parameter.grad = None
         self.set_mode(lower)
@@ -128,43 +129,26 @@ class ForwardBackward:
     @property
     def num_shapes(self) -> int:
         """Number of new and captured shapes so far, which changes during warmup."""
-        return len(self.run.seen_shapes) + len(self.run.graphs) if isinstance(self.run, GraphedForwardBackward) else 0
+        return 0 if self.graphed is None else len(self.graphed.seen_shapes) + len(self.graphed.graphs)
 
     def zero_grad(self) -> None:
         """Set gradients to None; with CUDA graphs, to 0 in place, unless the graph overwrites gradients."""
-        if isinstance(self.run, GraphedForwardBackward):
-            if not self.run.accumulates:
-                return
-            if gradients := [p.grad for p in self.parameters if p.grad is not None]:
-                torch._foreach_zero_(gradients)
-        else:
+        if self.graphed is None:
             for parameter in self.parameters:
                 parameter.grad = None
+        elif self.graphed.accumulates and (gradients := [p.grad for p in self.parameters if p.grad is not None]):
+            torch._foreach_zero_(gradients)
 
-    def backward(self, batch: Batch) -> LossSum:
-        with autocast(self.device, self.settings):
-            total, count = (self.module if self.compiled is None else self.compiled)(batch)
-        torch.autograd.backward(total)
+    def backward(self, batch: Batch, last: bool = True) -> LossSum:
+        with self.module.no_sync() if not last and self.process_group.size > 1 else nullcontext():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+                total, count = (self.compiled or self.module)(batch.to(self.device))
+            torch.autograd.backward(total)
         return total.detach(), count
-
-    def _run_eager(self, batch: Batch, last: bool) -> LossSum:
-        module: Any = self.module
-        with module.no_sync() if not last and self.process_group.size > 1 else nullcontext():
-            return self.backward(batch.to(self.device))
 
 
 def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-
-
-@functools.cache
-def retain_freed_memory() -> None:
-    """Set glibc to keep large blocks of freed memory for the next step, which needs the same sizes.
-
-    By default, glibc returns such blocks to the system, and the system clears every page of a new block: 7 % of a step
-    on a CPU."""
-    if capabilities.is_available("malloc_thresholds"):
-        capabilities.set_malloc_thresholds(mmap=2**30, trim=2**31 - 1)
 
 
 def _shape_key(batch: Batch) -> ShapeKey:
@@ -200,11 +184,11 @@ class GraphedForwardBackward:
         self.seen_shapes: set[ShapeKey] = set()
         self.max_graphs = MAX_GRAPHS
 
-    def __call__(self, batch: Batch, last: bool) -> LossSum:
+    def __call__(self, batch: Batch) -> LossSum:
         key = _shape_key(batch)
         if key not in self.graphs and not self._ensure_captured(key, batch):
             with nullcontext() if self.eager.mode_verified else self._restore_state(always=False):
-                return self.eager.backward(batch.to(self.eager.device))
+                return self.eager.backward(batch)
         return self.graphs[key](batch)
 
     def _ensure_captured(self, key: ShapeKey, batch: Batch) -> bool:
@@ -336,43 +320,31 @@ class CompileTuner:
 
 @dataclass(frozen=True)
 class TrainStep:
-    """One optimizer step, with the average loss over all labels and the gradient norm before clipping, both on the
-    device."""
+    """One optimizer step, with the average loss over all labels and the gradient norm before clipping. Tensors are on the
+    device, to avoid synchronization."""
 
     step: int
     loss: Tensor
     grad_norm: Tensor
     lr: float
+    nonfinite: Tensor
+    """index of the first micro-batch so far with a non-finite loss or gradient, or -1"""
 
 
-class NonFiniteGuard:
-    """Index of the first micro-batch with a non-finite loss or gradient, kept on the device to avoid synchronization."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.first_micro_batch = torch.full((), -1, dtype=torch.long, device=device)
-
-    def record(self, value: Tensor, micro_batch: int) -> None:
-        is_first = (self.first_micro_batch < 0) & ~torch.isfinite(value)
-        self.first_micro_batch = torch.where(is_first, micro_batch, self.first_micro_batch)
-
-    def check(self, accumulate: int, process_group: ProcessGroup) -> None:
-        micro_batch = int(self.first_micro_batch)
-        if process_group.size > 1:  # minimum over all processes: after the reduction, other processes have NaN as well
-            far = 2**62
-            most = process_group.all_reduce_max(far - micro_batch if micro_batch >= 0 else 0)
-            micro_batch = far - most if most else -1
-        if micro_batch >= 0:
-            step, part = divmod(micro_batch, accumulate)
-            raise RunError(
-                f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of {accumulate}. "
-                "Training stopped; no checkpoint was written after this step. Try a lower train.lr, a larger "
-                "train.warmup_steps or train.grad_clip=1."
-            )
-
-
-def micro_batch_seed(seed: int, micro_batch: int) -> int:
-    digest = hashlib.blake2b(f"{seed}:{micro_batch}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % 2**63
+def check_finite(nonfinite: Tensor, accumulate: int, process_group: ProcessGroup) -> None:
+    """Raise an error if a step had a non-finite loss or gradient (`TrainStep.nonfinite`) in any process."""
+    micro_batch = int(nonfinite)
+    if process_group.size > 1:  # minimum over all processes: after the reduction, other processes have NaN as well
+        far = 2**62
+        most = process_group.all_reduce_max(far - micro_batch if micro_batch >= 0 else 0)
+        micro_batch = far - most if most else -1
+    if micro_batch >= 0:
+        step, part = divmod(micro_batch, accumulate)
+        raise RunError(
+            f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of {accumulate}. "
+            "Training stopped; no checkpoint was written after this step. Try a lower train.lr, a larger "
+            "train.warmup_steps or train.grad_clip=1."
+        )
 
 
 def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
@@ -390,11 +362,11 @@ def train_loop(
     settings: TrainSettings,
     start_step: int = 0,
     ema: WeightEMA | None = None,
-    guard: NonFiniteGuard | None = None,
 ) -> Iterator[TrainStep]:
     """Run steps start_step + 1 to settings.steps. `micro_batches` yields batches in the order of `micro_batch_indices`."""
     parameters, world = forward_backward.parameters, forward_backward.process_group
     parts = range(world.rank, settings.grad_accum, world.size)
+    nonfinite = torch.full((), -1, dtype=torch.long, device=forward_backward.device)
     for number in range(start_step + 1, settings.steps + 1):
         if not model.training:
             model.train()
@@ -402,12 +374,12 @@ def train_loop(
         for part in parts:
             index = (number - 1) * settings.grad_accum + part
             batch = next(micro_batches)
-            torch.manual_seed(micro_batch_seed(settings.seed, index))
+            digest = hashlib.blake2b(f"{settings.seed}:{index}".encode(), digest_size=8).digest()
+            torch.manual_seed(int.from_bytes(digest, "little") % 2**63)
             loss, count = forward_backward(batch, last=part == parts[-1])
             both = torch.stack([loss, count.to(loss.dtype)])
             sums = both if sums is None else sums + both
-            if guard is not None:
-                guard.record(loss, index)
+            nonfinite = torch.where((nonfinite < 0) & ~torch.isfinite(loss), index, nonfinite)
         assert sums is not None
         total, count = (sums if world.size == 1 else all_reduce(sums, dist.ReduceOp.SUM)).unbind()
         count = torch.where(count > 0, count, 1.0)  # no division by 0 in a step without labels
@@ -418,13 +390,13 @@ def train_loop(
         if settings.grad_clip > 0:
             scale = scale * (settings.grad_clip / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, scale)
-        if guard is not None:
-            guard.record(norm, index)
+        nonfinite = torch.where((nonfinite < 0) & ~torch.isfinite(norm), index, nonfinite)
         rate = lr_at(number, settings)
-        set_lr(optimizer, rate)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group.get("share", 1.0)
         optimizer.step()
         torch.autograd.graph.increment_version(parameters)  # fused optimizers do not increment version counters
         forward_backward.zero_grad()
         if ema is not None:
             ema.update(number)
-        yield TrainStep(number, total / count, norm, rate)
+        yield TrainStep(number, total / count, norm, rate, nonfinite)

@@ -6,8 +6,7 @@ import difflib
 import fnmatch
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -83,11 +82,6 @@ def make_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ada
     return torch.optim.AdamW(options, lr=settings.lr, betas=(beta1, beta2), eps=settings.eps, fused=True)
 
 
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr * group.get("share", 1.0)
-
-
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Optimizer state by parameter name, as plain tensors."""
     tensors: dict[str, Tensor] = {}
@@ -157,7 +151,3 @@ def uses_autocast(device: torch.device, settings: TrainSettings) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and capabilities.is_available("cpu_bfloat16")
-
-
-def autocast(device: torch.device, settings: TrainSettings) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, torch.bfloat16) if uses_autocast(device, settings) else nullcontext()
