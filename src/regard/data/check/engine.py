@@ -86,6 +86,9 @@ class Survey(ABC):
     counted: ClassVar[str] = "classes"  # name of the class counts
     class_words: Mapping[str, str] = {}  # nouns for classes and counted things in messages
     min_samples: ClassVar[int] = 100
+    reports_rare_in_validation: ClassVar[bool] = True
+    special_tokens: ClassVar[int | None] = None  # per sample; None: data.max_length does not limit samples
+    input_sides: ClassVar[slice] = slice(None)  # sides limited by data.max_length together
     stage: ClassVar[tuple[str, str]] = ("reading", "data")  # verb and noun of the progress line
 
     def __init__(
@@ -152,7 +155,7 @@ class Survey(ABC):
         """A sample in one short line."""
 
     def _measure(self, sample: Any) -> Measures:
-        raise NotImplementedError
+        raise NotImplementedError  # surveys of files and documents keep numbers in other ways
 
     def first_findings(self) -> Iterable[Finding]:
         """Findings about this split before the common ones."""
@@ -176,7 +179,8 @@ class Survey(ABC):
 
     def sample_tokens(self) -> Indices:
         """Estimated tokens of each sample, at most data.max_length."""
-        return np.zeros(0, dtype=np.int64)
+        tokens: Indices = self.sizes("tokens")[:, self.input_sides].sum(axis=1) + (self.special_tokens or 0)
+        return tokens
 
     def lengths(self) -> Lengths:
         words, characters, tokens = map(self.sizes, MEASURES)
@@ -396,9 +400,11 @@ class Survey(ABC):
                 yield self.finding("few:small", units)
         yield from self.label_findings()
         yield from self.duplicate_findings()
-        tokens = self.sample_tokens()
-        long = np.flatnonzero(tokens > self.settings.max_length)
-        yield from self.sample_findings("long", long, lambda n: f"about {tokens[n]:,} tokens", limit=self.token_limit)
+        if self.special_tokens is not None:
+            tokens = self.sample_tokens()
+            long = np.flatnonzero(tokens > self.settings.max_length)
+            limit = self.token_limit
+            yield from self.sample_findings("long", long, lambda n: f"about {tokens[n]:,} tokens", limit=limit)
         yield from self.last_findings()
 
     def num_units(self) -> int:
@@ -474,18 +480,15 @@ class Survey(ABC):
             yield self.finding("too_many_classes", len(counts))
         else:
             yield from self.imbalance_findings()
-            yield from self.rare_findings()
+            rare = {label: count for label, count in counts.items() if count < MIN_CLASS_SAMPLES}
+            if rare and (self.train is None or self.reports_rare_in_validation):
+                yield self.finding("rare", len(rare), classes=format_counts(rare))
 
     def imbalance_findings(self) -> Iterable[Finding]:
         name, count = self.classes.most_common(1)[0]
         fraction = count / self.num_classified()
         if fraction > MAX_CLASS_FRACTION:
             yield self.finding("imbalance", count, fraction, name=name, percent=100 * fraction)
-
-    def rare_findings(self) -> Iterable[Finding]:
-        rare = {label: count for label, count in self.classes.most_common() if count < MIN_CLASS_SAMPLES}
-        if rare:
-            yield self.finding("rare", len(rare), classes=format_counts(rare))
 
     def unseen_class_findings(self) -> Iterable[Finding]:
         """Classes of the validation data without training samples."""

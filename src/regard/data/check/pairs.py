@@ -135,7 +135,7 @@ class PairSurvey(Survey):
     reader, findings = read_pairs, tables.PAIRS
     leaks = ("leak", "leak_source", "leak_near_duplicate")
     conflict = "multiple_targets"
-    min_samples = 1000
+    min_samples, special_tokens = 1000, 0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -44,8 +44,6 @@ MIN_REPEATED_FRACTION = 0.01  # fraction of the text above which repeated lines 
 MAX_LINE_HASHES = 1 << 22
 PROGRESS_INTERVAL = 64  # passages between two progress updates
 MAX_OUTSIDE_FRACTION = 0.99  # fraction of words outside of entities above which little is left to train on
-NUM_SPECIAL_TOKENS = 3  # special tokens around a text or a pair of texts
-NUM_SENTENCE_TOKENS = 2  # special tokens around a tagged sentence
 
 
 class LabeledSurvey(Survey):
@@ -58,6 +56,7 @@ class LabeledSurvey(Survey):
     reader: ClassVar[EntryReader] = read_labeled
     findings = tables.LABELED
     leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
+    special_tokens = 3
 
     def sizes(self, measure: str) -> Indices:
         """(N, 1) or, with pairs, (N, 2)."""
@@ -88,10 +87,6 @@ class LabeledSurvey(Survey):
 
     def label_findings(self) -> Iterable[Finding]:
         return self.class_findings()
-
-    def sample_tokens(self) -> Indices:
-        tokens: Indices = self.sizes("tokens").sum(axis=1) + NUM_SPECIAL_TOKENS
-        return tokens
 
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         yield from self.unseen_class_findings()
@@ -132,6 +127,7 @@ class TagSurvey(Survey):
     task, unit, sides = "tag", "sentences", ("sentence",)
     reader, findings = read_tagged, tables.TAGS
     leaks = ("leak", "leak_conflicting_labels", "leak_near_duplicate")
+    special_tokens, reports_rare_in_validation = 2, False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -182,10 +178,6 @@ class TagSurvey(Survey):
         entities = {"entities": detector.type_counts.total()} if self.has_entities else {}
         return {**super().counts(), "words": detector.tag_counts.total(), **entities}
 
-    def sample_tokens(self) -> Indices:
-        tokens: Indices = self.sizes("tokens")[:, 0] + NUM_SENTENCE_TOKENS
-        return tokens
-
     def label_findings(self) -> Iterable[Finding]:
         """Tag scheme, sentences with invalid tags, and the distribution of entity types or tags."""
         if not len(self):
@@ -212,9 +204,6 @@ class TagSurvey(Survey):
         else:
             yield from self.class_findings()
 
-    def rare_findings(self) -> Iterable[Finding]:
-        return super().rare_findings() if self.train is None else ()
-
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         yield from self.unseen_class_findings()
         yield from self.leak_findings()
@@ -237,6 +226,7 @@ class QASurvey(Survey):
     task, unit, sides = "qa", "questions", ("context", "answer", "question")
     reader, findings = read_qa, tables.QA
     leaks = ("leak", "leak_question", "leak_context", "leak_article")
+    special_tokens, input_sides = 3, slice(0, 3, 2)  # context and question
 
     @cached_property
     def _json_documents(self) -> dict[str, bool]:
@@ -273,10 +263,6 @@ class QASurvey(Survey):
         contexts, articles = (len(np.unique(self.hashes(kind))) for kind in (2, 3))
         num_articles = {"articles": articles} if articles < contexts else {}
         return {"questions": len(self), "contexts": contexts, **num_articles, "files": len(self.entries)}
-
-    def sample_tokens(self) -> Indices:
-        tokens: Indices = self.sizes("tokens")[:, [0, 2]].sum(axis=1) + NUM_SPECIAL_TOKENS
-        return tokens
 
     def label_findings(self) -> Iterable[Finding]:
         """Relocated answers, and the number of questions with and without an answer."""
