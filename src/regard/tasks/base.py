@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -30,23 +30,17 @@ FieldRows = Sequence[np.ndarray] | RaggedRows
 
 ENCODING_SETTINGS = ("data.tokenizer_type", "data.max_length")
 """Settings of text objectives without generation."""
-SEARCH_SETTINGS = tuple(
-    f"decode.{name}"
-    for name in (
-        "num_beams",
-        "length_penalty",
-        "length_penalty_type",
-        "early_stopping",
-        "num_return_sequences",
-        "do_sample",
-        *SAMPLING_SETTINGS,
-        "seed",
-    )
-)
-"""Settings of all generating objectives. Text generation also uses `GENERATION_SETTINGS`."""
-GENERATION_SETTINGS = tuple(
-    f"decode.{name}" for name in ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings")
-)
+HEAD_SETTINGS = (*ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
+"""Settings of heads on the pooled state of a text."""
+AUGMENT_SETTINGS = tuple(f"data.{name}" for name in ("crop_scale", "shift", "flip", "color_jitter", "random_erasing"))
+"""Settings of image augmentation in training."""
+_BEAM_SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "early_stopping", "num_return_sequences")
+SEARCH_SETTINGS = tuple(f"decode.{name}" for name in (*_BEAM_SETTINGS, "do_sample", *SAMPLING_SETTINGS, "seed"))
+"""Settings of all generating objectives."""
+TOKEN_SETTINGS = ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings")
+"""Settings `decode.*` of generated text."""
+GENERATION_SETTINGS = ("train.label_smoothing", *SEARCH_SETTINGS, *(f"decode.{name}" for name in TOKEN_SETTINGS))
+"""Settings of text generation."""
 
 BATCH_TOKENS = 16_384
 """Tokens per batch at inference."""
@@ -108,9 +102,8 @@ class HeadOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """Options other than the labels that differ from the defaults, for JSON."""
-        usual = HeadOptions()
-        names = [item.name for item in fields(self) if item.name not in ("labels", "pooling")]
-        return {name: value for name, value in asdict(self).items() if name in names and value != getattr(usual, name)}
+        usual, hidden = HeadOptions(), ("labels", "pooling")
+        return {n: value for n, value in asdict(self).items() if n not in hidden and value != getattr(usual, n)}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any], labels: Sequence[str] = ()) -> HeadOptions:

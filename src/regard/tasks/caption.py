@@ -27,7 +27,6 @@ from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words
 from regard.tasks.modality.base import readable_batch, sample_location
 from regard.tasks.modality.image import (
-    AUGMENT_SETTINGS,
     Image,
     eval_batch_size,
     image_processor,
@@ -132,13 +131,11 @@ class Caption(base.Objective):
     generates = True
     row_unit = "captions"
     settings = (
-        *AUGMENT_SETTINGS,
+        *base.AUGMENT_SETTINGS,
         "data.vocab_size",
         "data.tokenizer",
         "data.max_length",
         "data.pretokenized",
-        "train.label_smoothing",
-        *base.SEARCH_SETTINGS,
         *base.GENERATION_SETTINGS,
     )
 

@@ -39,7 +39,7 @@ class Choose(TextObjective):
     truncation = "in the middle"
     single_types = (Mapping, ChoiceSample)
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}}
-    settings = (*base.ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
+    settings = base.HEAD_SETTINGS
 
     def adapt_config(self, config: Any) -> Any:
         traits = config.traits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -92,23 +92,8 @@ class Classify(base.Objective):
     encoding_settings = ("pair_order",)
     modality_options: ClassVar[Any] = {"text": {"head_tokens": True}, "points": {"count": 1024, "frame": "unit_sphere"}}
     input_settings: ClassVar[Any] = {
-        "text": (
-            *base.ENCODING_SETTINGS,
-            "data.pair_order",
-            "train.label_smoothing",
-            "train.lm_loss_weight",
-            "decode.threshold",
-        ),
-        "image": (
-            "data.crop_scale",
-            "data.shift",
-            "data.flip",
-            "data.color_jitter",
-            "data.random_erasing",
-            "data.mixup",
-            "train.label_smoothing",
-            "decode.threshold",
-        ),
+        "text": (*base.HEAD_SETTINGS, "data.pair_order", "decode.threshold"),
+        "image": (*base.AUGMENT_SETTINGS, "data.mixup", "train.label_smoothing", "decode.threshold"),
         "points": ("decode.num_votes",),
     }
 
@@ -147,7 +132,13 @@ class Classify(base.Objective):
             found = f"Only one class found ('{labels[0]}')" if labels else "No classes found"
             raise DataError(f"{found}. Classification needs at least two.")
         fields, truncated = self.modality.encode(samples, config, context)
-        fields["label"] = base.int_rows(label_rows(samples, labels))
+        owners = [(sample, name) for sample in samples for name in sample_labels(sample)]
+        numbers = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
+        rows = []  # class index; for multi-label samples `[0, C, …]` with all indices, decoded by `label_tensor`
+        for sample in samples:
+            several = isinstance(sample, LabeledText) and sample.label_set is not None
+            rows.append([*((0, len(labels)) if several else ()), *(next(numbers) for _ in sample_labels(sample))])
+        fields["label"] = base.int_rows(rows)
         return base.Encoded(list(samples), fields, truncated, context)
 
     def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
@@ -161,15 +152,21 @@ class Classify(base.Objective):
 
     def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
         """(B, classes) logits."""
-        head = base.require_head(model)
-        return head(self.modality.pooled(model, batch)[0])
+        return base.require_head(model)(self.modality.pooled(model, batch)[0])
 
     def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over samples of cross-entropy, or of the binary cross-entropy averaged over labels; texts: plus
         `auxiliary` × language modeling loss."""
         assert batch.labels is not None
-        labels = match_label_format(model, batch.labels)
-        head = base.require_head(model)
+        labels, options, head = batch.labels, model.spec.options, base.require_head(model)
+        if labels.ndim == 2 and not options.multi_label:
+            raise DataError(
+                "The samples have several labels each, but this model predicts a single class.",
+                advice="Evaluate on data with one label per row, or train a multi-label model on this data.",
+            )
+        if labels.ndim == 1 and options.multi_label:
+            classes = F.one_hot(labels.clamp(min=0), len(options.labels))
+            labels = torch.where((labels == IGNORE)[:, None], IGNORE, classes)
         pooled, output = self.modality.pooled(model, replace(batch, labels=labels))
         logits = head(pooled)
         if labels.ndim == 2:
@@ -242,38 +239,41 @@ class Classify(base.Objective):
     def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated;
         for images and point clouds also top-5 accuracy. Multi-label: micro F1, macro F1 and exact match."""
-        labels, count = model.spec.options.labels, spec.count(encoded)
+        labels, several, count = model.spec.options.labels, model.spec.options.multi_label, spec.count(encoded)
         predictions = self._predictions(model, encoded, count, spec.decode)
-        if model.spec.options.multi_label:
-            return multilabel_scores(self._targets(encoded, labels, count), predictions, spec.complete), predictions
-        targets = [names[0] for names in self._targets(encoded, labels, count)]
-        values = [str(one.value) for one in predictions]
-        scores = classification_scores(labels, targets, values, self.task.reader.unit, spec.complete)
-        if len(labels) > TOP_K and not self.is_text:
+        rows = [encoded.fields["label"][number] for number in range(count)]
+        targets = [tuple(labels[int(place)] for place in (row if len(row) == 1 else row[2:])) for row in rows]
+        predicted = list(map(predicted_labels, predictions))
+        metrics = ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
+        if several:
+            exact = [set(ours) == set(theirs) for ours, theirs in zip(targets, predicted, strict=True)]
+            found = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
+            tables: base.Scores = {"per_class": metrics.table()} if spec.complete else {}
+        else:
+            counts = confusion_matrix(labels, [names[0] for names in targets], [names[0] for names in predicted])
+            found = confusion_scores(counts)
+            tables = class_report(labels, counts, metrics) if spec.complete else {}
+        scores: base.Scores = {name: round(100 * value, 2) for name, value in found.items()}
+        scores |= {"samples": count, **tables}
+        if len(labels) > TOP_K and not self.is_text and not several:
             near = [
-                label in sorted(labels, key=one.extra["probabilities"].get, reverse=True)[:TOP_K]
-                for label, one in zip(targets, predictions, strict=True)
+                names[0] in sorted(labels, key=one.extra["probabilities"].get, reverse=True)[:TOP_K]
+                for names, one in zip(targets, predictions, strict=True)
             ]
             scores["top5"] = round(100 * float(np.mean(near)), 2)
         return scores, predictions
-
-    def _targets(self, encoded: base.Encoded, labels: Sequence[str], count: int) -> list[tuple[str, ...]]:
-        """Labels of the first `count` samples."""
-        rows = [encoded.fields["label"][number] for number in range(count)]
-        return [tuple(labels[int(place)] for place in (row if len(row) == 1 else row[2:])) for row in rows]
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         labels = tuple(predictions[0].extra["probabilities"]) if predictions else ()
         if len(labels) < 2:
             return []
-        if isinstance(predictions[0].value, list):
-            metrics = multilabel_metrics([sample_labels(sample) for sample in samples], predictions)
+        several, targets = isinstance(predictions[0].value, list), list(map(sample_labels, samples))
+        predicted = list(map(predicted_labels, predictions))
+        if several or len(labels) > MAX_CLASSES:
+            metrics = ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
             return [metrics.save_figure(folder / "classes.png").name]
-        targets, values = [sample.label for sample in samples], [str(one.value) for one in predictions]
-        if len(labels) > MAX_CLASSES:
-            metrics = single_label_metrics(targets, values, self.task.reader.unit)
-            return [metrics.save_figure(folder / "classes.png").name]
-        return [draw_confusion(labels, confusion_matrix(labels, targets, values), folder / "confusion.png").name]
+        counts = confusion_matrix(labels, [names[0] for names in targets], [names[0] for names in predicted])
+        return [draw_confusion(labels, counts, folder / "confusion.png").name]
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Predicted class, or labels separated by |, and the highest probabilities; files with their path."""
@@ -317,17 +317,6 @@ def sample_labels(sample: Any) -> Sequence[str]:
     return sample.labels if isinstance(sample, LabeledText) else (sample.label,)
 
 
-def label_rows(samples: Sequence[Any], labels: Sequence[str]) -> list[list[int]]:
-    """Class index of each sample; for multi-label samples `[0, C, …]` with all indices, decoded by `label_tensor`."""
-    owners = [(sample, name) for sample in samples for name in sample_labels(sample)]
-    numbers: Iterator[int] = iter(label_ids([sample for sample, _ in owners], [name for _, name in owners], labels))
-    rows = []
-    for sample in samples:
-        several = isinstance(sample, LabeledText) and sample.label_set is not None
-        rows.append([*((0, len(labels)) if several else ()), *(next(numbers) for _ in sample_labels(sample))])
-    return rows
-
-
 def label_tensor(rows: Sequence[np.ndarray]) -> Tensor:
     """(S,) class indices, or for multi-label rows `[0, C, …]` a multi-hot tensor (S, C)."""
     if len(rows[0]) == 1:
@@ -363,20 +352,6 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
             advice,
         )
     return [known[name] for name in names]
-
-
-def match_label_format(model: base.ModelProtocol, labels: Tensor) -> Tensor:
-    """Labels in the format of the model: class indices become multi-hot for a multi-label model. The reverse is an error."""
-    options = model.spec.options
-    if options.multi_label == (labels.ndim == 2):
-        return labels
-    if labels.ndim == 2:
-        raise DataError(
-            "The samples have several labels each, but this model predicts a single class.",
-            advice="Evaluate on data with one label per row, or train a multi-label model on this data.",
-        )
-    classes = F.one_hot(labels.clamp(min=0), len(options.labels))
-    return torch.where((labels == IGNORE)[:, None], IGNORE, classes)
 
 
 def class_probabilities(model: base.ModelProtocol, logits: Tensor) -> Tensor:
@@ -421,35 +396,3 @@ def _mixup_cross_entropy(logits: Tensor, labels: Tensor, params: Tensor, smoothi
 def predicted_labels(prediction: Prediction) -> list[str]:
     """Predicted labels as a list, for single-label and multi-label predictions."""
     return prediction.value if isinstance(prediction.value, list) else [str(prediction.value)]
-
-
-def multilabel_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[Prediction]) -> ClassMetrics:
-    """Precision, recall and F1 per label of multi-label samples."""
-    return ClassMetrics.from_labels(targets, list(map(predicted_labels, predictions)), "labels")
-
-
-def multilabel_scores(
-    targets: Sequence[Sequence[str]], predictions: Sequence[Prediction], with_tables: bool
-) -> base.Scores:
-    """Micro F1, macro F1 and exact match in percent; `with_tables` adds a table per label."""
-    metrics = multilabel_metrics(targets, predictions)
-    exact = [set(labels) == set(predicted_labels(one)) for labels, one in zip(targets, predictions, strict=True)]
-    shares = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
-    scores: base.Scores = {name: round(100 * share, 2) for name, share in shares.items()}
-    return scores | {"samples": len(predictions)} | ({"per_class": metrics.table()} if with_tables else {})
-
-
-def classification_scores(
-    labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str], unit: str, with_tables: bool
-) -> base.Scores:
-    """Scores in percent; `with_tables` adds the confusion matrix or tables."""
-    counts = confusion_matrix(labels, targets, predictions)
-    scores: base.Scores = {name: round(100 * value, 2) for name, value in confusion_scores(counts).items()}
-    scores["samples"] = len(predictions)
-    if with_tables:
-        scores |= class_report(labels, counts, single_label_metrics(targets, predictions, unit))
-    return scores
-
-
-def single_label_metrics(targets: Sequence[str], predictions: Sequence[str], unit: str) -> ClassMetrics:
-    return ClassMetrics.from_labels([(label,) for label in targets], [(label,) for label in predictions], unit)

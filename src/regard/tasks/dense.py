@@ -19,10 +19,10 @@ from regard.data.settings import DataSettings
 from regard.data.text.files import chunked
 from regard.errors import DataError, SettingError
 from regard.processors.image import augment_maps
+from regard.tasks import base
 from regard.tasks.base import Encoded, EncodingContext, ModelProtocol, Objective
 from regard.tasks.modality.base import decode_source, encode_source, readable_batch
 from regard.tasks.modality.image import (
-    AUGMENT_SETTINGS,
     Size,
     create_cache,
     eval_batch_size,
@@ -89,7 +89,7 @@ class MapObjective(DenseObjective):
     fields = ("image", "beside")
     uses_feature_maps = True
     modality_options: ClassVar[Any] = {"image": {"whole": True, "max_inputs": MAX_MAPS}}
-    settings: ClassVar[tuple[str, ...]] = (*AUGMENT_SETTINGS, "data.image_size")
+    settings: ClassVar[tuple[str, ...]] = (*base.AUGMENT_SETTINGS, "data.image_size")
     target_unit = "maps"
     map_attribute: ClassVar[str]
     """attribute of a sample with the target file: mask or depth"""

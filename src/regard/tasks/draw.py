@@ -69,9 +69,8 @@ class Draw(base.Objective):
     settings = ("train.label_smoothing", *base.SEARCH_SETTINGS)
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
-        usual = DataSettings()
         for name in ("crop_scale", "shift", "flip", "color_jitter", "random_erasing", "mixup"):
-            if getattr(data, name) != getattr(usual, name):
+            if getattr(data, name) != getattr(DataSettings(), name):
                 raise SettingError(
                     f"data.{name} is not used by task 'draw': images are not augmented. Remove data.{name}."
                 )
@@ -122,12 +121,23 @@ class Draw(base.Objective):
         {"image": …, "rows": 20} with another number of rows, or None for unconditional generation.
 
         `extra["images"]` are arrays (size, size, 3), most likely first."""
-        _check_decode(decode)
+        for name in base.TOKEN_SETTINGS:
+            if getattr(decode, name) != getattr(DecodeSettings(), name):
+                raise SettingError(
+                    f"decode.{name} is not used by task 'draw': every image has the same number of pixels. "
+                    f"Remove decode.{name}."
+                )
         palette, config = require_palette(model), model.config
         prompts = [_parse_prompt(item, palette) for item in inputs]
         if not prompts:
             return []
-        rows = [[config.bos_id, *_prompt_ids(prompt, palette)] for prompt in prompts]
+        rows = [
+            [
+                config.bos_id,
+                *([] if one.image is None else palette.encode(one.image)[: one.rows * palette.side].tolist()),
+            ]
+            for one in prompts
+        ]
         x, mask = pad(rows, config.bos_id)
         limits = torch.tensor([config.max_length + 1 - len(row) for row in rows])
         requests = first + np.arange(len(prompts))
@@ -258,19 +268,3 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
                 f"An image prompt requires an image and 0 to {size} rows, e.g. {{'image': …, 'rows': {size // 2}}}."
             )
     return ImagePrompt(palette.prepare(load_image(item)), rows)
-
-
-def _prompt_ids(prompt: ImagePrompt, palette: Palette) -> list[int]:
-    if prompt.image is None:
-        return []
-    return palette.encode(prompt.image)[: prompt.rows * palette.side].tolist()
-
-
-def _check_decode(decode: DecodeSettings) -> None:
-    usual = DecodeSettings()
-    for name in ("repetition_penalty", "max_new_tokens", "max_length", "forced_eos", "stop_strings"):
-        if getattr(decode, name) != getattr(usual, name):
-            raise SettingError(
-                f"decode.{name} is not used by task 'draw': every image has the same number of pixels. "
-                f"Remove decode.{name}."
-            )

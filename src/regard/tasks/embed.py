@@ -77,7 +77,9 @@ class Embed(base.Objective):
         """First texts as inputs, second texts as decoder inputs. `labels` (S, 2) are text ids, equal for equal texts."""
         rows = list(rows)
         firsts, seconds = ([encoded.fields[side][i] for i in rows] for side in self.fields)
-        labels = torch.from_numpy(_text_ids(firsts, seconds))
+        known: dict[bytes, int] = {}
+        pairs = zip(firsts, seconds, strict=True)
+        labels = torch.tensor([[known.setdefault(row.tobytes(), len(known)) for row in pair] for pair in pairs])
         x, mask, offsets = pad_or_pack(firsts, pad_id(config), shape)
         y, target_mask, target_offsets = pad_or_pack(seconds, pad_id(config), shape, side=-1)
         if shape is not None:
@@ -100,8 +102,12 @@ class Embed(base.Objective):
         unit = replace(pooling_of(model.spec.options), normalize=True)
         firsts, seconds = (unit(states.sequence, rows) for states, rows in (first, second))
         asked = batch.labels[:, 0] != IGNORE
+        first_id, second_id = batch.labels.T
+        # pairs with a common text and padding are not negatives
+        same = (first_id[:, None] == first_id) | (second_id[:, None] == second_id) | (first_id[:, None] == second_id)
+        excluded = (same | ~(asked[:, None] & asked)) & ~torch.eye(len(asked), dtype=torch.bool, device=asked.device)
         with torch.autocast(firsts.device.type, enabled=False):
-            alike = (SCALE * firsts @ seconds.T).masked_fill(_excluded_negatives(batch.labels, asked), -torch.inf)
+            alike = (SCALE * firsts @ seconds.T).masked_fill(excluded, -torch.inf)
         losses = (alike.logsumexp(1) + alike.logsumexp(0)) / 2 - alike.diagonal()
         total = losses.sum()  # padding rows have no negatives: their loss is 0
         if model.body.has_pooler and first[0].pooled is not None:
@@ -122,17 +128,23 @@ class Embed(base.Objective):
         """Embedding of a text; for {"query": text, "corpus": texts, "top_k": 5} the nearest texts, as in `search`.
 
         The embeddings of a corpus are computed once for all its queries."""
+        for item in inputs:
+            if isinstance(item, Mapping) and not {"query", "corpus"} <= item.keys() <= {"query", "corpus", "top_k"}:
+                raise RegardError(
+                    'Expected a text or {"query": "…", "corpus": ["…", "…"]} with an optional "top_k": 5.'
+                )
+        texts = [item["query"] if isinstance(item, Mapping) else item for item in inputs]
         indices: dict[int, TextIndex] = {}
         predictions = []
-        for item, vector, truncated in zip(inputs, *embed_texts(model, list(map(_query_text, inputs))), strict=True):
+        for item, vector, truncated in zip(inputs, *embed_texts(model, texts), strict=True):
             extra = {"truncated": True} if truncated else {}
             if not isinstance(item, Mapping):
                 predictions.append(Prediction(vector.tolist(), extra=extra))
                 continue
-            texts = item["corpus"]
-            if id(texts) not in indices:
-                indices[id(texts)] = build_index(model, texts)
-            hits = indices[id(texts)].search(vector[None], item.get("top_k", TOP_K))[0]
+            corpus = item["corpus"]
+            if id(corpus) not in indices:
+                indices[id(corpus)] = build_index(model, corpus)
+            hits = indices[id(corpus)].search(vector[None], item.get("top_k", TOP_K))[0]
             predictions.append(_search_prediction(hits, extra))
         return predictions
 
@@ -230,21 +242,6 @@ def _run_body(
     return model.body(rows), rows
 
 
-def _text_ids(firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray]) -> np.ndarray:
-    """(S, 2) ids of texts. Equal texts have equal ids on both sides."""
-    known: dict[bytes, int] = {}
-    pairs = zip(firsts, seconds, strict=True)
-    return np.array([[known.setdefault(row.tobytes(), len(known)) for row in pair] for pair in pairs], dtype=np.int64)
-
-
-def _excluded_negatives(numbers: Tensor, asked: Tensor) -> Tensor:
-    """(S, S) True for entries that are not negatives: two pairs with a common text, and padding."""
-    first, second = numbers.T
-    same = (first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)
-    same = same | ~(asked[:, None] & asked)
-    return same & ~torch.eye(len(numbers), dtype=torch.bool, device=numbers.device)
-
-
 def _with_global_token(batch: Batch, config: Any) -> Batch:
     """Batch with global attention for the first token, if the model has local attention."""
     if not config.traits.global_tokens:
@@ -255,14 +252,6 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
     else:
         marked[0, batch.packing.starts[:-1].clamp(max=marked.shape[1] - 1)] = True
     return replace(batch, text=replace(batch.text, global_tokens=marked))
-
-
-def _query_text(item: Any) -> Any:
-    if not isinstance(item, Mapping):
-        return item
-    if not {"query", "corpus"} <= item.keys() <= {"query", "corpus", "top_k"}:
-        raise RegardError('Expected a text or {"query": "…", "corpus": ["…", "…"]} with an optional "top_k": 5.')
-    return item["query"]
 
 
 def _search_prediction(hits: Sequence[SearchHit], extra: Mapping[str, Any]) -> Prediction:

@@ -55,8 +55,6 @@ class LanguageModeling(base.Objective):
         "data.tokenizer_type",
         "data.detokenize",
         "data.stride",
-        "train.label_smoothing",
-        *base.SEARCH_SETTINGS,
         *base.GENERATION_SETTINGS,
         "decode.truncate_prompt",
     )

@@ -30,11 +30,9 @@ class Translate(base.Objective):
     fields = ("source", "target")
     generates = True
     modality_options: ClassVar[Any] = {"text": {"tokenizer": "sentence"}}
-    settings = (
+    settings: ClassVar[tuple[str, ...]] = (
         "data.max_length",
         "data.pretokenized",
-        "train.label_smoothing",
-        *base.SEARCH_SETTINGS,
         *base.GENERATION_SETTINGS,
         "decode.max_extra_tokens",
     )

@@ -56,9 +56,6 @@ PALETTE_SAMPLES = 2048
 Size = tuple[int, int]
 """Height and width."""
 
-AUGMENT_SETTINGS = ("data.crop_scale", "data.shift", "data.flip", "data.color_jitter", "data.random_erasing")
-"""Settings of image augmentation in training."""
-
 
 class Image(Modality):
     """Images, converted to pixels or to color ids of a palette."""

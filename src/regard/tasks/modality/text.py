@@ -177,7 +177,8 @@ class Text(Modality):
         most = encoded.max_sequences if shape is not None else max(map(len, parts))
         none = np.zeros(0, dtype=np.int32)
         flat = [way for item in parts for way in (*item, *[none] * (most - len(item)))]
-        seconds = [second for i in rows for second in _pad_zeros(encoded.fields["second"][i], most)]
+        starts = encoded.fields["second"]
+        seconds = [second for i in rows for second in (*starts[i].tolist(), *[0] * (most - len(starts[i])))]
         # the first token is pooled: global attention
         batch = collate_rows(flat, seconds, [1] * len(flat), config, shape)
         if shape is not None:
@@ -342,11 +343,6 @@ def sequence_fields(samples: Sequence[Any], sequences: Sequence[Sequence[TokenSe
     }
     cut = [sample for sample, item in zip(samples, sequences, strict=True) if any(way.truncated for way in item)]
     return fields, cut
-
-
-def _pad_zeros(numbers: np.ndarray, size: int) -> list[int]:
-    """The values, padded with zeros to `size`."""
-    return [*numbers.tolist(), *[0] * (size - len(numbers))]
 
 
 class SequenceOutput(NamedTuple):
