@@ -98,14 +98,10 @@ def test_captions_end_at_the_end_token_or_a_given_limit(album: Path) -> None:
     made = model(album, max_length=7)
     path = str(album / "images" / "n 1.png")
     made.body.out.bias.data[made.config.eos_id] = -99
-    assert (
-        len(made.predict(path).extra["token_ids"]) == 7
-        and len(made.predict(path, max_new_tokens=3).extra["token_ids"]) == 3
-    )
-    assert (
-        len(made.predict(path, max_new_tokens=50).extra["token_ids"]) == 7
-        and made.predict(path).extra["finish_reason"] == "length"
-    )
+    assert len(made.predict(path).extra["token_ids"]) == 7
+    assert len(made.predict(path, max_new_tokens=3).extra["token_ids"]) == 3
+    assert len(made.predict(path, max_new_tokens=50).extra["token_ids"]) == 7
+    assert made.predict(path).extra["finish_reason"] == "length"
     made.body.out.bias.data[[made.config.pad_id, made.config.bos_id]] = 99
     assert not {made.config.pad_id, made.config.bos_id} & set(made.predict(path).extra["token_ids"]), "never generated"
 
@@ -127,12 +123,11 @@ def test_cached_steps_equal_one_pass(album: Path) -> None:
 
 def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
     found = facts(run)
-    assert (
-        found["scores"]["exact_match"] == 100.0
-        and found["scores"]["cider"] > 100
-        and found["scores"]["samples"] == found["data_stats"]["valid"]
-    )
-    assert found["data_stats"]["train"] + found["data_stats"]["valid"] == 30 and set(found["best"]) >= {
+    assert found["scores"]["exact_match"] == 100.0
+    assert found["scores"]["cider"] > 100
+    assert found["scores"]["samples"] == found["data_stats"]["valid"]
+    assert found["data_stats"]["train"] + found["data_stats"]["valid"] == 30
+    assert set(found["best"]) >= {
         "cider",
         "bleu4",
         "loss",
@@ -142,11 +137,9 @@ def test_a_run_learns_scores_and_draws(run: Path, album: Path) -> None:
     with Image.open(run / "captions.png") as drawn:
         assert min(drawn.size) > 400
     card = (run / "README.md").read_text("utf-8")
-    assert (
-        "![captions](captions.png)" in card
-        and "sacreBLEU signature" in card
-        and f"| {os.path.relpath(album, run)}/images/n " in card
-    )
+    assert "![captions](captions.png)" in card
+    assert "sacreBLEU signature" in card
+    assert f"| {os.path.relpath(album, run)}/images/n " in card
     told = (run / "samples.txt").read_text("utf-8")
     assert "    → " in told and "    = " in told
 
@@ -169,12 +162,10 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     other = tmp_path / "two.csv"
     other.write_text(f"image,caption\n{album}/images/n 0.png,a red thing\n{album}/images/n 0.png,something red\n")
     scores = evaluate(run, [str(other)]).scores
-    assert (
-        scores["samples"] == 1
-        and "cider" not in scores
-        and next(name for name in TASK.objective.metrics if name in scores) == "bleu4"
-        and scores["exact_match"] == 100.0
-    )
+    assert scores["samples"] == 1
+    assert "cider" not in scores
+    assert next(name for name in TASK.objective.metrics if name in scores) == "bleu4"
+    assert scores["exact_match"] == 100.0
     long = tmp_path / "long.csv"
     long.write_text(f"image,caption\n{album}/images/n 0.png,{'red ' * 40}\n{album}/images/n 1.png,a green thing\n")
     said: list[str] = []

@@ -89,17 +89,14 @@ def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
     made = model(album)
     found = encoded(album, made)
     plan, steady = (TASK.objective.sampler(found, made.config, 8, 5, packed) for packed in (False, True))
-    assert (
-        isinstance(plan, SortedUniform)
-        and not plan.static_shape
-        and isinstance(steady, Uniform)
-        and steady.static_shape
-    )
+    assert isinstance(plan, SortedUniform)
+    assert not plan.static_shape
+    assert isinstance(steady, Uniform)
+    assert steady.static_shape
     for way in (plan, steady):
         epoch = list(way.epoch(0))
-        assert {len(grain) for grain in epoch} == {8} and {int(n) for grain in epoch for n in grain[:, 0]} == set(
-            range(75)
-        )
+        assert {len(grain) for grain in epoch} == {8}
+        assert {int(n) for grain in epoch for n in grain[:, 0]} == set(range(75))
     assert plan.padding_fraction() < 0.1
     shapes = {
         tuple(TASK.objective.collate(found, g, made.config, steady.shape).decoder.inputs.shape) for g in steady.epoch(1)
@@ -164,18 +161,13 @@ def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path
     made = model(album)
     made.save(tmp_path / "m")
     again = regard.load(tmp_path / "m")
-    assert (
-        isinstance(again.processor, CaptionProcessor)
-        and replace(again.processor.pixels, edge=0) == made.processor.pixels
-    )
+    assert isinstance(again.processor, CaptionProcessor)
+    assert replace(again.processor.pixels, edge=0) == made.processor.pixels
     assert again.processor.text.fingerprint() == made.require_tokenizer().fingerprint() and again.config == made.config
     assert isinstance(again.require_image_processor(), ImageProcessor) and again.require_processor() is again.processor
     picture = str(next((album / "images").iterdir()))
     assert again.predict(picture) == made.predict(picture)
-    for name, missing in (
-        ("tokenizer.json", r"tokenizer\.json"),
-        ("preprocessor_config.json", "preprocessor"),
-    ):
+    for name, missing in (("tokenizer.json", r"tokenizer\.json"), ("preprocessor_config.json", "preprocessor")):
         made.save(tmp_path / name)
         (tmp_path / name / name).unlink()
         half = regard.load(tmp_path / name)
@@ -219,6 +211,5 @@ def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
     assert config.vocab_size == text.size
     TextTokenizer.train_lm_bpe(captions(samples(album)), 300).save(tmp_path / "other.json")
     adopted = TASK.modality.build_processor(TextTokenizer.load(tmp_path / "other.json"), config, DataSettings()).text
-    assert (
-        adopted.special_id("pad") is not None and adopted.special_id("start") == adopted.special_id("end") is not None
-    )
+    assert adopted.special_id("pad") is not None
+    assert adopted.special_id("start") == adopted.special_id("end") is not None

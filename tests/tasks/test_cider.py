@@ -12,12 +12,7 @@ from regard.data.settings import DataSettings
 from regard.tasks.caption import caption_scores
 from regard.tasks.metrics.cider import cider, tokenize_words
 
-SAID = [
-    "a brown dog runs on the beach",
-    "two children play in the snow",
-    "a man",
-    "the the the the dog dog",
-]
+SAID = ["a brown dog runs on the beach", "two children play in the snow", "a man", "the the the the dog dog"]
 MEANT = [
     ["a brown dog is running on the beach", "the dog runs along the sand", "a dog on a beach"],
     ["two children are playing in the snow"],

@@ -55,12 +55,7 @@ def ids(said: str) -> list[int]:
 
 def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -> Any:
     return model.task.objective.encode(
-        samples,
-        model.tokenizer,
-        model.config,
-        longest,
-        DataSettings(pair_order=pair),
-        model.spec.options,
+        samples, model.tokenizer, model.config, longest, DataSettings(pair_order=pair), model.spec.options
     )
 
 
@@ -349,11 +344,9 @@ def tuned(place: Path) -> str:
 
 
 def test_fine_tuning_reports_new_weights_and_improves(place: Path, tuned: str) -> None:
-    assert (
-        "Newly initialized: 3 new tokens, new head for 2 classes (32 parameters)." in tuned
-        and "64 training texts, 16 validation texts" in tuned
-        and "vocabulary of 293 tokens" in tuned
-    )
+    assert "Newly initialized: 3 new tokens, new head for 2 classes (32 parameters)." in tuned
+    assert "64 training texts, 16 validation texts" in tuned
+    assert "vocabulary of 293 tokens" in tuned
     model = load(place / "run")
     assert [a.value for a in model.predict(["a superb story", "it was dull"])] == ["good", "bad"]
     known = facts(place / "run")
@@ -388,9 +381,8 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
         assert torch.equal(ours[name][: len(tensor)], tensor), name
     assert len(ours["tokens.table.weight"]) == rows_before + 3 and torch.equal(ours["tokens.table.weight"][-3:], made)
     assert after.tokenizer.token_to_id(HEAD_TOKENS[0]) == rows_before
-    assert load_initial_weights(fresh, place / "run", {}) == [] and torch.equal(
-        fresh.head.classes.weight, after.head.classes.weight
-    )
+    assert load_initial_weights(fresh, place / "run", {}) == []
+    assert torch.equal(fresh.head.classes.weight, after.head.classes.weight)
     named = regard.model.assemble(replace(after.spec, options=HeadOptions(("good", "bad"))), after.tokenizer)
     assert load_initial_weights(named, place / "run", {}) == [
         f"Not used: the head of {place / 'run'} for other classes (bad, good).",
@@ -418,9 +410,8 @@ def test_pairs_are_trained_in_both_formats_from_scratch(tmp_path: Path) -> None:
     said = train("classify", path, tmp_path / "run", *settings, model="gpt2-mini")
     assert "new tokens" not in said
     model = load(tmp_path / "run")
-    assert model.spec.options.pair_order == "symmetric" and facts(tmp_path / "run")["head_options"] == {
-        "pair_order": "symmetric"
-    }
+    assert model.spec.options.pair_order == "symmetric"
+    assert facts(tmp_path / "run")["head_options"] == {"pair_order": "symmetric"}
     assert model.predict("fine\tpoor").value in ("same", "other")
     near(*(torch.tensor(model.predict(pair).score) for pair in (("fine", "poor"), ("poor", "fine"))), 1e-5)
     scores = evaluate(tmp_path / "run").scores
@@ -522,7 +513,8 @@ def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
         samples, model.tokenizer, model.config, 24, options=HeadOptions(tuple(labels))
     )
     scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
-    assert "confusion_matrix" not in scores and scores["most_confused"].splitlines()[0].split()[1::2] == [
+    assert "confusion_matrix" not in scores
+    assert scores["most_confused"].splitlines()[0].split()[1::2] == [
         "true",
         "predicted",
         "count",
@@ -532,9 +524,7 @@ def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
     assert {line[1] for line in table} == {*labels, "all"} and float(table[-1][3]) == scores["accuracy"]
     wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
     assert sum(int(line.split()[5]) for line in scores["most_confused"].splitlines()[2:]) == min(wrong, 12)
-    assert (
-        model.task.objective.save_figures(tmp_path, samples, answers) == ["classes.png"]
-        and (tmp_path / "classes.png").exists()
-    )
+    assert model.task.objective.save_figures(tmp_path, samples, answers) == ["classes.png"]
+    assert (tmp_path / "classes.png").exists()
     few = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None, max_samples=5)[0]
     assert "per_class" not in few and "most_confused" not in few

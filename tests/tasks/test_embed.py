@@ -169,11 +169,9 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
     assert order.identity.options.pooling == pooling
     train("embed", "", tmp_path / "run", resume=True)
     run = regard.load(tmp_path / "run")
-    assert (
-        isinstance(run.objective, Embed)
-        and run.spec.options.pooling == pooling
-        and regard.load(run.spec.source, task="classify")
-    )
+    assert isinstance(run.objective, Embed)
+    assert run.spec.options.pooling == pooling
+    assert regard.load(run.spec.source, task="classify")
 
 
 # -- training

@@ -200,12 +200,10 @@ def test_the_score_is_bits_of_a_pixel(learnt: tuple[Model, list[float]], encoded
     sums = LossSum(64 * math.log(2), 128)
     quick = replace(DecodeSettings(do_sample=True, num_return_sequences=3), **TASK.objective.validation_decode)
     scores, answers = TASK.objective.evaluate(model, rows, quick, DataSettings(), sums, max_samples=10)
-    assert (
-        scores == {"bits_per_pixel": 0.5}
-        and TASK.objective.metrics[0] in scores
-        and TASK.objective.lower_is_better
-        and len(answers) == 8
-    )
+    assert scores == {"bits_per_pixel": 0.5}
+    assert TASK.objective.metrics[0] in scores
+    assert TASK.objective.lower_is_better
+    assert len(answers) == 8
     assert "0.5" in TASK.objective.format_scores(scores) and all("whole" not in answer.extra for answer in answers)
     scores, answers = TASK.objective.evaluate(
         model, rows, DecodeSettings(do_sample=True, num_return_sequences=2), DataSettings(), sums
@@ -301,11 +299,9 @@ def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
     batches = [replace(shift_right(colours[rows], config), labels=torch.tensor(rows)) for rows in ([0, 1, 2], [3, 4])]
     layers = probe_layers(config)
     part = extract_features(body, batches, layers)
-    assert (
-        [layer.shape for layer in part.features] == [(5, 12)] * 3
-        and part.labels.tolist() == [0, 1, 2, 3, 4]
-        and body.training
-    )
+    assert [layer.shape for layer in part.features] == [(5, 12)] * 3
+    assert part.labels.tolist() == [0, 1, 2, 3, 4]
+    assert body.training
     taps = body.eval()(shift_right(colours, config), taps=(0, 1, 2)).hidden_states
     for ours, tap in zip(part.features, taps, strict=True):
         near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))

@@ -100,9 +100,8 @@ def test_attention_is_drawn(run: Path, tmp_path: Path, name: str) -> None:
     with record_attention(model.body) as seen, torch.no_grad():
         model.predict(str(path))
     first = seen.weights(seen.names()[0])[0, :, 0, 1:].view(2, 4, 4)
-    assert [layer.shape for layer in found.attention] == [(2, 4, 4)] * 2 and np.allclose(
-        found.attention[0], first, atol=1e-6
-    )
+    assert [layer.shape for layer in found.attention] == [(2, 4, 4)] * 2
+    assert np.allclose(found.attention[0], first, atol=1e-6)
     assert found.save(tmp_path / name).stat().st_size > 500
     assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.method_maps.values())
     if name == "why.png":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,52 +12,47 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
+from objectives import assert_alone_as_together, assert_resumes, scores_of
+from objectives import encode as encode_samples
 from torch.nn import functional as F
 
 import regard
-from conftest import checkpoints, rows, same_tensors, stopped_in
+from conftest import rows
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
+from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.runs.evaluate import evaluate, validation_loss
 from regard.runs.preprocess import TrainingFiles
 from regard.runs.settings import resolve
-from regard.runs.spec import DataSources
-from regard.tasks import find_task
+from regard.runs.spec import DataSources, TrainRequest, new_spec
+from regard.tasks import find_task, lm
+from regard.tasks.base import LossSum
 from regard.tasks.lm import document_spans
 from regard.types import IGNORE
+from tiny_text_models import train as train_task
 
 LETTERS = "abcdefghij \n"
-SMALL = [
-    "model.width=32",
-    "model.depth=2",
-    "model.heads=2",
-    "model.ffn_dim=64",
-    "model.max_length=16",
-    "train.batch_tokens=64",
-]
+SMALL = (
+    "model.width=32", "model.depth=2", "model.heads=2", "model.ffn_dim=64", "model.max_length=16", "train.batch_tokens=64",
+    "train.warmup_steps=2", "train.log_every=4", "train.precision=float32",
+)  # fmt: skip
+CHARACTERS = "data.tokenizer_type=char"
 TASK = find_task("lm")
+OBJECTIVE: Any = TASK.objective
 
 
 def model_of(length: int = 24, **changes: Any) -> regard.Model:
     """Model with random weights in float64."""
     torch.manual_seed(0)
     text = TextTokenizer.from_characters([LETTERS])
-    sizes = {
-        "width": 32,
-        "depth": 2,
-        "heads": 2,
-        "ffn_dim": 64,
-        "vocab_size": text.size,
-        "max_length": length,
-        "eos_id": text.token_to_id(END_OF_TEXT),
-    }
+    sizes = {"width": 32, "depth": 2, "heads": 2, "ffn_dim": 64, "vocab_size": text.size, "max_length": length}
+    changes["eos_id"] = text.token_to_id(END_OF_TEXT)
     model = regard.build("gpt2-mini", **sizes, **changes).double().eval().requires_grad_(False)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    model.tokenizer = text
+    model.tokenizer = model.processor = text
     return model
 
 
@@ -68,8 +61,8 @@ def passages(*texts: str) -> list[Passage]:
     return [Passage(t.lstrip("+/|"), "f.txt", i, t[0] not in "+/", t[0] in "/|") for i, t in enumerate(texts, 1)]
 
 
-def encode(model: regard.Model, *texts: str, data: DataSettings | None = None) -> Any:
-    return TASK.objective.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
+def encode(model: regard.Model, *texts: str) -> Any:
+    return encode_samples(model, passages(*texts))
 
 
 def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> None:
@@ -97,7 +90,7 @@ def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> No
     found = files.scan()
     text, end = model.require_tokenizer(), model.config.eos_id
     for samples in (list(files.samples(found, "read")), found.held):
-        encoded = TASK.objective.encode(samples, text, model.config, 10**9)
+        encoded = encode_samples(model, samples)
         values, ends, cut = encoded.fields["text"].values.tolist(), 0, 0
         for first, last in document_spans(encoded).tolist():
             words = text.decode([[i for i in values[first : last + 1] if i != end]])[0]
@@ -148,23 +141,17 @@ def test_with_a_stride_every_token_is_predicted_once_with_the_longest_context(st
     assert sums.count == len(ids) - 1 and sums.total == pytest.approx(right, rel=1e-10)
 
 
-def test_a_stride_beyond_the_context_is_refused() -> None:
-    model = model_of(length=8)
-    with pytest.raises(SettingError, match=r"data\.stride"):
-        list(TASK.objective.eval_batches(encode(model, "abc"), model.config, 64, DataSettings(stride=9)))
-
-
 def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -> None:
     model = model_of(length=8)
     texts = ["abc", "defghijabcd efg\n" * 9, "|hi", "j" * 40 + "ab" * 99]
     encoded = encode(model, *texts)
-    plan = TASK.objective.sampler(encoded, model.config, 8, 1, False)
+    plan = OBJECTIVE.sampler(encoded, model.config, 8, 1, False)
     assert plan.static_shape and plan.shape is None
     values, spans, places = encoded.fields["text"].values, document_spans(encoded).tolist(), []
     for grain in plan.epoch(0):
-        batch = TASK.objective.collate(encoded, grain, model.config)
+        batch = OBJECTIVE.collate(encoded, grain, model.config)
         assert batch.labels is not None and batch.inputs.shape == batch.labels.shape == (1, 8)
-        part, count = TASK.objective.loss(model, batch)
+        part, count = OBJECTIVE.loss(model, batch)
         first, last, said, _ = grain[0].tolist()
         start, stop = next((a, b) for a, b in spans if a <= first and last <= b)
         assert first == max(start, last - 8) and stop >= last
@@ -179,11 +166,11 @@ def test_windows_of_one_shape_teach_every_token_after_its_own_document_alone() -
 def test_micro_batches_of_short_documents_equal_each_document_alone(packed: bool) -> None:
     model = model_of(length=8)
     encoded = encode(model, "abc", "defghijabcdefg", "hi", "j")
-    plan = TASK.objective.sampler(encoded, model.config, 32, 1, packed)
+    plan = OBJECTIVE.sampler(encoded, model.config, 32, 1, packed)
     total, count = 0.0, 0.0
     for number in range(len(plan.epoch(0))):
-        part, labels = TASK.objective.loss(
-            model, TASK.objective.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+        part, labels = OBJECTIVE.loss(
+            model, OBJECTIVE.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
         )
         total, count = total + float(part.detach()), count + float(labels)
     right = 0.0
@@ -200,8 +187,8 @@ def test_no_document_changes_the_loss_of_another() -> None:
     losses = []
     for other in ("jjjjjjj", "abababa"):
         encoded = encode(model, "abc", other, "hij")
-        plan = TASK.objective.sampler(encoded, model.config, 64, 1, packed=True)
-        batch = TASK.objective.collate(encoded, plan.micro_batch(0)[1], model.config, plan.shape)
+        plan = OBJECTIVE.sampler(encoded, model.config, 64, 1, packed=True)
+        batch = OBJECTIVE.collate(encoded, plan.micro_batch(0)[1], model.config, plan.shape)
         assert batch.labels is not None
         logits = model.body.to_logits(model.body(batch).sequence)[0].detach()
         logs = F.cross_entropy(logits, batch.labels[0], reduction="none", ignore_index=IGNORE)
@@ -214,14 +201,9 @@ def test_no_document_changes_the_loss_of_another() -> None:
 
 
 def test_perplexity_bits_and_words_match_their_names() -> None:
-    from regard.decode.settings import DecodeSettings
-    from regard.tasks.base import LossSum
-
     model = model_of(length=64)
     encoded = encode(model, "abc de\nfg\n", "hij")
-    scores, answers = TASK.objective.evaluate(
-        model, encoded, DecodeSettings(max_new_tokens=3), DataSettings(), LossSum(30.0, 12.0)
-    )
+    scores, answers = scores_of(model, encoded, decode=DecodeSettings(max_new_tokens=3), loss=LossSum(30.0, 12.0))
     assert scores["perplexity"] == pytest.approx(math.exp(30 / 12), abs=1e-3)
     assert scores["bits_per_byte"] == pytest.approx(30 / math.log(2) / 13, abs=1e-4)
     # six words and line ends: abc de ⏎ fg ⏎ hij
@@ -230,58 +212,39 @@ def test_perplexity_bits_and_words_match_their_names() -> None:
 
 
 def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from regard.decode.settings import DecodeSettings
-    from regard.tasks import lm
-    from regard.tasks.base import LossSum
-
     monkeypatch.setitem(lm.DETOKENIZERS, "wikitext", lambda text: text.replace(" e", "e"))
     model = model_of(length=64)
     encoded = encode(model, "a b c d e f g h i j a b c d ")
-    _, answers = TASK.objective.evaluate(
-        model, encoded, DecodeSettings(max_new_tokens=3), DataSettings(detokenize="wikitext"), LossSum(1.0, 1.0)
-    )
+    data, decode = DataSettings(detokenize="wikitext"), DecodeSettings(max_new_tokens=3)
+    _, answers = scores_of(model, encoded, data, decode, LossSum(1.0, 1.0))
     assert answers[0].extra["prompt"].startswith("a b c de f")
 
 
 # -- predictions
 
 
-def test_prompts_of_different_lengths_together_equal_each_alone() -> None:
-    model = model_of(length=32)
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}])
+def test_prompts_of_different_lengths_together_equal_each_alone(settings: dict[str, Any]) -> None:
     texts = ["abc", "", "j", "abc def ghij", "a\nb"]
-    for settings in (
-        {"do_sample": False},
-        {"num_beams": 3, "do_sample": False},
-        {"repetition_penalty": 1.5, "do_sample": False},
-    ):
-        together = [answer.extra["token_ids"] for answer in model.predict(texts, max_new_tokens=9, **settings)]
-        assert together == [model.predict(text, max_new_tokens=9, **settings).extra["token_ids"] for text in texts]
+    assert_alone_as_together(model_of(length=32), texts, max_new_tokens=9, do_sample=False, **settings)
 
 
-def test_an_empty_prompt_is_the_beginning_of_a_document() -> None:
+def test_prompts_and_outputs_are_limited_by_the_context() -> None:
     model = model_of()
     first = int(model.logits(torch.tensor([[model.config.eos_id]]))[0, -1].argmax())
-    assert first != model.config.eos_id
+    assert first != model.config.eos_id  # an empty prompt is the beginning of a document
     assert model.predict("", max_new_tokens=1, do_sample=False).extra["token_ids"] == [first]
-
-
-def test_a_prompt_longer_than_the_context_is_refused_or_cropped() -> None:
-    model = model_of(length=8)
-    long = "abcdefghijab"
-    with pytest.raises(RegardError, match=r"decode\.truncate_prompt"):
-        model.predict(long)
-    assert (
-        model.predict(long, truncate_prompt=True, max_new_tokens=4, do_sample=False).value
-        == model.predict(long[-5:], max_new_tokens=4, do_sample=False).value
-    )
-
-
-def test_outputs_end_where_the_context_does() -> None:
-    model = model_of(length=8)
-    found = model.predict("abcde", max_new_tokens=100, do_sample=False, stop_strings=())
+    model, long, greedy = model_of(length=8), "abcdefghijab", {"do_sample": False}
+    for call in (model.predict, model.stream):
+        with pytest.raises(RegardError, match=r"decode\.truncate_prompt"):
+            call(long)
+    cropped = model.predict(long, truncate_prompt=True, max_new_tokens=4, **greedy)
+    assert cropped.value == model.predict(long[-5:], max_new_tokens=4, **greedy).value
+    found = model.predict("abcde", max_new_tokens=100, stop_strings=(), **greedy)
     assert len(found.extra["token_ids"]) == 4 and found.extra["finish_reason"] == "context"
-    assert len(model.predict("abcdefgh", max_new_tokens=100, do_sample=False).extra["token_ids"]) == 1
-    assert model.predict("abcde", max_new_tokens=4, do_sample=False).extra["token_ids"] == found.extra["token_ids"]
+    assert len(model.predict("abcdefgh", max_new_tokens=100, **greedy).extra["token_ids"]) == 1
+    assert model.predict("abcde", max_new_tokens=4, **greedy).extra["token_ids"] == found.extra["token_ids"]
+    assert model.predict("abc", temperature=0).extra["token_ids"] == model.predict("abc", **greedy).extra["token_ids"]
 
 
 def test_stop_strings_cut_the_output_before_them_and_streams_are_equal() -> None:
@@ -302,6 +265,10 @@ def test_samples_follow_their_seed_and_number_alone() -> None:
     batch = model.predict(["abc", "def"], num_return_sequences=6, **asked)
     assert [option["value"] for option in batch[0].extra["alternatives"]] == many
     assert model.predict("abc", max_new_tokens=12, seed=6, temperature=1.0).value != model.predict("abc", **asked).value
+    decode = apply_overrides(model.spec.decode, asked)
+    answers = [answer.value for answer in model.predict(["abc", "abc"], **asked)]
+    assert answers == ["".join(OBJECTIVE.stream(model, "abc", decode, first)) for first in (0, 1)]
+    assert answers[0] != answers[1]
 
 
 @pytest.mark.parametrize(
@@ -316,14 +283,6 @@ def test_samples_follow_their_seed_and_number_alone() -> None:
 def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingError, match=told):
         model_of().predict("abc", **said)
-
-
-def test_temperature_zero_is_greedy() -> None:
-    model = model_of(length=32)
-    assert (
-        model.predict("abc", temperature=0, max_new_tokens=9).value
-        == model.predict("abc", do_sample=False, max_new_tokens=9).value
-    )
 
 
 def test_the_choice_is_the_most_likely_continuation() -> None:
@@ -351,11 +310,9 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def train(data: str | Sequence[str], out: Path, *settings: str, **more: Any) -> tuple[regard.Model, str]:
-    said = StringIO()
-    given = [*SMALL, "train.warmup_steps=2", "train.log_every=4", "train.precision=float32", *settings]
-    model = regard.train("lm", data, out=out, settings=given, console=Console(file=said, width=300), **more)
-    return model, said.getvalue()
+def train(data: Any, out: Path, *settings: str, **more: Any) -> tuple[regard.Model, str]:
+    said = train_task("lm", data, out, *SMALL, *settings, **more)
+    return regard.load(out), said
 
 
 STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away\n" for i in range(400))
@@ -363,41 +320,19 @@ STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away
 
 def test_a_run_on_a_text_file_trains_predicts_evaluates_and_resumes(tmp_path: Path) -> None:
     data = write(tmp_path / "my text.txt", STORY)
-    model, said = train(
-        data,
-        tmp_path / "run",
-        "data.tokenizer_type=char",
-        "train.steps=12",
-        "train.eval_every=6",
-        "train.lr=3e-3",
-    )
+    steps = ("train.steps=12", "train.eval_every=6", "train.lr=3e-3")
+    _, said = train(data, tmp_path / "run", CHARACTERS, *steps)
     assert "1 passage held out" in said and "bits/byte" in said
     first, last = rows(tmp_path / "run", "valid")
     assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
-    again = regard.load(tmp_path / "run")
-    assert (
-        again.predict("the cat", max_new_tokens=5, do_sample=False).value
-        == model.predict("the cat", max_new_tokens=5, do_sample=False).value
-    )
     scores = evaluate(tmp_path / "run").scores
     assert scores["loss"] == pytest.approx(last["loss"], abs=1e-3)
     assert (tmp_path / "run/samples.txt").read_text().count("step") == 2 and (tmp_path / "run/README.md").exists()
 
 
 def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    data, settings = (
-        write(tmp_path / "a.txt", STORY),
-        ("data.tokenizer_type=char", "train.steps=8", "train.eval_every=4"),
-    )
-    train(data, tmp_path / "whole", *settings)
-    with stopped_in(6):
-        train(data, tmp_path / "cut", *settings)
-    regard.train("lm", out=tmp_path / "cut", resume=True, console=Console(file=StringIO()))
-    # the last step, independent of the best step
-    runs = [tmp_path / name for name in ("whole", "cut")]
-    assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
-    same_tensors(*(run / "checkpoints" / checkpoints(run)[-1] / "state.safetensors" for run in runs))
-    assert rows(tmp_path / "whole") == rows(tmp_path / "cut")
+    data, steps = write(tmp_path / "a.txt", STORY), ("train.steps=8", "train.eval_every=4")
+    assert_resumes("lm", tmp_path, 6, lambda out: train_task("lm", data, out, *SMALL, CHARACTERS, *steps))
 
 
 def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
@@ -405,20 +340,21 @@ def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
     folder.mkdir()
     write(folder / "a.txt", STORY)
     write(folder / "b.jsonl", '{"text": "the end of the cat"}\n' * 3)
-    model, said = train([str(folder)], tmp_path / "one", "train.steps=2", "data.vocab_size=300")
+    model, said = train(folder, tmp_path / "one", "train.steps=2", "data.vocab_size=300")
     assert model.tokenizer is not None and model.tokenizer.size > 257 and "a.txt" in said and "b.jsonl" in said
     other, said = train(str(folder / "a.txt"), tmp_path / "two", "train.steps=1", f"data.tokenizer={tmp_path / 'one'}")
     assert other.tokenizer is not None and other.tokenizer.size == model.tokenizer.size and "Tokenizer" in said
 
 
-def test_a_run_starts_from_another(tmp_path: Path) -> None:
-    data = write(tmp_path / "a.txt", STORY)
-    train(data, tmp_path / "one", "data.tokenizer_type=char", "train.steps=4")
-    said = StringIO()
-    regard.train("lm", data, model=str(tmp_path / "one"), out=tmp_path / "two", console=Console(file=said, width=300),
-                 settings=["train.steps=1", "train.batch_tokens=64", "train.lr=1e-9", "train.warmup_steps=0"])  # fmt: skip
+def test_a_run_starts_from_another_and_reads_its_tokens_from_the_cache(tmp_path: Path) -> None:
+    data, more = write(tmp_path / "a.txt", STORY), ("train.steps=1", "train.batch_tokens=128")
+    train(data, tmp_path / "one", CHARACTERS, "train.steps=4")
+    train_task(
+        "lm", data, tmp_path / "two", *more, "train.lr=1e-9", "train.warmup_steps=0", model=str(tmp_path / "one")
+    )
     one, two = (regard.load(tmp_path / name).weights() for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
+    assert "tokens from the cache" in train(data, tmp_path / "three", CHARACTERS, *more)[1]
 
 
 @pytest.mark.parametrize("letter", "abcdef")
@@ -428,23 +364,27 @@ def test_a_small_text_holds_out_a_small_meaningful_part(tmp_path: Path, letter: 
     files = TrainingFiles(TASK, DataSources((write(tmp_path / "a.txt", text),)), 0.02, lambda line: None)
     held = sum(len(sample.text) for sample in files.scan().held)
     assert 100 < held < 0.1 * len(text)
-    _, said = train(str(tmp_path / "a.txt"), tmp_path / "run", "data.tokenizer_type=char", "train.steps=1")
+    _, said = train(str(tmp_path / "a.txt"), tmp_path / "run", CHARACTERS, "train.steps=1")
     assert "windows of 16 tokens" in said
 
 
 def test_too_small_a_micro_batch_and_no_text_are_refused(tmp_path: Path) -> None:
-    data = write(tmp_path / "a.txt", STORY)
-    with pytest.raises(SettingError, match=r"model\.max_length"):
-        train(data, tmp_path / "run", "data.tokenizer_type=char", "train.batch_tokens=8")
+    for setting, told in (("data.stride=17", r"data\.stride"), ("train.batch_tokens=8", r"model\.max_length")):
+        with pytest.raises(SettingError, match=told):
+            train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # the file does not exist
     with pytest.raises(DataError):
-        train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", "data.tokenizer_type=char")
+        train(write(tmp_path / "b.txt", " \n\n"), tmp_path / "run", CHARACTERS)
     with pytest.raises(DataError, match=END_OF_TEXT.replace("|", r"\|")):
         TASK.modality.fit_config(model_of().config, TextTokenizer.train_sentence_bpe(["a b c"] * 9, 300))
+    with pytest.raises(SettingError, match=r"model\.eos_id"):
+        regard.build("gpt2-mini", vocab_size=13)
+    with pytest.raises(RegardError, match="one text"):
+        model_of().stream(["abc"])  # type: ignore[arg-type]
+    with pytest.raises(RegardError, match="is a preset"):
+        regard.load("gpt2-mini")
 
 
 def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_presets(tmp_path: Path) -> None:
-    from regard.runs.spec import DataSources, TrainRequest, new_spec
-
     model_of().float().save(tmp_path / "own")
     regard.save(model_of().float(), tmp_path / "published")
     order = new_spec(TrainRequest(TASK, str(tmp_path / "published"), DataSources(("a.txt",)), {}))
@@ -477,56 +417,19 @@ def test_a_choice_and_logits_use_changed_weights() -> None:
     assert model.rank("abc", choices).score == fresh.rank("abc", choices).score != before.score
 
 
-def test_streams_of_several_texts_equal_their_predictions() -> None:
-    from regard.decode.settings import apply_overrides
-
-    model = model_of(length=64)
-    decode = apply_overrides(model.spec.decode, {"temperature": 1.0, "max_new_tokens": 12})
-    answers = [answer.value for answer in model.predict(["abc", "abc"], temperature=1.0, max_new_tokens=12)]
-    assert answers == ["".join(TASK.objective.stream(model, "abc", decode, first)) for first in (0, 1)]
-    assert answers[0] != answers[1]
-
-
 def test_a_character_vocabulary_covers_the_validation_data_too(tmp_path: Path) -> None:
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", "the cat über alles\n" * 9)
-    model, _ = train(data, tmp_path / "run", "data.tokenizer_type=char", "train.steps=1", valid=valid)
+    model, _ = train(data, tmp_path / "run", CHARACTERS, "train.steps=1", valid=valid)
     assert model.tokenizer is not None and model.tokenizer.encode(["ü"])
 
 
-def test_a_tokenizer_without_an_end_is_given_one(tmp_path: Path) -> None:
+def test_a_tokenizer_without_an_end_is_given_one_and_long_texts_are_not_packed(tmp_path: Path) -> None:
     TextTokenizer.train_sentence_bpe([STORY], 300).save(tmp_path / "tokenizer.json")
-    data = write(tmp_path / "a.txt", STORY)
-    model, _ = train(data, tmp_path / "run", f"data.tokenizer={tmp_path}", "train.steps=1")
-    assert model.tokenizer is not None and model.tokenizer.token_to_id(END_OF_TEXT) == model.config.eos_id
-
-
-def test_invalid_settings_are_refused_before_reading(tmp_path: Path) -> None:
-    for setting, told in (("data.stride=17", "must not exceed"), ("train.batch_tokens=8", "context")):
-        with pytest.raises(SettingError, match=told):
-            train(str(tmp_path / "a.txt"), tmp_path / "run", setting)  # the file does not exist
-
-
-def test_an_end_beyond_the_vocabulary_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"model\.eos_id"):
-        regard.build("gpt2-mini", vocab_size=13)
-
-
-def test_long_texts_are_not_packed_and_keep_their_dropout(tmp_path: Path) -> None:
     data, valid = write(tmp_path / "a.txt", STORY), write(tmp_path / "v.txt", STORY[:900])
-    model, said = train(data, tmp_path / "run", "train.steps=1", "train.packing=on", "data.vocab_size=300", valid=valid)
+    settings = ("train.steps=1", "train.packing=on", f"data.tokenizer={tmp_path}")
+    model, said = train(data, tmp_path / "run", *settings, valid=valid)
+    assert model.tokenizer is not None and model.tokenizer.token_to_id(END_OF_TEXT) == model.config.eos_id
     assert model.config.attention_dropout == 0.1 and "packed rows" not in said
-
-
-def test_another_number_of_tokens_a_step_encodes_nothing_again(tmp_path: Path) -> None:
-    data = write(tmp_path / "a.txt", STORY)
-    train(data, tmp_path / "one", "data.tokenizer_type=char", "train.steps=1")
-    _, said = train(data, tmp_path / "two", "data.tokenizer_type=char", "train.steps=1", "train.batch_tokens=128")
-    assert "tokens from the cache" in said
-
-
-def test_errors_of_a_stream_are_reported_at_once() -> None:
-    with pytest.raises(RegardError, match="prompt"):
-        model_of(length=8).stream("abcdefghijab")
 
 
 def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
@@ -539,10 +442,3 @@ def test_others_read_the_text_of_a_saved_model_as_we_do(tmp_path: Path) -> None:
     assert theirs(text)["input_ids"] == model.require_tokenizer().encode([text])[0]
     assert theirs.decode(theirs(text)["input_ids"], clean_up_tokenization_spaces=False) == text
     assert theirs.eos_token == END_OF_TEXT
-
-
-def test_one_text_is_streamed_and_a_preset_is_not_a_model() -> None:
-    with pytest.raises(RegardError, match="one text"):
-        model_of().stream(["abc"])  # type: ignore[arg-type]
-    with pytest.raises(RegardError, match="is a preset"):
-        regard.load("gpt2-mini")

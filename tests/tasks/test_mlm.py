@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
-import sys
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,51 +12,46 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from rich.console import Console
+from objectives import assert_resumes, scores_of
+from objectives import encode as encode_samples
+from test_cli import Cli
+from test_cli import cli as cli
 from torch import Tensor
 from torch.nn import functional as F
 
 import regard
-from conftest import checkpoints, rows, same_tensors, stopped_in
+from conftest import facts, rows
 from encoders import encoder
-from regard.cli import main
 from regard.data.batching.loader import prefetch
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.errors import DataError, RegardError, SettingError
+from regard.model import ModelSpec, assemble
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate, validation_loss
+from regard.runs.preprocess import TrainingFiles
 from regard.runs.settings import resolve
+from regard.runs.spec import DataSources
 from regard.systems import bert
 from regard.tasks import find_task
 from regard.tasks.base import Encoded, LossWeights
-from regard.tasks.mlm import NSP_NOT_MEASURED, MaskedLM, document_parts
+from regard.tasks.mlm import NSP_NOT_MEASURED, document_parts
 from regard.types import IGNORE, Batch
 from tiny import near, noisy
+from tiny_text_models import train as train_task
 from tokenizer_files import write_roberta
 
 TASK = find_task("mlm")
+OBJECTIVE: Any = TASK.objective
+SHORT = DataSettings(max_length=24)
 SMALL = (
-    "model.width=32",
-    "model.depth=1",
-    "model.heads=2",
-    "model.ffn_dim=64",
-    "model.max_length=48",
-    "model.dropout=0",
-    "model.attention_dropout=0",
-    "data.vocab_size=120",
-    "data.max_length=24",
-    "data.valid_fraction=0.1",
-    "train.batch_tokens=384",
-    "train.precision=float32",
-    "train.steps=8",
-    "train.eval_every=4",
-    "train.log_every=2",
-    "train.warmup_steps=5",
-    "train.lr=5e-3",
-)
+    "model.width=32", "model.depth=1", "model.heads=2", "model.ffn_dim=64", "model.max_length=48", "model.dropout=0",
+    "model.attention_dropout=0", "data.vocab_size=120", "data.max_length=24", "data.valid_fraction=0.1",
+    "train.batch_tokens=384", "train.precision=float32", "train.steps=8", "train.eval_every=4", "train.log_every=2",
+    "train.warmup_steps=5", "train.lr=5e-3",
+)  # fmt: skip
 
 WORDS = (
     "sun", "sand", "sea", "shell", "wave", "salt", "iron", "coal", "steam", "smoke", "wheel", "rail", "milk", "egg",
@@ -85,23 +77,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(data: Any, out: Path, *settings: str, **more: Any) -> str:
-    """Console output of a training run."""
-    said = io.StringIO()
-    given = str(data) if data else ()
-    console = Console(file=said, width=300)
-    regard.train(
-        "mlm", given, out=out, settings=[*SMALL, *settings] if given else (), console=console, device="cpu", **more
-    )
-    return said.getvalue()
+def train(data: Any, out: Path, *settings: str) -> str:
+    return train_task("mlm", data, out, *SMALL, *settings)
 
 
 @pytest.fixture(scope="module")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("runs") / "run"
-    return out, train(
-        corpus, out, "train.steps=300", "train.eval_every=150", "train.log_every=50", "train.batch_tokens=768"
-    )
+    steps = ("train.steps=300", "train.eval_every=150", "train.log_every=50", "train.batch_tokens=768")
+    return out, train(corpus, out, *steps)
 
 
 def passages(*texts: str) -> list[Passage]:
@@ -118,14 +102,24 @@ def asked_model(**changes: Any) -> regard.Model:
     return encoder("mlm", [f"{word} {word} ." for word in WORDS], **changes)
 
 
-def encode(model: regard.Model, texts: Iterable[str], **settings: Any) -> Encoded:
-    data = DataSettings(**{"max_length": 24, **settings})
-    return TASK.objective.encode(passages(*texts), model.require_tokenizer(), model.config, 10**9, data)
+def encode(model: regard.Model, *texts: str, **settings: Any) -> Encoded:
+    return encode_samples(model, passages(*texts), data=DataSettings(**{"max_length": 24, **settings}))
 
 
 def grain(model: regard.Model, encoded: Encoded, number: int = 0, packed: bool = False, seed: int = 1) -> Batch:
-    plan = TASK.objective.sampler(encoded, model.config, 144, seed, packed)
-    return TASK.objective.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+    plan = OBJECTIVE.sampler(encoded, model.config, 144, seed, packed)
+    return OBJECTIVE.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
+
+
+def logits_of(model: regard.Model, batch: Batch) -> Tensor:
+    """Logits at the masked tokens."""
+    logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.text.token_types)
+    assert logits.shape == (*batch.inputs.shape, model.config.vocab_size)
+    return logits.flatten(0, 1)[batch.text.label_positions]
+
+
+def nsp_logits(model: regard.Model, batch: Batch) -> Tensor:
+    return model.head.follows(model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).pooled)
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -138,65 +132,46 @@ def same(one: Batch, two: Batch) -> bool:
 
 def test_spans_are_contiguous_text_and_documents_are_numbered() -> None:
     model = asked_model()
-    encoded = encode(model, ["sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk"])
+    encoded = encode(model, "sun sand", "+sea .", "iron coal steam", "/rail .", "+salt", "milk")
     assert document_parts(encoded).tolist() == [[0, 4, 1], [4, 7, 2], [7, 10, 2], [10, 11, 3]]
     assert not {*model.require_tokenizer().special_ids} & {*encoded.fields["text"].values.tolist()}
     # the beginning of the first document is held out
-    assert document_parts(encode(model, ["/sun sand", "sea"])).tolist() == [
-        [0, 2, 0],
-        [2, 3, 1],
-    ]
-    assert document_parts(encode(model, ["sun sand", "|sea", "/sun"])).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
+    assert document_parts(encode(model, "/sun sand", "sea")).tolist() == [[0, 2, 0], [2, 3, 1]]
+    assert document_parts(encode(model, "sun sand", "|sea", "/sun")).tolist() == [[0, 2, 1], [2, 3, 2], [3, 4, 2]]
 
 
-def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(corpus: Path, tmp_path: Path) -> None:
+def test_passages_out_of_the_middle_of_documents_are_validated_in_pairs(tmp_path: Path) -> None:
     """Held-out passages rarely begin a document, but keep the number of their document."""
-    from regard.runs.preprocess import TrainingFiles
-    from regard.runs.spec import DataSources
-
-    (tmp_path / "some").mkdir()
     for number in range(6):
-        (tmp_path / "some" / f"{number}.txt").write_text("\n".join(stories(40, seed=number)))
-    held = TrainingFiles(TASK, DataSources((str(tmp_path / "some"),)), 0.1, [].append).scan().held
+        (tmp_path / f"{number}.txt").write_text("\n".join(stories(40, seed=number)))
+    held = TrainingFiles(TASK, DataSources((str(tmp_path),)), 0.1, [].append).scan().held
     held = tuple(passage for passage in held if not passage.starts_document)
     assert len({passage.path for passage in held}) > 2
     model = asked_model()
-    encoded = TASK.objective.encode(held, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
+    encoded = encode_samples(model, held, data=SHORT)
     number = {passage.document: passage.path for passage in held}
     assert len(set(number.values())) == len(number) == len(set(document_parts(encoded)[:, 2].tolist()))
-    follows = torch.cat([batch.text.nsp_labels for batch in TASK.objective.eval_batches(encoded, model.config, 384)])
+    follows = torch.cat([batch.text.nsp_labels for batch in OBJECTIVE.eval_batches(encoded, model.config, 384)])
     assert {*follows.tolist()} == {0, 1}
-    scores, _ = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
-    assert 0 <= scores["nsp_accuracy"] <= 100
-    alone = TASK.objective.encode(held[:1], model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24))
-    scores, _ = TASK.objective.evaluate(model, alone, model.spec.decode, DataSettings(max_length=24), None)
-    assert "a single document" in TASK.objective.format_scores(scores)
+    assert 0 <= scores_of(model, encoded, SHORT)[0]["nsp_accuracy"] <= 100
 
 
 def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
-    from regard.runs.preprocess import TrainingFiles
-    from regard.runs.spec import DataSources
-
     model = asked_model()
+    tokenizer = model.require_tokenizer()
     found = TrainingFiles(TASK, DataSources((str(corpus),)), 0.3, lambda line: None)
     reading = found.scan()
     split = [list(found.samples(reading, "read")), list(reading.held)]
-    for own, other in (split, split[::-1]):
-        encoded = TASK.objective.encode(
-            own, model.require_tokenizer(), model.config, 10**9, DataSettings(max_length=24)
-        )
-        plan = TASK.objective.sampler(encoded, model.config, 144, 1, False)
-        whole = [
-            "".join(model.require_tokenizer().decode([row]))
-            for row in model.require_tokenizer().encode([s.text for s in own])
-        ]
-        text = encoded.fields["text"]
+    assert min(map(len, split)) > 5
+    for own in split:
+        encoded = encode_samples(model, own, data=SHORT)
+        plan = OBJECTIVE.sampler(encoded, model.config, 144, 1, False)
+        whole = ["".join(tokenizer.decode([row])) for row in tokenizer.encode([s.text for s in own])]
         for number in range(10):
             for a, b, c, d in plan.micro_batch(number)[1][:, :4].tolist():
                 for first, last in ((a, b), (c, d)):
-                    said = model.require_tokenizer().decode([text.values[first:last].tolist()])[0]
+                    said = tokenizer.decode([encoded.fields["text"].values[first:last].tolist()])[0]
                     assert any(said in sample for sample in whole)
-        assert len(other) > 5
 
 
 # -- rows
@@ -205,32 +180,25 @@ def test_held_out_text_is_never_in_a_training_row(corpus: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_row_is_two_texts_between_special_tokens_with_labels_of_masked_tokens(packed: bool) -> None:
     model = asked_model()
-    config, encoded = model.config, encode(model, stories(8))
-    plan = TASK.objective.sampler(encoded, config, 144, 1, packed)
+    config, encoded = model.config, encode(model, *stories(8))
+    plan = OBJECTIVE.sampler(encoded, config, 144, 1, packed)
     stream = encoded.fields["text"].values
     for number in range(6):
         chosen = plan.micro_batch(number)[1]
-        batch = TASK.objective.collate(encoded, chosen, config, plan.shape)
-        assert (
-            batch.labels is not None
-            and batch.text.label_positions is not None
-            and batch.text.token_types is not None
-            and batch.text.nsp_labels is not None
-        )
-        ids = batch.inputs.flatten().clone()
-        real = batch.labels != IGNORE
-        hidden = ids[batch.text.label_positions[real]]
-        ids[batch.text.label_positions[real]] = batch.labels[real]
+        batch = OBJECTIVE.collate(encoded, chosen, config, plan.shape)
+        ids, real = batch.inputs.flatten().clone(), batch.labels != IGNORE
+        places = batch.text.label_positions[real]
+        hidden = ids[places]
+        ids[places] = batch.labels[real]
         begins = np.cumsum([0, *plan.row_lengths(chosen)]) if packed else batch.inputs.shape[1] * np.arange(len(chosen))
         for (a, b, c, d, follows, *_), first, at in zip(chosen.tolist(), begins.tolist(), range(99), strict=False):
             right = [config.bos_id, *stream[a:b].tolist(), config.eos_id, *stream[c:d].tolist(), config.eos_id]
-            assert ids[first : first + len(right)].tolist() == right and len(right) <= 24
-            types = batch.text.token_types.flatten()[first : first + len(right)]
+            last = first + len(right)
+            assert ids[first:last].tolist() == right and len(right) <= 24
+            types = batch.text.token_types.flatten()[first:last]
             assert types.tolist() == [0] * (b - a + 2) + [1] * (d - c + 1)
             assert int(batch.text.nsp_labels[at]) == follows
-            inside = (batch.text.label_positions[real] >= first) & (
-                batch.text.label_positions[real] < first + len(right)
-            )
+            inside = (places >= first) & (places < last)
             assert int(inside.sum()) == max(round(0.15 * (len(right) - 3)), 1)
         assert float((hidden == config.mask_id).double().mean()) > 0.5
         assert bool((batch.text.nsp_labels[len(chosen) :] == IGNORE).all())
@@ -238,27 +206,22 @@ def test_a_row_is_two_texts_between_special_tokens_with_labels_of_masked_tokens(
 
 def test_packed_micro_batches_have_one_shape_with_equally_many_labels() -> None:
     model = asked_model()
-    encoded = encode(model, stories(20))
-    shapes = {
-        tuple(tuple(tensor.shape) for tensor in grain(model, encoded, number, packed=True).tensors())
-        for number in range(40)
-    }
-    assert len(shapes) == 1
+    encoded = encode(model, *stories(20))
+    batches = [grain(model, encoded, number, packed=True) for number in range(40)]
+    assert len({tuple(tensor.shape for tensor in batch.tensors()) for batch in batches}) == 1
 
 
 @pytest.mark.parametrize("pairs", [True, False])
 def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
     model = asked_model(nsp=pairs, pooler=pairs)
-    encoded = encode(model, stories(12))
-    plan = TASK.objective.sampler(encoded, model.config, 144, 1, True)
+    encoded = encode(model, *stories(12))
+    plan = OBJECTIVE.sampler(encoded, model.config, 144, 1, True)
     for number in range(3):
-        chosen = plan.micro_batch(number)[1]
         losses = []
         for shape in (plan.shape, None):
             model.zero_grad()
-            total, count = TASK.objective.loss(
-                model, TASK.objective.collate(encoded, chosen, model.config, shape), LossWeights()
-            )
+            batch = OBJECTIVE.collate(encoded, plan.micro_batch(number)[1], model.config, shape)
+            total, count = OBJECTIVE.loss(model, batch, LossWeights())
             total.backward()
             losses.append((total.detach(), count, [p.grad for p in model.parameters()]))
         near(*(loss[0] for loss in losses))
@@ -269,11 +232,11 @@ def test_packed_rows_train_as_padded_rows_do(pairs: bool) -> None:
 
 def test_a_micro_batch_is_the_same_in_any_order_and_from_workers_and_differs_from_others() -> None:
     model = asked_model()
-    encoded = encode(model, stories(20))
-    plan = TASK.objective.sampler(encoded, model.config, 144, 1, False)
+    encoded = encode(model, *stories(20))
+    plan = OBJECTIVE.sampler(encoded, model.config, 144, 1, False)
 
     def made(number: int) -> Batch:
-        return TASK.objective.collate(encoded, plan.micro_batch(number)[1], model.config)
+        return OBJECTIVE.collate(encoded, plan.micro_batch(number)[1], model.config)
 
     first = [made(number) for number in range(12)]
     assert all(same(made(number), first[number]) for number in (11, 3, 0, 7))
@@ -284,29 +247,21 @@ def test_a_micro_batch_is_the_same_in_any_order_and_from_workers_and_differs_fro
     chosen = plan.micro_batch(0)[1]
     again = chosen.copy()
     again[:, 6] = 5
-    one, two = (TASK.objective.collate(encoded, which, model.config) for which in (chosen, again))
-    assert torch.equal(one.text.nsp_labels, two.text.nsp_labels) and not torch.equal(
-        one.text.label_positions, two.text.label_positions
-    )
+    one, two = (OBJECTIVE.collate(encoded, which, model.config).text for which in (chosen, again))
+    assert torch.equal(one.nsp_labels, two.nsp_labels) and not torch.equal(one.label_positions, two.label_positions)
 
 
 def test_whole_words_are_masked_together() -> None:
     model = encoder("mlm", ["sun sea salt"], vocab_size=30)
-    text = model.require_tokenizer()
-    encoded = encode(
-        model, ["sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6], whole_word_mask=True, mask_prob=0.3
-    )
-    batch = grain(model, encoded)
-    assert batch.text.label_positions is not None and batch.labels is not None
-    ids = batch.inputs.flatten().clone()
+    texts = ("sunsalt sea saltsea sun " * 6, "salt sun sunsea " * 6)
+    batch = grain(model, encode(model, *texts, whole_word_mask=True, mask_prob=0.3))
+    ids, size = batch.inputs.flatten().clone(), batch.inputs.shape[1]
     ids[batch.text.label_positions] = batch.labels
     asked, pieces = {*batch.text.label_positions.tolist()}, 0
-    for row in range(len(batch.inputs)):
-        first = row * batch.inputs.shape[1]
-        begins = [
-            first + at for at in np.flatnonzero(text.starts_word(ids[first : first + batch.inputs.shape[1]].numpy()))
-        ]
-        for a, b in zip(begins, [*begins[1:], first + batch.inputs.shape[1]], strict=True):
+    for first in range(0, len(ids), size):
+        starts = model.require_tokenizer().starts_word(ids[first : first + size].numpy())
+        begins = [first + at for at in np.flatnonzero(starts)]
+        for a, b in zip(begins, [*begins[1:], first + size], strict=True):
             assert not asked & {*range(a, b)} or asked >= {*range(a, b)}
             pieces += b - a > 1 and a in asked
     assert pieces > 3
@@ -317,28 +272,17 @@ def test_whole_words_are_masked_together() -> None:
 
 def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs_per_masked_token() -> None:
     model = asked_model()
-    batch = grain(model, encode(model, stories(8)))
-    assert batch.labels is not None and batch.text.label_positions is not None and batch.text.nsp_labels is not None
-    total, count = TASK.objective.loss(model, batch)
-    logits = model.logits(batch.inputs, mask=batch.mask, token_types=batch.text.token_types)
-    assert logits.shape == (*batch.inputs.shape, model.config.vocab_size)
-    words = F.cross_entropy(logits.flatten(0, 1)[batch.text.label_positions], batch.labels)
-    summary = model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).pooled
-    follows = F.cross_entropy(model.head.follows(summary), batch.text.nsp_labels)
+    batch = grain(model, encode(model, *stories(8)))
+    total, count = OBJECTIVE.loss(model, batch)
+    words = F.cross_entropy(logits_of(model, batch), batch.labels)
     assert int(count) == len(batch.labels)
-    near(total / count, words + follows)
-    unknown = TASK.objective.loss(
-        model, replace(batch, text=replace(batch.text, nsp_labels=torch.full_like(batch.text.nsp_labels, IGNORE)))
-    )[0]
-    near(unknown / count, words)
-
-
-def test_smoothing_is_of_words_alone() -> None:
-    model = asked_model()
-    batch = grain(model, encode(model, stories(8)))
-    smooth, plain = (TASK.objective.loss(model, batch, LossWeights(smoothing=share))[0] for share in (0.2, 0.0))
-    words = [cross_entropy(_logits(model, batch), batch.labels, share)[0] for share in (0.2, 0.0)]
-    near(smooth - plain, words[0] - words[1], 1e-10)
+    near(total / count, words + F.cross_entropy(nsp_logits(model, batch), batch.text.nsp_labels))
+    unknown = replace(batch.text, nsp_labels=torch.full_like(batch.text.nsp_labels, IGNORE))
+    near(OBJECTIVE.loss(model, replace(batch, text=unknown))[0] / count, words)
+    # label smoothing applies to words only
+    smooth = OBJECTIVE.loss(model, batch, LossWeights(smoothing=0.2))[0]
+    plain, smoothed = (cross_entropy(logits_of(model, batch), batch.labels, share)[0] for share in (0.0, 0.2))
+    near(smooth - total, smoothed - plain, 1e-10)
 
 
 # -- validation
@@ -346,38 +290,26 @@ def test_smoothing_is_of_words_alone() -> None:
 
 def test_the_validation_loss_does_not_depend_on_batching() -> None:
     model = asked_model()
-    encoded = encode(model, stories(10))
+    encoded = encode(model, *stories(10))
     losses = []
     for tokens in (48, 300, 10_000):
-        batches = list(TASK.objective.eval_batches(encoded, model.config, tokens))
+        batches, again = (list(OBJECTIVE.eval_batches(encoded, model.config, tokens)) for _ in range(2))
+        assert all(same(*both) for both in zip(batches, again, strict=True))
         labels = sorted(label for batch in batches for label in batch.labels.tolist())
-        words = sum(F.cross_entropy(_logits(model, batch), batch.labels, reduction="sum") for batch in batches)
+        words = sum(F.cross_entropy(logits_of(model, batch), batch.labels, reduction="sum") for batch in batches)
         losses.append((labels, float(words.detach())))
-        assert all(
-            same(*both)
-            for both in zip(batches, TASK.objective.eval_batches(encoded, model.config, tokens), strict=True)
-        )
     assert losses[0][0] == losses[1][0] == losses[2][0]
     assert losses[0][1] == pytest.approx(losses[1][1], rel=1e-10) == pytest.approx(losses[2][1], rel=1e-10)
 
 
-def _logits(model: regard.Model, batch: Batch) -> Tensor:
-    return model.logits(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).flatten(0, 1)[
-        batch.text.label_positions
-    ]
-
-
 def test_scores_are_those_of_the_masked_tokens_and_pairs_of_validation() -> None:
     model = asked_model()
-    encoded, data = encode(model, stories(10)), DataSettings(max_length=24)
+    encoded = encode(model, *stories(10))
     sums = validation_loss(model, encoded, resolve({"train": {"precision": "float32"}, "data": {"max_length": 24}}, {}))
-    scores, answers = TASK.objective.evaluate(model, encoded, model.spec.decode, data, sums)
+    scores, answers = scores_of(model, encoded, SHORT, loss=sums)
     hits, count, told, pairs, loss = 0, 0, 0, 0, 0.0
-    for batch in TASK.objective.eval_batches(encoded, model.config, 100, data):
-        logits = _logits(model, batch)
-        said = model.head.follows(
-            model.states(batch.inputs, mask=batch.mask, token_types=batch.text.token_types).pooled
-        ).argmax(-1)
+    for batch in OBJECTIVE.eval_batches(encoded, model.config, 100):
+        logits, said = logits_of(model, batch), nsp_logits(model, batch).argmax(-1)
         hits, count = hits + int((logits.argmax(-1) == batch.labels).sum()), count + len(batch.labels)
         told, pairs = told + int((said == batch.text.nsp_labels).sum()), pairs + len(batch.text.nsp_labels)
         loss += float(F.cross_entropy(logits, batch.labels, reduction="sum").detach())
@@ -385,37 +317,29 @@ def test_scores_are_those_of_the_masked_tokens_and_pairs_of_validation() -> None
     assert scores["nsp_accuracy"] == round(100 * told / pairs, 2)
     assert scores["mlm_loss"] == round(loss / count, 4)
     assert len(answers) == 3 and all(answer.extra["masks"] for answer in answers)
-    shown = TASK.objective.format_example(encoded.samples[0], answers[0])
+    shown = OBJECTIVE.format_example(encoded.samples[0], answers[0])
     assert "[MASK]" in shown and answers[0].extra["references"][0] in shown
-    assert "chance: 50 %" in TASK.objective.format_scores(scores) and set(
-        TASK.objective.example_row(None, answers[0])
-    ) == {
-        "text",
-        "prediction",
-        "reference",
-    }
+    assert "chance: 50 %" in OBJECTIVE.format_scores(scores)
+    assert set(OBJECTIVE.example_row(None, answers[0])) == {"text", "prediction", "reference"}
 
 
 def test_validation_of_one_document_has_no_nsp_score() -> None:
     model = asked_model()
-    encoded = encode(model, stories(1))
+    encoded = encode(model, *stories(1))
     sums = validation_loss(model, encoded, resolve({"data": {"max_length": 24}}, {}))
-    scores, _ = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), sums)
+    scores, _ = scores_of(model, encoded, SHORT, loss=sums)
     assert scores["nsp_accuracy"] == NSP_NOT_MEASURED and scores["mlm_loss"] == pytest.approx(sums.mean, abs=1e-3)
-    assert "chance" not in TASK.objective.format_scores(scores)
+    assert "chance" not in OBJECTIVE.format_scores(scores) and "single document" in OBJECTIVE.format_scores(scores)
 
 
 def test_samples_without_masked_tokens_are_shown_unchanged() -> None:
     model = asked_model()
-    encoded = encode(model, ["sun [MASK] sea", "? ! .", "sun sand " * 30])
-    scores, answers = TASK.objective.evaluate(model, encoded, model.spec.decode, DataSettings(max_length=24), None)
+    encoded = encode(model, "sun [MASK] sea", "? ! .", "sun sand " * 30)
+    scores, answers = scores_of(model, encoded, SHORT)
     assert [len(answer.extra["references"]) for answer in answers] == [0, 0, 2] and scores["mlm_loss"] > 0
-    assert TASK.objective.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
-    assert TASK.objective.example_row(encoded.samples[1], answers[1]) == {
-        "text": "? ! .",
-        "prediction": "",
-        "reference": "",
-    }
+    assert OBJECTIVE.format_example(encoded.samples[0], answers[0]) == "    sun [MASK] sea\n"
+    row = OBJECTIVE.example_row(encoded.samples[1], answers[1])
+    assert row == {"text": "? ! .", "prediction": "", "reference": ""}
 
 
 # -- predictions
@@ -442,10 +366,9 @@ def test_mask_tokens_are_filled_with_the_most_likely_words() -> None:
             before, _, after = said.partition("[MASK]")
             said = (before if gap[0]["begins"] else before.rstrip()) + gap[0]["word"] + after
         assert answer.value == said and answer.score[0] == answer.extra["masks"][0][0]["probability"]
-    assert model.predict(given[0]).value == answers[0].value
-    assert "| mask |" in TASK.objective.format_prediction(given[1], answers[1]) and answers[
-        1
-    ].value in TASK.objective.format_prediction(given[1], answers[1])
+    assert model.predict(given[0]).value == answers[0].value and model.predict([]) == []
+    shown = OBJECTIVE.format_prediction(given[1], answers[1])
+    assert "| mask |" in shown and answers[1].value in shown
 
 
 def test_a_continued_word_is_written_without_a_space() -> None:
@@ -456,40 +379,24 @@ def test_a_continued_word_is_written_without_a_space() -> None:
         model.head.words.bias[piece] = 1e3
     name = text.id_to_token(piece).removeprefix("##")
     answer = model.predict("sun [MASK] sea.")
-    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in TASK.objective.format_prediction("", answer)
+    assert answer.value == f"sun{name} sea." and f"·{name} 1.000" in OBJECTIVE.format_prediction("", answer)
 
 
-def test_a_text_without_a_mask_token_or_too_long_is_refused() -> None:
-    model = asked_model()
-    with pytest.raises(RegardError, match="MASK"):
-        model.predict(["sun [MASK]", "sun sea"])
-    with pytest.raises(RegardError, match="24"):
-        model.predict("sun " * 30 + "[MASK]")
-    assert model.predict([]) == []
+@pytest.mark.parametrize(("texts", "said"), [(["sun [MASK]", "sun sea"], "MASK"), (["sun " * 30 + "[MASK]"], "24")])
+def test_a_text_without_a_mask_token_or_too_long_is_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(RegardError, match=said):
+        asked_model().predict(texts)
 
 
 def test_a_mask_token_can_be_written_as_in_the_tokenizer_or_as_in_bert(tmp_path: Path) -> None:
     text = TextTokenizer.load(write_roberta(tmp_path))
     config = TASK.modality.fit_config(bert.Config(width=12, depth=1, heads=3, ffn_dim=20, max_length=24), text)
-    from regard.model import ModelSpec, assemble
-
     model = noisy(assemble(ModelSpec(bert.SYSTEM, config, TASK), text))
     one, two = model.predict(["the <mask> sat"])[0], model.predict("the [MASK] sat")
     assert one == two and one.value.startswith("the") and one.value.endswith(" sat") and "<mask>" not in one.value
 
 
 # -- runs
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["regard", *map(str, words)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return int(left.value.code or 0), *capsys.readouterr()
-
-    return call
 
 
 def test_a_folder_of_documents_is_trained_on(trained: tuple[Path, str]) -> None:
@@ -501,19 +408,16 @@ def test_a_folder_of_documents_is_trained_on(trained: tuple[Path, str]) -> None:
     assert "[MASK]" in (out / "samples.txt").read_text() and "mlm_loss" in (out / "README.md").read_text()
 
 
-def test_a_run_predicts_on_the_command_line_and_is_evaluated(
-    trained: tuple[Path, str], corpus: Path, cli: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_run_predicts_on_the_command_line_and_is_evaluated(trained: tuple[Path, str], corpus: Path, cli: Cli) -> None:
     out, _ = trained
-    code, said, _ = cli("predict", out, "sun sun [MASK] sun sun .")
-    assert code == 0 and said.startswith("sun sun sun sun sun .\n") and "| mask |" in said
-    row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json")[1])
+    done = cli("predict", out, "sun sun [MASK] sun sun .")
+    assert done.code == 0 and done.out.startswith("sun sun sun sun sun .\n") and "| mask |" in done.out
+    row = json.loads(cli("predict", out, "coal [MASK] coal .", "--json").out)
     assert row["value"] == "coal coal coal ." and row["masks"][0][0]["probability"] > 0.3
-    scores = evaluate(out).scores
-    assert scores["mlm_loss"] == json.loads((out / "regard.json").read_text())["scores"]["mlm_loss"]
+    assert evaluate(out).scores["mlm_loss"] == facts(out)["scores"]["mlm_loss"]
     assert evaluate(out, [str(corpus)]).scores["accuracy"] > 50
-    code, _, wrong = cli("predict", out, "sun sand")
-    assert code == 2 and "No [MASK] in 'sun sand'" in wrong
+    done = cli("predict", out, "sun sand")
+    assert done.code == 2 and "No [MASK] in 'sun sand'" in done.err
 
 
 def test_transformers_reads_a_run(trained: tuple[Path, str]) -> None:
@@ -527,80 +431,51 @@ def test_transformers_reads_a_run(trained: tuple[Path, str]) -> None:
     assert given["input_ids"][0, [0, 4, -1]].tolist() == [model.config.bos_id, ends, ends]
     assert given["token_type_ids"].tolist() == [[0] * 5 + [1] * 3]
     with torch.no_grad():
-        ours = model.logits(given["input_ids"], token_types=given["token_type_ids"])
+        states = model.states(given["input_ids"], token_types=given["token_type_ids"])
         right = peer(**given)
-        near(ours, right.prediction_logits, 1e-5)
-        near(model.head.follows(model.states(given["input_ids"], token_types=given["token_type_ids"]).pooled),
-             right.seq_relationship_logits, 1e-5)  # fmt: skip
+        near(model.logits(given["input_ids"], token_types=given["token_type_ids"]), right.prediction_logits, 1e-5)
+        near(model.head.follows(states.pooled), right.seq_relationship_logits, 1e-5)
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_weights(corpus: Path, tmp_path: Path) -> None:
-    train(corpus, tmp_path / "whole")
-    with stopped_in(6):
-        train(corpus, tmp_path / "cut")
-    train((), tmp_path / "cut", resume=True)
-    runs = [tmp_path / name for name in ("whole", "cut")]
-    assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
-    same_tensors(*(run / "checkpoints" / checkpoints(run)[-1] / "state.safetensors" for run in runs))
-    assert rows(runs[0]) == rows(runs[1])
+    assert_resumes("mlm", tmp_path, 6, lambda out: train(corpus, out))
 
 
 def test_mlm_alone_needs_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
-    path = tmp_path / "one.txt"
+    path, run = tmp_path / "one.txt", tmp_path / "run"
     path.write_text("\n".join(stories(20)), encoding="utf-8")
     with pytest.raises(DataError, match=r"model\.nsp"):
-        train(path, tmp_path / "run")
-    train(
-        path, tmp_path / "run", "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3"
-    )
-    model = regard.load(tmp_path / "run")
+        train(path, run)
+    train(path, run, "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3")
+    model = regard.load(run)
     assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.has_nsp
-    config = json.loads((tmp_path / "run/config.json").read_text())
-    assert config["architectures"] == ["BertForMaskedLM"]
-    assert set(rows(tmp_path / "run", "valid")[0]) == {"kind", "step", "loss", "mlm_loss", "perplexity", "accuracy"}
+    assert '"BertForMaskedLM"' in (run / "config.json").read_text()
+    assert set(rows(run, "valid")[0]) == {"kind", "step", "loss", "mlm_loss", "perplexity", "accuracy"}
 
 
-def test_a_model_is_pre_trained_further(trained: tuple[Path, str], corpus: Path, tmp_path: Path) -> None:
-    said = io.StringIO()
-    console = Console(file=said, width=300)
-    settings = [
+def test_a_model_is_pre_trained_further_and_fine_tuned(trained: tuple[Path, str], corpus: Path, tmp_path: Path) -> None:
+    more = (
         "train.steps=2",
         "train.eval_every=2",
         "train.batch_tokens=384",
         "data.max_length=24",
         "train.precision=float32",
-    ]
-    regard.train(
-        "mlm",
-        str(corpus),
-        model=str(trained[0]),
-        out=tmp_path / "more",
-        settings=settings,
-        console=console,
-        device="cpu",
     )
+    said = train_task("mlm", corpus, tmp_path / "more", *more, model=str(trained[0]))
     before, after = rows(trained[0], "valid")[-1]["mlm_loss"], rows(tmp_path / "more", "valid")[0]["mlm_loss"]
-    assert after < before + 1 and "new" not in said.getvalue()  # training continues from the pretrained weights
-
-
-def test_a_pre_trained_model_is_fine_tuned(trained: tuple[Path, str], tmp_path: Path) -> None:
-    table = "text\tlabel\n" + "".join(f"{' '.join(story(t, 1, random.Random(i)).split())}\t{t}\n"
-                                      for i in range(20) for t in WORDS[:3])  # fmt: skip
-    (tmp_path / "a.tsv").write_text(table)
-    said = io.StringIO()
-    settings = [
+    assert after < before + 1 and "new" not in said  # training continues from the pretrained weights
+    table = [f"{' '.join(story(t, 1, random.Random(i)).split())}\t{t}\n" for i in range(20) for t in WORDS[:3]]
+    (tmp_path / "a.tsv").write_text("".join(["text\tlabel\n", *table]))
+    tuned = (
         "train.steps=30",
         "train.eval_every=30",
         "train.batch_tokens=384",
         "train.lr=3e-3",
         "data.valid_fraction=0.2",
-    ]
-    regard.train(
-        "classify", str(tmp_path / "a.tsv"), model=str(trained[0]), out=tmp_path / "run", settings=settings,
-        console=Console(file=said, width=300), device="cpu",
-    )  # fmt: skip
-    assert rows(tmp_path / "run", "valid")[-1]["accuracy"] > 80 and "Not used" in said.getvalue()
+    )
+    said = train_task("classify", tmp_path / "a.tsv", tmp_path / "tuned", *tuned, model=str(trained[0]))
+    assert rows(tmp_path / "tuned", "valid")[-1]["accuracy"] > 80 and "Not used" in said
 
 
 @pytest.mark.parametrize(
@@ -623,11 +498,9 @@ def test_settings_that_cannot_work_are_refused(corpus: Path, tmp_path: Path, set
 def test_data_for_it_is_checked_as_text_is(corpus: Path) -> None:
     report = check("mlm", str(corpus))
     assert report.task == "mlm" and report.counts["documents"] == 60 and not report.errors
-    one = check("mlm", str(corpus / "00.txt"))
-    assert [finding.id for finding in one.findings if finding.id == "single_document"] == ["single_document"]
+    assert "single_document" in [finding.id for finding in check("mlm", str(corpus / "00.txt")).findings]
 
 
 def test_it_is_a_task_of_encoders_alone() -> None:
-    assert isinstance(TASK.objective, MaskedLM) and bert.SYSTEM.tasks[0] == "mlm"
     with pytest.raises(SettingError, match="'mlm'"):
         regard.train("mlm", "a.txt", model="gpt2-mini", out="nowhere")

@@ -87,9 +87,8 @@ def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None
     assert len(model.predict("a cat", threshold=0).value) == 3 and model.predict("a cat", threshold=1).value == []
     regard.save(model, tmp_path / "ours", layout="huggingface")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours", dtype=torch.float64)
-    assert again.config.problem_type == "multi_label_classification" and again.config.id2label == dict(
-        enumerate(LABELS)
-    )
+    assert again.config.problem_type == "multi_label_classification"
+    assert again.config.id2label == dict(enumerate(LABELS))
     assert regard.load(tmp_path / "ours").spec.options.multi_label
 
 
@@ -214,11 +213,9 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     model = regard.load(out)
     assert sorted(model.predict("a dusty b crimson a").value) == ["old", "red"] and model.predict("a b c").value == []
     told = cli("predict", str(out), "a dusty b crimson a").rstrip("\n").split("\t")
-    assert (
-        sorted(told[0].split("|")) == ["old", "red"]
-        and len(told) == 4
-        and all(float(one.split()[1]) for one in told[1:])
-    )
+    assert sorted(told[0].split("|")) == ["old", "red"]
+    assert len(told) == 4
+    assert all(float(one.split()[1]) for one in told[1:])
     peer = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     tokens = transformers.AutoTokenizer.from_pretrained(out)("a dusty b crimson a", return_tensors="pt")
     near(peer(**tokens).logits.sigmoid()[0], torch.tensor(model.predict("a dusty b crimson a").score), 1e-5)
@@ -258,9 +255,8 @@ def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> 
         assert answer.score == pytest.approx(chances, abs=1e-6)
         assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
         assert model.task.objective.format_prediction("a.png", answer).split("\t")[1] == "|".join(answer.value)
-    assert (
-        len(model.predict(pictures[0], threshold=0).value) == 3 and model.predict(pictures[0], threshold=1).value == []
-    )
+    assert len(model.predict(pictures[0], threshold=0).value) == 3
+    assert model.predict(pictures[0], threshold=1).value == []
     total, count = model.task.objective.loss(model, Batch(x, labels=classes))
     near(total / count, right.loss)
     regard.save(model, tmp_path / "ours", layout="huggingface")
@@ -304,9 +300,8 @@ def test_many_classes_are_reported_and_drawn_equally_for_texts_and_images(many: 
     samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]
     encoded = model.task.objective.encode(samples, model.processor, model.config, 1, options=HeadOptions(tuple(labels)))
     scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
-    assert ({"per_class", "most_confused"} if many > 24 else {"confusion_matrix"}) <= set(scores) and (
-        "top5" in scores
-    ) == (many > 5)
+    assert ({"per_class", "most_confused"} if many > 24 else {"confusion_matrix"}) <= set(scores)
+    assert ("top5" in scores) == (many > 5)
     assert ("confusion_matrix" in scores) == (many <= 24)
     drawn = model.task.objective.save_figures(tmp_path, samples, answers)
     assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()

@@ -98,9 +98,7 @@ def placed(model: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float
     }
     angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
     monkeypatch.setattr(
-        embed,
-        "_embed_rows",
-        lambda model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1),
+        embed, "_embed_rows", lambda model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1)
     )
 
 

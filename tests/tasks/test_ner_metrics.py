@@ -171,11 +171,9 @@ def test_half_an_entity_is_not_a_hit() -> None:
 def test_plain_tags_are_measured_by_word() -> None:
     found = tagging_metrics([["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "NN"], ["DT"]], "plain")
     assert found.scores() == {"accuracy": 75.0, "macro_f1": 60.0}
-    assert (
-        found.by_class["NN"].precision == 2 / 3
-        and found.by_class["NN"].recall == 1.0
-        and found.by_class["VB"].f1 == 0.0
-    )
+    assert found.by_class["NN"].precision == 2 / 3
+    assert found.by_class["NN"].recall == 1.0
+    assert found.by_class["VB"].f1 == 0.0
     assert [row.split()[1] for row in found.table().splitlines()[2:]] == ["NN", "DT", "VB", "all"]
     assert found.micro.f1 == found.accuracy
 

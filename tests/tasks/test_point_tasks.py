@@ -115,11 +115,9 @@ def test_point_cloud_settings_apply_to_point_clouds_only() -> None:
     for task in (find_task("classify", "points"), find_task("segment", "points")):
         for name in ("data.num_points", "data.voxel_size", "data.rotate", "data.point_dropout"):
             assert uses_setting(task, name) and not uses_setting(find_task(task.name, "image"), name), name
-        assert (
-            uses_setting(task, "train.batch_size")
-            and not uses_setting(task, "decode.num_beams")
-            and not uses_setting(task, "data.crop_scale")
-        )
+        assert uses_setting(task, "train.batch_size")
+        assert not uses_setting(task, "decode.num_beams")
+        assert not uses_setting(task, "data.crop_scale")
 
 
 @pytest.mark.parametrize(
@@ -222,9 +220,8 @@ def test_point_clouds_are_rotated_about_the_up_axis_of_the_processor() -> None:
     rows_of = chosen.objective.sampler(some, config, 2, 1, False).micro_batch(0)[1]
     found = zip(prepare_clouds(some, rows_of), prepare_clouds(some, rows_of[:, 0]), strict=True)
     for (_, turned, _), (_, still, _) in found:
-        assert np.allclose(turned[:, 1], still[:, 1], atol=1e-6) and not np.allclose(
-            turned[:, 0], still[:, 0], atol=1e-2
-        )
+        assert np.allclose(turned[:, 1], still[:, 1], atol=1e-6)
+        assert not np.allclose(turned[:, 0], still[:, 0], atol=1e-2)
 
 
 def test_normals_rotate_with_their_points(tmp_path: Path) -> None:
@@ -324,13 +321,10 @@ def test_a_prediction_is_the_same_alone_and_in_a_batch(task: str) -> None:
         if task == "classify":
             assert np.allclose(alone.score, one.score, atol=1e-6)
         else:
-            assert (alone.extra["classes"] == one.extra["classes"]).all() and len(one.extra["probabilities"]) == len(
-                item
-            )
-            assert (
-                np.allclose(alone.extra["probabilities"], one.extra["probabilities"], atol=1e-6)
-                and one.extra["probabilities"].std() > 1e-3
-            )
+            assert (alone.extra["classes"] == one.extra["classes"]).all()
+            assert len(one.extra["probabilities"]) == len(item)
+            assert np.allclose(alone.extra["probabilities"], one.extra["probabilities"], atol=1e-6)
+            assert one.extra["probabilities"].std() > 1e-3
 
 
 def picked(whole: PointCloud, places: np.ndarray) -> PointCloud:
@@ -349,10 +343,8 @@ def test_permuted_points_permute_the_prediction(task: str) -> None:
         assert np.allclose(one.score, other.score, atol=1e-6)
     else:
         assert (one.extra["classes"][order] == other.extra["classes"]).all()
-        assert (
-            np.allclose(one.extra["probabilities"][order], other.extra["probabilities"], atol=1e-6)
-            and one.extra["probabilities"].std() > 1e-3
-        )
+        assert np.allclose(one.extra["probabilities"][order], other.extra["probabilities"], atol=1e-6)
+        assert one.extra["probabilities"].std() > 1e-3
 
 
 def test_a_large_point_cloud_is_sampled_until_each_point_was_used(tmp_path: Path) -> None:
@@ -498,21 +490,16 @@ def test_a_run_trains_on_generated_point_clouds(task: str, runs: dict[str, Path]
     run = runs[task]
     scores, model = facts(run)["scores"], regard.load(run)
     assert scores["samples"] == {"classify": 20, "segment": 3}[task] and model.task is find_task(task, "points")
-    assert {"classify": "accuracy", "segment": "miou"}[task] in scores and model.config.has_decoder == (
-        task == "segment"
-    )
-    assert (
-        PointProcessor.load(run) == model.processor
-        and model.config.feature_dim == 3 * len(model.processor.features) > 0
-    )
+    assert {"classify": "accuracy", "segment": "miou"}[task] in scores
+    assert model.config.has_decoder == (task == "segment")
+    assert PointProcessor.load(run) == model.processor
+    assert model.config.feature_dim == 3 * len(model.processor.features) > 0
     assert (run / {"classify": "confusion.png", "segment": "clouds.png"}[task]).exists()
     card = (run / "README.md").read_text()
-    assert (
-        "| data.num_points" in card
-        and "| train.batch_size" in card
-        and "| data.crop_scale" not in card
-        and "regard explain" in card
-    )
+    assert "| data.num_points" in card
+    assert "| train.batch_size" in card
+    assert "| data.crop_scale" not in card
+    assert "regard explain" in card
     assert evaluate(run, device="cpu").scores == {"loss": pytest.approx(facts(run)["best"]["loss"], abs=1e-4), **scores}
     said = (run / "said.txt").read_text()
     assert "up to 64 points per point cloud with" in said and "4 point clouds per micro-batch" in said
@@ -570,15 +557,11 @@ def test_predictions_for_files_are_saved_as_labeled_point_clouds_and_pages(
     answer = model.predict(ROOM)
     left = model.task.objective.write_files("it", answer, tmp_path)
     found = read_cloud(left["cloud"])
-    assert (
-        found.labels is not None
-        and (found.labels == answer.extra["classes"]).all()
-        and found.classes == LABELS["segment"]
-    )
-    assert (
-        np.allclose(found.coordinates, scene.coordinates, atol=1e-6)
-        and "point accuracy" in Path(left["page"]).read_text()
-    )
+    assert found.labels is not None
+    assert (found.labels == answer.extra["classes"]).all()
+    assert found.classes == LABELS["segment"]
+    assert np.allclose(found.coordinates, scene.coordinates, atol=1e-6)
+    assert "point accuracy" in Path(left["page"]).read_text()
     strange = model.predict(replace(scene, labels=np.full(len(scene), 77), classes=()))
     assert "right" not in strange.extra, "labels of other classes are not a reference"
     json.dumps(answer.value)
@@ -612,9 +595,7 @@ def test_voxels_that_leave_no_points_are_reported(tmp_path: Path) -> None:
         )  # fmt: skip
     told = [line for line in said.getvalue().splitlines() if "after voxel subsampling and blocking" in line]
     assert len(told) == 2 and "warning" not in told[0]
-    assert (
-        "warning" in told[1]
-        and "has only 1 point. Are data.voxel_size and data.block_size in the right unit?" in told[1]
-    )
+    assert "warning" in told[1]
+    assert "has only 1 point. Are data.voxel_size and data.block_size in the right unit?" in told[1]
     idle = [line for line in said.getvalue().splitlines() if "has no effect" in line]
     assert idle == ["note: data.crop_scale has no effect for task 'segment' (point clouds)."] * 2

@@ -52,11 +52,9 @@ def test_the_label_is_the_tokens_of_the_answer() -> None:
     for number, sample in enumerate(SAMPLES):
         row, (first, last) = encoded.fields["text"][number].tolist(), encoded.fields["label"][number].tolist()
         second = int(encoded.fields["second"][number][0])
-        assert (
-            row[second:-1] == ids
-            and row[0] == model.config.bos_id
-            and row[second - 1] == row[-1] == model.config.eos_id
-        )
+        assert row[second:-1] == ids
+        assert row[0] == model.config.bos_id
+        assert row[second - 1] == row[-1] == model.config.eos_id
         if sample.is_answerable:
             start, end = places[first - second][0], places[last - second][1]
             assert CONTEXT[start:end] == sample.answers[0]

@@ -125,10 +125,8 @@ def head_labels(labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
 def test_head_labels_hold_every_tag_of_the_scheme() -> None:
     data = ("B-LOC", "I-LOC", "I-PER", "O")
     assert head_labels(data, DataSettings()) == LABELS
-    assert (
-        "E-PER" in head_labels(data, DataSettings(tag_scheme="BIOES"))
-        and len(head_labels(data, DataSettings(tag_scheme="BIOES"))) == 9
-    )
+    assert "E-PER" in head_labels(data, DataSettings(tag_scheme="BIOES"))
+    assert len(head_labels(data, DataSettings(tag_scheme="BIOES"))) == 9
     assert head_labels(("DT", "NN"), DataSettings()) == ("DT", "NN")
     model = encoder("tag", TEXTS, head_labels(data, DataSettings(tag_scheme="BIOES")))
     encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), model.spec.options)

@@ -26,13 +26,7 @@ from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTok
 from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words
 from regard.tasks.modality.base import readable_batch, sample_location
-from regard.tasks.modality.image import (
-    Image,
-    eval_batch_size,
-    image_processor,
-    prepare_images,
-    read_sample_image,
-)
+from regard.tasks.modality.image import Image, eval_batch_size, image_processor, prepare_images, read_sample_image
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
 from regard.tasks.translate import format_pair, text_prediction
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction

@@ -1,0 +1,87 @@
+"""Laws of all objectives, and short calls of their methods."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import regard
+from conftest import checkpoints, rows, same_tensors, stopped_in
+from regard.data.settings import DataSettings
+from regard.tasks.base import HeadOptions, LossWeights
+from regard.types import Batch
+from tiny import gradients, near
+
+
+def encode(
+    model: Any, samples: Sequence[Any], longest: int = 10**9, data: Any = None, options: HeadOptions | None = None
+) -> Any:
+    options = model.spec.options if options is None else options
+    return model.objective.encode(samples, model.processor, model.config, longest, data, options)
+
+
+def collate(model: Any, encoded: Any, chosen: Iterable[int] | None = None, tokens: int = 0) -> Batch:
+    """A batch of all rows or the chosen rows, padded, or packed with the shape of micro-batches of `tokens` tokens."""
+    shape = model.objective.sampler(encoded, model.config, tokens, 0, True).shape if tokens else None
+    return model.objective.collate(encoded, range(len(encoded)) if chosen is None else chosen, model.config, shape)
+
+
+def scores_of(
+    model: Any, encoded: Any, data: Any = None, decode: Any = None, loss: Any = None, most: int | None = None
+) -> tuple[dict[str, Any], list[Any]]:
+    data = DataSettings() if data is None else data
+    return model.objective.evaluate(model, encoded, decode or model.spec.decode, data, loss, most)
+
+
+def assert_loss(model: Any, encoded: Any, right: Any, tokens: int, terms: LossWeights | None = None) -> None:
+    """The loss of all rows, padded and packed, equals `right`, with all gradients."""
+    expected = gradients(model, right)
+    for room in (0, tokens):
+        batch = collate(model, encoded, tokens=room)
+        assert (batch.packing is not None) == bool(room)
+        total, count = model.objective.loss(model, batch, terms or LossWeights())
+        near(total, right)
+        assert int(count) == len(encoded)
+        found = gradients(model, total)
+        # distributed training requires a gradient for every parameter, including unused ones
+        assert found.keys() >= expected.keys()
+        for name, gradient in found.items():
+            near(gradient, expected.get(name, torch.zeros_like(gradient)), 1e-10)
+
+
+def assert_one_shape(model: Any, encoded: Any, tokens: int) -> list[Batch]:
+    """All packed micro-batches have one shape."""
+    plan = model.objective.sampler(encoded, model.config, tokens, 0, True)
+    batches = [model.objective.collate(encoded, some, model.config, plan.shape) for some in plan.epoch(0)]
+    assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
+    return batches
+
+
+def assert_alone_as_together(model: Any, items: Sequence[Any], **settings: Any) -> list[Any]:
+    """The prediction of an input does not depend on the other inputs."""
+    together = model.predict(items, **settings)
+    for item, answer in zip(items, together, strict=True):
+        alone = model.predict(item, **settings)
+        assert alone.value == answer.value and alone.score == pytest.approx(answer.score, rel=1e-9, abs=1e-6)
+    assert model.predict([]) == []
+    return together
+
+
+def assert_resumes(task: str, folder: Path, step: int, start: Callable[[Path], Any]) -> None:
+    """A run that is interrupted in a step and resumed has the weights and the log of an uninterrupted run."""
+    runs = [folder / "whole", folder / "halved"]
+    start(runs[0])
+    with stopped_in(step):
+        start(runs[1])
+    regard.train(task, out=runs[1], resume=True, device="cpu", console=Console(file=io.StringIO()))
+    assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
+    same_tensors(*(run / "checkpoints" / checkpoints(run)[-1] / "state.safetensors" for run in runs))
+    same_tensors(*(run / "model.safetensors" for run in runs))
+    logs = [[{k: v for k, v in row.items() if not k.endswith("_per_s")} for row in rows(run)] for run in runs]
+    assert logs[0] == logs[1]
