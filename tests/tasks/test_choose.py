@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from objectives import assert_loss, assert_one_shape, encode, scores_of
 
 import regard
 from conftest import facts
-from regard.data.batching.samplers import PackedSampler
-from regard.data.settings import DataSettings
 from regard.data.text.samples import ChoiceSample
 from regard.errors import RegardError, WeightsError
 from regard.model import load
@@ -29,10 +27,6 @@ SAMPLES = [
     ChoiceSample("abc", "", ("de", "f", "gag"), 1), ChoiceSample("h", "a", ("bed", "c"), 0),
     ChoiceSample("deaf", "", ("b", "c", "a"), 2),
 ]  # fmt: skip
-
-
-def encode(model: Any, samples: Any) -> Any:
-    return model.task.objective.encode(samples, model.tokenizer, model.config, 99)
 
 
 def test_each_choice_has_a_row_between_special_tokens() -> None:
@@ -57,31 +51,14 @@ def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
     return total
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("terms", [LossWeights(), LossWeights(0.2, 0.5)])
-def test_the_loss_equals_the_paper(terms: LossWeights, packed: bool) -> None:
+def test_the_loss_equals_the_paper(terms: LossWeights) -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES)
-    plan = model.task.objective.sampler(encoded, model.config, 128, 0, packed)
-    assert isinstance(plan, PackedSampler) == packed
-    batch = model.task.objective.collate(encoded, range(len(encoded)), model.config, plan.shape)
-    total, count = model.task.objective.loss(model, batch, terms)
-    assert int(count) == 3
     right = oracle(model, encoded, terms)
-    near(total, right)
-    ours, theirs = gradients(model, total), gradients(model, right)
-    for name in ours:
-        near(ours[name], theirs[name], 1e-11)
-
-
-def test_packed_micro_batches_have_one_shape() -> None:
-    model = headed("choose")
-    encoded = encode(model, SAMPLES * 8)
-    plan = model.task.objective.sampler(encoded, model.config, 100, 0, True)
-    batches = [model.task.objective.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
-    assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
-    whole = sum(model.task.objective.loss(model, batch, LossWeights(0, 0.5))[0] for batch in batches)
-    near(whole, 8 * oracle(model, encode(model, SAMPLES), LossWeights(0, 0.5)), 1e-11)
+    assert_loss(model, encoded, right, 128, terms)
+    batches = assert_one_shape(model, encode(model, SAMPLES * 8), 100)
+    near(sum(model.objective.loss(model, batch, terms)[0] for batch in batches), 8 * right, 1e-11)
 
 
 def test_predictions_are_choices_with_their_probabilities() -> None:
@@ -93,7 +70,7 @@ def test_predictions_are_choices_with_their_probabilities() -> None:
     several = model.predict([json.dumps(asked), {"context": "abc", "choices": ["de", "f", "gag"]}])
     assert several[0].value == answer.value and np.allclose(several[0].score, answer.score, rtol=1e-12)
     assert len(several[1].score) == 3
-    chosen = model.task.objective.rank(model, "h a", ["bed", "c"])
+    chosen = model.objective.rank(model, "h a", ["bed", "c"])
     assert chosen.value == answer.value and np.allclose(chosen.score, answer.score, rtol=1e-12)
     assert set(chosen.extra) >= {"prompt", "choices"}
 
@@ -165,13 +142,6 @@ def test_a_summary_that_is_computed_otherwise_is_refused(tmp_path: Path) -> None
 # -- runs
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_curves() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
-        yield
-
-
 def questions(path: Path, count: int) -> Path:
     """Questions whose correct choice is the animal of the story."""
     chance, animals = random.Random(4), ("cat", "dog", "cow", "hen")
@@ -211,10 +181,9 @@ def test_many_positions_are_reported_one_by_one(tmp_path: Path) -> None:
         ChoiceSample("abc", "", tuple(f"{'ab' * (number % 5)}c{'d' * number}" for number in range(26)), right)
         for right in (0, 3, 25)
     ]
-    encoded = model.task.objective.encode(samples, model.tokenizer, model.config, 24)
-    scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
+    scores, answers = scores_of(model, encode(model, samples, 24))
     assert "confusion_matrix" not in scores
     assert "choice 25" in scores["per_class"]
     assert "choice 25" in scores["most_confused"]
-    assert model.task.objective.save_figures(tmp_path, samples, answers) == ["choices.png"]
+    assert model.objective.save_figures(tmp_path, samples, answers) == ["choices.png"]
     assert (tmp_path / "choices.png").exists()

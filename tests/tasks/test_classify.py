@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from objectives import assert_alone_as_together, assert_loss, assert_resumes, scores_of
+from objectives import encode as encode_samples
+from test_cli import Cli
+from test_cli import cli as cli
 
 import regard
-from conftest import facts, rows, same_tensors, stopped_in
-from regard.cli import main
-from regard.data.batching.samplers import PackedSampler
+from conftest import facts
 from regard.data.settings import DataSettings
 from regard.data.text.samples import LabeledText
 from regard.errors import DataError, RegardError, WeightsError
@@ -54,9 +54,7 @@ def ids(said: str) -> list[int]:
 
 
 def encode(model: Any, samples: Any, pair: str = "ordered", longest: int = 99) -> Any:
-    return model.task.objective.encode(
-        samples, model.tokenizer, model.config, longest, DataSettings(pair_order=pair), model.spec.options
-    )
+    return encode_samples(model, samples, longest, DataSettings(pair_order=pair))
 
 
 # -- input format
@@ -92,9 +90,8 @@ def test_special_tokens_in_a_text_are_text() -> None:
     )
     start, end = (text.token_to_id(mark) for mark in (HEAD_TOKENS[0], HEAD_TOKENS[2]))
     model = headed("classify", labels=LABELS)
-    found = find_task("classify").objective.encode(
-        [LabeledText("_start_ _classify_", "", "so")], text, model.config, 90, None, HeadOptions(LABELS)
-    )
+    model.processor = text
+    found = encode_samples(model, [LabeledText("_start_ _classify_", "", "so")])
     row = found.fields["text"][0].tolist()
     assert (row[0], row[-1]) == (start, end) and row.count(start) == row.count(end) == 1
 
@@ -105,7 +102,7 @@ def test_an_unknown_label_is_named() -> None:
     with pytest.raises(DataError, match="line 3"):
         encode(model, strange)
     with pytest.raises(DataError, match="class"):
-        model.task.objective.encode(SAMPLES, model.tokenizer, model.config, 99, None, HeadOptions(("good",)))
+        encode_samples(model, SAMPLES, options=HeadOptions(("good",)))
 
 
 # -- loss
@@ -125,39 +122,17 @@ def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
     return total
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("terms", [LossWeights(), LossWeights(0.1, 0.5)])
 @pytest.mark.parametrize("pair", ["", "ordered", "symmetric"])
-def test_the_loss_equals_the_paper(pair: str, packed: bool) -> None:
-    model, terms = headed("classify", labels=LABELS, pair=pair), LossWeights(0.1, 0.5)
+def test_the_loss_equals_the_paper(pair: str, terms: LossWeights) -> None:
+    model = headed("classify", labels=LABELS, pair=pair)
     encoded = encode(model, PAIRS if pair else SAMPLES, pair or "ordered")
-    plan = model.task.objective.sampler(encoded, model.config, 96, 0, packed)
-    assert isinstance(plan, PackedSampler) == packed
-    batch = model.task.objective.collate(encoded, range(len(encoded)), model.config, plan.shape)
-    total, count = model.task.objective.loss(model, batch, terms)
-    assert int(count) == len(encoded)
-    right = oracle(model, encoded, terms)
-    near(total, right)
-    ours, theirs = gradients(model, total), gradients(model, right)
-    assert ours.keys() == theirs.keys() and "head.classes.weight" in ours
-    for name in ours:
-        near(ours[name], theirs[name], 1e-11)
-
-
-def test_without_the_auxiliary_loss_only_the_class_counts() -> None:
-    model = headed("classify", labels=LABELS)
-    encoded = encode(model, SAMPLES)
-    batch = model.task.objective.collate(encoded, range(4), model.config)
-    near(model.task.objective.loss(model, batch)[0], oracle(model, encoded, LossWeights()))
+    assert_loss(model, encoded, oracle(model, encoded, terms), 96, terms)
 
 
 def test_padding_and_neighbors_change_no_prediction() -> None:
     model = headed("classify", labels=LABELS)
-    texts = ["abc", "h", "deaf bed", "", "cab"]
-    together = [answer.score for answer in model.predict(texts)]
-    assert all(
-        np.allclose(scores, model.predict(text).score, rtol=1e-12) for scores, text in zip(together, texts, strict=True)
-    )
-    answer = model.predict("abc")
+    answer = assert_alone_as_together(model, ["abc", "h", "deaf bed", "", "cab"])[0]
     assert list(answer.extra["probabilities"]) == list(LABELS) and math.isclose(sum(answer.score), 1)
     assert answer.value == LABELS[int(np.argmax(answer.score))]
 
@@ -249,12 +224,10 @@ def alike(ours: Any, theirs: Any, asked: Any) -> bool:
 
 
 def test_classes_without_names_get_default_names(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    theirs = published(transformers, "gpt2")
-    theirs.save_pretrained(tmp_path)
+    published(pytest.importorskip("transformers"), "gpt2").save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config.pop("id2label"), config.pop("label2id", None)
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    kept = {key: value for key, value in config.items() if key not in ("id2label", "label2id")}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
     assert load(tmp_path).spec.options.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
@@ -321,13 +294,6 @@ def write(path: Path, samples: list[tuple[str, ...]], header: str = "sentence\tl
     return path
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_curves() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
-        yield
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classify")
@@ -392,14 +358,10 @@ def test_the_body_begins_as_the_folder_has_it(place: Path, tuned: str) -> None:
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(place: Path, tmp_path: Path) -> None:
     short = (*QUICK, "train.steps=12", "train.epochs=0", "train.eval_every=4", "train.average_checkpoints=2")
-    data, start = place / "labels.tsv", str(place / "lm")
-    said = train("classify", data, tmp_path / "whole", *short, model=start)
-    assert "Average of the last 2 checkpoints: accuracy" in said
-    with stopped_in(6):
-        train("classify", data, tmp_path / "run", *short, model=start)
-    train("classify", (), tmp_path / "run", resume=True)
-    same_tensors(tmp_path / "whole" / "model.safetensors", tmp_path / "run" / "model.safetensors")
-    assert rows(tmp_path / "whole", "valid") == rows(tmp_path / "run", "valid")
+    data, said = place / "labels.tsv", list[str]()
+    start = lambda out: said.append(train("classify", data, out, *short, model=str(place / "lm")))  # noqa: E731
+    assert_resumes("classify", tmp_path, 6, start)
+    assert "Average of the last 2 checkpoints: accuracy" in said[0]
 
 
 def test_pairs_are_trained_in_both_formats_from_scratch(tmp_path: Path) -> None:
@@ -455,9 +417,7 @@ def test_other_libraries_add_the_special_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(tmp_path: Path, cli: Cli) -> None:
     """The length exceeds every token id of a small vocabulary."""
     random = np.random.default_rng(0)
     rows = [
@@ -468,34 +428,14 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(
     for path, some in ((data, rows), (valid, rows[1:])):
         path.write_text("".join(json.dumps(row) + "\n" for row in some))
     sizes = ("width=4", "depth=1", "heads=1", "ffn_dim=4", "attention_window=8", "max_length=65536")
-    said = train(
-        "classify",
-        data,
-        tmp_path / "run",
-        *(f"model.{size}" for size in sizes),
-        "data.max_length=65536",
-        "data.tokenizer_type=wordpiece",
-        "data.vocab_size=40",
-        "train.batch_tokens=65536",
-        "train.steps=2",
-        "train.precision=float32",
-        model="longformer-mini",
-        valid=[str(valid)],
-    )
+    more = ("max_length=65536", "tokenizer_type=wordpiece", "vocab_size=40")
+    settings = (*(f"model.{size}" for size in sizes), *(f"data.{one}" for one in more), "train.batch_tokens=65536")
+    short = ("train.steps=2", "train.precision=float32")
+    said = train("classify", data, tmp_path / "run", *settings, *short, model="longformer-mini", valid=[str(valid)])
     assert "1 training texts have more than 65,536 tokens" in said
     (tmp_path / "doc.txt").write_text(str(rows[0]["text"])[: 2 * 65_534] + "\n")
-    words = [
-        "explain",
-        str(tmp_path / "run"),
-        str(tmp_path / "doc.txt"),
-        "--out",
-        str(tmp_path / "map.json"),
-        "--device",
-    ]
-    monkeypatch.setattr(sys, "argv", ["regard", *words, "cpu"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert not left.value.code
+    words = ("explain", tmp_path / "run", tmp_path / "doc.txt", "--out", tmp_path / "map.json", "--device", "cpu")
+    assert not cli(*words).code
     found = json.loads((tmp_path / "map.json").read_text())
     assert found["facts"]["tokens"] == "65,536"
     seen = np.array(found["attention"]["text"]["weights"])[0, 0]  # one layer and one head, in tiles of tokens
@@ -509,22 +449,12 @@ def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
     labels = tuple(f"c{number:02}" for number in range(30))
     model = headed("classify", labels=labels)
     samples = [LabeledText("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
-    encoded = model.task.objective.encode(
-        samples, model.tokenizer, model.config, 24, options=HeadOptions(tuple(labels))
-    )
-    scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
-    assert "confusion_matrix" not in scores
-    assert scores["most_confused"].splitlines()[0].split()[1::2] == [
-        "true",
-        "predicted",
-        "count",
-        "support",
-    ]
+    encoded = encode_samples(model, samples, 24)
+    scores, answers = scores_of(model, encoded)
+    confused = scores["most_confused"].splitlines()
+    assert "confusion_matrix" not in scores and confused[0].split()[1::2] == ["true", "predicted", "count", "support"]
     table = [line.split() for line in scores["per_class"].splitlines()[2:]]
     assert {line[1] for line in table} == {*labels, "all"} and float(table[-1][3]) == scores["accuracy"]
     wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
-    assert sum(int(line.split()[5]) for line in scores["most_confused"].splitlines()[2:]) == min(wrong, 12)
-    assert model.task.objective.save_figures(tmp_path, samples, answers) == ["classes.png"]
-    assert (tmp_path / "classes.png").exists()
-    few = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None, max_samples=5)[0]
-    assert "per_class" not in few and "most_confused" not in few
+    assert sum(int(line.split()[5]) for line in confused[2:]) == min(wrong, 12)
+    assert not {"per_class", "most_confused"} & scores_of(model, encoded, most=5)[0].keys()

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from objectives import assert_loss, assert_one_shape, collate, encode
 from torch import Tensor
 
 import regard
 from conftest import stopped_in
 from encoders import encoder
-from regard.data.batching.samplers import PackedSampler
 from regard.data.text.samples import Pair
 from regard.errors import SettingError
 from regard.model import Model
@@ -115,14 +115,7 @@ def test_long_texts_are_truncated_at_their_end_and_reported(model: Model, publis
     brief = with_pooling(model, Pooling(max_length=7))
     right = said_by_others(published, [long], longest=7)
     near(values([brief.predict(long)]), right / right.norm())
-    encoded = brief.task.objective.encode(
-        [Pair(short, long, "", 1), Pair(short, short, "", 2)],
-        brief.tokenizer,
-        brief.config,
-        99,
-        None,
-        brief.spec.options,
-    )
+    encoded = encode(brief, [Pair(short, long, "", 1), Pair(short, short, "", 2)], 99)
     assert list(map(len, encoded.fields["second"])) == [7, 4] and [s.line for s in encoded.too_long] == [1]
 
 
@@ -205,26 +198,14 @@ def oracle(model: Model, pairs: list[Pair]) -> Tensor:
     return total
 
 
-def encode(model: Model, pairs: list[Pair]) -> Any:
-    return model.task.objective.encode(pairs, model.tokenizer, model.config, 99)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_the_loss_has_both_directions_and_equal_texts_are_not_negatives(model: Model, packed: bool) -> None:
-    encoded = encode(model, PAIRS)
-    plan = model.task.objective.sampler(encoded, model.config, 256, 0, packed)
-    assert isinstance(plan, PackedSampler) == packed
-    batch = model.task.objective.collate(encoded, range(len(PAIRS)), model.config, plan.shape)
-    total, count = model.task.objective.loss(model, batch)
+def test_the_loss_has_both_directions_and_equal_texts_are_not_negatives(model: Model) -> None:
     right = oracle(model, PAIRS)
-    assert int(count) == len(PAIRS)
-    near(total, right)
-    ours, theirs = gradients(model, total), gradients(model, right)
-    # distributed training requires a gradient for every parameter, including unused ones
-    assert ours.keys() == dict(model.named_parameters()).keys()
-    assert not any(bool(ours[name].any()) for name in ours.keys() - theirs.keys())
-    for name in theirs:
-        near(ours[name], theirs[name], 1e-10)
+    assert_loss(model, encode(model, PAIRS), right, 256)
+    total = model.objective.loss(model, collate(model, encode(model, PAIRS)))[0]
+    assert gradients(model, total).keys() == dict(model.named_parameters()).keys()
+    bare = with_pooling(model, Pooling(normalize=False))  # lengths of vectors are not trained
+    near(model.objective.loss(bare, collate(model, encode(model, PAIRS)))[0], right)
+    assert_one_shape(model, encode(model, PAIRS * 8), 100)
 
 
 ENCODERS = [name for name, system in SYSTEMS.items() if "embed" in system.tasks]
@@ -236,36 +217,13 @@ def test_every_encoder_is_supported_and_packed_rows_have_equal_gradients(system:
     vector = values([model.predict("the cat sat")])
     assert vector.shape == (1, model.config.width) and float(vector.norm()) == pytest.approx(1, abs=1e-12)
     encoded = encode(model, PAIRS)
-    batches = [
-        model.task.objective.collate(
-            encoded,
-            range(len(PAIRS)),
-            model.config,
-            model.task.objective.sampler(encoded, model.config, 256, 0, packed).shape,
-        )
-        for packed in (False, True)
-    ]
-    padded, packed = (model.task.objective.loss(model, batch)[0] for batch in batches)
-    near(packed, padded)
+    near(*(model.objective.loss(model, collate(model, encoded, tokens=tokens))[0] for tokens in (256, 0)))
     near(vector, values(model.predict(["the cat sat", "on the mat, and the cat's"]))[:1])
-
-
-def test_packed_micro_batches_have_one_shape(model: Model) -> None:
-    encoded = encode(model, PAIRS * 8)
-    plan = model.task.objective.sampler(encoded, model.config, 100, 0, True)
-    batches = [model.task.objective.collate(encoded, rows, model.config, plan.shape) for rows in plan.epoch(0)]
-    assert len(batches) > 2 and len({tuple(t.shape for t in batch.tensors()) for batch in batches}) == 1
-
-
-def test_lengths_of_vectors_are_not_trained_wherever_they_are_normalized(model: Model) -> None:
-    batch = model.task.objective.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
-    bare = with_pooling(model, Pooling(normalize=False))
-    near(model.objective.loss(bare, batch)[0], model.objective.loss(model, batch)[0])
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_pair_that_is_longer_than_a_micro_batch_is_a_micro_batch(model: Model, packed: bool) -> None:
-    plan = model.task.objective.sampler(encode(model, PAIRS), model.config, 4, 0, packed)
+    plan = model.objective.sampler(encode(model, PAIRS), model.config, 4, 0, packed)
     assert sorted(int(row) for grain in plan.epoch(0) for row in grain) == list(range(len(PAIRS)))
 
 
@@ -275,28 +233,26 @@ def test_token_caches_depend_on_length_and_case() -> None:
 
 
 def test_a_pair_alone_has_nothing_to_learn(model: Model) -> None:
-    total, count = model.task.objective.loss(
-        model, model.task.objective.collate(encode(model, PAIRS[:1]), [0], model.config)
-    )
+    total, count = model.objective.loss(model, collate(model, encode(model, PAIRS[:1])))
     assert float(total.detach()) == pytest.approx(0, abs=1e-12) and int(count) == 1
 
 
 def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """In 16 bits, 20 times a cosine would have an error of 0.1."""
-    batch = model.task.objective.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    batch = collate(model, encode(model, PAIRS))
     monkeypatch.setattr(
         model.body, "forward", lambda rows: regard.types.BodyOutput(noise(*rows.inputs.shape, 12).float())
     )
     monkeypatch.setattr(model.body, "has_pooler", False)
-    right = model.task.objective.loss(model, batch)[0]
+    right = model.objective.loss(model, batch)[0]
     with torch.autocast("cpu", torch.bfloat16):
-        assert float(model.task.objective.loss(model, batch)[0]) == pytest.approx(float(right), rel=1e-6)
+        assert float(model.objective.loss(model, batch)[0]) == pytest.approx(float(right), rel=1e-6)
 
 
 def test_settings_without_a_meaning_are_refused(model: Model) -> None:
-    batch = model.task.objective.collate(encode(model, PAIRS), range(len(PAIRS)), model.config)
+    batch = collate(model, encode(model, PAIRS))
     with pytest.raises(SettingError, match=r"train\.label_smoothing"):
-        model.task.objective.loss(model, batch, LossWeights(smoothing=0.1))
+        model.objective.loss(model, batch, LossWeights(smoothing=0.1))
 
 
 # -- runs

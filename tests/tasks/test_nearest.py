@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from objectives import encode, scores_of
 from test_cli import Cli
 from test_cli import cli as cli
 
-import regard
 from encoders import encoder
 from regard.data.text.samples import Pair
-from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.model import Model
 from regard.tasks import embed
@@ -83,10 +82,7 @@ def test_no_query_gives_no_result(model: Model) -> None:
 
 
 def score(model: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
-    encoded = model.task.objective.encode(pairs, model.tokenizer, model.config, 99)
-    scores, answers = model.task.objective.evaluate(
-        model, encoded, DecodeSettings(), regard.data.settings.DataSettings(), LossSum(1.0, 1.0), most
-    )
+    scores, answers = scores_of(model, encode(model, pairs, 99), loss=LossSum(1.0, 1.0), most=most)
     return scores, [answer.extra["rank"] for answer in answers]
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from objectives import assert_resumes, encode, scores_of
 from rich.console import Console
 
 import regard
-from conftest import facts, rows, same_tensors, stopped_in
+from conftest import facts
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.data.points.labeled import CloudCache, CloudSample, cloud_bytes
@@ -43,6 +44,7 @@ from regard.tasks.segment_points import point_label_ids
 from regard.types import IGNORE, Batch
 from tiny import near
 from tiny_point_models import LABELS, RANDOM, cloud, made
+from tiny_text_models import train as train_task
 
 ROOM = "rooms#part=test,points=700,number=1"
 SMALL = (
@@ -51,6 +53,7 @@ SMALL = (
     "data.num_points=64", "train.lr=2e-3",
     "train.precision=float32",
 )  # fmt: skip
+CLASSIFY: Any = find_task("classify", "points")
 both = pytest.mark.parametrize("task", ["classify", "segment"])
 
 
@@ -115,9 +118,8 @@ def test_point_cloud_settings_apply_to_point_clouds_only() -> None:
     for task in (find_task("classify", "points"), find_task("segment", "points")):
         for name in ("data.num_points", "data.voxel_size", "data.rotate", "data.point_dropout"):
             assert uses_setting(task, name) and not uses_setting(find_task(task.name, "image"), name), name
-        assert uses_setting(task, "train.batch_size")
-        assert not uses_setting(task, "decode.num_beams")
-        assert not uses_setting(task, "data.crop_scale")
+        used = [uses_setting(task, name) for name in ("train.batch_size", "decode.num_beams", "data.crop_scale")]
+        assert used == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -141,16 +143,17 @@ def test_invalid_settings_are_reported_before_reading(setting: str, said: str, t
 # -- batches
 
 
-def encoded(task: str, data: str, points: PointProcessor, **settings: Any) -> tuple[Any, Any, Any]:
-    chosen: Any = find_task(task, "points")
-    samples = list(chosen.reader.samples([data]))
-    config = chosen.modality.fit_config(find_system("point").config(), points)
-    labels = sorted({label for sample in samples for label in chosen.reader.labels(sample)})
-    return (
-        chosen,
-        chosen.objective.encode(samples, points, config, 10**9, DataSettings(**settings), HeadOptions(tuple(labels))),
-        config,
-    )
+def encoded_samples(task: Any, samples: Any, points: PointProcessor, labels: Any, **settings: Any) -> tuple[Any, Any]:
+    config = task.modality.fit_config(find_system("point").config(), points)
+    data, options = DataSettings(**settings), HeadOptions(tuple(labels))
+    return task.objective.encode(samples, points, config, 10**9, data, options), config
+
+
+def encoded(name: str, data: str, points: PointProcessor, **settings: Any) -> tuple[Any, Any, Any]:
+    task: Any = find_task(name, "points")
+    samples = list(task.reader.samples([data]))
+    labels = sorted({label for sample in samples for label in task.reader.labels(sample)})
+    return task, *encoded_samples(task, samples, points, labels, **settings)
 
 
 @both
@@ -200,15 +203,7 @@ def test_labels_follow_their_points_through_all_transforms() -> None:
 def test_a_mesh_has_more_points_than_are_sampled_in_training_and_prediction(tmp_path: Path) -> None:
     (tmp_path / "it.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 2 3\nf 1 2 4\nf 2 3 4\n")
     points = PointProcessor(2000)
-    chosen: Any = find_task("classify", "points")
-    some = chosen.objective.encode(
-        [CloudSample(str(tmp_path / "it.obj"), "a")],
-        points,
-        find_system("point").config(),
-        1,
-        None,
-        HeadOptions(("a", "b")),
-    )
+    some, _ = encoded_samples(CLASSIFY, [CloudSample(str(tmp_path / "it.obj"), "a")], points, "ab")
     whole = load_cloud(some, 0)
     assert len(whole) == 8000 and (open_cloud(str(tmp_path / "it.obj"), points).coordinates == whole.coordinates).all()
 
@@ -230,16 +225,8 @@ def test_normals_rotate_with_their_points(tmp_path: Path) -> None:
     places /= np.linalg.norm(places, axis=1, keepdims=True)
     places = np.concatenate([places, -places]).astype(np.float32)  # symmetric: the mean is 0
     write_ply(tmp_path / "ball.ply", PointCloud(places, normals=places))
-    chosen: Any = find_task("classify", "points")
-    sample, config = CloudSample(str(tmp_path / "ball.ply"), "a"), replace(find_system("point").config(), feature_dim=3)
-    some = chosen.objective.encode(
-        [sample],
-        PointProcessor(0, features=("normals",)),
-        config,
-        1,
-        DataSettings(rotate="any"),
-        HeadOptions(("a", "b")),
-    )
+    sample, points = CloudSample(str(tmp_path / "ball.ply"), "a"), PointProcessor(0, features=("normals",))
+    some, _ = encoded_samples(CLASSIFY, [sample], points, "ab", rotate="any")
     ((_, x, _),) = prepare_clouds(some, np.array([[0, 7]]))
     assert np.allclose(x[:, :3], x[:, 3:], atol=1e-5) and not np.allclose(x[:, :3], places, atol=0.1)
 
@@ -255,22 +242,13 @@ def test_scans_of_one_name_and_size_are_distinguished(tmp_path: Path) -> None:
     assert one == copy != two
 
 
-def test_point_clouds_that_fit_are_read_once() -> None:
+def test_point_clouds_that_fit_are_read_once_and_workers_divide_the_memory() -> None:
     read: list[int] = []
     small = cloud(10)
     shelf = CloudCache(2 * cloud_bytes(small))
-
-    def of(number: int) -> PointCloud:
-        read.append(number)
-        return small
-
     for number in (1, 2, 3, 1, 2, 3):
-        shelf(number, lambda number=number: of(number))  # type: ignore[misc]
+        shelf(number, lambda number=number: read.append(number) or small)  # type: ignore[misc]
     assert read == [1, 2, 3, 3], "the third does not fit"
-
-
-def test_workers_divide_the_memory_for_point_clouds() -> None:
-    small = cloud(10)
     shelf = CloudCache(4 * cloud_bytes(small), num_workers=2)
     shelf.owner_pid = -1  # as in a forked process
     for number in range(4):
@@ -310,23 +288,6 @@ def test_point_clouds_are_batched_within_the_memory_limit() -> None:
 # -- predictions
 
 
-@both
-def test_a_prediction_is_the_same_alone_and_in_a_batch(task: str) -> None:
-    model = made(task)
-    asked = [cloud(many) for many in (60, 31, 90)]
-    together = model.predict(asked)
-    for one, item in zip(together, asked, strict=True):
-        alone = model.predict(item)
-        assert alone.value == one.value
-        if task == "classify":
-            assert np.allclose(alone.score, one.score, atol=1e-6)
-        else:
-            assert (alone.extra["classes"] == one.extra["classes"]).all()
-            assert len(one.extra["probabilities"]) == len(item)
-            assert np.allclose(alone.extra["probabilities"], one.extra["probabilities"], atol=1e-6)
-            assert one.extra["probabilities"].std() > 1e-3
-
-
 def picked(whole: PointCloud, places: np.ndarray) -> PointCloud:
     """Selected points of a point cloud, in this order."""
     several = {name: getattr(whole, name) for name in ("coordinates", "colors", "normals", "labels")}
@@ -334,17 +295,16 @@ def picked(whole: PointCloud, places: np.ndarray) -> PointCloud:
 
 
 @both
-def test_permuted_points_permute_the_prediction(task: str) -> None:
-    model, whole = made(task), cloud(80)
-    order = RANDOM.permutation(len(whole))
-    one, other = model.predict(whole), model.predict(picked(whole, order))
-    assert one.value == other.value
-    if task == "classify":
-        assert np.allclose(one.score, other.score, atol=1e-6)
-    else:
-        assert (one.extra["classes"][order] == other.extra["classes"]).all()
-        assert np.allclose(one.extra["probabilities"][order], other.extra["probabilities"], atol=1e-6)
-        assert one.extra["probabilities"].std() > 1e-3
+def test_neighbors_and_the_order_of_points_change_no_prediction(task: str) -> None:
+    model, asked = made(task), [cloud(many) for many in (60, 31, 90)]
+    orders = [np.arange(60), np.arange(31), RANDOM.permutation(90)]
+    for one, item, order in zip(model.predict(asked), asked, orders, strict=True):
+        alone = model.predict(picked(item, order))
+        assert alone.value == one.value and np.allclose(alone.score, one.score, atol=1e-6)
+        if task == "segment":
+            ours, theirs = ([answer.extra[key] for key in ("classes", "probabilities")] for answer in (one, alone))
+            assert (ours[0][order] == theirs[0]).all() and len(ours[1]) == len(item)
+            assert np.allclose(ours[1][order], theirs[1], atol=1e-6) and ours[1].std() > 1e-3
 
 
 def test_a_large_point_cloud_is_sampled_until_each_point_was_used(tmp_path: Path) -> None:
@@ -365,10 +325,8 @@ def test_a_large_point_cloud_is_sampled_until_each_point_was_used(tmp_path: Path
     for number, one in enumerate(asked):
         write_ply(tmp_path / f"{number}.ply", one)
     samples = [CloudSample(str(tmp_path / f"{number}.ply"), "ball") for number in range(len(asked))]
-    encoded = model.task.objective.encode(
-        samples, points, model.config, 0, None, HeadOptions(tuple(LABELS["classify"]))
-    )
-    scored = model.task.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 4.0))[1]
+    encoded = encode(model, samples, options=HeadOptions(LABELS["classify"]))
+    scored = scores_of(model, encoded, decode=DecodeSettings(), loss=LossSum(1.0, 4.0))[1]
     assert np.allclose([a.score for a in scored], [a.score for a in model.predict(asked)], atol=1e-5)
 
 
@@ -379,7 +337,7 @@ def test_logits_are_of_padded_or_packed_point_clouds(task: str) -> None:
     whole = model.logits(x)
     assert whole.shape == ((3, 3) if task == "classify" else (3, 40, 5))
     line, offsets = pack_clouds([one.numpy() for one in x])
-    near(model.task.objective.logits(model, Batch(line, packing=offsets)).reshape(whole.shape), whole, 1e-10)
+    near(model.objective.logits(model, Batch(line, packing=offsets)).reshape(whole.shape), whole, 1e-10)
 
 
 def test_arrays_files_and_point_clouds_give_equal_predictions(tmp_path: Path) -> None:
@@ -389,13 +347,8 @@ def test_arrays_files_and_point_clouds_give_equal_predictions(tmp_path: Path) ->
     write_ply(tmp_path / "it.ply", whole)
     array = np.concatenate([whole.coordinates, whole.colors / 255], 1)
     right = model.predict(whole).score
-    for item in (
-        str(tmp_path / "it.ply"),
-        tmp_path / "it.ply",
-        (tmp_path / "it.ply").read_bytes(),
-        array,
-        torch.tensor(array),
-    ):
+    file = tmp_path / "it.ply"
+    for item in (str(file), file, file.read_bytes(), array, torch.tensor(array)):
         assert np.allclose(model.predict(item).score, right, atol=1e-5), type(item)
     assert len(model.predict([whole, whole])) == 2
 
@@ -422,28 +375,19 @@ def test_invalid_point_clouds_are_reported(item: Any, said: str) -> None:
         made("classify").predict(item)
 
 
-def test_every_point_of_a_scene_has_a_class_however_it_is_cut_up() -> None:
-    scene = read_cloud(ROOM)
-    for points in (
-        PointProcessor(0, "floor"),
-        PointProcessor(100, "floor"),
-        PointProcessor(90, "floor", voxel=0.25, block=2.0),
-    ):
-        model = made("segment", points)
-        answer = model.predict(scene)
-        said, sure = answer.extra["classes"], answer.extra["probabilities"]
-        assert len(said) == len(sure) == len(scene) and said.min() >= 0 and said.max() < 5
-        assert abs(sum(answer.value.values()) - 1) < 1e-3 and float(sure.min()) >= 0.2 - 1e-6
-
-
-def test_a_scene_in_one_piece_equals_the_model_output() -> None:
-    scene, points = read_cloud(ROOM), PointProcessor(0, "floor")
+@pytest.mark.parametrize("cut", [{}, {"count": 100}, {"count": 90, "voxel": 0.25, "block": 2.0}])
+def test_every_point_of_a_scene_has_a_class_however_it_is_cut_up(cut: dict[str, Any]) -> None:
+    scene, points = read_cloud(ROOM), replace(PointProcessor(0, "floor"), **cut)
     model = made("segment", points)
-    x = torch.from_numpy(points.prepare(scene)[0])[None]
-    right = model.task.objective.logits(model, Batch(x))[0].softmax(-1).detach().numpy()
-    found = model.predict(scene).extra
-    assert np.allclose(found["probabilities"], right.max(-1), atol=1e-6) and right.max(-1).std() > 0.01
-    assert (found["classes"] == right.argmax(-1)).all()
+    answer = model.predict(scene)
+    said, sure = answer.extra["classes"], answer.extra["probabilities"]
+    assert len(said) == len(sure) == len(scene) and said.min() >= 0 and said.max() < 5
+    assert abs(sum(answer.value.values()) - 1) < 1e-3 and float(sure.min()) >= 0.2 - 1e-6
+    if not cut:  # a scene in one piece equals the model output
+        x = torch.from_numpy(points.prepare(scene)[0])[None]
+        right = model.objective.logits(model, Batch(x))[0].softmax(-1).detach().numpy()
+        assert np.allclose(sure, right.max(-1), atol=1e-6) and right.max(-1).std() > 0.01
+        assert (said == right.argmax(-1)).all()
 
 
 def test_without_a_processor_or_a_head_the_missing_part_is_reported() -> None:
@@ -516,15 +460,9 @@ def test_a_saved_model_predicts_as_before(task: str, runs: dict[str, Path], tmp_
 
 @pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
-    data, more = "rooms#samples=6,points=200", {"valid": "rooms#part=valid,samples=2,points=200"}
+    data, valid = "rooms#samples=6,points=200", "rooms#part=valid,samples=2,points=200"
     shaken = ("data.rotate=up", "data.jitter=0.01", "data.point_dropout=0.2", "data.scale=0.9,1.1")
-    train("segment", data, tmp_path / "whole", *shaken, **more)
-    with stopped_in(5):
-        train("segment", data, tmp_path / "halved", *shaken, **more)
-    regard.train("segment", out=tmp_path / "halved", resume=True, device="cpu", console=Console(file=io.StringIO()))
-    same_tensors(tmp_path / "whole/model.safetensors", tmp_path / "halved/model.safetensors")
-    logs = [[{**row, "clouds_per_s": 0} for row in rows(tmp_path / name)] for name in ("whole", "halved")]
-    assert logs[0] == logs[1]
+    assert_resumes("segment", tmp_path, 5, lambda out: train("segment", data, out, *shaken, valid=valid))
 
 
 def test_training_continues_from_a_run_with_its_own_points(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -555,7 +493,7 @@ def test_predictions_for_files_are_saved_as_labeled_point_clouds_and_pages(
     model = regard.load(runs["segment"])
     scene = read_cloud(ROOM)
     answer = model.predict(ROOM)
-    left = model.task.objective.write_files("it", answer, tmp_path)
+    left = model.objective.write_files("it", answer, tmp_path)
     found = read_cloud(left["cloud"])
     assert found.labels is not None
     assert (found.labels == answer.extra["classes"]).all()
@@ -571,31 +509,21 @@ def test_settings_of_a_checkpoint_stay_until_overridden() -> None:
     """Includes a return to the defaults: all points, whole point clouds, z upwards."""
     task, brought = find_task("segment", "points"), PointProcessor(2048, "floor", voxel=0.04, block=4.0, up="y")
     assert task.modality.adapt_processor(brought, None, DataSettings()) == brought
-    said = task.modality.adapt_processor(
-        brought,
-        None,
-        DataSettings(
-            voxel_size=0.0, block_size=0.0, up_axis="z", num_points=0, point_norm="center", point_features=("none",)
-        ),
-    )
+    unset = {"voxel_size": 0.0, "block_size": 0.0, "up_axis": "z", "num_points": 0, "point_norm": "center"}
+    said = task.modality.adapt_processor(brought, None, DataSettings(**unset, point_features=("none",)))
     assert said == PointProcessor(0, "center")
 
 
 def test_voxels_that_leave_no_points_are_reported(tmp_path: Path) -> None:
     """The voxel size is in the unit of the files, and the unit is easily mistaken."""
-    said = io.StringIO()
+    said, data = "", "rooms#samples=8,points=400"
+    idle = ("data.crop_scale=0.5", "train.epochs=0", "train.steps=1", "train.batch_size=2")
     for edge in (0.2, 50.0):
-        regard.train(
-            "segment", data=["rooms#samples=8,points=400"], valid=["rooms#part=valid,samples=2,points=400"], model="point-tiny",
-            out=tmp_path / str(edge),
-            settings=[
-                f"data.voxel_size={edge}", "data.crop_scale=0.5", "train.epochs=0", "train.steps=1", "train.batch_size=2",
-            ],
-            console=Console(file=said, width=200),
-        )  # fmt: skip
-    told = [line for line in said.getvalue().splitlines() if "after voxel subsampling and blocking" in line]
+        more = {"model": "point-tiny", "valid": "rooms#part=valid,samples=2,points=400"}
+        said += train_task("segment", data, tmp_path / str(edge), f"data.voxel_size={edge}", *idle, **more)
+    told = [line for line in said.splitlines() if "after voxel subsampling and blocking" in line]
     assert len(told) == 2 and "warning" not in told[0]
     assert "warning" in told[1]
     assert "has only 1 point. Are data.voxel_size and data.block_size in the right unit?" in told[1]
-    idle = [line for line in said.getvalue().splitlines() if "has no effect" in line]
-    assert idle == ["note: data.crop_scale has no effect for task 'segment' (point clouds)."] * 2
+    unused = [line for line in said.splitlines() if "has no effect" in line]
+    assert unused == ["note: data.crop_scale has no effect for task 'segment' (point clouds)."] * 2

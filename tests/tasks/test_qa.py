@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from objectives import assert_alone_as_together, assert_loss, encode, scores_of
 from torch import Tensor
 
 import regard
+from conftest import facts
 from encoders import SMALL, encoder
-from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
 from regard.decode.settings import DecodeSettings
@@ -23,7 +24,7 @@ from regard.tasks import find_task
 from regard.tasks.modality.text import window_start
 from regard.tasks.qa import NO_ANSWER, answer_tokens
 from regard.types import Prediction
-from tiny import gradients, near
+from tiny import near
 from tiny_text_models import train
 
 TASK = find_task("qa", "text")
@@ -40,8 +41,8 @@ def span(question: str, answer: str = "", context: str = CONTEXT) -> QASample:
 SAMPLES = [span("who sat", "unbelievably old cat"), span("where did it sleep", "Rome"), span("what did who say")]
 
 
-def encoded_of(model: regard.Model, samples: list[QASample], longest: int = 48, **data: Any) -> Any:
-    return TASK.objective.encode(samples, model.tokenizer, model.config, longest, DataSettings(**data))
+def encoded_of(model: regard.Model, samples: list[QASample]) -> Any:
+    return encode(model, samples, 48, DataSettings())
 
 
 def test_the_label_is_the_tokens_of_the_answer() -> None:
@@ -101,13 +102,7 @@ def reference(model: regard.Model, encoded: Any) -> Tensor:
 def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
     model = encoder("qa", TEXTS, max_length=48)
     encoded = encoded_of(model, [*SAMPLES, span("a", "mat", "on a mat")])
-    right = reference(model, encoded)
-    for shape in (None, PackedSampler(encoded.lengths(), 160, 0).shape):
-        total, count = TASK.objective.loss(model, TASK.objective.collate(encoded, range(4), model.config, shape))
-        near(total, right)
-        assert int(count) == 4
-        for name, gradient in gradients(model, total).items():
-            near(gradient, gradients(model, right)[name], 1e-10)
+    assert_loss(model, encoded, reference(model, encoded), 160)
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -116,7 +111,7 @@ def test_the_answer_is_the_best_span_of_all_windows(silent: bool) -> None:
     context = " ".join([CONTEXT] * 2)
     sample = QASample("where did it sleep", context, (), (), False)
     answer = model.predict(("where did it sleep", context), max_new_tokens=5)
-    encoded = TASK.objective.encode([sample], model.tokenizer, model.config, 24)
+    encoded = encode(model, [sample], 24)
     _, places = model.tokenizer.encode_offsets([context])[0]
     best, nothing = (-np.inf, 0, 0), np.inf
     for row in range(len(encoded)):
@@ -138,10 +133,7 @@ def test_the_answer_is_the_best_span_of_all_windows(silent: bool) -> None:
 
 def test_together_as_alone() -> None:
     model = encoder("qa", TEXTS, max_length=24)
-    items = [("who sat", CONTEXT), ("where", "in rome"), ("what", CONTEXT * 3)]
-    for item, together in zip(items, model.predict(items), strict=True):
-        alone = model.predict(item)
-        assert alone.value == together.value and alone.score == pytest.approx(together.score)
+    assert_alone_as_together(model, [("who sat", CONTEXT), ("where", "in rome"), ("what", CONTEXT * 3)])
     one, other = model.predict([{"question": "where", "context": "in rome"}, "where\tin rome"])
     assert one == other
 
@@ -160,15 +152,10 @@ def test_the_reported_threshold_is_not_rounded(monkeypatch: pytest.MonkeyPatch) 
         Prediction("cat", (1.0,), (), {"answers": [{"value": "cat"}], "null_score_diff": doubt}) for doubt in doubts
     ]
     monkeypatch.setattr(type(TASK.objective), "_predictions", lambda *_: answers)
-    scores, _ = TASK.objective.evaluate(model, encoded_of(model, samples), DecodeSettings(), DataSettings(), None)
+    encoded = encoded_of(model, samples)
+    scores, _ = scores_of(model, encoded)
     assert scores["best_exact_match"] == 100 and doubts[0] <= scores["best_exact_match_threshold"] < doubts[1]
-    again, _ = TASK.objective.evaluate(
-        model,
-        encoded_of(model, samples),
-        DecodeSettings(threshold=scores["best_exact_match_threshold"]),
-        DataSettings(),
-        None,
-    )
+    again, _ = scores_of(model, encoded, decode=DecodeSettings(threshold=scores["best_exact_match_threshold"]))
     assert again["exact_match"] == 100
 
 
@@ -179,39 +166,26 @@ def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
     for number in range(60):
         animal, place = random.choice(animals), random.choice(places)
         context = f"the {animal} slept in {place} ."
+        where, who = {"text": place, "answer_start": context.index(place)}, {"text": animal, "answer_start": 4}
         asked = [
-            {
-                "question": "where",
-                "id": f"{number}a",
-                "answers": [{"text": place, "answer_start": context.index(place)}],
-            }
+            {"question": "where", "id": f"{number}a", "answers": [where]},
+            {"question": "who", "id": f"{number}b", "answers": [who]},
+            {"question": "when", "id": f"{number}c", "answers": [], "is_impossible": True},
         ]
-        asked += [{"question": "who", "id": f"{number}b", "answers": [{"text": animal, "answer_start": 4}]}]
-        asked += [{"question": "when", "id": f"{number}c", "answers": [], "is_impossible": True}]
         articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": asked}]})
     path = tmp_path / "some data.json"
     path.write_text(json.dumps({"version": "2.0", "data": articles}))
-    more = (
-        "train.lr=1e-2",
-        "train.batch_tokens=256",
-        "train.eval_every=60",
-        "train.steps=180",
-        "train.epochs=0",
-        "data.valid_fraction=0.2",
-    )
-    settings = (*SMALL, *more)
-    said = train("qa", path, tmp_path / "run", *settings, model="bert-mini")
+    steps = ("train.lr=1e-2", "train.batch_tokens=256", "train.eval_every=60", "train.steps=180", "train.epochs=0")
+    said = train("qa", path, tmp_path / "run", *SMALL, *steps, "data.valid_fraction=0.2", model="bert-mini")
     model = regard.load(tmp_path / "run")
     assert model.spec.options.labels == (NO_ANSWER,)
     assert model.predict(("where", "the cow slept in oslo .")).value == "oslo", said
     assert model.predict(("who", "the cow slept in oslo .")).value == "cow"
     assert model.predict(("when", "the cow slept in oslo .")).value == ""
-    facts = json.loads((tmp_path / "run" / "regard.json").read_text())
-    assert evaluate(tmp_path / "run").scores["f1"] == facts["scores"]["f1"]
-    assert facts["scores"]["f1"] > 95
-    best = facts["scores"]["best_f1_threshold"]
-    told = evaluate(tmp_path / "run", settings=[f"decode.threshold={best}"]).scores
-    assert told["f1"] == facts["scores"]["best_f1"]
+    scores = facts(tmp_path / "run")["scores"]
+    assert evaluate(tmp_path / "run").scores["f1"] == scores["f1"] > 95
+    told = evaluate(tmp_path / "run", settings=[f"decode.threshold={scores['best_f1_threshold']}"]).scores
+    assert told["f1"] == scores["best_f1"]
     as_it_is_published(tmp_path / "run")
 
 

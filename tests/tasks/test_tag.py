@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from objectives import assert_alone_as_together, collate, encode
 from torch.nn import functional as F
 
 import regard
+from conftest import facts
 from encoders import SMALL, encoder
-from regard.data.batching.samplers import PackedSampler
 from regard.data.settings import DataSettings
 from regard.data.text.tagged import TaggedSentence
 from regard.errors import DataError, RegardError
@@ -50,7 +50,7 @@ def test_windows_cover_everything_and_overlap() -> None:
 
 def test_the_first_piece_of_each_word_is_labeled_and_tags_are_converted() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), HeadOptions(LABELS))
+    encoded = encode(model, SENTENCES, 24, DataSettings())
     for number, sample in enumerate(SENTENCES):
         ids, words = model.tokenizer.encode_words([sample.words])[0]
         row, label = encoded.fields["text"][number].tolist(), encoded.fields["label"][number].tolist()
@@ -65,27 +65,24 @@ def test_the_first_piece_of_each_word_is_labeled_and_tags_are_converted() -> Non
 
 def test_the_loss_is_the_cross_entropy_of_first_pieces_padded_or_packed() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), HeadOptions(LABELS))
-    padded = TASK.objective.collate(encoded, range(3), model.config)
-    total, count = TASK.objective.loss(model, padded)
+    encoded = encode(model, SENTENCES, 24, DataSettings())
     expected = torch.zeros((), dtype=torch.float64)
     for number in range(3):
         alone = torch.from_numpy(encoded.fields["text"][number].astype(np.int64))[None]
         logits = model.logits(alone)[0]
         labels = torch.from_numpy(encoded.fields["label"][number].astype(np.int64)) - 1
         expected = expected + F.cross_entropy(logits[labels >= 0], labels[labels >= 0], reduction="sum")
-    near(total, expected)
-    assert int(count) == 11
-    packed = TASK.objective.collate(encoded, range(3), model.config, PackedSampler(encoded.lengths(), 64, 0).shape)
-    also, number = TASK.objective.loss(model, packed)
-    near(also, expected)
-    assert int(number) == 11 and int((packed.labels != IGNORE).sum()) == 11
+    for tokens in (0, 64):
+        batch = collate(model, encoded, tokens=tokens)
+        total, count = TASK.objective.loss(model, batch)
+        near(total, expected)
+        assert int(count) == int((batch.labels != IGNORE).sum()) == 11
 
 
 def test_a_long_sentence_is_read_in_windows_and_every_word_tagged_once() -> None:
     model = encoder("tag", TEXTS, LABELS, max_length=12)
     words = ("john", "unbelievably", "rome", "longwinded", "to", "mary") * 5
-    encoded = TASK.objective.encode([TaggedSentence(words, ())], model.tokenizer, model.config, 12)
+    encoded = encode(model, [TaggedSentence(words, ())], 12)
     assert len(encoded) > 3 and encoded.num_samples == 1
     assert max(map(len, encoded.fields["text"])) == 12
     answer = model.predict(words)
@@ -108,10 +105,7 @@ def test_a_long_sentence_is_read_in_windows_and_every_word_tagged_once() -> None
 def test_together_as_alone_and_entities_are_spelt_out() -> None:
     model = encoder("tag", TEXTS, LABELS)
     texts = ["john smith lives in new york", "rome", "mary went to paris, unbelievably!"]
-    together = model.predict(texts)
-    for text, answer in zip(texts, together, strict=True):
-        alone = model.predict(text)
-        assert alone.value == answer.value and alone.score == pytest.approx(answer.score, abs=1e-9)
+    for text, answer in zip(texts, assert_alone_as_together(model, texts), strict=True):
         assert list(answer.tokens) == WORD_PATTERN.findall(text)
         for entity in answer.extra["entities"]:
             assert entity["text"] == " ".join(answer.tokens[entity["first"] : entity["last"] + 1])
@@ -129,26 +123,16 @@ def test_head_labels_hold_every_tag_of_the_scheme() -> None:
     assert len(head_labels(data, DataSettings(tag_scheme="BIOES"))) == 9
     assert head_labels(("DT", "NN"), DataSettings()) == ("DT", "NN")
     model = encoder("tag", TEXTS, head_labels(data, DataSettings(tag_scheme="BIOES")))
-    encoded = TASK.objective.encode(SENTENCES, model.tokenizer, model.config, 24, DataSettings(), model.spec.options)
+    encoded = encode(model, SENTENCES, 24, DataSettings())
     labels = encoded.fields["label"][0]
     assert [model.spec.options.labels[n - 1] for n in labels if n] == ["B-PER", "E-PER", "O", "O", "B-LOC", "E-LOC"]
 
 
 def test_unknown_tags_and_empty_sentences_are_named() -> None:
     model = encoder("tag", TEXTS, LABELS)
-    with pytest.raises(DataError, match="'B-ORG'"):
-        TASK.objective.encode(
-            [TaggedSentence(("john",), ("B-ORG",), "file", 3)],
-            model.tokenizer,
-            model.config,
-            24,
-            DataSettings(),
-            HeadOptions(LABELS),
-        )
-    with pytest.raises(DataError, match="tag"):
-        TASK.objective.encode(
-            [TaggedSentence(("john",), ("O",))], model.tokenizer, model.config, 24, DataSettings(), HeadOptions(("O",))
-        )
+    for tag, labels, said in (("B-ORG", LABELS, "'B-ORG'"), ("O", ("O",), "tag")):
+        with pytest.raises(DataError, match=said):
+            encode(model, [TaggedSentence(("john",), (tag,), "file", 3)], 24, DataSettings(), HeadOptions(labels))
     for wrong in ("", "  ", [], ["a", ""], [1]):
         with pytest.raises(RegardError, match="sentence"):
             model.predict([wrong])
@@ -163,24 +147,14 @@ def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
         lines.append(f"{name} I-PER\n{verb} O\nold O\n{place} I-LOC\n. O\n")
     path = tmp_path / "some data.conll"
     path.write_text("\n".join(lines))
-    more = (
-        "train.lr=1e-2",
-        "train.batch_tokens=128",
-        "train.eval_every=40",
-        "train.steps=120",
-        "data.valid_fraction=0.2",
-        "train.epochs=0",
-    )
-    settings = (*SMALL, *more)
-    said = train("tag", path, tmp_path / "run", *settings, model="bert-mini")
+    steps = ("train.lr=1e-2", "train.batch_tokens=128", "train.eval_every=40", "train.steps=120", "train.epochs=0")
+    said = train("tag", path, tmp_path / "run", *SMALL, *steps, "data.valid_fraction=0.2", model="bert-mini")
     assert "f1 100.0" in said or "f1 100" in said
     assert (tmp_path / "run" / "tags.png").exists()
     card = (tmp_path / "run" / "README.md").read_text()
     assert "PER" in card and "LOC" in card
-    known = json.loads((tmp_path / "run" / "regard.json").read_text())["scores"]
-    assert (
-        evaluate(tmp_path / "run").scores["f1"] == evaluate(tmp_path / "run", [str(path)]).scores["f1"] == known["f1"]
-    )
+    runs = [evaluate(tmp_path / "run", data).scores["f1"] for data in ((), [str(path)])]
+    assert runs == [facts(tmp_path / "run")["scores"]["f1"]] * 2
     model = regard.load(tmp_path / "run")
     assert model.spec.options.labels == LABELS
     assert model.predict("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]
