@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
@@ -61,9 +62,11 @@ def last_state(model: Model, row: Sequence[int]) -> Tensor:
 
 
 def train(task: str, data: Any, out: Path, *settings: str, **more: Any) -> str:
-    """Train and return the console output."""
+    """Train without drawing curves and return the console output."""
     said = io.StringIO()
     console = Console(file=said, width=300)
     given = str(data) if data else ()
-    regard.train(task, given, out=out, settings=settings, console=console, device="cpu", **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regard.runs.trainer.draw_training_curves", lambda *_: None)
+        regard.train(task, given, out=out, settings=settings, console=console, device="cpu", **more)
     return said.getvalue()

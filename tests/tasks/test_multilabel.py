@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from objectives import assert_loss, collate, encode, scores_of
 from PIL import Image
+from test_cli import Cli
+from test_cli import cli as cli
 from torch.nn import functional as F
 
 import regard
 from encoders import encoder
-from regard.cli import main
-from regard.data.batching.samplers import PackedSampler
 from regard.data.images.labeled import ImageSample
-from regard.data.settings import DataSettings
 from regard.data.text.samples import LabeledText
 from regard.errors import DataError, WeightsError
 from regard.model import Model
@@ -31,10 +29,9 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.check import check
 from regard.runs.evaluate import evaluate, write_predictions
 from regard.tasks import find_task
-from regard.tasks.base import HeadOptions
 from regard.tasks.metrics.per_class import ClassMetrics, confusion_summary
 from regard.types import IGNORE, Batch
-from tiny import gradients, near, noisy
+from tiny import near, noisy
 from tiny_text_models import QUICK, SMALL, train
 from tiny_vision_models import fresh
 
@@ -66,114 +63,95 @@ def published(folder: Path, **changes: Any) -> Any:
     return peer
 
 
+def assert_published_head(peer: Any, model: Model, items: list[Any], batch: Batch, right: Any, folder: Path) -> None:
+    """Logits, loss and predictions equal those of the published head; the saved model is read by both libraries."""
+    assert model.spec.options.multi_label and model.spec.options.labels == LABELS
+    near(model.objective.logits(model, batch), right.logits)
+    total, count = model.objective.loss(model, batch)
+    near(total / count, right.loss)
+    for answer, logits in zip(model.predict(items), right.logits, strict=True):
+        chances = logits.sigmoid().tolist()
+        assert answer.score == pytest.approx(chances, abs=1e-6)
+        assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
+        assert "|".join(answer.value) in model.objective.format_prediction("a.png", answer).split("\t")
+    assert len(model.predict(items[0], threshold=0).value) == 3 and model.predict(items[0], threshold=1).value == []
+    regard.save(model, folder, layout="huggingface")
+    again = type(peer).from_pretrained(folder, dtype=torch.float64)
+    assert again.config.problem_type == "multi_label_classification"
+    assert again.config.id2label == dict(enumerate(LABELS))
+    assert regard.load(folder).spec.options.multi_label
+
+
 def test_loss_and_logits_are_those_of_the_published_head(tmp_path: Path) -> None:
     peer = published(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
-    assert model.spec.options.multi_label and model.spec.options.labels == LABELS
-    encoded = TASK.objective.encode(SAMPLES, model.tokenizer, model.config, 16, options=model.spec.options)
-    batch = TASK.objective.collate(encoded, range(3), model.config)
+    batch = collate(model, encode(model, SAMPLES, 16))
     assert batch.labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     x, lengths = batch.inputs[:, 0], batch.mask[:, 0]
     mask = torch.arange(x.shape[1]) < lengths[:, None]
     right = peer(x, attention_mask=mask.long(), labels=batch.labels.double())
-    near(TASK.objective.logits(model, batch), right.logits)
-    total, count = TASK.objective.loss(model, batch)
-    near(total / count, right.loss)
-    said = model.predict([sample.text for sample in SAMPLES])
-    for answer, logits in zip(said, right.logits, strict=True):
-        chances = logits.sigmoid().tolist()
-        assert answer.score == pytest.approx(chances)
-        assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
-    assert len(model.predict("a cat", threshold=0).value) == 3 and model.predict("a cat", threshold=1).value == []
-    regard.save(model, tmp_path / "ours", layout="huggingface")
-    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "ours", dtype=torch.float64)
-    assert again.config.problem_type == "multi_label_classification"
-    assert again.config.id2label == dict(enumerate(LABELS))
-    assert regard.load(tmp_path / "ours").spec.options.multi_label
+    assert_published_head(peer, model, [sample.text for sample in SAMPLES], batch, right, tmp_path / "ours")
 
 
+def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> None:
+    peer = seeing(tmp_path / "theirs")
+    model = regard.load(tmp_path / "theirs")
+    pictures = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    x = model.processor.normalize(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
+    classes = torch.tensor([0, 2, 1, 1])
+    right = peer(x, labels=F.one_hot(classes, 3).double())
+    assert_published_head(peer, model, [*pictures], Batch(x, labels=classes), right, tmp_path / "ours")
+    explained, chances = model.explain(pictures[0]), right.logits[0].sigmoid()
+    order = chances.argsort(descending=True).tolist()
+    assert explained.facts == {LABELS[n]: f"{100 * chances[n]:.1f} %" for n in order}
+
+
+@pytest.mark.parametrize("kind", ["text", "image"])
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"problem_type": "regression"}, "problem_type=regression is not supported"),
-        ({"problem_type": None}, "a head with one output is not supported"),
-    ],
+    ("problem", "said"), [("regression", "problem_type=regression"), (None, "a head with one output")]
 )
-def test_a_regression_head_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    published(tmp_path, id2label={0: "LABEL_0"}, **changes)
-    with pytest.raises(WeightsError, match=said):
+def test_a_regression_head_is_refused(kind: str, problem: str | None, said: str, tmp_path: Path) -> None:
+    (published if kind == "text" else seeing)(tmp_path, id2label={0: "LABEL_0"}, problem_type=problem)
+    with pytest.raises(WeightsError, match=f"{said} is not supported"):
         regard.load(tmp_path)
-    assert regard.load(tmp_path, task="embed").task.name == "embed"
+    assert kind == "image" or regard.load(tmp_path, task="embed").task.name == "embed"
 
 
 def test_the_loss_is_the_same_alone_padded_and_packed_with_gradients() -> None:
     model = model_of()
-    encoded = TASK.objective.encode(SAMPLES, model.tokenizer, model.config, 24, options=HeadOptions(LABELS))
+    encoded = encode(model, SAMPLES, 24)
     right = torch.zeros((), dtype=torch.float64)
     for row, sample in enumerate(SAMPLES):
         x = torch.from_numpy(encoded.fields["text"][row].astype(np.int64))[None]
         wanted = torch.tensor([[float(label in (sample.label_set or ())) for label in LABELS]], dtype=torch.float64)
         right = right + F.binary_cross_entropy_with_logits(model.logits(x), wanted)
-    shape = PackedSampler(encoded.lengths(), 60, 0).shape
-    for batch in (TASK.objective.collate(encoded, range(3), model.config, shape) for shape in (None, shape)):
-        total, count = TASK.objective.loss(model, batch)
-        near(total, right)
-        assert int(count) == 3
-        for name, gradient in gradients(model, total).items():
-            near(gradient, gradients(model, right)[name], 1e-10)
-    assert (batch.labels == IGNORE).any()
+    assert_loss(model, encoded, right, 60)
+    assert (collate(model, encoded, tokens=60).labels == IGNORE).any()
 
 
 def test_a_single_class_is_one_of_several_labels_but_not_the_other_way() -> None:
     one = [LabeledText(sample.text, "", label) for sample, label in zip(SAMPLES, LABELS, strict=True)]
     same = [replace(sample, label_set=(sample.label,)) for sample in one]
-    model, losses = model_of(), []
-    for samples in (one, same):
-        encoded = TASK.objective.encode(samples, model.tokenizer, model.config, 24, options=HeadOptions(LABELS))
-        batch = TASK.objective.collate(encoded, range(3), model.config)
-        losses.append(TASK.objective.loss(model, batch)[0])
-    near(*losses)
+    model = model_of()
+    batches = [collate(model, encode(model, samples, 24)) for samples in (one, same)]
+    near(*(TASK.objective.loss(model, batch)[0] for batch in batches))
     with pytest.raises(DataError, match="several"):
-        TASK.objective.loss(model_of(multi_label=False), batch)
+        TASK.objective.loss(model_of(multi_label=False), batches[1])
     with pytest.raises(DataError, match="'blue'"):
-        TASK.objective.encode(
-            [replace(SAMPLES[0], label_set=("red", "blue"))],
-            model.tokenizer,
-            model.config,
-            24,
-            options=HeadOptions(LABELS),
-        )
+        encode(model, [replace(SAMPLES[0], label_set=("red", "blue"))], 24)
 
 
 def test_each_label_is_counted_by_hand() -> None:
     each = ClassMetrics.from_labels([("a", "b"), (), ("a",)], [("a",), ("b",), ()], "labels")
-    assert {name: (hits.actual, hits.predicted, hits.correct) for name, hits in each.by_class.items()} == {
-        "a": (2, 1, 1),
-        "b": (1, 1, 0),
-    }
+    counts = {name: (hits.actual, hits.predicted, hits.correct) for name, hits in each.by_class.items()}
+    assert counts == {"a": (2, 1, 1), "b": (1, 1, 0)}
     assert each.micro.f1 == pytest.approx(2 * 1 / (3 + 2)) and each.macro_f1 == pytest.approx((2 / 3 + 0) / 2)
     told = confusion_summary("xyz", np.array([[5, 1, 2], [0, 3, 0], [4, 0, 1]]))
-    assert [line.split() for line in told.splitlines()[2:]] == [
-        ["|", "z", "|", "x", "|", "4", "|", "5", "|"],
-        ["|", "x", "|", "z", "|", "2", "|", "8", "|"],
-        ["|", "x", "|", "y", "|", "1", "|", "8", "|"],
-    ]
+    rows = [line.replace("|", "").split() for line in told.splitlines()[2:]]
+    assert rows == [["z", "x", "4", "5"], ["x", "z", "2", "8"], ["x", "y", "1", "8"]]
 
 
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    def call(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["regard", *words])
-        with pytest.raises(SystemExit) as left:
-            main()
-        found = capsys.readouterr()
-        assert not left.value.code, found.err
-        return found.out
-
-    return call
-
-
-def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) -> None:
+def test_a_run_learns_several_labels(tmp_path: Path, cli: Cli) -> None:
     random = np.random.default_rng(0)
     words = {"new": "fresh", "old": "dusty", "red": "crimson"}
     rows = []
@@ -186,21 +164,13 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report = check("classify", str(data))
     many = sum(len(row["labels"]) for row in rows)
-    assert report.as_dict()["class_counts"]["classes"]["training"] == {
-        label: sum(label in row["labels"] for row in rows) for label in words
-    }
+    counts = {label: sum(label in row["labels"] for row in rows) for label in words}
+    assert report.as_dict()["class_counts"]["classes"]["training"] == counts
     assert f"labels, {many / 160:.2f} per row on average" in str(report)
     assert f"{sum(not row['labels'] for row in rows):,} rows without a label" in str(report)
     out = tmp_path / "run"
-    more = (
-        "model.width=32",
-        "train.steps=150",
-        "train.batch_tokens=256",
-        "train.eval_every=50",
-        "train.lm_loss_weight=0",
-        "train.epochs=0",
-    )
-    said = train("classify", data, out, *SMALL, *QUICK, *more, model="gpt2-mini")
+    more = ("model.width=32", "train.steps=150", "train.batch_tokens=256", "train.eval_every=50", "train.epochs=0")
+    said = train("classify", data, out, *SMALL, *QUICK, *more, "train.lm_loss_weight=0", model="gpt2-mini")
     facts = json.loads((out / "regard.json").read_text())
     assert (
         facts["scores"]["micro_f1"] > 95
@@ -212,7 +182,7 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     assert (out / "classes.png").exists() and "classes.png" in (out / "README.md").read_text()
     model = regard.load(out)
     assert sorted(model.predict("a dusty b crimson a").value) == ["old", "red"] and model.predict("a b c").value == []
-    told = cli("predict", str(out), "a dusty b crimson a").rstrip("\n").split("\t")
+    told = cli("predict", out, "a dusty b crimson a").out.rstrip("\n").split("\t")
     assert sorted(told[0].split("|")) == ["old", "red"]
     assert len(told) == 4
     assert all(float(one.split()[1]) for one in told[1:])
@@ -220,10 +190,7 @@ def test_a_run_learns_several_labels(tmp_path: Path, cli: Callable[..., str]) ->
     tokens = transformers.AutoTokenizer.from_pretrained(out)("a dusty b crimson a", return_tensors="pt")
     near(peer(**tokens).logits.sigmoid()[0], torch.tensor(model.predict("a dusty b crimson a").score), 1e-5)
     found = model.explain("a dusty b crimson a")
-    assert {one.title for one in found.decision.attributions if "old" in one.title or "red" in one.title} == {
-        "old",
-        "red",
-    }
+    assert {"old", "red"} <= {one.title for one in found.decision.attributions}
     assert found.title.endswith(("→ old, red", "→ red, old")) and "(no label)" in model.explain("a b c").title
 
 
@@ -241,32 +208,6 @@ def seeing(folder: Path, **changes: Any) -> Any:
     return peer
 
 
-def test_several_labels_of_an_image_equal_the_published_head(tmp_path: Path) -> None:
-    peer = seeing(tmp_path / "theirs")
-    model = regard.load(tmp_path / "theirs")
-    assert model.spec.options.multi_label and model.spec.options.labels == LABELS
-    pictures = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
-    x = model.processor.normalize(torch.from_numpy(pictures).permute(0, 3, 1, 2)).double()
-    classes = torch.tensor([0, 2, 1, 1])
-    right = peer(x, labels=F.one_hot(classes, 3).double())
-    said = model.predict([*pictures])
-    for answer, logits in zip(said, right.logits, strict=True):
-        chances = logits.sigmoid().tolist()
-        assert answer.score == pytest.approx(chances, abs=1e-6)
-        assert set(answer.value) == {label for label, chance in zip(LABELS, chances, strict=True) if chance >= 0.5}
-        assert model.task.objective.format_prediction("a.png", answer).split("\t")[1] == "|".join(answer.value)
-    assert len(model.predict(pictures[0], threshold=0).value) == 3
-    assert model.predict(pictures[0], threshold=1).value == []
-    total, count = model.task.objective.loss(model, Batch(x, labels=classes))
-    near(total / count, right.loss)
-    regard.save(model, tmp_path / "ours", layout="huggingface")
-    assert regard.load(tmp_path / "ours").spec.options.multi_label
-    explained, chances = model.explain(pictures[0]), right.logits[0].sigmoid()
-    assert explained.facts == {
-        LABELS[n]: f"{100 * chances[n]:.1f} %" for n in chances.argsort(descending=True).tolist()
-    }
-
-
 def test_images_of_one_class_each_score_a_multi_label_model(tmp_path: Path) -> None:
     seeing(tmp_path / "theirs")
     model = regard.load(tmp_path / "theirs")
@@ -281,15 +222,7 @@ def test_images_of_one_class_each_score_a_multi_label_model(tmp_path: Path) -> N
     lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [line["reference"] for line in lines] == [LABELS[n % 3] for n in range(4)]
     samples = [ImageSample(str(tmp_path / f"{n}.png"), LABELS[n % 3]) for n in range(4)]
-    assert model.task.objective.save_figures(tmp_path, samples, found.predictions) == ["classes.png"]
-
-
-@pytest.mark.parametrize("problem", ["regression", None])
-def test_an_image_regression_head_is_refused(problem: str | None, tmp_path: Path) -> None:
-    seeing(tmp_path, problem_type=problem, id2label={0: "LABEL_0"})
-    said = "problem_type=regression is not supported" if problem else "a head with one output is not supported"
-    with pytest.raises(WeightsError, match=said):
-        regard.load(tmp_path)
+    assert model.objective.save_figures(tmp_path, samples, found.predictions) == ["classes.png"]
 
 
 @pytest.mark.parametrize("many", [5, 30])
@@ -298,17 +231,14 @@ def test_many_classes_are_reported_and_drawn_equally_for_texts_and_images(many: 
     labels = tuple(f"c{n:02d}" for n in range(many))
     model = noisy(fresh("vit", "classify", labels)).float().eval()
     samples = [ImageSample("", labels[n % many], content=_file(n)) for n in range(40)]
-    encoded = model.task.objective.encode(samples, model.processor, model.config, 1, options=HeadOptions(tuple(labels)))
-    scores, answers = model.task.objective.evaluate(model, encoded, model.spec.decode, DataSettings(), None)
+    scores, answers = scores_of(model, encode(model, samples))
     assert ({"per_class", "most_confused"} if many > 24 else {"confusion_matrix"}) <= set(scores)
     assert ("top5" in scores) == (many > 5)
     assert ("confusion_matrix" in scores) == (many <= 24)
-    drawn = model.task.objective.save_figures(tmp_path, samples, answers)
-    assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
-    assert (
-        TASK.objective.save_figures(tmp_path, [LabeledText("", "", sample.label) for sample in samples], answers)
-        == drawn
-    )
+    texts = [LabeledText("", "", sample.label) for sample in samples]
+    for objective, some in ((model.objective, samples), (TASK.objective, texts)):
+        drawn = objective.save_figures(tmp_path, some, answers)
+        assert drawn == ["classes.png" if many > 24 else "confusion.png"] and (tmp_path / drawn[0]).exists()
 
 
 def _file(number: int) -> bytes:
