@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from objectives import assert_resumes
 from PIL import Image
+from test_cli import Cli
+from test_cli import cli as cli
 
 import regard
 import tiny_caption_system as caption_system
-from conftest import facts, rows, same_tensors, stopped_in
-from regard.cli import main
+from conftest import facts, stopped_in
+from regard.data.batching.samplers import SortedUniform, Uniform
+from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError
 from regard.model import Model
+from regard.processors.image import CaptionProcessor, ImageProcessor
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
+from regard.tasks.base import LossWeights
+from regard.tasks.caption import caption_index
+from regard.tasks.modality import image as image_modality
 from regard.tasks.modality.image import prepare_images
-from regard.types import Batch, BodyOutput, DecoderInputs
-from tiny_caption_system import TASK, album_in, captions, model, samples
+from regard.types import IGNORE, Batch, BodyOutput, DecoderInputs
+from tiny_caption_system import TASK, album_in, captions, encoded, model, samples
+
+OBJECTIVE: Any = TASK.objective
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +50,8 @@ def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return album_in(tmp_path_factory.mktemp("some") / "my album")
 
 
-def train(album: Path, out: Path, *settings: str, **more: Any) -> Model:
-    return regard.train(
-        "caption", str(album), model=more.pop("model", "speaker-tiny"), out=out, settings=settings, **more
-    )
+def train(album: Any, out: Path, *settings: str, model: str = "speaker-tiny", **more: Any) -> Model:
+    return regard.train("caption", str(album), model=model, out=out, settings=settings, **more)
 
 
 @pytest.fixture(scope="session")
@@ -50,15 +59,8 @@ def run(album: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         caption_system.offer(patch)
         out = tmp_path_factory.mktemp("runs") / "a run"
-        train(
-            album,
-            out,
-            "train.steps=200",
-            "train.eval_every=100",
-            "train.lr=2e-2",
-            "train.batch_size=24",
-            "model.width=32",
-        )
+        steps = ("train.steps=200", "train.eval_every=100", "train.lr=2e-2", "train.batch_size=24", "model.width=32")
+        train(album, out, *steps)
     return out
 
 
@@ -87,9 +89,9 @@ def test_the_caption_of_an_image_does_not_depend_on_its_batch(settings: dict[str
     made = model(album)
     some = [str(album / "images" / f"n {number}.png") for number in range(5)]
     decode = DecodeSettings(**settings)
-    whole = TASK.objective.predict(made, some, decode)
+    whole = OBJECTIVE.predict(made, some, decode)
     for number, path in enumerate(some):
-        (alone,) = TASK.objective.predict(made, [path], decode, first=number)
+        (alone,) = OBJECTIVE.predict(made, [path], decode, first=number)
         assert alone.value == whole[number].value and alone.score == pytest.approx(whole[number].score, rel=1e-9)
     assert len(whole[0].extra["alternatives"]) == settings.get("num_return_sequences", 1)
 
@@ -164,7 +166,7 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
     scores = evaluate(run, [str(other)]).scores
     assert scores["samples"] == 1
     assert "cider" not in scores
-    assert next(name for name in TASK.objective.metrics if name in scores) == "bleu4"
+    assert next(name for name in OBJECTIVE.metrics if name in scores) == "bleu4"
     assert scores["exact_match"] == 100.0
     long = tmp_path / "long.csv"
     long.write_text(f"image,caption\n{album}/images/n 0.png,{'red ' * 40}\n{album}/images/n 1.png,a green thing\n")
@@ -174,19 +176,11 @@ def test_a_run_is_evaluated_on_other_files_too(run: Path, album: Path, tmp_path:
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(album: Path, tmp_path: Path) -> None:
-    changes = ("data.flip=true", "data.color_jitter=0.2")
-    train(album, tmp_path / "whole", *changes)
-    with stopped_in(6):
-        train(album, tmp_path / "halved", *changes)
-    regard.train("caption", out=tmp_path / "halved", resume=True)
-    same_tensors(tmp_path / "whole/model.safetensors", tmp_path / "halved/model.safetensors")
-    logs = [[{**row, "images_per_s": 0} for row in rows(tmp_path / name)] for name in ("whole", "halved")]
-    assert logs[0] == logs[1]
+    assert_resumes("caption", tmp_path, 6, lambda out: train(album, out, "data.flip=true", "data.color_jitter=0.2"))
     with pytest.raises(RegardError, match=r"--out|already"):
         train(album, tmp_path / "whole")
-    path = album.parent / "changed"
     with pytest.raises(RegardError, match="changed"):
-        regard.train("caption", str(path), out=tmp_path / "halved", resume=True)
+        regard.train("caption", str(album.parent / "changed"), out=tmp_path / "halved", resume=True)
 
 
 def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -> None:
@@ -200,97 +194,230 @@ def test_training_starts_from_a_folder(run: Path, album: Path, tmp_path: Path) -
 
 
 def test_a_caption_that_was_changed_is_noticed(album: Path, tmp_path: Path) -> None:
-    import shutil
-
     mine = Path(shutil.copytree(album, tmp_path / "mine"))
     text = (mine / "captions.jsonl").read_text().replace('"captions"', '"split": "train", "captions"')
     (mine / "captions.jsonl").write_text(text)
     with stopped_in(6):
-        train(f"{mine}/captions.jsonl#train", tmp_path / "run")  # type: ignore[arg-type]
+        train(f"{mine}/captions.jsonl#train", tmp_path / "run")
     (mine / "captions.jsonl").write_text(text.replace("a white thing", "a white one"))
     with pytest.raises(RegardError, match="started"):
         regard.train("caption", out=tmp_path / "run", resume=True)
 
 
 def test_one_invalid_image_does_not_stop_training(album: Path, tmp_path: Path, capfd: Any) -> None:
-    import shutil
-
     mine = Path(shutil.copytree(album, tmp_path / "mine"))
-    held = {row["image"] for row in evaluate_rows(mine, tmp_path)}
+    rows = [json.loads(line) for line in (mine / "captions.jsonl").read_text().splitlines()[:4]]
+    rows = [{**row, "image": str(mine / "images" / row["image"])} for row in rows]
+    (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held = {row["image"] for row in rows}
     bad = next(path for path in sorted((mine / "images").iterdir()) if str(path) not in held)
     bad.write_bytes(bad.read_bytes()[:30])
     train(mine, tmp_path / "run", "data.valid_fraction=0.2", valid=str(tmp_path / "held.jsonl"))
     assert "warning: skipped" in capfd.readouterr().err
 
 
-def evaluate_rows(mine: Path, tmp_path: Path) -> list[dict[str, str]]:
-    """Validation rows with images in another folder."""
-    lines = (mine / "captions.jsonl").read_text().splitlines()[:4]
-    rows = [json.loads(line) for line in lines]
-    for row in rows:
-        row["image"] = str(mine / "images" / row["image"])
-    (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return [{"image": row["image"]} for row in rows]
-
-
 # -- the command line
 
 
-def regard_says(*words: str) -> int:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as stop:
-        patch.setattr(sys, "argv", ["regard", *words])
-        main()
-        raise SystemExit(0)
-    return int(stop.value.code or 0)
-
-
-def test_images_folders_and_tables_are_predicted(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
+def test_images_folders_and_tables_are_predicted(run: Path, album: Path, tmp_path: Path, cli: Cli) -> None:
     picture = str(album / "images" / "n 2.png")
-    assert regard_says("predict", str(run), picture) == 0
-    assert capsys.readouterr().out == f"{picture}\t{regard.load(run).predict(picture).value}\n"
-    assert regard_says("predict", str(run), str(album / "captions.jsonl")) == 0
-    table = capsys.readouterr().out
-    assert regard_says("predict", str(run), str(album / "images")) == 0
-    assert sorted(table.splitlines()) == sorted(capsys.readouterr().out.splitlines()) and table.count("\n") == 30
-    assert (
-        regard_says(
-            "predict", str(run), picture, "--json", "--set", "decode.num_beams=2", "decode.num_return_sequences=2"
-        )
-        == 0
-    )
-    row = json.loads(capsys.readouterr().out)
+    assert cli("predict", run, picture) == (0, f"{picture}\t{regard.load(run).predict(picture).value}\n", "")
+    table, folder = (cli("predict", run, album / name).out.splitlines() for name in ("captions.jsonl", "images"))
+    assert sorted(table) == sorted(folder) and len(table) == 30
+    beams = ("decode.num_beams=2", "decode.num_return_sequences=2")
+    row = json.loads(cli("predict", run, picture, "--json", "--set", *beams).out)
     assert row["input"] == picture and len(row["alternatives"]) == 2 and row["logprobs"]
     (tmp_path / "bad one.jpg").write_text("no picture")
-    assert regard_says("predict", str(run), str(tmp_path / "bad one.jpg"), picture) == 2
-    out, err = capsys.readouterr()
-    assert out.startswith("\n") and out.count("\t") == 1 and "bad one.jpg: unknown image format" in err
-    assert regard_says("predict", str(run), str(tmp_path / "none.jpg")) == 2
-    assert "file not found" in capsys.readouterr().err
+    done = cli("predict", run, tmp_path / "bad one.jpg", picture)
+    assert done.code == 2 and done.out.startswith("\n") and done.out.count("\t") == 1
+    assert "bad one.jpg: unknown image format" in done.err
+    done = cli("predict", run, tmp_path / "none.jpg")
+    assert done.code == 2 and "file not found" in done.err
 
 
-def test_commands_report_errors_in_one_sentence(run: Path, album: Path, tmp_path: Path, capsys: Any) -> None:
-    wrong: list[tuple[list[str], str]] = [
-        (["train", "captoin", "--data", str(album)], "Unknown task 'captoin'. Did you mean 'caption'"),
-        (["train", "caption", "--data", str(album / "nothing.jsonl"), "--model", "speaker-tiny"], "file not found"),
-        (["train", "caption", "--data", str(album), "--model", "speaker-tin"], "Did you mean 'speaker-tiny'"),
-        (["train", "caption", "--data", str(album), "--model", "vit-tiny"], "'vit-tiny' does not support task 'caption'"),
-        (["train", "caption", "--data", str(album), "--model", "speaker-tiny", "--set", "data.mixup=1"], "cannot be mixed"),
-        (["train", "classify", "--data", str(album), "--model", "speaker-tiny"],
-         "'speaker-tiny' does not support task 'classify'"),
-        (["check", "caption", "--data", f"{album}#train"], "unknown split 'train'"),
-        (["train", "caption", "--data", f"{album}#train", "--model", "speaker-tiny"], "No row has a value in the column"),
-        (["evaluate", str(run), "--data", str(album / "images")], "expected one caption file"),
-        (["explain", str(run), "x"], "x: file not found"),
-    ]  # fmt: skip
+def test_commands_report_errors_in_one_sentence(run: Path, album: Path, tmp_path: Path, cli: Cli) -> None:
+    train = ("train", "caption", "--data")
+    wrong: list[tuple[tuple[Any, ...], str]] = [
+        (("train", "captoin", "--data", album), "Unknown task 'captoin'. Did you mean 'caption'"),
+        ((*train, album / "nothing.jsonl", "--model", "speaker-tiny"), "file not found"),
+        ((*train, album, "--model", "speaker-tin"), "Did you mean 'speaker-tiny'"),
+        ((*train, album, "--model", "vit-tiny"), "'vit-tiny' does not support task 'caption'"),
+        ((*train, album, "--model", "speaker-tiny", "--set", "data.mixup=1"), "cannot be mixed"),
+        (("train", "classify", "--data", album, "--model", "speaker-tiny"), "does not support task 'classify'"),
+        (("check", "caption", "--data", f"{album}#train"), "unknown split 'train'"),
+        ((*train, f"{album}#train", "--model", "speaker-tiny"), "No row has a value in the column"),
+        (("evaluate", run, "--data", album / "images"), "expected one caption file"),
+        (("explain", run, "x"), "x: file not found"),
+    ]
     for words, right in wrong:
-        out = ["--out", str(tmp_path / "no")] if words[0] == "train" else []
-        regard_says(*words, *out)
-        told = "".join(capsys.readouterr())
-        assert right in told and "Traceback" not in told, (words, told)
+        done = cli(*words, *(("--out", tmp_path / "no") if words[0] == "train" else ()))
+        assert right in done.out + done.err and "Traceback" not in done.err, words
     assert not (tmp_path / "no").exists()
 
 
-def test_a_preset_is_described(run: Path, capsys: Any) -> None:
-    assert regard_says("info", "speaker-tiny") == 0
-    assert "image of 16 × 16 pixels and 16 tokens" in capsys.readouterr().out
-    assert regard_says("list", "tasks") == 0 and "caption" in capsys.readouterr().out
+def test_a_preset_is_described(cli: Cli) -> None:
+    assert "image of 16 × 16 pixels and 16 tokens" in cli("info", "speaker-tiny").out
+    assert "caption" in cli("list", "tasks").out
+
+
+# -- batches
+
+
+def test_a_row_is_an_image_with_one_of_its_captions(album: Path) -> None:
+    made, some = model(album), samples(album)
+    found = encoded(album, made)
+    assert len(found) == found.num_samples == 30 and found.num_rows == sum(len(s.captions) for s in some) == 75
+    told: list[tuple[float, str]] = []
+    for batch in OBJECTIVE.eval_batches(found, made.config, 8):
+        assert batch.inputs.dtype == torch.uint8 and batch.augmentation is None and batch.decoder is not None
+        assert batch.decoder.image_index is not None and len(batch.inputs) == len(batch.decoder.image_index.unique()), (
+            "each image once"
+        )
+        for x, target, labels in zip(
+            batch.inputs[batch.decoder.image_index], batch.decoder.inputs, batch.labels, strict=True
+        ):  # type: ignore[arg-type]
+            n = int((labels != IGNORE).sum())
+            assert target[0] == made.config.bos_id and labels[n - 1] == made.config.eos_id
+            assert target[1:n].tolist() == labels[: n - 1].tolist() and (target[n:] == made.config.pad_id).all()
+            told.append((float(x.float().mean()), made.processor.text.decode([labels[:n].tolist()])[0]))
+    right = [caption for sample in some for caption in sample.captions]
+    assert [text for _, text in told] == right
+    mean = {"red": 85.0, "white": 255.0, "black": 0.0}
+    assert all(x == pytest.approx(mean[c], abs=0.1) for x, text in told for c in mean if c in text)
+
+
+def test_captions_that_are_too_long_are_skipped_and_their_images_stay(album: Path) -> None:
+    made = model(album)
+    whole, short = encoded(album, made), encoded(album, made, longest=4)
+    assert short.num_rows < whole.num_rows and len(short) == 30 and short.too_long
+    assert len(short.too_long) == whole.num_rows - short.num_rows
+    assert caption_index(short).lengths.max() <= 5 and set(caption_index(short).sample_index) <= set(range(30))
+    narrow = model(album, max_length=5)
+    assert caption_index(encoded(album, narrow)).lengths.max() <= 5
+    none = encoded(album, made, longest=1)
+    assert none.num_rows == 0 and len(none) == 30
+
+
+def test_micro_batches_have_similar_lengths_or_one_shape(album: Path) -> None:
+    made = model(album)
+    found = encoded(album, made)
+    plan, steady = (OBJECTIVE.sampler(found, made.config, 8, 5, packed) for packed in (False, True))
+    assert isinstance(plan, SortedUniform)
+    assert not plan.static_shape
+    assert isinstance(steady, Uniform)
+    assert steady.static_shape
+    for way in (plan, steady):
+        epoch = list(way.epoch(0))
+        assert {len(grain) for grain in epoch} == {8}
+        assert {int(n) for grain in epoch for n in grain[:, 0]} == set(range(75))
+    assert plan.padding_fraction() < 0.1
+    shapes = {
+        tuple(OBJECTIVE.collate(found, g, made.config, steady.shape).decoder.inputs.shape) for g in steady.epoch(1)
+    }
+    assert shapes == {(8, steady.shape.max_lengths[0])} and steady.shape.max_lengths[0] <= made.config.max_length
+    plain = OBJECTIVE.collate(found, steady.epoch(1)[0], made.config)
+    padded = OBJECTIVE.collate(found, steady.epoch(1)[0], made.config, steady.shape)
+    with torch.no_grad():
+        assert float(OBJECTIVE.loss(made, plain)[0]) == pytest.approx(float(OBJECTIVE.loss(made, padded)[0]), rel=1e-12)
+
+
+def test_an_image_is_decoded_once_for_all_its_captions(album: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real = image_modality.read_image
+    read = lambda source, min_side=0: seen.append(source) or real(source, min_side)  # noqa: E731
+    monkeypatch.setattr(image_modality, "read_image", read)
+    made = model(album)
+    found = encoded(album, made)
+    plan = OBJECTIVE.sampler(found, made.config, 8, 5, False)
+    for grain in (*plan.epoch(0), *plan.epoch(1)):
+        OBJECTIVE.collate(found, grain, made.config)
+    assert len(seen) == len(set(seen)) == 30
+
+
+def test_images_are_augmented_in_training_and_captions_are_not(album: Path) -> None:
+    made = model(album)
+    found = encoded(album, made, data=DataSettings(flip=True, color_jitter=0.3))
+    grain = OBJECTIVE.sampler(found, made.config, 8, 5, False).epoch(0)[0]
+    batch, again = (OBJECTIVE.collate(found, grain, made.config) for _ in range(2))
+    assert batch.augmentation is not None and torch.equal(batch.augmentation.params, again.augmentation.params)  # type: ignore[arg-type]
+    assert prepare_images(made, batch).augmentation is None
+    with pytest.raises(SettingError, match=r"data\.mixup"):
+        OBJECTIVE.check_settings(made.config, 8, DataSettings(mixup=0.2))
+    with pytest.raises(SettingError, match=r"data\.tokenizer_type=char"):
+        OBJECTIVE.check_settings(made.config, 8, DataSettings(tokenizer_type="char"))
+
+
+def test_the_penalty_counts_while_learning(album: Path) -> None:
+    made, plain = model(album, penalty=0.5), model(album)
+    plain.body.load_state_dict(made.body.state_dict())
+    batch = next(OBJECTIVE.eval_batches(encoded(album, made), made.config, 8))
+    with torch.no_grad():
+        own = float(made.body(prepare_images(made, batch)).aux_losses["penalty"])
+        without, count = OBJECTIVE.loss(plain, batch, LossWeights(smoothing=0.1))
+        assert float(OBJECTIVE.loss(made, batch, LossWeights(smoothing=0.1))[0]) == pytest.approx(
+            float(without), rel=1e-12
+        )
+        learns = float(OBJECTIVE.loss(made.train(), batch, LossWeights(smoothing=0.1))[0])
+    assert own > 0 and learns == pytest.approx(float(without) + own, rel=1e-12)
+    assert int(count) == int((batch.labels != IGNORE).sum())
+
+
+# -- the processor
+
+
+def test_the_reader_of_a_captioner_is_kept_and_found_again(album: Path, tmp_path: Path) -> None:
+    made = model(album)
+    made.save(tmp_path / "m")
+    again = regard.load(tmp_path / "m")
+    assert isinstance(again.processor, CaptionProcessor)
+    assert replace(again.processor.pixels, edge=0) == made.processor.pixels
+    assert again.processor.text.fingerprint() == made.require_tokenizer().fingerprint() and again.config == made.config
+    assert isinstance(again.require_image_processor(), ImageProcessor) and again.require_processor() is again.processor
+    picture = str(next((album / "images").iterdir()))
+    assert again.predict(picture) == made.predict(picture)
+    for name, missing in (("tokenizer.json", r"tokenizer\.json"), ("preprocessor_config.json", "preprocessor")):
+        made.save(tmp_path / name)
+        (tmp_path / name / name).unlink()
+        half = regard.load(tmp_path / name)
+        assert half.logits(torch.zeros(1, 3, 16, 16), torch.ones(1, 2, dtype=torch.long)).shape == (
+            1,
+            2,
+            made.config.vocab_size,
+        )
+        with pytest.raises(RegardError, match=missing):
+            half.predict(picture)
+        with pytest.raises(RegardError, match=missing):
+            half.require_processor()
+    half.tokenizer = made.tokenizer
+    half.save(tmp_path / "half")
+    assert (tmp_path / "half/tokenizer.json").exists() and not (tmp_path / "half/preprocessor_config.json").exists()
+
+
+def test_images_are_preprocessed_for_the_image_encoder(album: Path) -> None:
+    @dataclass(frozen=True)
+    class Through(caption_system.Config):
+        said: ImageProcessor | None = None
+
+        def image_processor(self) -> ImageProcessor | None:
+            return self.said
+
+    text, own = TextTokenizer.train_sentence_bpe(["a b"], 300), ImageProcessor((16, 16), mean=(0.1, 0.2, 0.3))
+    assert TASK.modality.build_processor(text, Through(said=own), DataSettings()).pixels is own
+    assert (
+        TASK.modality.build_processor(text, Through(), DataSettings()).pixels
+        == TASK.modality.build_processor(text, caption_system.Config(), DataSettings()).pixels
+    )
+
+
+def test_a_tokenizer_may_be_brought(album: Path, tmp_path: Path) -> None:
+    TextTokenizer.train_wordpiece(captions(samples(album)), 120).save(tmp_path / "tokenizer.json")
+    made = train(album, tmp_path / "run", f"data.tokenizer={tmp_path / 'tokenizer.json'}", "train.steps=2")
+    text, config = made.require_tokenizer(), made.config
+    assert (config.bos_id, config.eos_id, config.pad_id) == tuple(
+        text.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]")
+    )
+    assert config.vocab_size == text.size
+    TextTokenizer.train_lm_bpe(captions(samples(album)), 300).save(tmp_path / "other.json")
+    adopted = TASK.modality.build_processor(TextTokenizer.load(tmp_path / "other.json"), config, DataSettings()).text
+    assert adopted.special_id("pad") is not None
+    assert adopted.special_id("start") == adopted.special_id("end") is not None

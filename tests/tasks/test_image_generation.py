@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from objectives import scores_of
 from PIL import Image
 
 import regard
@@ -37,12 +37,14 @@ from regard.tasks.base import Encoded, LossSum
 from regard.tasks.draw import draw_completions, shift_right
 from regard.tasks.modality.base import batch_budget, reservoir_sample
 from regard.training.settings import TrainSettings
-from regard.types import Batch
 from tiny import near, noise, noisy
 
 TINY = imagegpt.Config(image_size=8, num_colors=3, width=32, depth=2, heads=2, ffn_dim=64)
 THREE = np.array([[10, 10, 10], [200, 30, 30], [240, 240, 240]], dtype=np.uint8)
 TASK = find_task("draw")
+OBJECTIVE: Any = TASK.objective
+Learnt = tuple[Model, list[float]]
+Rows = tuple[Encoded, Palette, Any]
 
 
 def striped(count: int, seed: int) -> list[Any]:
@@ -61,28 +63,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoded(folder: Path) -> tuple[Encoded, Palette, Any]:
+def encoded(folder: Path) -> Rows:
     samples = [sample for sample in TASK.reader.samples([str(folder)]) if isinstance(sample, ImageSample)]
     palette = TASK.modality.fit_processor(iter(samples), replace(TINY, num_colors=16), DataSettings())
     config = TASK.modality.fit_config(replace(TINY, num_colors=16), palette)
-    return TASK.objective.encode(samples, palette, config, 10**9), palette, config
+    return OBJECTIVE.encode(samples, palette, config, 10**9), palette, config
 
 
 @pytest.fixture(scope="module")
-def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
+def learnt(encoded: Rows) -> Learnt:
     """A model trained on the stripes for some seconds, and its losses."""
     rows, palette, config = encoded
     torch.manual_seed(0)
     model = assemble(ModelSpec(SYSTEMS["imagegpt"], config, TASK, DecodeSettings(do_sample=True)), palette)
-    plan = TASK.objective.sampler(
-        rows, config, batch_budget(TASK.modality, TrainSettings(batch_size=32)), 0, packed=True
-    )
+    plan = OBJECTIVE.sampler(rows, config, batch_budget(TASK.modality, TrainSettings(batch_size=32)), 0, packed=True)
     assert plan.static_shape and plan.shape is None
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, betas=(0.9, 0.95))
     losses = []
     for number in range(100):
-        batch = TASK.objective.collate(rows, plan.micro_batch(number)[1], config, plan.shape)
-        total, count = TASK.objective.loss(model, batch)
+        batch = OBJECTIVE.collate(rows, plan.micro_batch(number)[1], config, plan.shape)
+        total, count = OBJECTIVE.loss(model, batch)
         optimiser.param_groups[0]["lr"] = 1e-2 * min(1.0, number / 20) * (1 - number / 101)
         optimiser.zero_grad()
         (total / count).backward()
@@ -95,32 +95,27 @@ def learnt(encoded: tuple[Encoded, Palette, Any]) -> tuple[Model, list[float]]:
 # -- task table, palette, rows
 
 
-def test_the_task_is_listed_for_bodies_that_read_images() -> None:
-    assert find_task("draw", "image") is find_task("draw", "image") and find_task("draw").name == "draw"
-    assert "draw" in SYSTEMS["imagegpt"].tasks and SYSTEMS["imagegpt"].modality == TASK.input == "image"
-
-
-def test_a_palette_is_fitted_and_the_model_has_its_colors(encoded: tuple[Encoded, Palette, Any]) -> None:
+def test_a_palette_is_fitted_and_the_model_has_its_colors(encoded: Rows) -> None:
     rows, palette, config = encoded
     assert len(palette) == config.num_colors == 3 and palette.side == 8 and TASK.modality.row_encoding(palette)[0] == 3
     assert np.allclose(127.5 * (palette.colors + 1), THREE) and "3 colors" in TASK.modality.describe_processor(palette)
     assert TASK.modality.default_processor(config, DataSettings()) is None and len(rows) == 96 and not rows.too_long
 
 
-def test_rows_are_the_images_and_are_not_shifted_twice(encoded: tuple[Encoded, Palette, Any]) -> None:
+def test_rows_are_the_images_and_are_not_shifted_twice(encoded: Rows) -> None:
     rows, palette, config = encoded
-    batch = TASK.objective.collate(rows, [5, 0], config)
-    assert torch.equal(TASK.objective.collate(rows, np.array([[5, 77], [0, 78]]), config).inputs, batch.inputs)
+    batch = OBJECTIVE.collate(rows, [5, 0], config)
+    assert torch.equal(OBJECTIVE.collate(rows, np.array([[5, 77], [0, 78]]), config).inputs, batch.inputs)
     assert batch.labels is not None and batch.inputs.shape == (2, 64) and bool((batch.inputs[:, 0] == 3).all())
     assert torch.equal(batch.inputs[:, 1:], batch.labels[:, :-1])
     assert np.array_equal(palette.decode(batch.labels[0].numpy()), np.asarray(Image.open(rows.samples[5].source)))
 
 
-def test_every_sample_is_measured_once(encoded: tuple[Encoded, Palette, Any]) -> None:
+def test_every_sample_is_measured_once(encoded: Rows) -> None:
     rows, _, config = encoded
     for tokens in (1, 7 * 64, 10**6):
-        found = torch.cat([batch.labels for batch in TASK.objective.eval_batches(rows, config, tokens)])  # type: ignore[misc]
-        assert torch.equal(found, TASK.objective.collate(rows, range(96), config).labels)
+        found = torch.cat([batch.labels for batch in OBJECTIVE.eval_batches(rows, config, tokens)])  # type: ignore[misc]
+        assert torch.equal(found, OBJECTIVE.collate(rows, range(96), config).labels)
 
 
 def test_few_samples_are_chosen_evenly() -> None:
@@ -137,13 +132,13 @@ def test_few_samples_are_chosen_evenly() -> None:
 
 
 @pytest.mark.slow
-def test_stripes_are_learned(learnt: tuple[Model, list[float]]) -> None:
+def test_stripes_are_learned(learnt: Learnt) -> None:
     """Only the first row is unpredictable: 8 of 64 pixels."""
     _, losses = learnt
     assert losses[0] == pytest.approx(math.log(3)) and losses[-1] < 1.1 * math.log(3) / 8
 
 
-def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[float]], tmp_path: Path) -> None:
+def test_the_lower_half_of_stripes_is_drawn_right(learnt: Learnt, tmp_path: Path) -> None:
     model, fresh = learnt[0], striped(6, 99)
     answers = model.predict(fresh, do_sample=False)
     for answer, picture in zip(answers, fresh, strict=True):
@@ -154,21 +149,15 @@ def test_the_lower_half_of_stripes_is_drawn_right(learnt: tuple[Model, list[floa
     Image.fromarray(fresh[0]).save(tmp_path / "it.png")
     for other in (Image.fromarray(fresh[0]), str(tmp_path / "it.png"), tmp_path / "it.png", {"image": fresh[0]}):
         assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], fresh[0])  # type: ignore[call-overload]
-    one = model.predict({"image": fresh[0], "rows": 1}, do_sample=False)
-    assert np.array_equal(one.extra["images"][0], fresh[0])
+    large = np.kron(fresh[0], np.ones((3, 3, 1), np.uint8))  # another size and other colors
+    odd = np.clip(fresh[0].astype(int) + 3, 0, 255).astype(np.uint8)
+    for other in ({"image": fresh[0], "rows": 1}, large, odd):
+        assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], fresh[0])
     whole = model.predict({"image": fresh[0], "rows": 8})
     assert np.array_equal(whole.extra["images"][0], fresh[0]) and whole.score == (0.0,)
 
 
-def test_images_of_another_size_and_other_colors_are_read_too(learnt: tuple[Model, list[float]]) -> None:
-    model, picture = learnt[0], striped(1, 5)[0]
-    large = np.kron(picture, np.ones((3, 3, 1), np.uint8))
-    odd = np.clip(picture.astype(int) + 3, 0, 255).astype(np.uint8)
-    for other in (large, odd):
-        assert np.array_equal(model.predict(other, do_sample=False).extra["images"][0], picture)
-
-
-def test_images_are_generated_unconditionally_and_are_stripes(learnt: tuple[Model, list[float]]) -> None:
+def test_images_are_generated_unconditionally_and_are_stripes(learnt: Learnt) -> None:
     model = learnt[0]
     answer = model.predict(None, num_return_sequences=12, seed=3)  # type: ignore[call-overload]
     pictures = np.stack(answer.extra["images"])
@@ -180,7 +169,7 @@ def test_images_are_generated_unconditionally_and_are_stripes(learnt: tuple[Mode
     assert answer.extra["bits_per_pixel"] == pytest.approx([-score / math.log(2) / 64 for score in answer.score])
 
 
-def test_a_generated_image_depends_on_its_seed_and_not_on_its_neighbors(learnt: tuple[Model, list[float]]) -> None:
+def test_a_generated_image_depends_on_its_seed_and_not_on_its_neighbors(learnt: Learnt) -> None:
     model, fresh = learnt[0], striped(3, 8)
 
     def drawn(inputs: list[Any], **settings: Any) -> list[Any]:
@@ -195,25 +184,22 @@ def test_a_generated_image_depends_on_its_seed_and_not_on_its_neighbors(learnt: 
     assert all(np.array_equal(new[:4], given[:4]) for new, given in zip(drawn(fresh, **hot), fresh, strict=True))
 
 
-def test_the_score_is_bits_of_a_pixel(learnt: tuple[Model, list[float]], encoded: Any, tmp_path: Path) -> None:
+def test_the_score_is_bits_of_a_pixel(learnt: Learnt, encoded: Any, tmp_path: Path) -> None:
     model, rows = learnt[0], encoded[0]
     sums = LossSum(64 * math.log(2), 128)
-    quick = replace(DecodeSettings(do_sample=True, num_return_sequences=3), **TASK.objective.validation_decode)
-    scores, answers = TASK.objective.evaluate(model, rows, quick, DataSettings(), sums, max_samples=10)
-    assert scores == {"bits_per_pixel": 0.5}
-    assert TASK.objective.metrics[0] in scores
-    assert TASK.objective.lower_is_better
+    quick = replace(DecodeSettings(do_sample=True, num_return_sequences=3), **OBJECTIVE.validation_decode)
+    scores, answers = scores_of(model, rows, decode=quick, loss=sums, most=10)
+    assert scores == {"bits_per_pixel": 0.5} and OBJECTIVE.metrics[0] in scores and OBJECTIVE.lower_is_better
     assert len(answers) == 8
-    assert "0.5" in TASK.objective.format_scores(scores) and all("whole" not in answer.extra for answer in answers)
-    scores, answers = TASK.objective.evaluate(
-        model, rows, DecodeSettings(do_sample=True, num_return_sequences=2), DataSettings(), sums
-    )
-    names = TASK.objective.save_figures(tmp_path, rows.samples, answers)
+    assert "0.5" in OBJECTIVE.format_scores(scores) and all("whole" not in answer.extra for answer in answers)
+    full = DecodeSettings(do_sample=True, num_return_sequences=2)
+    _, answers = scores_of(model, rows, decode=full, loss=sums)
+    names = OBJECTIVE.save_figures(tmp_path, rows.samples, answers)
     assert names == ["completions.png", "drawn.png"]
     for name in names:
         assert np.asarray(Image.open(tmp_path / name).convert("RGB")).std() > 10
-    assert TASK.objective.save_figures(tmp_path, [], []) == []
-    row = TASK.objective.example_row(rows.samples[0], answers[0])
+    assert OBJECTIVE.save_figures(tmp_path, [], []) == []
+    row = OBJECTIVE.example_row(rows.samples[0], answers[0])
     assert row["image"].endswith(".png") and float(row["bits_per_pixel"]) >= 0
 
 
@@ -244,7 +230,7 @@ def test_unsupported_requests_are_refused(learnt: Any) -> None:
     with pytest.raises(RegardError):
         model.predict(np.zeros((4, 4)))
     with pytest.raises(RegardError, match="palette"):
-        TASK.objective.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
+        OBJECTIVE.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
 
 
 # -- linear probes
@@ -307,23 +293,6 @@ def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
         near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))
     with pytest.raises(DataError, match="labeled"):
         extract_features(body, [], layers)
-
-
-def test_a_model_trained_on_stripes_classifies_them(learnt: Any) -> None:
-    """The color of the fourth column can be predicted from hidden states without supervision in training."""
-    model = learnt[0]
-
-    def batches(count: int, seed: int) -> Iterator[Batch]:
-        pictures = striped(count, seed)
-        ids = torch.from_numpy(np.stack([model.processor.encode(picture) for picture in pictures]))
-        for rows in torch.arange(count).split(50):
-            yield replace(shift_right(ids[rows], model.config), labels=ids[rows, 3])
-
-    parts = [
-        extract_features(model.body, batches(count, seed), probe_layers(model.config))
-        for count, seed in ((300, 31), (100, 32), (150, 33))
-    ]
-    assert max(one.accuracy for one in probe(*parts)) > 90
 
 
 # -- contact sheets
