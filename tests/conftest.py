@@ -51,23 +51,17 @@ IN_TRITON = (
 """Triton compiles these kernels from source and does not support decorators of other libraries."""
 NN = Path(__file__).parents[1] / "src/regard/nn"
 parts = [path for path in NN.rglob("*.py") if path.stem not in (*IN_TRITON, "__init__")]
-checked_modules = [".".join(("regard.nn", *path.relative_to(NN).with_suffix("").parts)) for path in parts] + [
-    "regard.systems",
-    "regard.decode",
-]
-if os.environ.get(
-    "REGARD_CHECK_SHAPES"
-):  # used by test_shapes.py only, because checks of every call would double the time of the test suite
-    jaxtyping.install_import_hook(checked_modules, "conftest.checked")
+checked_modules = [".".join(("regard.nn", *path.relative_to(NN).with_suffix("").parts)) for path in parts]
+# used by test_shapes.py only, because checks of every call would double the time of the test suite
+if os.environ.get("REGARD_CHECK_SHAPES"):
+    jaxtyping.install_import_hook([*checked_modules, "regard.systems", "regard.decode"], "conftest.checked")
 
 
 # -- `make test` runs the quick tests, `make test-all` runs all
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--all", action="store_true", help="Also run tests marked slow, and all cases of tests marked every(n)."
-    )
+    parser.addoption("--all", action="store_true", help="Also run slow tests, and all cases of tests marked every(n).")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -162,33 +156,24 @@ def write_pairs(path: Path, pairs: Iterable[tuple[str, str]], separator: str = "
     return path
 
 
-def parallel_files(folder: Path, pairs: Pairs) -> str:
-    for side, name in enumerate(("a.en", "a.de")):
-        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-    return f"{folder / 'a.en'}:{folder / 'a.de'}"
+KINDS = {"SRC:TGT": ("en", "de"), "csv": ("csv",), "jsonl": ("jsonl",), "gz": ("tsv.gz",)}
+"""File extensions of the same pairs in different formats."""
 
 
-def comma_file(folder: Path, pairs: Pairs) -> str:
-    quoted = [(f'"{source}"', f'"{target}"') for source, target in pairs]
-    return str(write_pairs(folder / "a.csv", [("source", "target"), *quoted], ","))
-
-
-def object_file(folder: Path, pairs: Pairs) -> str:
-    lines = [json.dumps({"source": source, "target": target}) for source, target in pairs]
-    (folder / "a.jsonl").write_text("\n".join(lines) + "\n")
-    return str(folder / "a.jsonl")
-
-
-def zipped_file(folder: Path, pairs: Pairs) -> str:
-    text = "".join(f"{source}\t{target}\n" for source, target in pairs)
-    (folder / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    return str(folder / "a.tsv.gz")
-
-
-KINDS: dict[str, Callable[[Path, Pairs], str]] = {
-    "SRC:TGT": parallel_files, "csv": comma_file, "jsonl": object_file, "gz": zipped_file,
-}  # fmt: skip
-"""Writers of the same pairs in different formats; each returns the value of --data."""
+def write_kind(kind: str, folder: Path, pairs: Pairs) -> str:
+    """Write pairs in one of the formats `KINDS`; returns the value of --data."""
+    lines = {
+        "en": [source for source, _ in pairs],
+        "de": [target for _, target in pairs],
+        "csv": ["source,target", *(f'"{source}","{target}"' for source, target in pairs)],
+        "jsonl": [json.dumps({"source": source, "target": target}) for source, target in pairs],
+        "tsv.gz": ["\t".join(pair) for pair in pairs],
+    }
+    files = [folder / f"a.{suffix}" for suffix in KINDS[kind]]
+    for file, suffix in zip(files, KINDS[kind], strict=True):
+        content = "".join(f"{line}\n" for line in lines[suffix]).encode()
+        file.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
+    return ":".join(map(str, files))
 
 
 def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: bool = False, **more: Any) -> str:

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -55,29 +54,6 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 # -- help, and the commands in README.md
 
 
-def test_help_comes_at_once_and_nothing_waits_for_torch() -> None:
-    seconds = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        shown = subprocess.run([sys.executable, "-m", "regard", "--help"], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - begun)
-        if seconds[-1] < 0.3:
-            break
-    assert min(seconds) < 0.3, seconds
-    assert all(f"  {name} " in shown.stdout for name in COMMANDS)
-    program = """
-import contextlib, io, sys
-import regard
-from regard.cli import main
-for command in sys.argv[1:]:
-    sys.argv = ["regard", command, "--help"]
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        main()
-assert "torch" not in sys.modules and "matplotlib" not in sys.modules and dir(regard)
-"""
-    subprocess.run([sys.executable, "-c", program, *COMMANDS], check=True)
-
-
 def promised() -> Iterator[list[str]]:
     """Commands in the code blocks of README.md, including commands after a pipe."""
     fenced = re.findall(r"^```[^\n]*\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -91,7 +67,7 @@ def promised() -> Iterator[list[str]]:
         yield words
 
 
-def test_every_command_of_the_readme_exists_with_its_options() -> None:
+def test_every_command_of_the_readme_exists_with_its_options(cli: Cli) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     seen = 0
     for program, *words in promised():
@@ -104,11 +80,7 @@ def test_every_command_of_the_readme_exists_with_its_options() -> None:
             known = {opt for p in COMMANDS[name].params for opt in p.opts} if name in COMMANDS else {name}
             given = {word.strip("[]").partition("=")[0] for word in words if word.lstrip("[").startswith("--")}
             assert given - known <= {"--help", "--"}, (name, given - known)
-    assert seen >= 5
-
-
-def test_the_version_is_the_packages(cli: Cli) -> None:
-    assert cli("--version") == (0, f"regard {regard.__version__}\n", "")
+    assert seen >= 5 and cli("--version") == (0, f"regard {regard.__version__}\n", "")
 
 
 # -- several values after one option
@@ -175,11 +147,7 @@ def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years")
     assert cli("demo", "--out", "mine", "--overwrite").code == 2 and Path("mine/thesis.txt").exists()
-    assert cli("demo", "paint") == (
-        2,
-        "",
-        "regard: error: Unknown demo 'paint'. Available: caption, clouds, translate.\n",
-    )
+    assert "Unknown demo 'paint'. Available: caption, clouds, translate." in cli("demo", "paint").err
 
 
 # -- predict
@@ -196,7 +164,7 @@ def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
 
 
 def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
-    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]
+    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, answers = asked
     Path("my lines.txt").write_text("\r\n".join(texts) + "\n", encoding="utf-8")
@@ -207,42 +175,25 @@ def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
     assert cli("predict", trained.path, texts[2], "my lines.txt").out == f"{answers[2]}\n{wanted.out}"
     assert cli("predict", trained.path, stdin="") == (0, "", "")
 
-
-def test_more_lines_than_fit_into_a_chunk_stay_in_order(
-    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    text = f"  {texts[0]} \n   \n"  # spaces are stripped as in training
+    assert cli("predict", trained.path, stdin=text).out == f"{answers[0]}\n\n"
+    done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
+    assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
     monkeypatch.setattr("regard.cli.PREDICT_CHUNK", 4)
-    texts, answers = asked
     assert cli("predict", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
 
 
-def test_spaces_around_a_text_are_stripped_as_in_training(cli: Cli, trained: Trained, pairs: Pairs) -> None:
-    text = pairs[0][0]
-    assert cli("predict", trained.path, stdin=f"  {text} \n").out == cli("predict", trained.path, text).out
-    assert cli("predict", trained.path, stdin="   \n").out == "\n"
-
-
-def test_a_pipe_that_is_not_utf8_is_reported_by_line(cli: Cli, trained: Trained) -> None:
-    done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
-    assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
-
-
-def test_json_is_one_object_a_line(cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]) -> None:
+def test_json_is_one_object_a_line_with_the_same_keys(
+    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]
+) -> None:
     texts, answers = asked
-    rows = [
-        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()
-    ]
+    printed = cli("predict", trained.path, "--json", stdin="\n".join(texts)).out
+    rows = [json.loads(line) for line in printed.splitlines()]
     assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
+    assert rows[0].keys() == rows[1].keys()
     full = rows[0]
     assert sum(full["logprobs"]) == pytest.approx(full["score"][0], abs=1e-4)
     assert len(full["logprobs"]) == len(full["tokens"]) + (full["finish_reason"] == "eos")
-
-
-def test_json_of_an_empty_line_has_the_same_keys(cli: Cli, trained: Trained) -> None:
-    rows = [
-        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="a horse ran\n\n").out.splitlines()
-    ]
-    assert rows[0].keys() == rows[1].keys()
 
 
 def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:
@@ -256,29 +207,22 @@ def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained
     rows = [json.loads(line) for line in cli(*words, "--json").out.splitlines()]
     options = [option for row in rows for option in row["alternatives"]]
     assert [value for _, value in lines] == [option["value"] for option in options] and len(options) == 4
-    assert all(
-        float(score) == pytest.approx(o["score"], abs=1e-4) for (score, _), o in zip(lines, options, strict=True)
-    )
+    assert [float(score) for score, _ in lines] == pytest.approx([option["score"] for option in options], abs=1e-4)
     assert all(row["score"] == sorted(row["score"], reverse=True) for row in rows)
 
 
 # -- evaluate, info, list, explain, export
 
 
-def test_a_run_is_scored_on_its_stored_data_as_on_its_card(cli: Cli, trained: Trained) -> None:
+def test_a_run_is_scored_on_its_stored_data_and_on_other_files(cli: Cli, trained: Trained, pairs: Pairs) -> None:
     done = cli("evaluate", trained.path, "--json")
     scores = json.loads(done.out)
     assert done.code == 0 and scores["loss"] == pytest.approx(facts(trained.path)["best"]["loss"], abs=1e-4)
     assert {k: v for k, v in scores.items() if k != "loss"} == facts(trained.path)["scores"]
-
-
-def test_a_run_is_scored_on_other_files_and_its_predictions_are_written(
-    cli: Cli, trained: Trained, pairs: Pairs
-) -> None:
     write_pairs(Path("mine.tsv"), pairs[:3])
-    done = cli("evaluate", trained.path, "--data", "mine.tsv", "--predictions", "answers.jsonl")
+    done = cli("evaluate", trained.path, "--data", "mine.tsv", "--predictions", "new/answers.jsonl")
     assert done.code == 0 and re.search(r"^samples +3$", done.out, re.MULTILINE)
-    rows = [json.loads(line) for line in Path("answers.jsonl").read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in Path("new/answers.jsonl").read_text("utf-8").splitlines()]
     model = regard.load(trained.path)
     assert [(row["source"], row["reference"]) for row in rows] == pairs[:3]
     assert [row["prediction"] for row in rows] == [model.predict(source).value for source, _ in pairs[:3]]
@@ -330,10 +274,7 @@ def test_a_file_is_explained_whole_and_so_is_standard_input(cli: Cli, trained: T
         assert Path("b.json").read_text() == wanted
     done = cli("explain", trained.path, "letter", "--out", "b.json")
     assert done.out.startswith("a horse ran → ") and done.err == "Reading file letter\n"
-    for words, said in (
-        (("-", "-"), "only once"),
-        (("blank.txt",), "blank.txt: is empty"),
-    ):
+    for words, said in ((("-", "-"), "only once"), (("blank.txt",), "blank.txt: is empty")):
         done = cli("explain", trained.path, *words, "--out", "c.json")
         assert done.code == 2 and said in done.err and not Path("c.json").exists()
 
@@ -419,13 +360,6 @@ def test_invalid_input_is_reported_in_one_paragraph(what: str, cli: Cli, trained
     assert all(part in done.err for part in wanted), done.err
     assert done.err.startswith(("regard: ", "Error: ")) and "\n" not in done.err.strip()
     assert sorted(Path().rglob("*")) == before
-
-
-def test_output_paths_are_checked_before_the_work(cli: Cli, trained: Trained) -> None:
-    done = cli("evaluate", trained.path, "--predictions", "no/where.jsonl")
-    assert (
-        Path("no/where.jsonl").exists() if done.code == 0 else "no/where.jsonl" in done.err and "bleu" not in done.out
-    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

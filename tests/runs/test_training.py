@@ -16,23 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import conftest
 import regard
-from conftest import (
-    KINDS,
-    TINY,
-    TWELVE,
-    Pairs,
-    Trained,
-    checkpoints,
-    facts,
-    interrupted,
-    keeps_best,
-    rows,
-    same_tensors,
-    stopped_in,
-    train_tiny,
-    write_pairs,
-)
+from conftest import TINY, TWELVE, Pairs, Trained, checkpoints, facts, rows, same_tensors, stopped_in, train_tiny
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
@@ -61,9 +47,15 @@ def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: 
     assert [row["step"] for row in rows(trained.path, "train")] == [1, 30, 60, 90, 120]
     assert [row["step"] for row in rows(trained.path, "valid")] == [60, 120]
     assert all(row["loss"] < 7 and row["grad_norm"] > 0 for row in rows(trained.path, "train"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in trained.path.iterdir() if path.is_file()}
+    assert modes["model.safetensors"] == modes["README.md"], {name: oct(mode) for name, mode in modes.items()}
+    assert "no --valid given; 6 pairs held out for validation" in trained.said
+    assert "54 training pairs, 6 validation pairs" in trained.said
+    found = facts(trained.path)["data_stats"]
+    assert (found["train"], found["valid"]) == (54, 6)
 
 
-def test_the_card_contains_scores_data_and_settings(trained: Trained) -> None:
+def test_the_card_contains_scores_data_settings_padding_and_commands(trained: Trained) -> None:
     card, known = (trained.path / "README.md").read_text("utf-8"), facts(trained.path)
     lines = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in card.splitlines()]
     for name in ("bleu", "chrf", "exact_match", "samples"):
@@ -75,45 +67,25 @@ def test_the_card_contains_scores_data_and_settings(trained: Trained) -> None:
     assert ["train.lr", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
     assert f"step {known['best']['step']}" in card
 
-
-def test_log_and_card_report_the_fraction_of_padding(trained: Trained) -> None:
-    (plan,) = rows(trained.path, "plan")
-    said = re.search(r"([\d.]+) % padding", trained.said)
-    assert said is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == said[1]
-    assert 0 < plan["padding"] < 1
-    assert facts(trained.path)["padding"] == plan["padding"]
-    assert f"{said[1]} % padding" in (trained.path / "README.md").read_text("utf-8")
-
-
-def test_the_card_contains_commands_for_this_run(trained: Trained) -> None:
-    card = (trained.path / "README.md").read_text("utf-8")
     named = [shlex.split(line)[2] for line in card.splitlines() if line.startswith("regard ")]
     assert len(named) >= 3 and all((trained.path.parent / name).exists() for name in named), named
-
-
-def test_weights_have_the_file_permissions_of_the_card(trained: Trained) -> None:
-    modes = {path.name: path.stat().st_mode & 0o777 for path in trained.path.iterdir() if path.is_file()}
-    assert modes["model.safetensors"] == modes["README.md"], {name: oct(mode) for name, mode in modes.items()}
+    (plan,) = rows(trained.path, "plan")
+    padding = re.search(r"([\d.]+) % padding", trained.said)
+    assert padding is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == padding[1]
+    assert 0 < plan["padding"] < 1 and known["padding"] == plan["padding"] and f"{padding[1]} % padding" in card
 
 
 def test_the_best_model_is_kept(trained: Trained, few: Path, tmp_path: Path) -> None:
-    assert keeps_best(trained.path, "model:")
-    valid = write_pairs(tmp_path / "v.tsv", [("a horse ran", "☃ ☃ ☃ ☃")])
+    assert conftest.keeps_best(trained.path, "model:")
+    valid = conftest.write_pairs(tmp_path / "v.tsv", [("a horse ran", "☃ ☃ ☃ ☃")])
     train_tiny(few, tmp_path / "wild", *TWELVE, "train.lr=1", "train.keep_checkpoints=3", valid=valid)
-    assert facts(tmp_path / "wild")["best"]["step"] < 12 and keeps_best(tmp_path / "wild", "model:")
-
-
-def test_the_held_out_part_is_reported_and_counted(trained: Trained) -> None:
-    assert "no --valid given; 6 pairs held out for validation" in trained.said
-    assert "54 training pairs, 6 validation pairs" in trained.said
-    found = facts(trained.path)["data_stats"]
-    assert (found["train"], found["valid"]) == (54, 6)
+    assert facts(tmp_path / "wild")["best"]["step"] < 12 and conftest.keeps_best(tmp_path / "wild", "model:")
 
 
 def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(pairs: Pairs, tmp_path: Path) -> None:
     long = " ".join(["horse"] * 40)
-    data = write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
-    valid = write_pairs(tmp_path / "v.tsv", pairs[30:32])
+    data = conftest.write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
+    valid = conftest.write_pairs(tmp_path / "v.tsv", pairs[30:32])
     said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
     assert "2 training pairs" in said and f"first: {data}, line 10" in said
     assert facts(tmp_path / "run")["data_stats"]["train"] == 30
@@ -123,18 +95,17 @@ def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: T
     text = regard.load(trained.path).require_tokenizer()
     pair = Pair("the women wanted to say that we swam", "wir", "", 1)
     most = len(text.encode([pair.source])[0])
-    kept = [
-        n
-        for n in range(most - 3, most + 4)
-        if find_task("translate").objective.encode([pair], text, Config(), n).samples
-    ]
-    assert min(kept) == most  # data.max_length: pairs with *more* tokens than this are skipped
+    # pairs with more tokens than data.max_length are skipped
+    encode = find_task("translate").objective.encode
+    assert (
+        min(n for n in range(most - 3, most + 4) if encode([pair], text, Config(), n).samples) == most
+    )  # data.max_length: pairs with *more* tokens than this are skipped
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", conftest.KINDS)
 def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, whole: Path, tmp_path: Path) -> None:
-    train_tiny(KINDS[kind](tmp_path, pairs[:40]), tmp_path / "run", *TWELVE, "train.steps=2")
+    train_tiny(conftest.write_kind(kind, tmp_path, pairs[:40]), tmp_path / "run", *TWELVE, "train.steps=2")
     assert facts(tmp_path / "run")["data_stats"] == facts(whole)["data_stats"]
     assert rows(tmp_path / "run", "train") == rows(whole, "train")[:2]
 
@@ -150,7 +121,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("variant", ["plain", "averaged", "accumulated", "packed", "frozen", "deterministic"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(variant: str, few: Path, tmp_path: Path) -> None:
     more = VARIANTS[variant]
     train_tiny(few, tmp_path / "whole", *TWELVE, *more)
@@ -164,12 +135,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(variant: str, few: P
     same_tensors(tmp_path / "run/model.safetensors", tmp_path / "whole/model.safetensors")
     assert rows(tmp_path / "run") == rows(tmp_path / "whole")
     assert facts(tmp_path / "run")["scores"] == facts(tmp_path / "whole")["scores"]
-    assert keeps_best(tmp_path / "run", "ema:body." if "ema" in "".join(more) else "model:")
-
-
-def test_the_command_that_is_offered_needs_no_settings_again(halved: Path, whole: Path) -> None:
-    train_tiny((), halved, tiny=False, resume=True)
-    assert rows(halved) == rows(whole)
+    assert conftest.keeps_best(tmp_path / "run", "ema:body." if "ema" in "".join(more) else "model:")
 
 
 def test_events_and_samples_contain_each_step_once_after_resuming(whole: Path, tmp_path: Path) -> None:
@@ -190,7 +156,8 @@ def test_a_run_resumes_before_its_first_validation_and_between_two(
 ) -> None:
     with stopped_in(step):
         train_tiny(few, tmp_path / "run", *TWELVE)
-    assert f"Resuming after step {step}" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    # the command that is offered needs no settings again
+    assert f"Resuming after step {step}" in train_tiny((), tmp_path / "run", tiny=False, resume=True)
     assert rows(tmp_path / "run") == rows(whole)
 
 
@@ -217,6 +184,7 @@ def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path)
 
 
 CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    "data": ((), {"data": "/other.tsv"}, r"data:.*few\.tsv.*other\.tsv"),
     "setting": (("train.lr=0.5",), {}, r"train\.lr: 0\.003 -> 0\.5"),
     "model setting": (("model.width=64",), {}, r"model\.width: 32 -> 64"),
     "more steps": (("train.steps=13",), {}, r"train\.steps: 12 -> 13"),
@@ -230,24 +198,17 @@ CHANGES: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
 def test_settings_that_differ_from_the_run_are_refused_by_name(change: str, whole: Path) -> None:
     more, arguments, message = CHANGES[change]
     with pytest.raises(RunError, match=message):
-        train_tiny((), whole, *TWELVE, *more, resume=True, **arguments)
-
-
-def test_other_data_is_refused_by_name_and_the_same_data_is_not(few: Path, halved: Path, tmp_path: Path) -> None:
-    other = write_pairs(tmp_path / "other.tsv", [("a", "b")])
-    with pytest.raises(RunError, match=r"data:.*few\.tsv.*other\.tsv"):
-        train_tiny(other, halved, *TWELVE, resume=True)
-    assert "Resuming after step 6" in train_tiny(few, halved, *TWELVE, resume=True)
+        train_tiny(arguments.pop("data", ()), whole, *TWELVE, *more, resume=True, **arguments)
 
 
 @pytest.mark.parametrize("changed", ["training", "validation"])
 def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, tmp_path: Path) -> None:
     files = {"training": (tmp_path / "t.tsv", pairs[:20]), "validation": (tmp_path / "v.tsv", pairs[20:24])}
-    data, valid = (str(write_pairs(*files[name])) for name in files)
+    data, valid = (str(conftest.write_pairs(*files[name])) for name in files)
     with stopped_in(6):
         train_tiny(data, tmp_path / "run", *TWELVE, valid=valid)
     path, kept = files[changed]
-    write_pairs(path, [*kept[:-1], ("a horse ran", "ein Hund lief")])
+    conftest.write_pairs(path, [*kept[:-1], ("a horse ran", "ein Hund lief")])
     with pytest.raises(RunError, match=f"{changed} data"):
         train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
@@ -259,12 +220,12 @@ def test_ctrl_c_and_sigterm_save_and_print_the_resume_command(few: Path, tmp_pat
     run = tmp_path / "my run"
     many = [*TWELVE, "train.steps=100000", "train.eval_every=10", "train.log_every=5"]
     begin = ["regard", "train", "translate", "--data", str(few), "--out", str(run), "--set", *TINY, *many]
-    code, _, err = interrupted(begin, run, 10, signal.SIGINT)
+    code, _, err = conftest.interrupted(begin, run, 10, signal.SIGINT)
     assert code == 130 and "Traceback" not in err and "Stopped and saved after step" in err
     saved = int(checkpoints(run)[-1].removeprefix("step-"))
     command = shlex.split(err.strip().splitlines()[-1])
     assert command[:4] == ["python", "-m", "regard", "train"] and str(run) in command and "--resume" in command
-    code, out, err = interrupted(command[2:], run, saved, signal.SIGTERM)
+    code, out, err = conftest.interrupted(command[2:], run, saved, signal.SIGTERM)
     assert f"Resuming after step {saved:,}" in out
     assert code == 143 and shlex.split(err.strip().splitlines()[-1]) == command
     assert int(checkpoints(run)[-1].removeprefix("step-")) > saved
@@ -297,16 +258,10 @@ def grain(number: int) -> Batch:
 
 
 def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[TrainStep]:
-    optimiser = torch.optim.SGD(model.parameters())
-    compute = ForwardBackward(
-        LossModule(model, find_task("translate").objective, LossWeights()),
-        settings,
-        model.device,
-        ProcessGroup(),
-        static_shape=False,
-    )
+    loss, optimizer = LossModule(model, model.objective, LossWeights()), torch.optim.SGD(model.parameters())
+    compute = ForwardBackward(loss, settings, model.device, ProcessGroup(), static_shape=False)
     grains = map(grain, micro_batch_indices(more.get("start_step", 0), settings, ProcessGroup()))
-    return list(train_loop(model, compute, grains, optimiser, settings, **more))
+    return list(train_loop(model, compute, grains, optimizer, settings, **more))
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.25, 100.0])
@@ -341,9 +296,7 @@ def test_dropout_is_the_same_in_the_same_micro_batch_and_another_in_the_next() -
 def test_the_learning_rate_is_equation_3_of_the_paper() -> None:
     for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
         recipe = PRESETS[f"transformer-{name}"].recipe["train"]
-        settings = TrainSettings(
-            lr=recipe["lr"], warmup_steps=recipe["warmup_steps"], lr_schedule=recipe["lr_schedule"]
-        )
+        settings = TrainSettings(**{key: recipe[key] for key in ("lr", "warmup_steps", "lr_schedule")})
         for step_num in (1, 7, 3999, 4000, 4001, 100_000):
             lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
             assert lr_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
@@ -381,30 +334,19 @@ def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
     assert all(torch.equal(p, old + 1) for p, old in zip(model.parameters(), before, strict=True))
 
 
-def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_folder(
+def test_fine_tuning_starts_from_the_weights_the_tokenizer_and_the_decoding_of_the_folder(
     trained: Trained, few: Path, tmp_path: Path
 ) -> None:
-    settings, folder = (*TWELVE, "train.steps=1", "train.lr=1e-12"), str(trained.path)
+    settings, model = (*TWELVE, "train.steps=1", "train.lr=1e-12"), regard.load(trained.path)
+    model.spec = replace(model.spec, decode=DecodeSettings(num_beams=3, max_extra_tokens=7))
+    folder = str(model.save(tmp_path / "three"))
     train_tiny(few, tmp_path / "fresh", *settings)
     said = train_tiny(few, tmp_path / "fine", *settings, model=folder, tiny=False)
-    assert "training a byte-pair tokenizer" not in said
+    assert "Training a tokenizer" not in said and facts(tmp_path / "fine")["decode"]["num_beams"] == 3
     assert (tmp_path / "fine/tokenizer.json").read_bytes() == (trained.path / "tokenizer.json").read_bytes()
     ours, theirs = (load_file(path / "model.safetensors") for path in (tmp_path / "fine", trained.path))
     assert all(torch.allclose(ours[name], theirs[name], atol=1e-9) for name in theirs)
     assert rows(tmp_path / "fine", "train")[0]["loss"] < rows(tmp_path / "fresh", "train")[0]["loss"] - 1
-
-
-def test_fine_tuning_keeps_how_the_model_decodes(trained: Trained, few: Path, tmp_path: Path) -> None:
-    model = regard.load(trained.path)
-    model.spec = replace(model.spec, decode=DecodeSettings(num_beams=3, max_extra_tokens=7))
-    model.save(tmp_path / "three")
-    train_tiny(
-        few, tmp_path / "fine", "train.steps=1", "data.valid_fraction=0.1", model=str(tmp_path / "three"), tiny=False
-    )
-    assert facts(tmp_path / "fine")["decode"]["num_beams"] == 3
-
-
-def test_a_model_to_start_from_cannot_be_given_another_width(trained: Trained, few: Path, tmp_path: Path) -> None:
     with pytest.raises(RegardError, match="width"):
-        train_tiny(few, tmp_path / "wide", "train.steps=1", "model.width=64", model=str(trained.path), tiny=False)
+        train_tiny(few, tmp_path / "wide", "train.steps=1", "model.width=64", model=folder, tiny=False)
     assert not (tmp_path / "wide").exists()
