@@ -21,6 +21,7 @@ from conftest import rows
 from regard.cli import main
 from regard.data.images.labeled import ImageSample, iterate_images, iterate_unlabeled
 from regard.data.settings import DataSettings
+from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
 from regard.errors import DataError, RegardError, SettingError
 from regard.explain.images import ImageExplanation
@@ -62,17 +63,16 @@ def test_data_read_as_images_is_not_cached_as_texts(folder: Path, tmp_path: Path
         regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
 
 
-def test_an_unknown_class_is_named_with_its_image(folder: Path) -> None:
+def test_messages_name_images_entries_and_points(folder: Path) -> None:
     sample = SimpleNamespace(path=str(folder), line=7, source=f"{folder}/a/0.png")
     with pytest.raises(RegardError, match=r"0\.png"):
         label_ids([sample], ["a"], ["b"])
-
-
-def test_skipped_entries_are_not_rows() -> None:
-    assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(
-        "note: 1 entry skipped: hidden, no image or without label"
-    )
+    skipped = "note: 1 entry skipped: hidden, no image or without label"
+    assert describe_empty_rows(CLASSIFY, 1, "x", 3).startswith(skipped)
     assert "line 3" in describe_empty_rows(find_task("classify"), 1, "x", 3)
+    assert "points" not in small_sample_warning(SEGMENT, 13) and "points" in small_sample_warning(CLASSIFY, 13)
+    with pytest.raises(SettingError, match=r"model\.out_layers"):  # layers that do not fit the depth
+        replace(find_preset("dpt-small")[1].config, depth=6)
 
 
 def test_a_check_draws_into_the_named_file_or_reports_why_not(folder: Path, capsys: Any) -> None:
@@ -96,11 +96,6 @@ def test_fractions_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.Monke
     assert limits[-1][1] == 102.0
 
 
-def test_taps_that_do_not_fit_the_depth_are_offered() -> None:
-    with pytest.raises(SettingError, match=r"model\.out_layers"):
-        replace(find_preset("dpt-small")[1].config, depth=6)
-
-
 def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
     maps, image = {"rollout": np.ones((2, 2)) / 4}, np.zeros((4, 4, 3), np.uint8)
     explanation = ImageExplanation("x", (), image=image, method_maps=maps, position_similarity=np.eye(4))
@@ -109,28 +104,16 @@ def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
     assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
 
 
-def test_the_output_folder_is_a_folder_and_for_images(tmp_path: Path) -> None:
-    with pytest.raises(RegardError, match="--out"):
-        predict(
-            SimpleNamespace(task=SEGMENT, objective=SEGMENT.objective),
-            ["x.png"],
-            None,
-            False,
-            1,
-            None,
-            tmp_path / "seen.png",
-        )  # type: ignore[arg-type]
-    with pytest.raises(RegardError, match="prints text"):
-        predict(SimpleNamespace(task=CLASSIFY, objective=CLASSIFY.objective), ["x.png"], None, False, 1, None, tmp_path)  # type: ignore[arg-type]
-
-
-def test_a_folder_that_is_read_as_a_text_is_reported(tmp_path: Path, capsys: Any) -> None:
+def test_inputs_and_output_folders_of_other_kinds_are_reported(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task, out, message in ((SEGMENT, tmp_path / "seen.png", "--out"), (CLASSIFY, tmp_path, "prints text")):
+        model: Any = SimpleNamespace(task=task, objective=task.objective)
+        with pytest.raises(RegardError, match=message):
+            predict(model, ["x.png"], DecodeSettings(), False, 1, None, out)
     assert [one.value for one in read_inputs(find_task("classify"), [str(tmp_path)])] == [str(tmp_path)]
     assert "its name is used as text" in capsys.readouterr().err
-
-
-def test_an_empty_line_is_not_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])
+    monkeypatch.setattr("sys.stdin", ["a.png\n", "\n"])  # an empty line is not an image
     assert [one.value for one in read_inputs(CLASSIFY, [])] == ["a.png", None]
 
 
@@ -144,26 +127,23 @@ def test_long_steps_are_reported_without_a_terminal(monkeypatch: pytest.MonkeyPa
     assert reporter.num_steps == 3, "printing does not reset the averages"
 
 
-def test_one_answer_is_worth_nothing_where_pixels_are_counted() -> None:
-    assert "points" not in small_sample_warning(SEGMENT, 13) and "points" in small_sample_warning(CLASSIFY, 13)
-
-
 def test_depth_maps_without_known_values_are_reported(folder: Path, tmp_path: Path) -> None:
     """Reported before the first step; the data check names the files if only some are affected."""
     (tmp_path / "depth").mkdir()
     for file in (folder / "a").iterdir():
         Image.fromarray(np.zeros((8, 9), np.uint16)).save(tmp_path / "depth" / file.name)
-    sizes = [*SIZES, "train.steps=2", "data.valid_fraction=0.3"]
+    more: Any = {"model": "vit-tiny", "out": tmp_path / "run"}
+    more["settings"] = [*SIZES, "train.steps=2", "data.valid_fraction=0.3"]
     data = f"{folder}/a:{tmp_path}/depth"
     told = r"depth/\d+\.png: every depth is 0 .* all 5 training maps.* 'regard check depth'"
     with pytest.raises(DataError, match=told):
-        regard.train("depth", data=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
+        regard.train("depth", data, **more)
     assert not (tmp_path / "run").exists()
     shutil.copytree(tmp_path / "depth", tmp_path / "known")
     Image.fromarray(np.full((8, 9), 900, np.uint16)).save(tmp_path / "known" / "10.png")
-    told, known = "all 6 validation maps", f"{folder}/a:{tmp_path}/known"
-    with pytest.raises(DataError, match=told):
-        regard.train("depth", data=known, valid=data, model="vit-tiny", out=tmp_path / "run", settings=sizes)
+    known = f"{folder}/a:{tmp_path}/known"
+    with pytest.raises(DataError, match="all 6 validation maps"):
+        regard.train("depth", known, valid=data, **more)
     (named,) = (finding for finding in check("depth", known).findings if finding.id == "empty_depth_map")
     assert named.severity == "error" and named.count == 5
     assert "/a/0.png  depth map 0.png" in str(named.locations[0])
@@ -186,14 +166,9 @@ def test_a_setting_has_an_effect_in_tasks_that_use_it() -> None:
     known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
     for task in TASKS:
         assert set(task.objective.settings_used) <= known, f"{task.name} uses an unknown setting"
-        assert (
-            uses_setting(task, "train.lr")
-            and uses_setting(task, "data.valid_fraction")
-            and uses_setting(task, "model.width")
-        )
-        assert (
-            uses_setting(task, "train.batch_tokens") == (task.input == "text") != uses_setting(task, "train.batch_size")
-        )
+        assert all(uses_setting(task, name) for name in ("train.lr", "data.valid_fraction", "model.width"))
+        sizes = [uses_setting(task, f"train.{name}") for name in ("batch_tokens", "batch_size")]
+        assert sizes == [task.input == "text", task.input != "text"]
         assert uses_setting(task, "decode.num_beams") == task.objective.generates
     assert [task.name for task in TASKS if uses_setting(task, "data.depth_scale")] == ["depth"]
     assert [task.name for task in TASKS if uses_setting(task, "data.mask_prob")] == ["mlm"]
@@ -227,58 +202,39 @@ def test_tables_of_images_are_predicted_row_by_row(
     assert told == [row["score"] for row in said["list.parquet"]]
 
 
-def test_a_broken_image_is_skipped_in_training_by_name(
+def test_a_broken_image_is_skipped_and_many_stop_the_training(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    valid = tmp_path / "valid"
-    shutil.copytree(folder, valid)
+    def train(data: Path, valid: Path, out: str) -> None:
+        some = [*SIZES, "train.steps=6", "train.eval_every=6", "data.num_workers=0"]
+        regard.train("classify", str(data), valid=str(valid), model="vit-tiny", out=tmp_path / out, settings=some)
+
+    valid = shutil.copytree(folder, tmp_path / "valid")
     broken = folder / "a" / "4.png"
     broken.write_bytes(broken.read_bytes()[:40])
-    some = [*SIZES, "train.steps=6", "train.eval_every=6", "data.num_workers=0"]
-    regard.train("classify", data=str(folder), valid=str(valid), model="vit-tiny", out=tmp_path / "run", settings=some)
+    train(folder, valid, "run")
     said = capsys.readouterr().err
     assert said.count("warning: skipped:") == 1 and str(broken) in said
     with pytest.raises(RegardError, match=r"4\.png"):  # before the first step, not at the first validation
-        regard.train(
-            "classify", data=str(valid), valid=str(folder), model="vit-tiny", out=tmp_path / "b", settings=some
-        )
+        train(valid, folder, "b")
     assert not (tmp_path / "b" / "checkpoints").exists()
-
-
-def test_if_most_images_are_broken_training_stops(folder: Path, tmp_path: Path) -> None:
-    valid = tmp_path / "valid"
-    shutil.copytree(folder, valid)
     for file in sorted(folder.glob("*/*.png"))[:10]:
         file.write_bytes(b"")
-    some = [*SIZES, "train.steps=6", "data.num_workers=0"]
     with pytest.raises(RegardError, match="classify"):
-        regard.train(
-            "classify", data=str(folder), valid=str(valid), model="vit-tiny", out=tmp_path / "r", settings=some
-        )
+        train(folder, valid, "c")
 
 
 def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     samples = [ImageSample(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
     config = replace(find_preset("vit-tiny")[1].config, image_size=8)
-    encoded = CLASSIFY.objective.encode(
-        samples,
-        CLASSIFY.modality.default_processor(config, DataSettings()),
-        config,
-        1,
-        DataSettings(flip=True),
-        HeadOptions(("a", "b")),
-    )
+    processor, options = CLASSIFY.modality.default_processor(config, DataSettings()), HeadOptions(("a", "b"))
+    encoded = CLASSIFY.objective.encode(samples, processor, config, 1, DataSettings(flip=True), options)
     rows = np.array([[0, 5], [1, 6], [2, 7], [3, 8]])
     whole = CLASSIFY.objective.collate(encoded, rows, config)
     Path(samples[2].source).write_bytes(b"no picture")
     less = CLASSIFY.objective.collate(encoded, rows, config)
-    assert torch.equal(less.inputs[[0, 1, 3]], whole.inputs[[0, 1, 3]]) and torch.equal(
-        less.augmentation.params, whole.augmentation.params
-    )
-    assert torch.equal(less.inputs[2], whole.inputs[3]) and less.labels.tolist() == [
-        *whole.labels[:2].tolist(),
-        *[int(whole.labels[3])] * 2,
-    ]
+    assert torch.equal(less.inputs, whole.inputs[[0, 1, 3, 3]]) and torch.equal(less.labels, whole.labels[[0, 1, 3, 3]])
+    assert torch.equal(less.augmentation.params, whole.augmentation.params)
 
 
 @pytest.mark.parametrize(
