@@ -50,11 +50,8 @@ def model(tmp_path: Path) -> str:
 
 
 def named(path: Path) -> list[str]:
-    return [
-        Path(item.source).name
-        for item in read_uncaptioned(str(path), None, raise_error)
-        if not isinstance(item, SkippedRow)
-    ]
+    found = read_uncaptioned(str(path), None, raise_error)
+    return [Path(item.source).name for item in found if not isinstance(item, SkippedRow)]
 
 
 def answered(done: Done) -> list[str]:
@@ -160,16 +157,14 @@ def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli)
     assert "2 entries skipped" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
     with pytest.raises(DataError, match="line 22"):
         list(read_captions(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
-    wrong = {
-        "gone.jsonl": ({"image": "gone.png", "caption": "x"}, "line 22: image 'gone.png' not found"),
-        "nested.jsonl": ({"image": "n0.png", "captions": [["x"]]}, "line 22: expected text in 'captions'"),
+    wrong: dict[str, dict[str, Any]] = {
+        "line 22: image 'gone.png' not found": {"image": "gone.png", "caption": "x"},
+        "line 22: expected text in 'captions'": {"image": "n0.png", "captions": [["x"]]},
     }
-    for name, (row, right) in wrong.items():
-        done = cli(*trained(lines(odd / name, good, row), tmp_path / "no"))
+    for right, row in wrong.items():
+        done = cli(*trained(lines(odd / "wrong.jsonl", good, row), tmp_path / "no"))
         assert done.code == 2 and right in done.err and not (tmp_path / "no").exists()
-
-
-def test_images_of_one_name_from_two_folders_are_two(odd: Path) -> None:
+    # images of one name from two folders are two
     for folder in ("a", "b"):
         (odd / folder).mkdir()
         Image.new("RGB", (9, 9), (folder == "a" and "red") or "blue").save(odd / folder / "same.png")
@@ -180,11 +175,11 @@ def test_images_of_one_name_from_two_folders_are_two(odd: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_captioner_resumes_exactly(odd: Path, tmp_path: Path, cli: Cli) -> None:
-    sizes = {"encoder": "resnet-tiny", "image_size": 32, "width": 24, "embedding_dim": 16, "attention_dim": 12}
-    data = {"vocab_size": 300, "valid_fraction": 0.3, "eval_samples": 2, "flip": True}
-    steps = {"batch_size": 4, "eval_every": 4, "steps": 8, "precision": "float32"}
-    groups = {"model": sizes, "data": data, "train": steps}
-    settings = {f"{group}.{name}": value for group, values in groups.items() for name, value in values.items()}
+    settings = (
+        "model.encoder=resnet-tiny", "model.image_size=32", "model.width=24", "model.embedding_dim=16",
+        "model.attention_dim=12", "data.vocab_size=300", "data.valid_fraction=0.3", "data.eval_samples=2", "data.flip=true",
+        "train.batch_size=4", "train.eval_every=4", "train.steps=8", "train.precision=float32",
+    )  # fmt: skip
     more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": settings, "device": "cpu"}
     regard.train("caption", str(odd), out=tmp_path / "whole", **more)
     with stopped_in(6):

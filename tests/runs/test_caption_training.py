@@ -45,9 +45,8 @@ def train(name: str, album: Path, out: Path, *settings: str, **more: Any) -> Any
     if not any(setting.startswith("model.encoder=") for setting in settings):
         seeing = ",".join(f"{k}={v}" for k, v in EYES["vit"][1].items())  # lists do not fit into one argument
         sizes += [f"model.encoder={EYES['vit'][0]}", f"model.encoder_config={seeing}"]
-    return regard.train(
-        "caption", str(album), model=f"{name}-tiny", out=out, settings=[*SMALL, *sizes, *settings], **more
-    )
+    given = [*SMALL, *sizes, *settings]
+    return regard.train("caption", str(album), model=f"{name}-tiny", out=out, settings=given, **more)
 
 
 @pytest.mark.every(2)
@@ -74,19 +73,16 @@ def test_an_encoder_checkpoint_is_used_and_then_no_longer_needed(
     settings = f"model.encoder={tmp_path / 'eyes'}", f"model.freeze_encoder={frozen}"
     model = train(name, album, tmp_path / "run", *settings)
     assert model.config.encoder == str(tmp_path / "eyes") and model.processor.pixels.mean == (0.1, 0.2, 0.3)
-    same = all(
-        torch.equal(part, theirs.body.state_dict()[key]) for key, part in model.body.eyes.body.state_dict().items()
-    )
-    assert same == (frozen == "true")
+    seen, right = model.body.eyes.body.state_dict(), theirs.body.state_dict()
+    assert all(torch.equal(part, right[key]) for key, part in seen.items()) == (frozen == "true")
     shutil.rmtree(tmp_path / "eyes")
     back = regard.load(tmp_path / "run")
     picture = str(album / "images" / "3.png")
     assert back.predict(picture) == model.predict(picture)
     assert all(part.requires_grad == (frozen == "false") for part in back.body.eyes.parameters())
     train(name, album, tmp_path / "run", *settings, resume=True)  # the run is complete
-    again = regard.train(
-        "caption", str(album), model=str(tmp_path / "run"), out=tmp_path / "more", settings=["train.steps=2"]
-    )
+    more: dict[str, Any] = {"model": str(tmp_path / "run"), "out": tmp_path / "more"}
+    again = regard.train("caption", str(album), **more, settings=["train.steps=2"])
     assert again.config.encoder_config == model.config.encoder_config
 
 
@@ -113,30 +109,18 @@ def test_untrained_encoders_are_not_frozen(album: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="50"):
         regard.train("caption", str(album), model="caption-attend-base", out=tmp_path / "run")
     train("caption-fixed", album, tmp_path / "first", "train.steps=1")
+    first: dict[str, Any] = {"model": str(tmp_path / "first"), "out": tmp_path / "more"}
     with pytest.raises(SettingError, match="contains its own image encoder"):
-        regard.train(
-            "caption",
-            str(album),
-            model=str(tmp_path / "first"),
-            out=tmp_path / "x",
-            settings=["model.encoder=resnet-18"],
-        )
-    more = regard.train(
-        "caption",
-        str(album),
-        model=str(tmp_path / "first"),
-        out=tmp_path / "y",
-        settings=["model.freeze_encoder=true", "train.steps=1"],
-    )
+        regard.train("caption", str(album), **first, settings=["model.encoder=resnet-18"])
+    more = regard.train("caption", str(album), **first, settings=["model.freeze_encoder=true", "train.steps=1"])
     assert not any(part.requires_grad for part in more.body.eyes.parameters())
 
 
 def test_a_run_that_never_saved_wants_its_folder_again(album: Path, tmp_path: Path) -> None:
     learnt("resnet", tmp_path / "eyes")
-    train("caption-fixed", album, tmp_path / "run", f"model.encoder={tmp_path / 'eyes'}", "train.steps=2")
+    settings = f"model.encoder={tmp_path / 'eyes'}", "train.steps=2"
+    train("caption-fixed", album, tmp_path / "run", *settings)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "eyes")
     with pytest.raises(regard.errors.RegardError, match="folder"):
-        train(
-            "caption-fixed", album, tmp_path / "run", f"model.encoder={tmp_path / 'eyes'}", "train.steps=2", resume=True
-        )
+        train("caption-fixed", album, tmp_path / "run", *settings, resume=True)
