@@ -340,7 +340,7 @@ def test_a_captured_attention_step_equals_plain_attention_at_every_position(
     qkv, counts = random(B, 3 * H * d + 11, dtype=dtype)[:, 8:-3], decode_attention.make_counters(k)
 
     def work() -> torch.Tensor:
-        out = decode_attention.decode_attention(qkv, k, v, at, d**-0.5, band, counts)
+        out = decode_attention.decode_attention(qkv, k, v, at, counts, d**-0.5, band)
         at.add_(1)
         return out
 
@@ -405,7 +405,7 @@ def test_kernels_with_early_launch_wait_for_their_inputs(monkeypatch: pytest.Mon
         now = x
         for k, v in kept:
             mixed = decode_attention.decode_attention(
-                small_linear.small_linear(now, wide, norm=norm), k, v, at, d**-0.5, 0, counts
+                small_linear.small_linear(now, wide, norm=norm), k, v, at, counts, d**-0.5, 0
             )
             now = small_linear.small_linear(mixed, back, residual=now)
         at.add_(1)

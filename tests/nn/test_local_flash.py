@@ -146,12 +146,13 @@ for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, si
         low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout)
         high, wide = x.float().unbind(2), None if kept is None else kept.float()
         ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
-        beside.merge_global_(*low, far, *ours, 0.3, kept)
-        columns.merge_global_(*high, far, *right, 0.3, wide)
+        call, exact_call = columns.GlobalCall(*low, far, 0.3, kept), columns.GlobalCall(*high, far, 0.3, wide)
+        beside.merge_global_(call, *ours)
+        columns.merge_global_(exact_call, *right)
         told, before = torch.randn(B, L, H, d).to(dtype), [torch.randn(B, L, H, d).to(dtype) for _ in range(3)]
         after, exact = tuple(y.clone() for y in before), tuple(y.float().clone() for y in before)
-        beside.add_global_gradients_(told, *low, far, ours, 0.3, kept, after)
-        columns.add_global_gradients_(told.float(), *high, far, (ours[0].float(), ours[1]), 0.3, wide, exact)
+        beside.add_global_gradients_(call, told, ours, after)
+        columns.add_global_gradients_(exact_call, told.float(), (ours[0].float(), ours[1]), exact)
         for mine, theirs in zip((*ours, *after), (*right, *exact), strict=True):
             assert (mine - theirs).abs().max() < (2e-5 if dtype == torch.float32 else 0.01), (B, L, many, dtype, dropout)
         assert all((y.float() - z).abs().max() > 0.1 for y, z in zip(after, before, strict=True))

@@ -90,17 +90,11 @@ def cross_entropy_forward(
     rows, padded = logits.shape
     lanes = min(MAX_THREADS, triton.next_power_of_2(triton.cdiv(padded, 8)))
     with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton uses the current device
-        _cross_entropy_kernel[(rows,)](
-            logits,
-            labels,
-            losses,
-            logits.stride(0),
-            vocab_size,
-            padded,
-            smoothing,
-            ignore=IGNORE,
-            smooth=smoothing != 0.0,
-            gradient=with_gradient,
-            lanes=lanes,
-            num_warps=max(lanes // 32, 1),
-        )
+        numbers = (logits.stride(0), vocab_size, padded, smoothing)
+        sizes = {
+            "smooth": smoothing != 0.0,
+            "gradient": with_gradient,
+            "lanes": lanes,
+            "num_warps": max(lanes // 32, 1),
+        }
+        _cross_entropy_kernel[(rows,)](logits, labels, losses, *numbers, ignore=IGNORE, **sizes)

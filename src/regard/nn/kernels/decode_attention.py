@@ -165,7 +165,7 @@ def supports_pdl(device: torch.device) -> bool:
 def num_splits(k: Tensor) -> int:
     """Number of programs per row and head, computed from shapes only."""
     B, H, room, d = k.shape
-    wanted = min(TARGET_PROGRAMS // max(B * H, 1), triton.cdiv(room, _tile_columns(d)), MAX_SPLITS)
+    wanted = min(TARGET_PROGRAMS // max(B * H, 1), triton.cdiv(room, TILE_NUMEL // _padded_width(d)), MAX_SPLITS)
     return 1 << (max(wanted, 1).bit_length() - 1)
 
 
@@ -173,17 +173,18 @@ def _padded_width(d: int) -> int:
     return max(16, triton.next_power_of_2(d))
 
 
-def _tile_columns(d: int) -> int:
-    return TILE_NUMEL // _padded_width(d)
-
-
 def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale: float, band: int) -> Tensor:
+    """Attention output (B, H · d) of qkv (B, 3 · H · d), with the caches k and v (B, H, columns, d) and positions at (B,).
+
+    Key and value of this step are written into column `at`; the query attends to the columns up to `at`, to the last
+    `band` of them (0: all). Nothing is written if `at` is beyond the last column. `counts`: from `make_counters`."""
     (B, H, room, d), parts = k.shape, num_splits(k)
     out = qkv.new_empty(B, H * d)
     shared = torch.empty(B * H * parts * (d + 2) if parts > 1 else 0, device=k.device, dtype=torch.float32)
     steps = (qkv.stride(0), *k.stride()[:3], *v.stride()[:3])
     early = supports_pdl(k.device)
-    sizes = {"width": d, "padded": _padded_width(d), "block": _tile_columns(d), "splits": parts, "early": early}
+    padded = _padded_width(d)
+    sizes = {"width": d, "padded": padded, "block": TILE_NUMEL // padded, "splits": parts, "early": early}
     how = {"num_warps": NUM_WARPS, **({"launch_pdl": True} if early else {})}
     numbers = (H, room, *steps, scale / math.log(2), band)  # weights are powers of 2
     with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton uses the current device
@@ -191,7 +192,7 @@ def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale:
     return out
 
 
-_op = torch.library.custom_op(
+decode_attention = torch.library.custom_op(
     "regard::step_attention",
     launch,
     mutates_args=("k", "v", "counts"),
@@ -200,7 +201,7 @@ _op = torch.library.custom_op(
 )
 
 
-@_op.register_fake
+@decode_attention.register_fake
 def _(qkv: Tensor, k: Tensor, *_: object) -> Tensor:
     return qkv.new_empty(k.shape[0], k.shape[1] * k.shape[3])
 
@@ -214,21 +215,3 @@ def supports(qkv: Tensor, k: Tensor, v: Tensor) -> bool:
 def make_counters(k: Tensor) -> Tensor:
     """Zeros, one per row and head. Every step resets them to 0, so consecutive steps share them."""
     return torch.zeros(k.shape[0] * k.shape[1], device=k.device, dtype=torch.int32)
-
-
-def decode_attention(
-    qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, scale: float, window: int = 0, counts: Tensor | None = None
-) -> Tensor:
-    """Attention output (B, H · d) of qkv (B, 3 · H · d), with the caches k and v (B, H, columns, d) and positions at (B,).
-
-    Key and value of this step are written into column `at`; the query attends to the columns up to `at`, to the last
-    `window` of them (0: all). Nothing is written if `at` is beyond the last column. `counts`: counters from
-    `make_counters`; None: allocated here, with one more kernel launch."""
-    if counts is None:
-        counts = make_counters(k) if num_splits(k) > 1 else torch.empty(0, device=k.device, dtype=torch.int32)
-    elif counts.numel() < k.shape[0] * k.shape[1]:
-        raise ValueError(
-            f"counts has {counts.numel()} elements, expected at least {k.shape[0] * k.shape[1]} (rows x heads)."
-        )
-    result: Tensor = _op(qkv, k, v, at, counts, scale, window)
-    return result

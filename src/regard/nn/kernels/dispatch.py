@@ -194,7 +194,7 @@ def varlen_short(call: AttentionCall) -> Tensor:
 
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (call.q, call.k, call.v))
     starts, longest, window = _documents(call)
-    out = kernel.varlen_short_attention(q, k, v, starts, longest, window[1] == 0, call.scale)
+    out, _ = kernel.varlen_short_attention(q, k, v, *starts, *longest, window[1] == 0, call.scale)
     return out.view(len(call.q), -1, *out.shape[1:]).transpose(1, 2)
 
 
@@ -438,4 +438,5 @@ def decode_step(qkv: Tensor, cache: StaticCache, at: Tensor, scale: float, windo
     counts = cache.kernel_counters
     if counts is None or len(counts) != cache.k.shape[0] * cache.k.shape[1]:
         counts = cache.kernel_counters = decode_attention.make_counters(cache.k)
-    return decode_attention.decode_attention(qkv, cache.k, cache.v, at, scale, window, counts)
+    out: Tensor = decode_attention.decode_attention(qkv, cache.k, cache.v, at, counts, scale, window)
+    return out

@@ -32,19 +32,6 @@ class SegmentLayout(NamedTuple):
     right: int
 
 
-def segment_layout(pattern: LocalPattern, rows: int, length: int, device: torch.device) -> SegmentLayout:
-    window, stretches = pattern.window, pattern.segments()
-    if not pattern.is_contiguous(rows):
-        raise ValueError("Flash attention supports windows with dilation 1, over whole rows or packed documents, only.")
-    if isinstance(stretches, Packing):
-        return SegmentLayout(stretches.starts.int(), stretches.max_length, window.left, window.right)
-    begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=device)
-    if stretches is not None:  # the padding of a row is a separate segment, whose output is not used
-        ends = begins[:-1] + stretches.clamp(max=length).int()
-        begins = torch.cat((torch.stack((begins[:-1], ends), 1).flatten(), begins[-1:]))
-    return SegmentLayout(begins, length, window.left, window.right)
-
-
 def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, layout: SegmentLayout, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -135,47 +122,43 @@ def _to_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _scores(q: Tensor, k: Tensor, marks: GlobalKeys, scale: float) -> Tensor:
+class GlobalCall(NamedTuple):
+    """Attention of all queries to the global keys: q, k, v (B, L, H, d), and dropout factors of the weights (B, H, L, G)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    global_keys: GlobalKeys
+    scale: float
+    dropout_mask: Tensor | None
+
+
+def _scores(call: GlobalCall) -> Tensor:
     """(B, H, L, G) scores, -inf if the query does not attend to the global key."""
-    scores = (_to_heads(q) * scale) @ _to_heads(marks.gather(k)).transpose(2, 3)
-    return scores.masked_fill(~marks.visible_mask(q.shape[1]), -torch.inf)
+    scores = (_to_heads(call.q) * call.scale) @ _to_heads(call.global_keys.gather(call.k)).transpose(2, 3)
+    return scores.masked_fill(~call.global_keys.visible_mask(call.q.shape[1]), -torch.inf)
 
 
-def merge_global_(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    global_keys: GlobalKeys,
-    out: Tensor,
-    lse: Tensor,
-    scale: float,
-    dropout_mask: Tensor | None,
-) -> None:
-    """Merge the global keys into the window output (T, H, d) and its log-sum-exp (H, T); q, k, v are (B, L, H, d)."""
-    B, L, H, _ = q.shape
-    scores, own = _scores(q, k, global_keys, scale), lse.view(H, B, L).transpose(0, 1)
+def merge_global_(call: GlobalCall, out: Tensor, lse: Tensor) -> None:
+    """Merge the global keys into the window output (T, H, d) and its log-sum-exp (H, T)."""
+    B, L, H, _ = call.q.shape
+    scores, own = _scores(call), lse.view(H, B, L).transpose(0, 1)
     total = torch.logaddexp(own, scores.logsumexp(-1))
     weights = (scores - total[..., None]).exp()
-    mixed = (weights if dropout_mask is None else weights * dropout_mask) @ _to_heads(global_keys.gather(v))
+    used = weights if call.dropout_mask is None else weights * call.dropout_mask
+    mixed = used @ _to_heads(call.global_keys.gather(call.v))
     ours = out.view(B, L, H, -1).transpose(1, 2)
     ours.copy_(ours * (own - total).exp()[..., None] + mixed)
     own.copy_(total)
 
 
 def add_global_gradients_(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    global_keys: GlobalKeys,
-    saved: tuple[Tensor, Tensor],
-    scale: float,
-    dropout_mask: Tensor | None,
-    gradients: tuple[Tensor, Tensor, Tensor],
+    call: GlobalCall, grad_out: Tensor, saved: tuple[Tensor, Tensor], gradients: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Add the gradients of the global keys to `gradients` of the windows; `saved`: merged output and log-sum-exp."""
+    q, k, v, global_keys, scale, dropout_mask = call
     (B, L, H, _), (out, lse), (dq, dk, dv) = q.shape, saved, gradients
-    weights = (_scores(q, k, global_keys, scale) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
+    weights = (_scores(call) - lse.view(H, B, L).transpose(0, 1)[..., None]).exp()
     mine = _to_heads(grad_out)
     d_weights = mine @ _to_heads(global_keys.gather(v)).transpose(2, 3)
     own = (mine * _to_heads(out.view(B, L, H, -1))).sum(-1, keepdim=True)
@@ -186,12 +169,14 @@ def add_global_gradients_(
     global_keys.scatter_add_(dv, (used.transpose(2, 3) @ mine).transpose(1, 2))
 
 
-def _global_backend(q: Tensor) -> Any:
-    if not q.is_cuda or not capabilities.is_available("triton"):
-        return sys.modules[__name__]
-    from regard.nn.kernels import local_globals_triton
+def _global_backend(q: Tensor, v: Tensor) -> Any:
+    """Module with `merge_global_` and `add_global_gradients_`: Triton, or this module for other devices and head widths."""
+    if q.is_cuda and v.shape[-1] == q.shape[-1] and capabilities.is_available("triton"):
+        from regard.nn.kernels import local_globals_triton
 
-    return local_globals_triton
+        if q.shape[-1] in local_globals_triton.HEAD_WIDTHS:
+            return local_globals_triton
+    return sys.modules[__name__]
 
 
 def forward(
@@ -213,7 +198,7 @@ def forward(
     if places is not None and bounds is not None:
         marks = GlobalKeys(places, bounds)
         kept = marks.dropout_mask(q, dropout)
-        _global_backend(q).merge_global_(q, k, v, marks, out, lse, scale, kept)
+        _global_backend(q, v).merge_global_(GlobalCall(q, k, v, marks, scale, kept), out, lse)
     return out.contiguous().view(v.shape), lse, chance, q.new_empty(0) if kept is None else kept
 
 
@@ -240,10 +225,8 @@ def backward(
     gradients = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
     dq, dk, dv = (x.contiguous().view(q.shape) for x in gradients)
     if places is not None and bounds is not None:
-        left_over = kept if dropout else None
-        _global_backend(q).add_global_gradients_(
-            gradient, q, k, v, GlobalKeys(places, bounds), (mixed, lse), scale, left_over, (dq, dk, dv)
-        )
+        call = GlobalCall(q, k, v, GlobalKeys(places, bounds), scale, kept if dropout else None)
+        _global_backend(q, v).add_global_gradients_(call, gradient, (mixed, lse), (dq, dk, dv))
     return dq, dk, dv
 
 
@@ -295,8 +278,17 @@ def flash_local_attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
 ) -> Tensor:
     """Attention output (B, H, L, d) over the window and the global tokens of every query. Rows of padding are undefined."""
-    rows, _, length, _ = q.shape
-    at = segment_layout(pattern, rows, length, q.device)
+    (rows, _, length, _), window, segments = q.shape, pattern.window, pattern.segments()
+    if not pattern.is_contiguous(rows):
+        raise ValueError("Flash attention supports windows with dilation 1, over whole rows or packed documents, only.")
+    if isinstance(segments, Packing):
+        at = SegmentLayout(segments.starts.int(), segments.max_length, window.left, window.right)
+    else:
+        begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=q.device)
+        if segments is not None:  # the padding of a row is a separate segment, whose output is not used
+            ends = begins[:-1] + segments.clamp(max=length).int()
+            begins = torch.cat((torch.stack((begins[:-1], ends), 1).flatten(), begins[-1:]))
+        at = SegmentLayout(begins, length, window.left, window.right)
     marks = None if at.max_length <= min(at.left, at.right) + 1 else make_global_keys(pattern, at.starts, length)
     seen = (None, None) if marks is None else (marks.positions, marks.bounds)
     by_token = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -16,11 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.nn.kernels import local_flash
-from regard.nn.kernels.local_flash import GlobalKeys
+from regard.nn.kernels.local_flash import GlobalCall
 
 HEAD_WIDTHS = (16, 32, 64, 128)
-"""Supported head widths; others use local_flash.py."""
+"""Supported head widths."""
 BLOCK, MARKS, SPAN = 64, 16, 512
 """Queries per tile, global tokens per tile, and queries per program in the backward pass."""
 
@@ -162,78 +161,33 @@ def _device_context(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def merge_global_(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    global_keys: GlobalKeys,
-    out: Tensor,
-    lse: Tensor,
-    scale: float,
-    dropout_mask: Tensor | None,
-) -> None:
-    if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
-        return local_flash.merge_global_(q, k, v, global_keys, out, lse, scale, dropout_mask)
+def merge_global_(call: GlobalCall, out: Tensor, lse: Tensor) -> None:
+    q, k, v, global_keys, scale, kept = call
     B, L, H, width = q.shape
-    sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": dropout_mask is not None, "num_warps": 4}
+    far_k, far_v = global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous()
+    numbers = (L, H, global_keys.positions.shape[1], *q.stride()[:3], scale)
+    sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": kept is not None, "num_warps": 4}
     with _device_context(q):
         _merge_kernel[(triton.cdiv(L, BLOCK), B, H)](
-            q,
-            global_keys.gather(k).contiguous(),
-            global_keys.gather(v).contiguous(),
-            out,
-            lse,
-            q if dropout_mask is None else dropout_mask,
-            global_keys.bounds,
-            L,
-            H,
-            global_keys.positions.shape[1],
-            *q.stride()[:3],
-            scale,
-            **sizes,
+            q, far_k, far_v, out, lse, q if kept is None else kept, global_keys.bounds, *numbers, **sizes
         )
 
 
 def add_global_gradients_(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    global_keys: GlobalKeys,
-    saved: tuple[Tensor, Tensor],
-    scale: float,
-    dropout_mask: Tensor | None,
-    gradients: tuple[Tensor, Tensor, Tensor],
+    call: GlobalCall, grad_out: Tensor, saved: tuple[Tensor, Tensor], gradients: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """`grad_out` and `gradients` must be contiguous."""
-    if q.shape[-1] not in HEAD_WIDTHS or v.shape[-1] != q.shape[-1]:
-        return local_flash.add_global_gradients_(grad_out, q, k, v, global_keys, saved, scale, dropout_mask, gradients)
+    q, k, v, global_keys, scale, kept = call
     (B, L, H, width), G, spans = q.shape, global_keys.positions.shape[1], triton.cdiv(q.shape[1], SPAN)
-    sizes: Any = {"width": width, "span": SPAN, "block": BLOCK, "tile": MARKS, "num_warps": 4}
     far_k, far_v = global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous()
+    given = (grad_out, q, far_k, far_v, *saved, q if kept is None else kept, global_keys.bounds, gradients[0])
+    numbers = (L, H, G, *q.stride()[:3], scale)
+    sizes: Any = {"width": width, "span": SPAN, "block": BLOCK, "tile": MARKS, "num_warps": 4}
     found: tuple[list[Tensor], list[Tensor]] = ([], [])
     for begin in range(0, G, MARKS):  # sequentially: each launch adds to the gradient of the queries
         parts = [torch.empty(spans, B, H, MARKS, width, device=q.device, dtype=torch.float32) for _ in found]
         with _device_context(q):
-            _backward_kernel[(spans, B, H)](
-                grad_out,
-                q,
-                far_k,
-                far_v,
-                *saved,
-                q if dropout_mask is None else dropout_mask,
-                global_keys.bounds,
-                gradients[0],
-                *parts,
-                begin,
-                L,
-                H,
-                G,
-                *q.stride()[:3],
-                scale,
-                dropped=dropout_mask is not None,
-                **sizes,
-            )
+            _backward_kernel[(spans, B, H)](*given, *parts, begin, *numbers, dropped=kept is not None, **sizes)
         for one, part in zip(found, parts, strict=True):
             one.append(part.sum(0))
     for gradient, one in zip(gradients[1:], found, strict=True):

@@ -197,7 +197,9 @@ def _chunked_loss(
     Logits are computed once, chunk by chunk, and overwritten by their gradient; the backward pass only scales the
     gradients. Sums over chunks are in float32."""
     table, shift = _pad_rows(weight, x.dtype), None if bias is None else _pad_rows(bias, x.dtype)
-    R, step, wide = len(x), _rows_per_chunk(len(x), len(table) * x.element_size()), _accumulation_dtype(x.dtype)
+    R, wide = len(x), _accumulation_dtype(x.dtype)
+    parts = max(-(-R * len(table) * x.element_size() // MAX_LOGIT_BYTES), 1)  # of about equal size
+    step = max(_align_up(-(-R // parts)), ALIGNMENT)
     logits, losses = x.new_empty(min(step, R), len(table)), x.new_empty(R, dtype=wide)
     dx = x.new_empty(x.shape if for_x else 0)
     dw: Tensor | None = None
@@ -216,7 +218,10 @@ def _chunked_loss(
             if for_x:
                 torch.mm(change, table, out=dx[at])
             if for_weight:
-                more = _matmul(change.T, part, wide)
+                if x.is_cuda and x.dtype != wide:
+                    more = torch.mm(change.T, part, out_dtype=wide)
+                else:
+                    more = change.T.to(wide) @ part.to(wide)
                 dw = more if dw is None else dw.add_(more)
             if for_bias:
                 more = change.sum(0, dtype=wide)
@@ -238,18 +243,6 @@ def _align_up(count: int) -> int:
 
 def _trim_gradient(gradient: Tensor | None, like: Tensor) -> Tensor:
     return like.new_empty(0) if gradient is None else gradient[: len(like)].to(like.dtype)
-
-
-def _rows_per_chunk(rows: int, size: int) -> int:
-    """Rows per chunk, for chunks of about equal size below MAX_LOGIT_BYTES."""
-    parts = max(-(-rows * size // MAX_LOGIT_BYTES), 1)
-    return max(_align_up(-(-rows // parts)), ALIGNMENT)
-
-
-def _matmul(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    if a.is_cuda and a.dtype != dtype:
-        return torch.mm(a, b, out_dtype=dtype)
-    return a.to(dtype) @ b.to(dtype)
 
 
 def _loss_and_gradient_(logits: Tensor, labels: Tensor, losses: Tensor, V: int, spread: float, gradient: bool) -> None:

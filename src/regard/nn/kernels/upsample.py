@@ -76,23 +76,10 @@ def upsample_forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Te
         triton.cdiv(channels, CHANNELS_PER_PROGRAM),
     )
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current device
-        _upsample_kernel[grid](
-            x,
-            x if bias is None else bias,
-            out,
-            height,
-            width,
-            high,
-            wide,
-            float(down),
-            float(across),
-            channels,
-            added=bias is not None,
-            lines=LINES_PER_PROGRAM,
-            pixels=PIXELS_PER_PROGRAM,
-            block=CHANNELS_PER_PROGRAM,
-            num_warps=NUM_WARPS,
-        )
+        numbers = (height, width, high, wide, float(down), float(across), channels)
+        sizes = {"lines": LINES_PER_PROGRAM, "pixels": PIXELS_PER_PROGRAM, "block": CHANNELS_PER_PROGRAM}
+        given = x if bias is None else bias
+        _upsample_kernel[grid](x, given, out, *numbers, added=bias is not None, num_warps=NUM_WARPS, **sizes)
     return out
 
 

@@ -146,23 +146,15 @@ def _device_context(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
-def _block_size(longest: int) -> int:
-    return max(16, 1 << (longest - 1).bit_length())
-
-
 def _launch_args(
     q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool
 ) -> tuple[Any, Any]:
     """Arguments of both kernels: sizes and strides, and tile sizes."""
     steps = [step for x in (q, k, v) for step in x.stride()[:2]]
-    blocks = {"q_block": _block_size(q_longest), "k_block": _block_size(k_longest)}
-    warps = 8 if max(blocks.values()) > 64 else 4 if max(blocks.values()) > 32 else 2
-    return (q.shape[0], q.shape[1], *steps, scale), {
-        **blocks,
-        "width": q.shape[2],
-        "causal": causal,
-        "num_warps": warps,
-    }
+    q_block, k_block = (max(16, 1 << (longest - 1).bit_length()) for longest in (q_longest, k_longest))
+    warps = 8 if max(q_block, k_block) > 64 else 4 if max(q_block, k_block) > 32 else 2
+    sizes = {"q_block": q_block, "k_block": k_block, "width": q.shape[2], "causal": causal, "num_warps": warps}
+    return (q.shape[0], q.shape[1], *steps, scale), sizes
 
 
 def forward(
@@ -210,7 +202,7 @@ def backward(
 
 
 _SIZES_SCHEMA = "SymInt q_longest, SymInt k_longest, bool causal, float scale"
-_forward_op = torch.library.custom_op(
+varlen_short_attention = torch.library.custom_op(
     "regard::short_attention",
     forward,
     mutates_args=(),
@@ -227,7 +219,7 @@ _backward_op = torch.library.custom_op(
 )
 
 
-@_forward_op.register_fake
+@varlen_short_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
@@ -247,16 +239,3 @@ def _backward_autograd(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]
 
 
 torch.library.register_autograd("regard::short_attention", _backward_autograd, setup_context=_setup_context)
-
-
-def varlen_short_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    starts: tuple[Tensor, Tensor],
-    max_length: tuple[int, int],
-    causal: bool,
-    scale: float,
-) -> Tensor:
-    mixed: Tensor = _forward_op(q, k, v, *starts, *max_length, causal, scale)[0]
-    return mixed
