@@ -16,7 +16,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import Causal, Dense, Padding
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
-from regard.nn.blocks.block import FeedForward, GatedFeedForward, Residual, Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderState
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
@@ -356,7 +356,7 @@ def test_the_gated_feed_forward_layer_is_that_of_modernbert(bias: bool) -> None:
     from transformers.models.modernbert.modeling_modernbert import ModernBertMLP
 
     theirs: Any = noisy(ModernBertMLP(ModernBertConfig(hidden_size=6, intermediate_size=10, mlp_bias=bias)))
-    ours, x = GatedFeedForward(6, 10, bias=bias).double(), noise(2, 3, 6).requires_grad_()
+    ours, x = FeedForward(6, 10, "gelu", bias=bias, gated=True).double(), noise(2, 3, 6).requires_grad_()
     ours.up.load_state_dict(theirs.Wi.state_dict())
     ours.down.load_state_dict(theirs.Wo.state_dict())
     near(ours(x), theirs(x))

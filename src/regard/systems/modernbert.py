@@ -15,7 +15,7 @@ from torch import nn
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.positions import Rotary
-from regard.nn.blocks.block import GatedFeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly
 from regard.systems.common import bert, recipes
 from regard.systems.common.configs import EncoderConfig, Sizes, reject, sizes
@@ -76,7 +76,7 @@ def build(config: Config) -> EncoderOnly:
 
     def block(number: int) -> TransformerBlock:
         attention = Attention(width, config.heads, bias=False, dropout=config.attention_dropout)
-        feed = GatedFeedForward(width, config.ffn_dim, config.activation, config.dropout, bias=False)
+        feed = FeedForward(width, config.ffn_dim, config.activation, config.dropout, bias=False, gated=True)
         return TransformerBlock(
             attend=Residual(
                 attention, width, "pre" if number else None, config.attention_dropout, config.norm_eps, norm

@@ -84,7 +84,7 @@ class LongformerAttention(Attention):
         if position is not None:
             q, k, v = position.position.rotate(q, k, v, position.position_ids)
         dropout = self.dropout if self.training else 0.0
-        if pattern.covers(pattern.max_span(x.shape[1])):
+        if pattern.covers(x.shape[1]):
             return attend(AttentionCall(q, k, v, self.scale, pattern.token_mask, None, dropout, record=record))
         return local.local_attention(LocalCall(q, k, v, pattern, self.scale, dropout, record))
 

@@ -15,7 +15,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -110,16 +110,16 @@ Bias = Float[Tensor, "B_or_1 H Q_or_1 K"]
 RelativeKind = Literal["none", "rotary", "rotary-halves", "t5", "shaw"]
 
 
+@dataclass(eq=False)
 class PositionIds:
     """Positions of the queries, (Q,) or (B, Q), and of the keys, (K,) or (B, K), of one forward pass.
 
-    None: queries are at 0, 1, …, and keys at their columns. Tables shared by several layers are cached here.
-    """
+    None: queries are at 0, 1, …, and keys at their columns. Tables shared by several layers are cached here."""
 
-    def __init__(self, queries: Tensor | None = None, keys: Tensor | None = None) -> None:
-        self.queries, self.keys = queries, keys
-        self.cache: list[tuple[tuple[object, ...], tuple[Any, ...], Any]] = []
-        """Owners, key, and value of each cached result."""
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+    cache: list[tuple[tuple[object, ...], tuple[Any, ...], Any]] = field(default_factory=list)
+    """Owners, key, and value of each cached result."""
 
     def memoize(self, owners: tuple[object, ...], key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Cached result for the same owners (by identity) and key; otherwise `make()`."""

@@ -72,44 +72,36 @@ class Residual(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between, for each position separately (equation 2 of the paper)."""
+    """Two linear layers with an activation between, for each position separately (equation 2 of the paper).
+
+    `gated`: down(activation(a) · b) with (a, b) = up(x): GeGLU with `gelu`, SwiGLU with `swish` (Shazeer 2020)."""
 
     def __init__(
-        self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0, bias: bool = True
+        self,
+        width: int,
+        hidden: int,
+        activation: str = "relu",
+        dropout: float = 0.0,
+        bias: bool = True,
+        gated: bool = False,
     ) -> None:
         super().__init__()
-        self.up, self.down = Linear(width, hidden, bias), Linear(hidden, width, bias)
+        parts = 2 if gated else 1
+        self.up, self.down, self.gated = Linear(width, parts * hidden, bias), Linear(hidden, width, bias), gated
         self.activation_name, self.activation = activation, ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
-        for layer in (self.up, self.down):
-            nn.init.xavier_uniform_(layer.weight)
-            if bias:
-                nn.init.zeros_(layer.bias)
-
-    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        made = linear_activation(x, self.up.weight, self.up.bias, self.activation_name)
-        return self.down(self.dropout(self.activation(self.up(x)) if made is None else made))
-
-
-class GatedFeedForward(nn.Module):
-    """down(activation(a) · b) with (a, b) = up(x): GeGLU with `gelu`, SwiGLU with `swish` (Shazeer 2020)."""
-
-    def __init__(
-        self, width: int, hidden: int, activation: str = "gelu", dropout: float = 0.0, bias: bool = True
-    ) -> None:
-        super().__init__()
-        self.up, self.down = Linear(width, 2 * hidden, bias), Linear(hidden, width, bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
-        for matrix in (*self.up.weight.chunk(2), self.down.weight):
+        for matrix in (*self.up.weight.chunk(parts), self.down.weight):
             nn.init.xavier_uniform_(matrix)
         if bias:
             nn.init.zeros_(self.up.bias)
             nn.init.zeros_(self.down.bias)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
-        a, b = self.up(x).chunk(2, -1)
-        return self.down(self.dropout(self.activation(a) * b))
+        if self.gated:
+            a, b = self.up(x).chunk(2, -1)
+            return self.down(self.dropout(self.activation(a) * b))
+        made = linear_activation(x, self.up.weight, self.up.bias, self.activation_name)
+        return self.down(self.dropout(self.activation(self.up(x)) if made is None else made))
 
 
 class TransformerBlock(nn.Module):
@@ -169,7 +161,9 @@ def _accepts_decode_step(
     if len(x) > small_linear.MAX_ROWS or block.training or block.has_cross_attention or not is_pristine_block(block):
         return False
     attend, feed = block.attend, block.feed
-    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.activation_name not in FUSED_ACTIVATIONS:
+    if attend.placement != "pre" or feed.placement != "pre" or feed.inner.gated:
+        return False
+    if feed.inner.activation_name not in FUSED_ACTIVATIONS:
         return False
     if attend.inner.is_cross or attend.norm.bias is None or feed.norm.bias is None:
         return False
@@ -297,12 +291,11 @@ def transformer_block(
 
     norm_type = norm_type or functools.partial(nn.LayerNorm, bias=bias)
     residual = functools.partial(Residual, width=width, norm=norm, dropout=dropout, eps=eps, norm_type=norm_type)
-    feed = GatedFeedForward if gated else FeedForward
     attention = functools.partial(Attention, width, heads, bias=bias, dropout=attention_dropout)
     return TransformerBlock(
         attend=residual(attention()),
         cross=residual(attention(context_width=width)) if cross else None,
-        feed=residual(feed(width, hidden, activation, feed_dropout, bias)),
+        feed=residual(FeedForward(width, hidden, activation, feed_dropout, bias, gated)),
     )
 
 

@@ -198,26 +198,19 @@ def varlen_short(call: AttentionCall) -> Tensor:
     return out.view(len(call.q), -1, *out.shape[1:]).transpose(1, 2)
 
 
-class _Documents(NamedTuple):
+def _documents(call: AttentionCall) -> tuple[tuple[Tensor, Tensor], tuple[int, int], tuple[int, int]]:
     """Boundaries and maximum lengths of the documents of queries and keys, and the window (left, right), -1: unbounded."""
-
-    starts: tuple[Tensor, Tensor]
-    longest: tuple[int, int]
-    window: tuple[int, int]
-
-
-def _documents(call: AttentionCall) -> _Documents:
     packed = match_packed(call.mask)
     if packed is not None:
         documents, window = packed
         starts = documents.queries.starts.int(), documents.keys.starts.int()
-        return _Documents(starts, (documents.queries.max_length, documents.keys.max_length), window)
+        return starts, (documents.queries.max_length, documents.keys.max_length), window
     window_size = match_sliding_window(call.q, call.k, call.mask)
     if not window_size:
         raise ValueError("varlen requires a PackedDocuments or sliding-window mask.")
     B, _, L, _ = call.q.shape
     begins = torch.arange(0, (B + 1) * L, L, dtype=torch.int32, device=call.q.device)
-    return _Documents((begins, begins), (L, L), (window_size - 1, 0))
+    return (begins, begins), (L, L), (window_size - 1, 0)
 
 
 def _is_varlen(call: AttentionCall) -> bool:

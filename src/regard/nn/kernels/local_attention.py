@@ -56,13 +56,9 @@ class LocalPattern:
         return None if positions is None or positions[0].shape[1] == 0 else positions
 
     def covers(self, length: int) -> bool:
-        """Whether the window covers a whole row of this length, so that a local kernel saves nothing."""
-        return self.window.dilation == 1 and min(self.window.left, self.window.right) >= length - 1
-
-    def max_span(self, length: int) -> int:
-        """Maximum number of tokens of a row that attend to each other: the row, or its longest document."""
+        """Whether the window covers a row of this length, or its longest document: a local kernel saves nothing."""
         packed = [part.queries.max_length for part in conjuncts(self.token_mask) if isinstance(part, PackedDocuments)]
-        return min([length, *packed])
+        return self.window.dilation == 1 and min(self.window.left, self.window.right) >= min([length, *packed]) - 1
 
     def head_groups(self, heads: int) -> Iterator[tuple[slice, SlidingWindow]]:
         """Ranges of heads with the same dilation, and their window."""
@@ -248,21 +244,18 @@ class _ChunkContext:
         """(B, H, G, d) rows of x at the global tokens."""
         return x.gather(2, self.global_index.expand(-1, x.shape[1], -1, x.shape[3]))
 
-    def scatter_add_global_(self, x: Tensor, gradient: Tensor) -> None:
-        """Add the gradients of the global tokens to x at their positions."""
-        x.scatter_add_(2, self.global_index.expand_as(gradient), gradient.to(x.dtype))
-
     def additive_mask(self, chunk: Chunk) -> tuple[Tensor, Tensor | None]:
         """(R or 1, 1, C, K) mask to add to the scores, 0 or the lowest number; and queries without any key (None: none)."""
         q, k = self.positions[chunk.queries].view(1, 1, -1, 1), self.positions[chunk.keys].view(1, 1, 1, -1)
-        rest = (
-            None
-            if self.pattern.token_mask is None
-            else self.pattern.token_mask(self.row_index[chunk.rows], self.head_index, q, k)
-        )
+        row, token_mask, sizes = self.row_index[chunk.rows], self.pattern.token_mask, (q.shape[2], k.shape[3])
+        rest = None if token_mask is None else token_mask(row, self.head_index, q, k)
         if rest is not None and _all_true(rest):
             rest = None  # no padding and no other document in this chunk
-        far, sizes = self.global_mask(chunk, q) if self.num_global else None, (q.shape[2], k.shape[3])
+        far: Tensor | None = None
+        if self.num_global:  # (R, 1, C, G) only those outside the window of a query: no key occurs twice in the softmax
+            places = self.global_positions[chunk.rows]
+            far = self.global_valid[chunk.rows] & ~chunk.window(row, self.head_index, q, places)
+            far = far if token_mask is None else far & token_mask(row, self.head_index, q, places)
         usual = rest is None and (far is None or _all_true(far == self.global_valid[chunk.rows]))
         steps = (chunk.queries.start - chunk.keys.start) // chunk.keys.step
         form = (chunk.rows.start if self.num_global else -1, steps, *sizes)  # for any dilation: counted in steps
@@ -280,14 +273,6 @@ class _ChunkContext:
                 self.mask_cache.clear()
             self.mask_cache[form] = added
         return added, None if rest is None else ~may.any(-1, keepdim=True)
-
-    def global_mask(self, chunk: Chunk, q: Tensor) -> Tensor:
-        """(R, 1, C, G) global tokens outside the window of a query: no key occurs twice in the softmax."""
-        row, places = self.row_index[chunk.rows], self.global_positions[chunk.rows]
-        may = self.global_valid[chunk.rows] & ~chunk.window(row, self.head_index, q, places)
-        return (
-            may if self.pattern.token_mask is None else may & self.pattern.token_mask(row, self.head_index, q, places)
-        )
 
     def chunk_qkv(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
         """Scaled queries, and keys and values of a chunk, global tokens first: each (R · H, …, d)."""
@@ -359,11 +344,8 @@ class _ChunkedAttention(torch.autograd.Function):
         context, dq = _ChunkContext(q, k, v, pattern, scale), empty_transposed(q)
         sums = [empty_transposed(x).zero_() for x in (k, v)]
         wide = torch.promote_types(q.dtype, torch.float32)  # global tokens sum many small gradients
-        far = (
-            [torch.zeros_like(x, dtype=wide) for x in (context.global_k, context.global_v)]
-            if context.num_global
-            else []
-        )
+        global_kv = (context.global_k, context.global_v) if context.num_global else ()
+        far = [torch.zeros_like(x, dtype=wide) for x in global_kv]
         for number, chunk in enumerate(iter_chunks(pattern, q, spec)):
             queries, keys, values = context.chunk_qkv(chunk)
             grad_out = gradient[chunk.rows, chunk.heads, chunk.queries].flatten(0, 1)
@@ -382,7 +364,7 @@ class _ChunkedAttention(torch.autograd.Function):
                 if far:
                     far[n][chunk.rows, chunk.heads] += added[:, :, : context.num_global]
         for x, added in zip(sums, far, strict=False):
-            context.scatter_add_global_(x, added)
+            x.scatter_add_(2, context.global_index.expand_as(added), added.to(x.dtype))
         return dq, *sums, None, None, None, None
 
 
@@ -408,21 +390,17 @@ def chunked_attention(
 RECORDING_CHUNK_SPEC = ChunkSpec(256, 2**22)
 
 
-def _window_keys(chunk: Chunk, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(C, W) the key index within the chunk for each window column of each query, and whether the key exists."""
-    step = chunk.keys.step
-    first = (chunk.queries.start - chunk.keys.start) // step - chunk.window.left
-    queries, keys = (len(range(x.start, x.stop, step)) for x in (chunk.queries, chunk.keys))
-    wide = torch.arange(chunk.window.left + chunk.window.right + 1, device=device)
-    at = torch.arange(first, first + queries, device=device)[:, None] + wide
-    return at.clamp(0, keys - 1), (at >= 0) & (at < keys)
-
-
 def _iter_windows(pattern: LocalPattern, x: Tensor) -> Iterator[tuple[Any, Any, Tensor, Tensor]]:
-    """Index of the queries, index of the keys, and window columns of each chunk."""
+    """Index of the queries and of the keys of each chunk; (C, W) the key index within the chunk for each window column of
+    each query, and whether the key exists."""
     for chunk in iter_chunks(pattern, x, RECORDING_CHUNK_SPEC):
         at_queries, at_keys = ((chunk.rows, chunk.heads, side) for side in (chunk.queries, chunk.keys))
-        yield at_queries, at_keys, *_window_keys(chunk, x.device)
+        step = chunk.keys.step
+        first = (chunk.queries.start - chunk.keys.start) // step - chunk.window.left
+        queries, keys = (len(range(side.start, side.stop, step)) for side in (chunk.queries, chunk.keys))
+        wide = torch.arange(chunk.window.left + chunk.window.right + 1, device=x.device)
+        at = torch.arange(first, first + queries, device=x.device)[:, None] + wide
+        yield at_queries, at_keys, at.clamp(0, keys - 1), (at >= 0) & (at < keys)
 
 
 def _to_dense(part: Tensor, columns: Tensor, inside: Tensor, keys: int) -> Tensor:
@@ -486,30 +464,20 @@ class _BandMatmul(torch.autograd.Function):
         return _band_scores(grad_out, v, ctx.pattern), _band_matmul_transposed(weights, grad_out, ctx.pattern), None
 
 
-def _key_index(pattern: LocalPattern, heads: int, length: int, device: torch.device) -> Tensor:
-    """(1, H or 1, L, W) key position of each window column; positions outside the sequence are included."""
-    at, keys = torch.arange(length, device=device)[:, None], []
-    wide = torch.arange(-pattern.window.left, pattern.window.right + 1, device=device)
-    for group, window in pattern.head_groups(heads):
-        assert isinstance(window.dilation, int)
-        keys.append((at + wide * window.dilation).expand(group.stop - group.start, -1, -1))
-    return (torch.cat(keys) if len(keys) > 1 else keys[0][:1])[None]
-
-
 def _visible_keys(
     pattern: LocalPattern, rows: int, heads: int, length: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Key positions of all columns (global tokens first, -1: no key), and a bool mask of the keys to attend to."""
-    keys, marks, real = (
-        _key_index(pattern, heads, length, device),
-        pattern.global_positions(),
-        pattern.valid_tokens(length),
-    )
-    b, h = (
-        torch.arange(rows, device=device).view(-1, 1, 1, 1),
-        torch.arange(keys.shape[1], device=device).view(1, -1, 1, 1),
-    )
-    q = torch.arange(length, device=device).view(1, 1, -1, 1)
+    b, q = torch.arange(rows, device=device).view(-1, 1, 1, 1), torch.arange(length, device=device).view(1, 1, -1, 1)
+    wide = torch.arange(-pattern.window.left, pattern.window.right + 1, device=device)
+    groups = []
+    for group, window in pattern.head_groups(heads):
+        assert isinstance(window.dilation, int)
+        groups.append((q + wide * window.dilation).expand(-1, group.stop - group.start, -1, -1))
+    # (1, H or 1, L, W) key position of each window column; positions outside the sequence are included
+    keys = torch.cat(groups, 1) if len(groups) > 1 else groups[0][:, :1]
+    h, marks = torch.arange(keys.shape[1], device=device).view(1, -1, 1, 1), pattern.global_positions()
+    real = pattern.valid_tokens(length)
 
     def together(k: Tensor) -> Tensor | bool:
         return True if pattern.token_mask is None else pattern.token_mask(b, h, q, k)
@@ -523,9 +491,7 @@ def _visible_keys(
         may = torch.cat([x.expand(*sizes, -1) for x in (besides, may)], -1)
         keys = torch.cat([x.expand(*sizes, -1) for x in (torch.where(used, places, -1), keys)], -1)
         assert pattern.global_tokens is not None
-        may = (
-            may & ~pattern.global_tokens.tokens[:, None, :, None]
-        )  # global queries are computed by a separate attention
+        may = may & ~pattern.global_tokens.tokens[:, None, :, None]  # a separate attention computes global queries
     if real is not None:
         may = may & real[:, None, :, None]
     return keys.int(), may

@@ -101,16 +101,12 @@ def _half_dtype(x: Tensor, weight: Tensor) -> torch.dtype | None:
     return dtype if dtype in (torch.bfloat16, torch.float16) and (casts or weight.dtype == dtype) else None
 
 
-def _accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _loss_and_gradient(logits: Tensor, labels: Tensor, spread: float) -> tuple[Tensor, Tensor]:
     """Loss of each row and its gradient, probability minus target; 0 for ignored labels."""
     V = logits.shape[-1]
     valid = labels != IGNORE
     right = torch.where(valid, labels, 0)[:, None]
-    logs = logits.to(_accumulation_dtype(logits.dtype)).log_softmax(-1)
+    logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     own = logs.gather(1, right)[:, 0]
     losses = -(1 - spread) * own - (spread / V) * logs.sum(-1) if spread else -own
     change = logs.exp_()
@@ -136,7 +132,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor, spread: float) -> Tensor:
         R, V = logits.shape
         gradient = torch.empty_like(logits)
-        total = torch.zeros((), dtype=_accumulation_dtype(logits.dtype))
+        total = torch.zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
         for first in range(0, R, step := max(ChunkedCrossEntropy.CHUNK_NUMEL // V, 1)):
             part = slice(first, first + step)
             losses, gradient[part] = _loss_and_gradient(logits[part], labels[part], spread)
@@ -197,7 +193,7 @@ def _chunked_loss(
     Logits are computed once, chunk by chunk, and overwritten by their gradient; the backward pass only scales the
     gradients. Sums over chunks are in float32."""
     table, shift = _pad_rows(weight, x.dtype), None if bias is None else _pad_rows(bias, x.dtype)
-    R, wide = len(x), _accumulation_dtype(x.dtype)
+    R, wide = len(x), torch.promote_types(x.dtype, torch.float32)
     parts = max(-(-R * len(table) * x.element_size() // MAX_LOGIT_BYTES), 1)  # of about equal size
     step = max(_align_up(-(-R // parts)), ALIGNMENT)
     logits, losses = x.new_empty(min(step, R), len(table)), x.new_empty(R, dtype=wide)
@@ -272,7 +268,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     likes = (x, weight, weight if bias is None else bias)
     made = [like.new_empty(like.shape if need else 0) for like, need in zip(likes, needed, strict=True)]
-    return x.new_empty((), dtype=_accumulation_dtype(x.dtype)), made[0], made[1], made[2]
+    return x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32)), made[0], made[1], made[2]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
