@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.model import Model
 from regard.systems import SYSTEMS
 from regard.types import Batch, DecoderInputs
-from tiny import CASES, TINY, near, noise, tiny
+from tiny import CASES, TINY, near, tiny
 from tiny import collate as tiny_collate
 
 GENERATING = [(name, label) for name, label in CASES if hasattr(SYSTEMS[name].build(TINY[name].config), "step")]
@@ -98,25 +98,3 @@ def test_kept_rows_continue_from_their_own_cache(name: str, label: str, prompt: 
         longer = torch.cat([whole[3:], torch.tensor([[13]])], 1)
         alone = reading(chosen.select_rows(torch.tensor([3])), longer)
         near(last, model.body.to_logits(model.body(alone).sequence)[:, -1])
-
-
-@pytest.mark.every(3)
-@generating
-@pytest.mark.parametrize("room", [None, 9])
-def test_reordered_rows_of_one_source_swap_their_caches(name: str, label: str, room: int | None) -> None:
-    model = tiny(name, label)
-    batch, target = sources(model, name, 7)
-    twice = torch.tensor([0, 0, 2, 2])
-    beams = noise(4, 7, seed=3).abs().mul(5).long() + 3
-    beams[:, 0] = target[twice, 0]
-    with torch.no_grad():
-        state = model.body.start(reading(batch, target[:, :1]), room)
-        state.select_rows(twice)
-        for _ in steps(model, state, beams[:, :3]):
-            pass
-        rows = torch.tensor([1, 0, 3, 3])
-        state.reorder(rows)
-        ours = torch.stack(list(steps(model, state, beams[:, 3:])), 1)
-        whole = torch.cat([beams[rows, :3], beams[:, 3:]], 1)
-        chosen = reading(batch.select_rows(twice), whole)
-        near(ours, model.body.to_logits(model.body(chosen).sequence)[:, 3:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from torch import Tensor
 
 import regard
 from conftest import Pairs, write_pairs
-from regard.decode.search import search
-from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
 from regard.model import Model
 from regard.types import Batch, DecoderInputs
@@ -27,28 +24,6 @@ cases = pytest.mark.parametrize(("name", "label"), [case for case in CASES if ca
 def logits(model: Model, batch: Batch) -> Tensor:
     with torch.no_grad():
         return model.body.to_logits(model.body(batch).sequence)
-
-
-@cases
-def test_a_wide_beam_finds_the_most_likely_of_all_outputs(name: str, label: str) -> None:
-    """At most two tokens: every output is scored by teacher forcing."""
-    model, V, end = tiny(name, label), 23, 2
-    batch = Batch(torch.tensor([[5, 9, 2]]), None, decoder=DecoderInputs(torch.tensor([[1]])))
-    (found,) = search(model.body, batch, end, torch.tensor([2]), DecodeSettings(num_beams=V, length_penalty=0.0))
-    first = logits(model, batch).log_softmax(-1)[0, 0]
-    target = torch.tensor([[1, token] for token in range(V)])
-    second = logits(
-        model, replace(batch, inputs=batch.inputs.expand(V, -1), decoder=DecoderInputs(target))
-    ).log_softmax(-1)[:, 1]
-    totals = {(): float(first[end])}
-    for token in range(V):
-        if token != end:
-            totals |= {
-                ((token, other) if other != end else (token,)): float(first[token] + second[token, other])
-                for other in range(V)
-            }
-    best = max(totals, key=lambda said: totals[said])
-    assert found[0].tokens == best and found[0].score == pytest.approx(totals[best], rel=1e-9)
 
 
 @cases
@@ -105,21 +80,6 @@ def test_a_run_in_native_format_predicts_and_is_scored(run: Path) -> None:
     assert set(evaluate(run, device="cpu").scores) >= {"bleu", "chrf", "exact_match"}
     told = info(str(run))
     assert told.flops > 0 and told.parameters == sum(p.numel() for p in model.parameters())
-
-
-@pytest.mark.every(2)
-def test_a_resumed_run_is_the_same_bit_for_bit(run: Path, tmp_path: Path) -> None:
-    from conftest import stopped_in
-
-    name, data = regard.load(run).spec.system.name, run.parent / "pairs.tsv"
-    given: dict[str, Any] = {
-        "model": f"{name}-tiny", "out": tmp_path / "run", "settings": (*SMALL[name], *USUAL), "device": "cpu",
-    }  # fmt: skip
-    with stopped_in(4):
-        regard.train("translate", [str(data)], **given)
-    regard.train("translate", [str(data)], **given, resume=True)
-    ours, right = regard.load(tmp_path / "run").state_dict(), regard.load(run).state_dict()
-    assert all(torch.equal(ours[key], right[key]) for key in right)
 
 
 def test_packed_rows_are_refused_in_words(run: Path, tmp_path: Path) -> None:

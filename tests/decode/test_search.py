@@ -15,16 +15,12 @@ from torch import Tensor
 
 from regard.decode.search import search
 from regard.decode.searches import (
-    BeamSearch,
     Hypothesis,
-    SearchInputs,
     filter_logits,
-    run_search,
     sample,
     uniform_numbers,
 )
 from regard.decode.settings import DecodeSettings
-from regard.systems.transformer import Config, build
 from regard.types import Batch, Body, DecoderInputs, StateSizes
 
 END, PROMPT = 0, (2, 1)
@@ -201,22 +197,6 @@ def test_to_be_sure_takes_longer_and_can_only_find_better() -> None:
     assert better > 0
 
 
-def test_a_beam_of_one_is_greedy() -> None:
-    for seed in range(10):
-        chain = Chain(vocab_size=4, seed=seed)
-        batch = Batch(torch.tensor([[0]]), decoder=DecoderInputs(torch.tensor([[2, 1]])))
-        settings = DecodeSettings(num_beams=1, length_penalty=0.0)
-        inputs = SearchInputs(chain, batch, END, torch.tensor([6]), settings, np.arange(1))
-        beam = run_search(BeamSearch(inputs, chain.start(batch)))[0]
-        greedy = ask(chain, [0], [6])[0]
-        assert (
-            len(beam) == len(greedy) == 1
-            and beam[0].tokens == greedy[0].tokens
-            and (beam[0].finish_reason == "eos") == (greedy[0].finish_reason == "eos")
-        )
-        assert beam[0].score == pytest.approx(greedy[0].score, rel=1e-12)
-
-
 def test_greedy_takes_the_most_likely_token_each_time_until_the_end_or_the_limit() -> None:
     ends = set()
     for seed in range(12):
@@ -227,14 +207,6 @@ def test_greedy_takes_the_most_likely_token_each_time_until_the_end_or_the_limit
         same(ask(chain, [0], [6])[0], [(path, logs)], 0.0, "wu")
         ends.add(path[-1] == END)
     assert ends == {True, False}
-
-
-def test_where_one_path_is_all_but_certain_every_search_takes_it() -> None:
-    chain = Chain(sources=5, vocab_size=5, sharp=60.0)
-    greedy = ask(chain, list(range(5)), [6] * 5)
-    beams = ask(chain, list(range(5)), [6] * 5, num_beams=4, length_penalty=0.0)
-    drawn = ask(chain, list(range(5)), [6] * 5, do_sample=True)
-    assert [one[0].tokens for one in greedy] == [one[0].tokens for one in beams] == [one[0].tokens for one in drawn]
 
 
 def test_the_best_come_first_and_none_comes_twice() -> None:
@@ -277,13 +249,6 @@ def test_neighbors_and_their_limits_change_nothing(way: dict[str, Any]) -> None:
         for f in found
     )
     assert together[3:] == ask(chain, [3, 4, 5, 6], limits[3:], named=[3, 4, 5, 6], **way)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_in_another_order_give_outputs_in_that_order(way: dict[str, Any]) -> None:
-    chain, limits, order = Chain(sources=5, vocab_size=4, seed=6), [3, 9, 1, 6, 9], [4, 2, 0, 3, 1]
-    straight = ask(chain, list(range(5)), limits, **way)
-    assert ask(chain, order, [limits[n] for n in order], named=order, **way) == [straight[n] for n in order]
 
 
 @pytest.mark.parametrize("way", [{}, {"do_sample": True, "num_return_sequences": 2}, {"num_beams": 3}])
@@ -353,14 +318,6 @@ NARROWINGS = [
     (1.0, 0, 1.0, 0.0), (0.5, 0, 1.0, 0.0), (2.0, 0, 1.0, 0.0), (1.0, 3, 1.0, 0.0), (1.0, 0, 0.7, 0.0), (1.4, 5, 0.8, 0.0),
     (0.7, 1, 1.0, 0.0), (1.0, 0, 1.0, 0.3), (1.5, 6, 0.9, 0.2), (1.0, 0, 1.0, 1.0),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize("settings", NARROWINGS)
-def test_samples_are_drawn_from_the_most_likely_tokens(settings: Narrowing) -> None:
-    logits = 2 * noise(20, 7, seed=4)
-    narrowed = filter_logits(logits, *settings).softmax(-1)
-    right = torch.tensor([likelihood(row, *settings) for row in logits.tolist()], dtype=torch.float64)
-    assert torch.equal(narrowed > 0, right > 0) and (narrowed - right).abs().max() < 1e-14
 
 
 @pytest.mark.every(3)
@@ -447,28 +404,6 @@ def test_the_most_likely_token_can_always_be_drawn(temperature: float) -> None:
 
 
 # -- a real model
-
-
-def test_a_cached_transformer_search_equals_recomputation_from_the_start() -> None:
-    body: Any = build(
-        Config(width=8, depth=1, decoder_depth=2, heads=2, ffn_dim=16, vocab_size=7, dropout=0.0)
-    ).double()
-    with torch.no_grad():
-        for number, parameter in enumerate(body.parameters()):
-            parameter.copy_(noise(*parameter.shape, seed=number) * 0.7)
-    x, lengths, prompt = torch.tensor([[3, 4, 5, 2], [6, 2, 0, 0], [5, 5, 2, 0]]), [4, 2, 3], torch.tensor([PROMPT] * 3)
-    batch, limits = Batch(x, torch.tensor(lengths), decoder=DecoderInputs(prompt)), torch.tensor([6, 5, 7])
-    found = search(body, batch, END, limits, DecodeSettings(num_beams=3, num_return_sequences=3))
-    greedy = search(body, batch, END, limits, DecodeSettings())
-    for row in range(3):
-
-        def follow(past: Past, row: int = row) -> list[float]:
-            one = Batch(x[row : row + 1, : lengths[row]], decoder=DecoderInputs(torch.tensor([past])))
-            with torch.no_grad():
-                return logs_of(body.to_logits(body(one).sequence[0, -1]).tolist())
-
-        same(found[row], beam_by_hand(follow, int(limits[row]), 3, 0.6, "wu", "heuristic"), 0.6, "wu")
-        same(greedy[row], beam_by_hand(follow, int(limits[row]), 1, 0.0, "wu", "heuristic"), 0.0, "wu")
 
 
 def test_a_search_needs_a_prompt() -> None:

@@ -18,24 +18,7 @@ from regard.decode.searches import SearchInputs, chunked_topk
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.types import Batch, DecoderInputs
-from tiny import CASES, near, noise, tiny
-from toy_language_models import agree
-
-SETTINGS = [
-    DecodeSettings(),
-    DecodeSettings(num_beams=2),
-    DecodeSettings(num_beams=4, num_return_sequences=3, length_penalty=1.0),
-    DecodeSettings(num_beams=3, early_stopping="never"),
-    DecodeSettings(num_beams=3, num_return_sequences=2, early_stopping="always", forced_eos=True),
-    DecodeSettings(forced_eos=True),
-    DecodeSettings(do_sample=True, num_return_sequences=2, seed=3),
-    DecodeSettings(do_sample=True, temperature=0.7, top_k=5),
-]
-
-
-models = pytest.mark.parametrize(
-    ("name", "label"), [("transformer", ""), *(case for case in CASES if case[0] in ("rnn", "rnnsearch"))]
-)
+from tiny import near, noise, tiny
 
 
 def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
@@ -47,29 +30,6 @@ def asked(rows: int, model: Any) -> tuple[Batch, torch.Tensor]:
     return Batch(x, lengths, decoder=DecoderInputs(prompt)), lengths + 4
 
 
-@pytest.mark.every(6)
-@models
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("rows", [1, 3, 5])
-def test_static_shapes_and_rows_alone_equal_growing_shapes(
-    name: str, label: str, settings: DecodeSettings, rows: int
-) -> None:
-    model = tiny(name, label)
-    batch, limits = asked(rows, model)
-    requests, end, banned = np.arange(rows) + 7, model.config.eos_id, model.config.pad_id
-    right = search(model.body, batch, end, limits, settings, requests, (banned,))
-    for row in range(rows):
-        alone = batch.select_rows(torch.tensor([row]))
-        alone = replace(alone, inputs=alone.inputs[:, : int(alone.mask[0])], mask=None)  # type: ignore[index]
-        own = search(model.body, alone, end, limits[row : row + 1], settings, requests[row : row + 1], (banned,))
-        agree(own, right[row : row + 1], 1e-8)
-    with torch.inference_mode():
-        for _ in range(2):  # the second time with reused buffers
-            inputs = SearchInputs(model.body, batch, end, limits, settings, requests, torch.tensor([banned]))
-            agree(graphed_search(inputs, capture=False) or [], right, 1e-9)
-    assert len(_graph_caches[model.body].entries) == 1
-
-
 @pytest.mark.slow
 def test_graphs_of_many_sizes_are_evicted_in_turn() -> None:
     model = tiny("transformer")
@@ -79,36 +39,6 @@ def test_graphs_of_many_sizes_are_evicted_in_turn() -> None:
             graphed_search(SearchInputs(model.body, batch, 2, limits, DecodeSettings(), np.arange(rows)), capture=False)
     assert len(_graph_caches[model.body].entries) <= 6
     assert [_round_up_rows(n) for n in (1, 2, 3, 8, 9, 33, 200, 300)] == [1, 2, 4, 8, 16, 64, 224, 384]
-
-
-@models
-@pytest.mark.parametrize("room", [None, 9])
-@pytest.mark.parametrize("prompt", [1, 3])
-def test_beams_swap_their_states_and_rows_end(name: str, label: str, room: int | None, prompt: int) -> None:
-    """Two beams of three sources swap their prefixes twice; outputs equal one pass over each path."""
-    model, W = tiny(name, label), 2
-    batch, _ = asked(3, model)
-    start = torch.randint(3, 15, (3, prompt), generator=torch.Generator().manual_seed(5))
-    said = noise(4, 6, seed=3).abs().mul(5).long() + 3
-    with torch.no_grad():
-        state = model.body.start(replace(batch, decoder=DecoderInputs(start)), room)
-        state.expand_beams(W)
-        paths = start.repeat_interleave(W, 0)[:, :-1]
-        owners = torch.arange(3).repeat_interleave(W)
-        for number, rows in enumerate(([1, 0, 2, 2, 5, 4], [0, 1, 3, 2, 4, 4], [0, 1, 2, 3])):
-            tokens = start[:, -1].repeat_interleave(W) if number == 0 else said[number]
-            paths = torch.cat([paths, tokens[:, None]], 1)
-            ours = model.body.step(tokens, state)
-            whole = replace(batch, inputs=batch.inputs[owners], mask=batch.mask[owners], decoder=DecoderInputs(paths))  # type: ignore[index]
-            near(ours, model.body.to_logits(model.body(whole).sequence)[:, -1])
-            state.reorder(torch.tensor(rows))
-            paths = paths[rows]
-            if number == 1:  # the second source is removed
-                kept = [4, 5, 0, 1]
-                state.select_rows(torch.tensor(kept))
-                paths, owners, said = paths[kept], owners[kept], said[:, :4]
-    if name == "transformer":
-        assert state.layers[0].self_cache.k.shape[0] == 2, "keys are stored per source, not per beam"
 
 
 @pytest.mark.parametrize("vocabulary", [5, 64, 1000, 8191])

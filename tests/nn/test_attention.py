@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from oracle import grads, kernel_name, near, noise, noisy
 from regard import capabilities
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, StaticCache
+from regard.nn.attention.kv_cache import CrossCache
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
@@ -101,29 +99,18 @@ def test_a_kernel_mixes_exactly_the_unmasked_values(name: str, kernel: str) -> N
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
-@pytest.mark.parametrize("at", [[3, 4], [[3, 4], [0, 2]], [[1, 1], [4, 3]], [4, 0, 2, 1, 3]])
-def test_queries_at_other_positions_attend_from_their_positions(at: list[Any], kernel: str) -> None:
-    places = torch.tensor(at)
-    q, k, v = leaves(queries=places.shape[-1])
-    row = [at, at] if places.ndim == 1 else at
+@pytest.mark.parametrize("at", [None, [3, 4], [[3, 4], [0, 2]], [[1, 1], [4, 3]], [4, 0, 2, 1, 3]])
+def test_queries_attend_from_their_positions(at: list[Any] | None, kernel: str) -> None:
+    """None: three queries at the positions 0, 1 and 2."""
+    places = None if at is None else torch.tensor(at)
+    q, k, v = leaves(queries=3 if places is None else places.shape[-1])
+    row = [at or [0, 1, 2]] * 2 if places is None or places.ndim == 1 else at
     ours = (
         dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, Causal(), places), 1.3)[0]
         if kernel == "plain"
         else dispatch.sdpa(AttentionCall(q, k, v, 1.3, Causal(), places, 0.0))
     )
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= row[b][i], 1.3), [q, k, v])
-
-
-@pytest.mark.parametrize("kernel", ["plain", "sdpa"])
-def test_fewer_queries_than_keys_start_at_position_0(kernel: str) -> None:
-    q, k, v = leaves(queries=3)
-    mask = dispatch.bool_mask(q, k, Causal(), None)
-    ours = (
-        dispatch.eager_attention(q, k, v, mask, 1.0)[0]
-        if kernel == "plain"
-        else dispatch.sdpa(AttentionCall(q, k, v, 1.0, Causal(), None, 0.0))
-    )
-    same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= i, 1.0), [q, k, v])
 
 
 def emulated(
@@ -417,25 +404,6 @@ def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
     same_with_gradients(ours(x, context, mask=Padding(lengths)), right, [x, context, *ours.parameters()])
 
 
-@pytest.mark.parametrize("crossing", [True, False])
-def test_heads_are_slices_and_the_scale_is_the_root_of_their_width(crossing: bool) -> None:
-    D, d, C = 6, 3, 4
-    ours = noisy(Attention(D, 2, context_width=C if crossing else None))
-    x, context = noise(B, L, D).requires_grad_(), noise(B, 3, C, seed=4).requires_grad_()
-    lines = (ours.q, ours.kv) if crossing else (ours.qkv,)
-    weight = [p for line in lines for p in line.weight.split(D)]
-    shift = [p for line in lines for p in line.bias.split(D)]
-    regarded = (x, context, context) if crossing else (x, x, x)
-    q, k, v = (
-        torch.stack([source @ w[h * d : h * d + d].T + b[h * d : h * d + d] for h in range(2)], 1)
-        for source, w, b in zip(regarded, weight, shift, strict=True)
-    )
-    mixed = by_hand(q, k, v, lambda b, h, i, j: True, 1 / math.sqrt(d))
-    right = torch.cat([mixed[:, 0], mixed[:, 1]], -1) @ ours.out.weight.T + ours.out.bias
-    wanted = [x, *([context] if crossing else []), *ours.parameters()]
-    same_with_gradients(ours(x, context if crossing else None), right, wanted)
-
-
 def test_each_matrix_is_initialized_separately() -> None:
     self_attention, cross = Attention(64, 4), Attention(64, 4, context_width=32)
     for matrix in (*self_attention.qkv.weight.split(64), cross.q.weight, cross.out.weight):
@@ -450,28 +418,6 @@ def test_invalid_arguments_are_refused() -> None:
         Attention(6, 4)
     with pytest.raises(ValueError, match="context"):
         Attention(6, 2, context_width=6)(torch.zeros(1, 2, 6))
-
-
-def test_future_tokens_and_padding_change_nothing() -> None:
-    attention, x = noisy(Attention(6, 2)), noise(B, L, 6)
-    other = torch.cat([x[:, :3], noise(B, 2, 6, seed=9)], 1)
-    assert torch.equal(attention(x, mask=Causal())[:, :3], attention(other, mask=Causal())[:, :3])
-    real = Padding(torch.tensor([3, 3]))
-    assert torch.equal(attention(x, mask=real)[:, :3], attention(other, mask=real)[:, :3])
-    assert not torch.equal(attention(x)[:, :3], attention(other)[:, :3])
-
-
-def test_a_packed_row_is_its_documents_apart() -> None:
-    attention, x = noisy(Attention(6, 2)), noise(1, 11, 6).requires_grad_()
-    cuts = [slice(0, 4), slice(4, 5), slice(5, 11)]
-    apart = torch.cat([attention(x[:, cut], mask=Causal()) for cut in cuts], 1)
-    same_with_gradients(attention(x, mask=Causal() & OURS), apart, [x, *attention.parameters()])
-    cross, context = noisy(Attention(6, 2, context_width=3)), noise(1, 7, 3, seed=3).requires_grad_()
-    pairs = [(x[:, :4], context[:, :2]), (x[:, 5:], context[:, 3:])]
-    together = cross(x, context, mask=ACROSS)
-    near(together[:, 4], cross.out.bias[None])  # an empty source gives 0 plus the bias of `out`
-    kept = torch.cat([together[:, :4], together[:, 5:]], 1)
-    same_with_gradients(kept, torch.cat([cross(*pair) for pair in pairs], 1), [x, context, *cross.parameters()])
 
 
 def test_dropout_removes_a_fraction_of_the_weights_and_scales_the_others() -> None:
@@ -497,34 +443,6 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None
     assert ((many.mean(0) - calm[0]).abs() < 4.5 * error).all()
     if watched:
         near(seen[-1][:1], seen[0])  # recorded weights are the weights before dropout
-
-
-@pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(9)])
-def test_step_by_step_is_the_same_as_all_at_once(memory: KVCache) -> None:
-    attention, x, done, homes = copy.deepcopy(noisy(Attention(6, 2))), noise(2, 7, 6), 0, set()
-    with torch.no_grad():
-        for size in (2, 1, 3, 1):
-            where, part = torch.arange(done, done + size), x[:, done : done + size]
-            out = attention(part, mask=Causal(), cache=memory, at=where)
-            near(out, attention(x, mask=Causal())[:, done : done + size])
-            done += size
-            homes.add((memory.k.data_ptr(), memory.k.shape))  # type: ignore[attr-defined]
-    assert len(homes) == (1 if isinstance(memory, StaticCache) else 4), "the buffers of a static cache do not move"
-
-
-def test_rows_of_a_static_cache_may_have_different_lengths() -> None:
-    attention, first, second = noisy(Attention(6, 2)), noise(1, 5, 6), noise(1, 7, 6, seed=1)
-    memory, rule = StaticCache(8), Causal()
-    with torch.no_grad():
-        whole = attention(first, mask=rule), attention(second, mask=rule)
-        # the first row is padded
-        prompts = torch.cat([torch.cat([first[:, :2], noise(1, 2, 6, seed=2)], 1), second[:, :4]])
-        attention(prompts, mask=rule, cache=memory)
-        for here, there, size in ((2, 4, 1), (3, 5, 2)):
-            part = torch.cat([first[:, here : here + size], second[:, there : there + size]])
-            where = torch.tensor([[here], [there]]) + torch.arange(size)
-            out = attention(part, mask=rule, cache=memory, at=where)
-            near(out, torch.cat([whole[0][:, here : here + size], whole[1][:, there : there + size]]))
 
 
 def test_keys_of_cross_attention_are_computed_once() -> None:

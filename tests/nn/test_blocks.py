@@ -13,11 +13,9 @@ from torch.nn import functional as F
 
 from oracle import grads, near, noise, noisy
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import CrossCache, DynamicCache, KVCache, LayerCache, StaticCache
-from regard.nn.attention.masks import Causal, Dense, Padding
+from regard.nn.attention.masks import Causal, Padding
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, transformer_block
-from regard.nn.blocks.decoder import DecoderState
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
 from regard.types import IGNORE, AttentionRecord, AttentionRecords
@@ -233,45 +231,6 @@ def test_an_invalid_label_is_not_trained_as_another() -> None:
 
 
 # -- KV caches
-
-
-@pytest.mark.parametrize("memory", [DynamicCache(), StaticCache(4)])
-def test_selected_rows_keep_their_cache(memory: KVCache) -> None:
-    memory.select_rows(torch.tensor([1, 0]))  # no effect on an empty cache
-    k, v = noise(3, 2, 4, 5), noise(3, 2, 4, 6, seed=1)
-    memory.extend(k, v, None)
-    memory.select_rows(torch.tensor([2, 0, 2, 1]))
-    assert torch.equal(memory.k, k[[2, 0, 2, 1]]) and torch.equal(memory.v, v[[2, 0, 2, 1]])
-
-
-@pytest.mark.parametrize("past", [DynamicCache, lambda: StaticCache(6)])
-def test_kept_rows_continue_as_if_alone(past: Any) -> None:
-    stack = Stack([noisy(transformer_block(4, 2, 6, cross=True), seed) for seed in (1, 2)])
-    context, lengths, x, rows = noise(3, 4, 4), torch.tensor([4, 2, 3]), noise(3, 5, 4, seed=1), torch.tensor([2, 0, 2])
-    source = Dense.from_table((torch.arange(4) < lengths[:, None])[:, None])
-    state = DecoderState([LayerCache(past()) for _ in range(2)], torch.tensor([3, 3, 3]), [0, 0], source)
-    with torch.no_grad():
-        stack(x[:, :3], context, mask=Causal(), context_mask=Padding(lengths), cache=state.layers, at=torch.arange(3))
-        state.select_rows(rows)
-        more, where = noise(3, 2, 4, seed=2), state.positions[:, None] + torch.arange(2)
-        out, _ = stack(more, None, mask=Causal(), context_mask=state.cross_mask, cache=state.layers, at=where)
-        whole = torch.cat([x[rows, :3], more], 1)
-        right, _ = stack(whole, context[rows], mask=Causal(), context_mask=Padding(lengths[rows]))
-    near(out, right[:, 3:])
-
-
-def test_reordered_rows_swap_their_caches_and_keep_the_source() -> None:
-    k, source = noise(3, 1, 2, 2), Dense.from_table(torch.tensor([[[True]], [[False]], [[True]]]))
-    state = DecoderState(
-        [LayerCache(DynamicCache(k, -k), CrossCache((k + 1, k + 2)))], torch.tensor([5, 6, 7]), [0], source
-    )
-    state.reorder(torch.tensor([1, 1, 0]))
-    attend, cross = state.layers[0].self_cache, state.layers[0].cross_cache
-    assert torch.equal(attend.k, k[[1, 1, 0]]) and torch.equal(attend.v, -k[[1, 1, 0]])
-    assert state.positions.tolist() == [6, 6, 5]
-    assert torch.equal(cross.kv[0], k + 1) and state.cross_mask is source
-    state.select_rows(torch.tensor([1]))
-    assert state.positions.tolist() == [6] and torch.equal(cross.kv[1], k[1:2] + 2) and not state.cross_mask.table
 
 
 # -- recorded attention

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import near, noise, noisy
+from oracle import near, noisy
 from regard.errors import RegardError
-from regard.nn.attention.masks import Causal, SlidingWindow, materialize
+from regard.nn.attention.masks import materialize
 from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
 from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_block
 from regard.nn.blocks.decoder import DecoderOnly, DecoderState
@@ -99,12 +99,6 @@ def test_one_pass_is_the_blocks_under_the_written_mask(bands: str, learned: bool
     near(out.sequence, model.decoder.norm(states))
     near(out.hidden_states[1], states)
     assert len(out.hidden_states) == 2
-
-
-def test_a_band_is_a_token_and_those_before_it() -> None:
-    at = torch.arange(7)
-    table = materialize(Causal() & SlidingWindow(2, 0), 1, 1, at, at)[0, 0]
-    assert table.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3] and bool(table.diagonal().all())
 
 
 @pytest.mark.parametrize(("name", "masks"), [("dense", 0), ("banded", 1), ("all banded", 2)])
@@ -198,21 +192,6 @@ def test_a_prompt_that_is_none_is_refused() -> None:
 # -- cached steps
 
 
-@pytest.mark.every(3)
-@bands
-@rooms
-@pytest.mark.parametrize("learned", [True, False])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cached_steps_are_one_pass(bands: str, room: int | None, learned: bool, norm: str) -> None:
-    model, x = body(bands, learned, norm), ids(3, 11)
-    whole = said(model, x)
-    for prompt in (1, 2, 5, 10):
-        state = model.start(Batch(x[:, :prompt]), room)
-        assert state.positions.tolist() == [prompt - 1] * 3 and state.aligned
-        ours = [model.step(x[:, at], state) for at in range(prompt - 1, 11)]
-        near(torch.stack(ours, 1), whole[:, prompt - 1 :])
-
-
 @pytest.mark.every(4)
 @bands
 @rooms
@@ -271,13 +250,19 @@ def test_rows_without_a_mask_step_without_one() -> None:
 
 
 @bands
-def test_a_fixed_state_stays_where_it_is(bands: str) -> None:
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_fixed_state_stays_where_it_is(bands: str, beams: int) -> None:
     model, rows = body(bands), copied(PROMPTS)
     state = model.start(ragged(rows), LENGTH)
+    if beams == 2:
+        state.expand_beams(2)
     homes = [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()]
-    go_on(model, state, rows, 6)
+    for step in range(6):
+        model.step(torch.full((4 * beams,), step), state)
+        if beams == 2:
+            state.reorder(torch.tensor([1, 0, 2, 2, 5, 5, 7, 6]))
     assert [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] == homes
-    assert len(homes) == 2 + 2 * 3
+    assert len(homes) == 2 + 2 * 3 if beams == 1 else len(homes) > 3 + 2 * 3
 
 
 def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
@@ -298,7 +283,7 @@ def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
 @pytest.mark.every(4)
 @bands
 @rooms
-@pytest.mark.parametrize("W", [1, 2, 3])
+@pytest.mark.parametrize("W", [2, 3])
 def test_beams_of_ragged_prompts_equal_separate_rows(bands: str, room: int | None, W: int) -> None:
     model = body(bands)
     state = model.start(ragged(PROMPTS, more=1), room)
@@ -308,11 +293,9 @@ def test_beams_of_ragged_prompts_equal_separate_rows(bands: str, room: int | Non
     tokens = torch.tensor([path[-1] for path in paths])
     for number in range(6):
         near(model.step(tokens, state), last(model, paths))
-        if W > 1:
-            parents = torch.randint(W, (len(paths),), generator=random)
-            rows = torch.arange(len(paths)) // W * W + parents
-            state.reorder(rows)
-            paths = [list(paths[row]) for row in rows.tolist()]
+        rows = torch.arange(len(paths)) // W * W + torch.randint(W, (len(paths),), generator=random)
+        state.reorder(rows)
+        paths = [list(paths[row]) for row in rows.tolist()]
         if number == 2:  # the longest row is removed, the shortest is duplicated
             kept = [source * W + beam for source in (3, 1, 1, 0) for beam in range(W)]
             state.select_rows(torch.tensor(kept))
@@ -321,18 +304,6 @@ def test_beams_of_ragged_prompts_equal_separate_rows(bands: str, room: int | Non
         for path, token in zip(paths, tokens.tolist(), strict=True):
             path.append(token)
     assert state.layers[0].self_cache.k.shape[0] == 4, "keys are stored per prompt, not per beam"
-
-
-@bands
-def test_fixed_beams_stay_where_they_are(bands: str) -> None:
-    model = body(bands)
-    state = model.start(ragged(PROMPTS), 20)
-    state.expand_beams(2)
-    homes = [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()]
-    for step in range(4):
-        model.step(torch.full((8,), step), state)
-        state.reorder(torch.tensor([1, 0, 2, 2, 5, 5, 7, 6]))
-    assert [(tensor.data_ptr(), tensor.shape) for tensor in state.tensors()] == homes
 
 
 def test_beams_have_memory_for_all_requested_steps_whatever_the_context() -> None:
@@ -389,11 +360,3 @@ def test_noise_in_masked_rows_never_becomes_nan() -> None:
         for buffer, kept in zip(attend.buffers, (attend.k, attend.v), strict=True):
             buffer[..., :3, :] = kept
     near(model.step(torch.tensor([4, 5]), state), last(model, [[1, 2, 3, 4], [5]]))
-
-
-def test_gradients_flow_through_one_pass() -> None:
-    with torch.enable_grad():
-        model = body("banded")
-        pull = noise(2, 7, V)
-        found = torch.autograd.grad((said(model, ids(2, 7)) * pull).sum(), list(model.parameters()))
-    assert all(bool(gradient.any()) and bool(gradient.isfinite().all()) for gradient in found)

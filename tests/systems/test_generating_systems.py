@@ -86,19 +86,20 @@ def test_search_in_fixed_shapes_and_of_single_rows_finds_the_same(
     lengths, limits = torch.tensor([1, 2, 2]), torch.tensor([9, 7, 8])
     decoder_only = batch.decoder is None
     batch = Batch(prompt, lengths) if decoder_only else with_prompt(batch, prompt)
-    right = search(body, batch, end, limits, settings)
+    right = search(body, batch, end, limits, settings, banned=(5,))
     for row in range(3):
         prompt_alone = prompt[row : row + 1, : lengths[row]]
         one = Batch(prompt_alone) if decoder_only else batch.select_rows(torch.tensor([row]))
-        (alone,) = search(body, one, end, limits[row : row + 1], settings, np.array([row]))
+        (alone,) = search(body, one, end, limits[row : row + 1], settings, np.array([row]), (5,))
         assert [found.tokens for found in alone] == [found.tokens for found in right[row]]
     with torch.inference_mode():
         for _ in range(2):  # the second time with reused buffers
-            ours = graphed_search(SearchInputs(body, batch, end, limits, settings, np.arange(3)), capture=False)
+            inputs = SearchInputs(body, batch, end, limits, settings, np.arange(3), torch.tensor([5]))
+            ours = graphed_search(inputs, capture=False)
             for mine, theirs in zip(chain(*ours), chain(*right), strict=True):
                 assert (mine.tokens, mine.finish_reason) == (theirs.tokens, theirs.finish_reason)
                 assert mine.score == pytest.approx(theirs.score, rel=1e-9)
-    assert len(_graph_caches[body].entries) == 1
+    assert len(_graph_caches[body].entries) == 1 and not any(5 in f.tokens for options in right for f in options)
     assert name == "rnn" or any(len(options[0].tokens) > 2 for options in right)
 
 

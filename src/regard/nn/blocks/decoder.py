@@ -173,9 +173,7 @@ class DecoderState:
                 layer.self_cache.trim(high, self.aligned)
 
     def expand_beams(self, beams: int) -> None:
-        """Turn each row into `beams` beams; 1 beam changes nothing."""
-        if beams == 1:
-            return
+        """Turn each row into `beams` beams."""
         used = room = self.current_length
         device = self.positions.device
         if self.key_positions is not None:
@@ -194,12 +192,8 @@ class DecoderState:
         )
 
     def reorder(self, rows: Tensor) -> None:
-        """Reorder rows of the same source (beams). The cross-attention caches stay unchanged."""
-        if self.beams is None:
-            for layer in self.layers:
-                layer.self_cache.select_rows(rows)
-            self.positions = self.positions.index_select(0, rows)
-            return
+        """Reorder the beams of each source. No key is moved."""
+        assert self.beams is not None
         ancestors, parents = self.beams.ancestors, rows.view(-1, self.beams.count) % self.beams.count
         moved = ancestors.gather(1, parents[..., None].expand(-1, -1, ancestors.shape[2]))
         # a captured CUDA graph requires fixed addresses
