@@ -102,7 +102,7 @@ def write_folder(name: str, path: Path) -> Path:
     train = TextTokenizer.train_lm_bpe if name == "gpt2" else TextTokenizer.train_sentence_bpe
     text = train(LINES * 5, 290)
     model = tiny(name, vocab_size=text.size, **({"max_length": 64} if name == "gpt2" else {"depth": 1}))
-    model.spec.__dict__["config"] = model.task.modality.fit_config(model.config, text)
+    model.config = model.spec.__dict__["config"] = model.task.modality.fit_config(model.config, text)
     lively(model.body)
     with torch.no_grad():  # outputs of several lengths: the end token is often among the best
         model.body.tokens.table.weight[model.config.eos_id] *= 2.2

@@ -78,16 +78,8 @@ PENALTIES = [1.0, 1.3, 4.0, 0.8]
 
 
 def ways(beams: int) -> list[DecodeSettings]:
-    return [
-        DecodeSettings(
-            num_beams=beams,
-            num_return_sequences=beams,
-            length_penalty=1.0,
-            length_penalty_type="power",
-            repetition_penalty=penalty,
-        )
-        for penalty in PENALTIES
-    ]
+    way: dict[str, Any] = {"num_beams": beams, "length_penalty": 1.0, "length_penalty_type": "power"}
+    return [DecodeSettings(num_return_sequences=beams, repetition_penalty=penalty, **way) for penalty in PENALTIES]
 
 
 @pytest.mark.every(2)

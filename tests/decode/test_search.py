@@ -154,17 +154,8 @@ def test_a_beam_wide_enough_ranks_all_possible_outputs(seed: int, penalty: float
     chain = Chain(seed=seed)
     right = sorted(every_answer(chain.follow(0), 4), key=lambda one: -worth(one[1], penalty, form))
     assert len(right) == 31
-    found = ask(
-        chain,
-        [0],
-        [4],
-        num_beams=32,
-        num_return_sequences=32,
-        length_penalty=penalty,
-        length_penalty_type=form,
-        early_stopping="never",
-    )[0]
-    same(found, right, penalty, form)
+    way = {"length_penalty": penalty, "length_penalty_type": form, "early_stopping": "never"}
+    same(ask(chain, [0], [4], num_beams=32, num_return_sequences=32, **way)[0], right, penalty, form)
 
 
 @pytest.mark.parametrize("stop", ["heuristic", "never"])
@@ -173,16 +164,8 @@ def test_a_narrow_beam_is_the_beam_search_of_plain_lists(penalty: float, form: s
     sizes = ((2, 4, 6), (3, 5, 5), (4, 3, 7), (2, 6, 1), (9, 3, 5), (2, 3, 8), (2, 8, 9), (4, 9, 8))
     for seed, (W, V, limit) in enumerate(3 * sizes):
         chain = Chain(vocab_size=V, seed=seed, sharp=0.5)
-        found = ask(
-            chain,
-            [0],
-            [limit],
-            num_beams=W,
-            num_return_sequences=W,
-            length_penalty=penalty,
-            length_penalty_type=form,
-            early_stopping=stop,
-        )[0]
+        way = {"length_penalty": penalty, "length_penalty_type": form, "early_stopping": stop}
+        found = ask(chain, [0], [limit], num_beams=W, num_return_sequences=W, **way)[0]
         same(found, beam_by_hand(chain.follow(0), limit, W, penalty, form, stop), penalty, form)
 
 
@@ -214,11 +197,10 @@ def test_the_best_come_first_and_none_comes_twice() -> None:
         for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], **settings):
             assert len(found) == 6 and [f.score for f in found] == sorted((f.score for f in found), reverse=True)
             assert "do_sample" in settings or len({(f.tokens, (f.finish_reason == "eos")) for f in found}) == 6
-    few = ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], num_beams=6, num_return_sequences=2)
-    assert few == [
-        found[:2]
-        for found in ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], num_beams=6, num_return_sequences=6)
-    ]
+    few, all_six = (
+        ask(Chain(sources=3, vocab_size=5), [0, 1, 2], [5, 5, 5], num_beams=6, num_return_sequences=n) for n in (2, 6)
+    )
+    assert few == [found[:2] for found in all_six]
 
 
 WAYS: list[dict[str, Any]] = [
@@ -226,13 +208,7 @@ WAYS: list[dict[str, Any]] = [
     {"do_sample": True, "seed": 3},
     {"do_sample": True, "num_return_sequences": 3, "top_k": 3, "top_p": 0.8, "temperature": 1.5},
     {"num_beams": 3, "num_return_sequences": 3},
-    {
-        "num_beams": 4,
-        "num_return_sequences": 2,
-        "early_stopping": "never",
-        "length_penalty": 1.5,
-        "length_penalty_type": "power",
-    },
+    {"num_beams": 4, "num_return_sequences": 2, "early_stopping": "never", "length_penalty": 1.5},
 ]
 
 
@@ -284,13 +260,10 @@ def test_no_rows_have_no_outputs() -> None:
 def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
     chain = Chain(sources=4, vocab_size=4, sharp=0.0)
     together = ask(chain, [0, 1, 2, 3], [3] * 4, num_beams=beam, num_return_sequences=beam, length_penalty=0.0)
-    assert (
-        all(found == together[0] for found in together)
-        and together[0] == ask(chain, [2], [3], num_beams=beam, num_return_sequences=beam, length_penalty=0.0)[0]
-    )
-    assert together[0][0].tokens == () and (together[0][0].finish_reason == "eos"), (
-        "ties: the first token, then the fewest steps"
-    )
+    alone = ask(chain, [2], [3], num_beams=beam, num_return_sequences=beam, length_penalty=0.0)[0]
+    assert all(found == alone for found in together)
+    # ties: the first token, then the fewest steps
+    assert together[0][0].tokens == () and together[0][0].finish_reason == "eos"
     assert len({(f.tokens, (f.finish_reason == "eos")) for f in together[0]}) == beam
     for f in together[0]:
         assert f.score == pytest.approx(-len(f.log_probs) * math.log(4), rel=1e-12)
@@ -352,14 +325,8 @@ def test_the_second_draw_depends_on_the_first_only_by_its_token() -> None:
 
 def test_a_seed_gives_the_same_draws_and_another_seed_others() -> None:
     def drawn(seed: int, best: int = 1) -> list[list[Past]]:
-        found = ask(
-            Chain(sources=9, vocab_size=6),
-            list(range(9)),
-            [6] * 9,
-            do_sample=True,
-            seed=seed,
-            num_return_sequences=best,
-        )
+        chain, way = Chain(sources=9, vocab_size=6), {"do_sample": True, "seed": seed, "num_return_sequences": best}
+        found = ask(chain, list(range(9)), [6] * 9, **way)
         return [[one.tokens for one in row] for row in found]
 
     assert drawn(1) == drawn(1) != drawn(2)
@@ -409,15 +376,7 @@ def test_the_most_likely_token_can_always_be_drawn(temperature: float) -> None:
 def test_a_search_needs_a_prompt() -> None:
     with pytest.raises(ValueError, match="prompt"):
         search(Chain(), Batch(torch.zeros(1, 3, 8, 8)), END, torch.tensor([1]), DecodeSettings())
-    with pytest.raises(ValueError, match="least"):
-        search(
-            Chain(),
-            Batch(torch.zeros(1, 1).long(), decoder=DecoderInputs(torch.zeros(1, 0).long())),
-            END,
-            torch.tensor([1]),
-            DecodeSettings(),
-        )
-    with pytest.raises(ValueError, match="least"):
-        search(
-            Chain(), Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0])), END, torch.tensor([1, 1]), DecodeSettings()
-        )
+    empty = Batch(torch.zeros(1, 1).long(), decoder=DecoderInputs(torch.zeros(1, 0).long()))
+    for batch in (empty, Batch(torch.zeros(2, 3).long(), torch.tensor([3, 0]))):
+        with pytest.raises(ValueError, match="least"):
+            search(Chain(), batch, END, torch.ones(len(batch.inputs)).long(), DecodeSettings())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.nn.blocks.universal import ACTOutput, Halting, Mixing
+from regard.nn.blocks.universal import Halting, Mixing
 from tiny import near, noise, noisy
 
 B, L, D = 3, 5, 4
@@ -93,26 +93,6 @@ def test_no_step_is_computed_that_no_position_needs() -> None:
     taken.clear()
     halting(x, place, counted, real, run_all_steps=True)
     assert len(taken) == 9
-
-
-def test_steps_after_the_last_halt_change_nothing() -> None:
-    halting, place, change, x = world(12, 0.2)
-    halting = halting.float()
-
-    def answers(whole: bool) -> tuple[ACTOutput, list[Tensor]]:
-        found = halting(
-            x.float(), lambda x, n: place(x, n).float(), lambda x, n: change(x.double(), n).float(), None, whole
-        )
-        halting.zero_grad()
-        (found.states.square().sum() + found.ponder_cost()[0]).backward()
-        return found, [parameter.grad.clone() for parameter in halting.parameters()]  # type: ignore[union-attr]
-
-    (one, slopes), (other, theirs) = answers(False), answers(True)
-    assert int(one.steps.max()) < 12
-    for a, b in ((one.states, other.states), (one.steps, other.steps), (one.remainders, other.remainders)):
-        assert torch.equal(a, b)
-    for a, b in zip(slopes, theirs, strict=True):
-        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("mixing", ["convex", "accumulated"])

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from oracle import grads, near, noise, noisy
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import Causal, Padding
-from regard.nn.attention.positions import LearnedPosition, SinusoidalPosition
+from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
@@ -61,15 +61,6 @@ def test_halves_are_the_sines_and_then_the_cosines_of_the_same_channels(width: i
     assert torch.equal(halves, mixed[..., [*range(0, width, 2), *range(1, width, 2)]])
 
 
-def test_learned_positions_are_rows_of_a_table_and_end_with_it() -> None:
-    learned = noisy(LearnedPosition(5, 3))
-    where = torch.tensor([[4, 0], [2, 2]])
-    assert torch.equal(learned(where), torch.stack([learned.table.weight[row] for row in (4, 0, 2, 2)]).view(2, 2, 3))
-    near(grads(learned(where), [learned.table.weight])[0][2], noise(2, 2, 3, seed=77)[1].sum(0))
-    with pytest.raises(IndexError):
-        learned(torch.tensor([5]))
-
-
 # -- residuals and blocks
 
 
@@ -99,25 +90,6 @@ def test_dropout_applies_to_the_layer_and_never_to_the_residual_path(placement: 
     added = F.dropout(plain - x, 0.5)
     torch.manual_seed(0)
     near(residual(x), normalised(x + added, residual.norm) if placement == "post" else x + added)
-
-
-ACTIVATIONS = {
-    "relu": lambda x: max(x, 0.0),
-    "gelu": lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "swish": lambda x: x / (1 + math.exp(-x)),
-}
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_the_feed_is_two_matrices_with_the_named_bend_between(name: str) -> None:
-    feed, x = noisy(FeedForward(3, 5, name)), noise(2, 4, 3)
-    up, down, first, last = (p.tolist() for p in (feed.up.weight, feed.down.weight, feed.up.bias, feed.down.bias))
-    rows = []
-    for row in x.reshape(-1, 3).tolist():
-        inner = [ACTIVATIONS[name](sum(up[n][m] * row[m] for m in range(3)) + first[n]) for n in range(5)]
-        rows.append([sum(down[n][m] * inner[m] for m in range(5)) + last[n] for n in range(3)])
-    near(feed(x), torch.tensor(rows, dtype=torch.float64).view(2, 4, 3))
 
 
 def torch_names(cross: bool) -> dict[str, list[str]]:

@@ -214,19 +214,6 @@ def test_dropped_weights_add_no_relative_value_either() -> None:
     near(ours, one.out(mixed.transpose(1, 2).flatten(2)))
 
 
-@kinds
-def test_the_beginning_does_not_matter_but_distances_do(kind: str) -> None:
-    one, x, at = attention(), noise(B, L, H * D), torch.arange(L)
-    moved = one(x, position=whole(make(kind), queries=at + 100, keys=at + 100))
-    right = one(x, position=whole(make(kind)))
-    if kind == "rotary values":  # values are rotated by their position
-        assert not torch.allclose(moved, right)
-    else:
-        near(moved, right, 1e-11)
-    assert not torch.allclose(one(x, position=whole(make(kind), queries=at * 2, keys=at * 2)), right)
-    assert not torch.allclose(one(x), right)
-
-
 @pytest.mark.parametrize("kind", ["shaw keys", "buckets", "rotary"])
 def test_one_position_may_serve_all_blocks(kind: str) -> None:
     """Terms that depend on the queries are not reused from the previous block."""
