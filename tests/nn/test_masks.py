@@ -92,7 +92,11 @@ def test_a_mask_equals_its_predicate_at_each_query_and_key(name: str) -> None:
     whole = written_out(predicate, [list(range(L))] * B)
     assert torch.equal(rule(b, h, q, k), whole)
     assert torch.equal(create_mask(rule, B, H, L, L, device="cpu"), whole), "flex attention accepts the mask unchanged"
-    for places in (list(range(L)), [6, 7], [[0, 1, 2], [5, 6, 7], [4, 4, 0]]):  # of all rows, or of each row
+    for places in (
+        list(range(L)),
+        [6, 7],
+        [[0, 1, 2], [5, 6, 7], [4, 4, 0]],
+    ):  # the same for all rows, or one list per row
         table = materialize(rule, B, H, torch.tensor(places), torch.arange(L))
         rows = places if isinstance(places[0], list) else [places] * B
         assert torch.equal(table.expand(B, H, -1, L), written_out(predicate, rows))  # type: ignore[arg-type]
