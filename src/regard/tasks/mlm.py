@@ -34,7 +34,7 @@ from regard.errors import RegardError, SettingError
 from regard.nn.blocks.heads import PretrainingHead, mlm_head
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.padding import pad
-from regard.processors.tokenizer.token_text import TokenFormat, word_mark
+from regard.processors.tokenizer.token_text import TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
 from regard.tasks import base
@@ -396,7 +396,7 @@ def _filled_text(
 def token_word(text: TextTokenizer, token: int) -> str:
     """A token as a word or a piece of a word."""
     if text.token_format is TokenFormat.WORDPIECE:
-        return text.id_to_token(token).removeprefix(word_mark(text.backend))
+        return text.id_to_token(token).removeprefix(text.word_mark)
     return text.decode([[token]])[0].strip()
 
 

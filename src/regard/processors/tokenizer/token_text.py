@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders
+from tokenizers import decoders
 
 from regard.errors import SettingError
 
@@ -40,30 +40,17 @@ class TokenFormat(Enum):
     def is_byte_level(self) -> bool:
         return self in (TokenFormat.BYTES, TokenFormat.PREFIXED_BYTES)
 
-    @classmethod
-    def of(cls, backend: Tokenizer) -> TokenFormat:
-        """Token format, detected from the decoder in tokenizer.json."""
-        decoder = component_state(backend.decoder)
-        if decoder == component_state(SENTENCE_DECODER):
-            return cls.PREFIXED_BYTES
-        forms = {
-            "ByteLevel": cls.BYTES,
-            "Fuse": cls.CHARACTERS,
-            "BPEDecoder": cls.WORD_SUFFIX,
-            "WordPiece": cls.WORDPIECE,
-        }
-        return forms.get(decoder.get("type", ""), cls.OTHER)
+
+DECODER_FORMATS = {
+    "ByteLevel": TokenFormat.BYTES, "Fuse": TokenFormat.CHARACTERS, "BPEDecoder": TokenFormat.WORD_SUFFIX,
+    "WordPiece": TokenFormat.WORDPIECE,
+}  # fmt: skip
+"""Token format by the type of the decoder."""
 
 
 def component_state(component: Any) -> dict[str, Any]:
     """JSON state of a tokenizer component, as in tokenizer.json."""
     return {} if component is None else json.loads(component.__getstate__())
-
-
-def word_mark(backend: Tokenizer) -> str:
-    """Suffix of the last token of a word, or prefix of tokens that continue a word; empty for other formats."""
-    state = component_state(backend.decoder)
-    return str(state.get("suffix") or state.get("prefix") or "")
 
 
 _PLAIN_BYTES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -192,7 +179,7 @@ class _WordDetokenizer:
     """Tokens that are text, without or with an end-of-word suffix, which becomes a space before the next token."""
 
     def __init__(self, text: TextTokenizer) -> None:
-        self._text, self._suffix, self._pending = text, word_mark(text.backend), ""
+        self._text, self._suffix, self._pending = text, text.word_mark, ""
 
     def add(self, token: int) -> str:
         before, name = self._pending, self._text.id_to_token(token)

@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_to
 from regard.errors import DataError, SettingError
 from regard.files import write_text
 from regard.processors.tokenizer.token_text import (
+    DECODER_FORMATS,
     SENTENCE_DECODER,
     Span,
     TokenFormat,
@@ -25,7 +26,6 @@ from regard.processors.tokenizer.token_text import (
     to_bytes,
     to_visible,
     trim_spans,
-    word_mark,
 )
 from regard.processors.tokenizer.vocabulary import (
     BERT_END,
@@ -127,7 +127,12 @@ class TextTokenizer:
         self.backend.no_padding()
         self.backend.no_truncation()  # tasks truncate explicitly and report the truncation
         self.backend.encode_special_tokens = True  # "</s>" in an input text is ordinary text, not the end token
-        self.token_format = TokenFormat.of(backend)
+        decoder = component_state(backend.decoder)
+        self.word_mark = str(decoder.get("suffix") or decoder.get("prefix") or "")
+        """suffix of the last token of a word, or prefix of tokens that continue a word; empty for other formats"""
+        self.token_format = DECODER_FORMATS.get(decoder.get("type", ""), TokenFormat.OTHER)
+        if decoder == component_state(SENTENCE_DECODER):
+            self.token_format = TokenFormat.PREFIXED_BYTES
         self.alphabet: dict[str, int] | None = None
         """ids by character or word, for tokenizers of `from_characters` and `from_words`; None for other tokenizers"""
         if isinstance(backend.model, models.WordLevel):
@@ -333,7 +338,7 @@ class TextTokenizer:
     @cached_property
     def _word_boundaries(self) -> np.ndarray:
         """(V, 2) mask of the tokens that start a word, and of the tokens after which a word starts."""
-        mark, rows = word_mark(self.backend), []
+        mark, rows = self.word_mark, []
         for name in self._token_names:
             if self.token_format is TokenFormat.WORDPIECE:
                 rows.append((not name.startswith(mark), False))
@@ -381,7 +386,7 @@ class TextTokenizer:
         """Tokens as readable text.
 
         Byte-level and character tokens show spaces as ␣; in other formats a token that continues a word starts with a dot."""
-        mark, form, tokens = word_mark(self.backend), self.token_format, list[TokenText]()
+        mark, form, tokens = self.word_mark, self.token_format, list[TokenText]()
         for token in ids:
             if token not in self._token_texts:
                 name = self.id_to_token(token) or "?"
