@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data.images.masks import folder_classes
+from regard.data.images.labeled import folder_classes
 from regard.runs.preprocess import PreparedData, prepare
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.tasks import find_task

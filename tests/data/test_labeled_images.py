@@ -14,15 +14,19 @@ from PIL import Image
 from data_files import parquet
 from regard.data.images.image_io import read_image, read_mask
 from regard.data.images.labeled import (
+    VOID,
+    ClassMap,
     ImageSample,
+    find_classes,
+    infer_classes,
     iterate_depth_images,
     iterate_images,
     iterate_segmented,
     iterate_unlabeled,
+    read_classes,
     read_images,
     read_segmented,
 )
-from regard.data.images.masks import VOID, ClassMap, find_classes, infer_classes, read_classes
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_files import parquet
-from regard.data.images.masks import ClassMap
+from regard.data.images.labeled import ClassMap
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.data.points.labeled import (

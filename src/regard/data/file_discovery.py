@@ -95,20 +95,13 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[Fil
         if file.matches and there.setdefault(file.stem, file.path) != file.path:
             problem = f"same file name as '{there[file.stem]}' except for the extension."
             raise DataError(problem, file.path, advice="Remove one of the two files.")
-    stems = [file.stem for file in files if file.matches]
-    more = "" if any(stem in there for stem in stems) else _common_suffix(stems, there)
+    stems, more = [file.stem for file in files if file.matches], ""
+    if stems and not any(stem in there for stem in stems):
+        words = [name[len(stems[0]) :] for name in there if name.startswith(stems[0])]
+        more = words[0] if len(words) == 1 and all(name.endswith(words[0]) for name in there) else ""
     pairs: FilePairs = [(file, there.pop(file.stem + more, None) if file.matches else None) for file in files]
     left = sum(file.matches and other is None for file, other in pairs)
     return pairs, left, sorted(there.values())
-
-
-def _common_suffix(stems: Sequence[str], there: dict[str, str]) -> str:
-    """Suffix that all target stems add to the image stems, found from the first image; empty if there is none."""
-    for stem in stems[:1]:
-        words = [name[len(stem) :] for name in there if name.startswith(stem)]
-        if len(words) == 1 and all(name.endswith(words[0]) for name in there):
-            return words[0]
-    return ""
 
 
 # -- reading

@@ -98,7 +98,7 @@ class Palette:
         """(B, H·W) color ids in row-major order from (B, 3, H, W) uint8 or floats in [0, 1] (output of the augmentation)."""
         flat = x.permute(0, 2, 3, 1).flatten(0, 2)
         halves = 0.5 if x.is_floating_point() else 127.5
-        return self.nearest(flat.to(_exact_dtype(x.device)) / halves - 1).view(len(x), -1)
+        return self.nearest(flat.to(_color_table(self, x.device).dtype) / halves - 1).view(len(x), -1)
 
     def encode(self, image: ImageArray) -> Ids:
         """(side²,) color ids of an image of any size."""
@@ -173,15 +173,11 @@ REQUIRED_SETTINGS: dict[str, Any] = {
 """Required values of the normalization to [-1, 1]: other values would change the colors of the clusters."""
 
 
-def _exact_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 @lru_cache(maxsize=16)
 def _color_table(palette: Palette, device: torch.device) -> Tensor:
     """(C, 3) colors of the palette, cached on the device because CUDA graph capture forbids copies from the host."""
     with torch.inference_mode(False):
-        return torch.from_numpy(palette.colors).to(device, _exact_dtype(device))
+        return torch.from_numpy(palette.colors).to(device, torch.float32 if device.type == "mps" else torch.float64)
 
 
 def resize_square(image: ImageArray, side: int, resample: int = BILINEAR) -> ImageArray:

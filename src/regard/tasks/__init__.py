@@ -153,7 +153,7 @@ TASKS = (
         pipeline_tag="image-classification", aliases=("image-classification",),
     ),
     Task(
-        "segment", input="image", objective_path="segment:segment", reader_path="images.masks:SEGMENTED",
+        "segment", input="image", objective_path="segment:segment", reader_path="images.labeled:SEGMENTED",
         check_path="files:MaskSurvey", explain_path="images:explain_image", default_model="dpt-small",
         usage="image.jpg", description="Semantic segmentation: images with masks.", pipeline_tag="image-segmentation",
         aliases=("image-segmentation", "semantic-segmentation"),

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import ImageSample
-from regard.data.images.masks import VOID, ClassMap, classes_from_numbers, infer_classes, mask_classes
+from regard.data.images.labeled import VOID, ClassMap, ImageSample, classes_from_numbers, infer_classes, mask_classes
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching.samplers import BatchShape
-from regard.data.images.masks import VOID_VALUES, ClassMap, classes_from_numbers
+from regard.data.images.labeled import VOID_VALUES, ClassMap, classes_from_numbers
 from regard.data.points.cloud import PointCloud
 from regard.data.points.labeled import IGNORE_LABEL, CloudSample, classes_from_cloud, cloud_classes, require_labels
 from regard.data.settings import DataSettings

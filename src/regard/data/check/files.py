@@ -23,8 +23,17 @@ from regard.data.check.findings import MAX_CAPTION_RATIO
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
 from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
 from regard.data.images.image_io import ImageInfo, inspect_image, read_depth, read_mask
-from regard.data.images.labeled import ImageSample, read_depth_images, read_images, read_segmented, read_unlabeled
-from regard.data.images.masks import VOID, ClassMap, find_classes, infer_classes
+from regard.data.images.labeled import (
+    VOID,
+    ClassMap,
+    ImageSample,
+    find_classes,
+    infer_classes,
+    read_depth_images,
+    read_images,
+    read_segmented,
+    read_unlabeled,
+)
 from regard.data.text.files import ErrorHandler, chunked
 from regard.data.text.formats import file_format
 from regard.data.text.tables import SkippedRow

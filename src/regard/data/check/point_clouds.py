@@ -14,7 +14,7 @@ from regard.data.check.engine import Columns, Paths
 from regard.data.check.files import FileSurvey, PartSurvey
 from regard.data.check.findings import MAX_SCALE_RATIO
 from regard.data.check.report import Finding
-from regard.data.images.masks import ClassMap
+from regard.data.images.labeled import ClassMap
 from regard.data.points.cloud import PointCloud
 from regard.data.points.labeled import (
     CLOUDS,

@@ -11,7 +11,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -322,11 +322,20 @@ def _read_text(rows: Sequence[str], first: int, element: PlyElement) -> Values:
         raise FileFormatError(problem, "Save the file as binary PLY.")
     if element.name != "face":
         return {}
+    numbered = zip(lines, rows, strict=True)
+    return _parse_lists(numbered, element.properties, f"invalid '{element.name}' line: '{{}}'.", TRUNCATED)
+
+
+def _parse_lists(
+    rows: Iterable[tuple[int, str]], properties: Mapping[str, tuple[str, ...]], problem: str, advice: str
+) -> Values:
+    """Values of the list properties in rows of text; other properties are skipped."""
+    lists = [name for name, kinds in properties.items() if len(kinds) > 1]
     numbers: dict[str, list[int]] = {key: [] for name in lists for key in (f"#{name}", name)}
-    for line, text in zip(lines, rows, strict=True):
+    for line, text in rows:
         words = iter(text.split())
         try:
-            for name in element.properties:
+            for name in properties:
                 word = next(words, "")
                 if name in lists:
                     values = list(islice(words, int(word)))
@@ -335,7 +344,7 @@ def _read_text(rows: Sequence[str], first: int, element: PlyElement) -> Values:
                     numbers[f"#{name}"].append(len(values))
                     numbers[name] += map(int, values) if name in FACE_PROPERTIES else [0] * len(values)
         except ValueError as error:
-            raise FileFormatError(f"invalid '{element.name}' line: '{text[:60]}'.", TRUNCATED, line) from error
+            raise FileFormatError(problem.format(text[:60]), advice, line) from error
     return {name: np.array(values, np.int64) for name, values in numbers.items()}
 
 
@@ -370,18 +379,10 @@ def read_off(content: bytes) -> RawCloud:
     colors = table[:, first_color:] if has_colors else None
     if colors is not None and colors.max(initial=0) > 1:
         colors = np.rint(colors)
-    lengths, corners = list[int](), list[int]()
-    for line, text in rows[num_vertices : num_vertices + num_faces]:
-        try:
-            length, *indices = map(int, text.split()[: 1 + int(text.split()[0])])
-            if len(indices) != length:
-                raise ValueError
-        except ValueError as error:
-            problem = f"invalid face '{text[:60]}'."
-            raise FileFormatError(problem, "Expected a count and that number of vertex indices.", line) from error
-        lengths.append(length)
-        corners += indices
-    faces = triangulate(np.array(lengths, np.int64), np.array(corners, np.int64), num_vertices)
+    advice, corners = "Expected a count and that number of vertex indices.", FACE_PROPERTIES[0]
+    rows = rows[num_vertices : num_vertices + num_faces]
+    face = _parse_lists(rows, {corners: ("i4", "i4")}, "invalid face '{}'.", advice)
+    faces = triangulate(face[f"#{corners}"], face[corners], num_vertices)
     return RawCloud(table[:, :3], colors, table[:, 3:6] if has_normals else None, faces=faces)
 
 
@@ -434,7 +435,20 @@ _STL_FACET = np.dtype([("normal", "<f4", (3,)), ("corners", "<f4", (3, 3)), ("at
 def read_stl(content: bytes) -> RawCloud:
     """Read triangles from a binary or text file; triangles do not share vertices."""
     if content[:5].lower() == b"solid" and b"facet" in content[:4096].lower():
-        corners = _parse_facets(decode_lines(content))
+        texts, rows, num_corners = decode_lines(content), list[tuple[int, str]](), 0
+        for line, text in enumerate(texts, start=1):  # other lines than `vertex` and `endfacet` are ignored
+            words = text.lower().split(maxsplit=1)
+            if words[:1] == ["vertex"]:
+                rows.append((line, words[1] if len(words) > 1 else ""))
+                num_corners += 1
+            elif words[:1] == ["endfacet"]:
+                if num_corners != 3:
+                    problem = f"expected 3 corners in the triangle that ends on this line, got {num_corners}."
+                    raise FileFormatError(problem, line=line)
+                num_corners = 0
+        if num_corners:
+            raise FileFormatError("the file ends inside a triangle.", COPY_AGAIN, len(texts))
+        corners: NDArray[Any] = _parse_vertices(rows, 3, "per corner")
     else:
         count = int.from_bytes(content[80:84], "little")
         if len(content) < 84 or 84 + _STL_FACET.itemsize * count > len(content):
@@ -445,25 +459,6 @@ def read_stl(content: bytes) -> RawCloud:
     if not len(corners):
         raise FileFormatError("the file contains no triangles.", "Export the file again, or remove the file.")
     return RawCloud(corners, faces=np.arange(len(corners)).reshape(-1, 3))
-
-
-def _parse_facets(texts: Sequence[str]) -> NDArray[Any]:
-    """Corners from the `vertex` lines of each facet; other lines are ignored."""
-    rows: list[tuple[int, str]] = []
-    num_corners = 0
-    for line, text in enumerate(texts, start=1):
-        words = text.lower().split(maxsplit=1)
-        if words[:1] == ["vertex"]:
-            rows.append((line, words[1] if len(words) > 1 else ""))
-            num_corners += 1
-        elif words[:1] == ["endfacet"]:
-            if num_corners != 3:
-                problem = f"expected 3 corners in the triangle that ends on this line, got {num_corners}."
-                raise FileFormatError(problem, line=line)
-            num_corners = 0
-    if num_corners:
-        raise FileFormatError("the file ends inside a triangle.", COPY_AGAIN, len(texts))
-    return _parse_vertices(rows, 3, "per corner")
 
 
 # -- GLB

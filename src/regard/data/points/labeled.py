@@ -36,7 +36,7 @@ from regard.data.file_samples import (
     subfolder_names,
 )
 from regard.data.images.image_io import cache_bytes
-from regard.data.images.masks import ClassMap, find_classes_above, folder_classes, with_void_values
+from regard.data.images.labeled import ClassMap, find_classes_above, folder_classes, with_void_values
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
