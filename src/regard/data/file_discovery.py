@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ IMAGE_SUFFIXES = (
     ".avif", ".jp2", ".tga",
 )  # fmt: skip
 DEPTH_SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
-CLASS_FILES = ("classes.txt", "classes.json")
+CLASS_FILES = ("classes.json", "classes.txt")
 """Files that list class names; they are never samples."""
 README_FILES = ("readme.txt", "license.txt", "licence.txt")
 """Files that are never samples, although .txt can also be a point cloud."""
@@ -106,11 +107,13 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[Fil
 
 # -- reading
 
+Location = tuple[str, int]
+"""Table and row of a file embedded in a table."""
 COPY_AGAIN = "Copy or download the file again, or remove it."
 
 
 class FileFormatError(Exception):
-    """Problem of a file, advice and line; `report_errors` adds the path."""
+    """Problem of a file, advice and line; `open_source` adds the path."""
 
     def __init__(self, problem: str, advice: str = "", line: int | None = None) -> None:
         super().__init__(problem)
@@ -121,27 +124,24 @@ class FileFormatError(Exception):
 
 
 @contextmanager
-def report_errors(path: str, line: int | None, noun: str) -> Iterator[None]:
-    """Errors in the content of a file become `DataError` with the path, and the row of a table for an embedded file."""
-    try:
-        yield
-    except FileFormatError as error:
-        raise error.to_data_error(path, line) from error
-    except MemoryError as error:
-        raise DataError(f"the {noun} does not fit into free memory.", path, line) from error
-
-
-def open_file(source: str, noun: str, path: str, line: int | None) -> BinaryIO:
-    """Open a regular file, because opening a pipe could block forever; errors report `path` and `line`."""
-    name = os.path.expanduser(source)
-    if not os.path.isfile(name):
+def open_source(source: str | bytes, noun: str, location: Location | None = None) -> Iterator[BinaryIO]:
+    """Stream of a regular file, because opening a pipe could block forever, or of the content of an embedded file. Errors in
+    the content become `DataError` with the path, or with the table and row of an embedded file."""
+    path, line = location or (source if isinstance(source, str) else noun, None)
+    name = os.path.expanduser(source) if isinstance(source, str) else ""
+    if name and not os.path.isfile(name):
         article = "an" if noun[0] in "aeiou" else "a"
         other = f"expected {article} {noun} file, got a folder." if os.path.isdir(name) else "not a regular file."
         raise DataError(other if os.path.exists(name) else "file not found.", path, line)
     try:
-        return open(name, "rb")
+        with io.BytesIO(source) if isinstance(source, bytes) else open(name, "rb") as stream:
+            yield stream
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path, line) from error
+    except FileFormatError as error:
+        raise error.to_data_error(path, line) from error
+    except MemoryError as error:
+        raise DataError(f"the {noun} does not fit into free memory.", path, line) from error
 
 
 @contextmanager

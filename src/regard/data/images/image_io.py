@@ -6,7 +6,6 @@ external program for some other formats (EPS).
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 import re
@@ -23,14 +22,12 @@ from numpy.typing import DTypeLike, NDArray
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from regard import capabilities
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors, open_file, report_errors
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source
 
 MAX_PIXELS = 100_000_000
 """maximum number of decoded pixels: 300 MB as RGB"""
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
 
-Location = tuple[str, int]
-"""Table and row of an embedded image, for messages."""
 Color = tuple[int, int, int]
 
 _EXIF_TRANSPOSE = {
@@ -126,9 +123,8 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
     """Depth in meters, (H, W), 0 for missing values: from 16-bit PNG, float TIFF or PFM, or a NumPy array (.npy).
 
     `unit` is the number of meters per unit; default: integers are millimeters, floats are meters."""
-    path, line = location or (source if isinstance(source, str) else "array", None)
     values: NDArray[Any] | None = None
-    with _open_source(source, path, line) as stream, report_errors(path, line, "array"):
+    with open_source(source, "image", location) as stream:
         if stream.read(6) == b"\x93NUMPY":
             stream.seek(0)
             with library_errors("damaged NumPy array ({}).", "Save the array again."):
@@ -184,20 +180,14 @@ class _WarningFilter:
 _suppress_warnings = _WarningFilter()
 
 
-def _open_source(source: str | bytes, path: str, line: int | None) -> IO[bytes]:
-    return open_file(source, "image", path, line) if isinstance(source, str) else io.BytesIO(source)
-
-
 @contextmanager
 def _open_image(
     source: str | bytes, place: Location | None, least: int, curious: bool = False
 ) -> Iterator[tuple[Image.Image, ImageInfo]]:
     """Decoded upright image and its properties; errors inside the context become `DataError` with the file name."""
-    path, line = place or (source if isinstance(source, str) else "image", None)
-    with _open_source(source, path, line) as stream, _suppress_warnings(), report_errors(path, line, "image"):
-        problem, truncated = "damaged image: cannot be decoded ({}).", "truncated file: {}."
-        with library_errors(problem, truncated=truncated), _identify(stream) as image:
-            yield _decode(image, least, curious)
+    decoding = library_errors("damaged image: cannot be decoded ({}).", truncated="truncated file: {}.")
+    with open_source(source, "image", place) as stream, _suppress_warnings(), decoding, _identify(stream) as image:
+        yield _decode(image, least, curious)
 
 
 def _identify(stream: IO[bytes]) -> Image.Image:

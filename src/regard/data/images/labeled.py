@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files
+from regard.data.file_discovery import CLASS_FILES, DEPTH_SUFFIXES, IMAGE_SUFFIXES, find_subfolder, match_files
 from regard.data.file_samples import (
     FileKind,
     FileSample,
@@ -186,7 +186,6 @@ DEPTH = replace(
 
 # -- classes of masks
 
-CLASS_FILES = ("classes.json", "classes.txt")
 SEARCH_DEPTH = 3
 """Number of folders to search: the folder of the masks and two parent folders."""
 VOID = 255

@@ -24,8 +24,6 @@ MAX_OFFSET_RATIO = 64.0
 """Maximum ratio of distance from 0 to extent without a shift of the origin. At this ratio, float32 resolves 4e-6 of the
 extent."""
 
-Location = tuple[str, int]
-"""Table and row of a file embedded in a table."""
 Columns = Mapping[str, str]
 
 COLUMN_ALIASES: dict[str, tuple[str, ...]] = {

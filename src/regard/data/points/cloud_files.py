@@ -27,12 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, library_errors, open_file, report_errors
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source
 from regard.data.points.cloud import (
     DEFAULT_POINTS,
     MAX_POINTS,
     Columns,
-    Location,
     PointCloud,
     RawCloud,
     assemble_cloud,
@@ -77,19 +76,15 @@ def read_cloud(
     Meshes are sampled with `num_points` points and `seed`. `columns` maps meanings to names in the file, as in
     {"label": "scalar_Class"}, or to column indices. For bytes from a table, errors report `location`, and the extension of
     `name` determines formats without a signature."""
-    path, line = location or (source if isinstance(source, str) else "point cloud", None)
     if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):
         from regard.data.synthetic.point_clouds import generate_cloud
 
         if (generated := generate_cloud(source)) is not None:
             return generated
-    if isinstance(source, bytes):
-        content, ending = source, os.path.splitext(name)[1].lower()
-    else:
-        with open_file(source, "point cloud", path, line) as stream:
-            content, ending = stream.read(), os.path.splitext(source)[1].lower()
+    ending = os.path.splitext(source if isinstance(source, str) else name)[1].lower()
     # invalid numbers are checked and reported later
-    with report_errors(path, line, "point cloud"), np.errstate(invalid="ignore", over="ignore"):
+    with open_source(source, "point cloud", location) as stream, np.errstate(invalid="ignore", over="ignore"):
+        content = stream.read()
         raw = _READERS[_detect_format(content, ending)](content, columns)
         return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points, seed))
 
