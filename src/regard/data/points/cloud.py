@@ -119,13 +119,12 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
     coordinates = raw.coordinates.astype(np.float64)
     with np.errstate(invalid="ignore"):
         valid: NDArray[np.bool_] = np.all(np.abs(coordinates) <= MAX_COORDINATE, axis=1)  # false for NaN
-    num_dropped = int(len(valid) - valid.sum())
     if not len(valid):
         raise FileFormatError("the file contains no points.", "Export the file again, or remove the file.")
-    if num_dropped == len(valid):
+    if not valid.any():
         raise FileFormatError(f"all {len(valid):,} points have NaN or infinite coordinates.", "Export the file again.")
     colors, normals, labels = raw.colors, raw.normals, raw.labels
-    if num_dropped:
+    if not valid.all():
         coordinates = coordinates[valid]
         colors, normals, labels = (None if part is None else part[valid] for part in (colors, normals, labels))
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
@@ -144,7 +143,7 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
         None if labels is None else labels_to_int(labels),
         raw.classes,
         origin,
-        num_dropped,
+        int(len(valid) - valid.sum()),
         raw.from_mesh,
     )
 
@@ -156,11 +155,9 @@ def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
     values = np.nan_to_num(colors.astype(np.float64), nan=0.0, posinf=-1.0, neginf=-1.0)
     low, high = float(values.min(initial=0)), float(values.max(initial=0))
     if low < 0 or high > 65535:
-        raise FileFormatError(
-            f"color values range from {low:g} to {high:g}.", "Supported ranges: 0 to 1, 0 to 255 and 0 to 65,535."
-        )
-    whole_ones = colors.dtype.kind in "iu"
-    most = 1.0 if high <= 1 and not whole_ones else 255.0 if high <= 255 else 65535.0
+        ranges = "Supported ranges: 0 to 1, 0 to 255 and 0 to 65,535."
+        raise FileFormatError(f"color values range from {low:g} to {high:g}.", ranges)
+    most = 1.0 if high <= 1 and colors.dtype.kind not in "iu" else 255.0 if high <= 255 else 65535.0
     return np.rint(values * (255.0 / most)).astype(np.uint8)
 
 
@@ -174,10 +171,8 @@ def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
     values = np.where(np.isfinite(values), values, -1.0)
     broken = np.flatnonzero((values != np.rint(values)) | (np.abs(values) > 2.0**53))
     if len(broken):
-        raise FileFormatError(
-            f"labels must be integers, got {values[broken[0]]:g} for point {broken[0] + 1:,}.",
-            "Labels are class ids. Select the label column with --columns label=NAME.",
-        )
+        problem = f"labels must be integers, got {values[broken[0]]:g} for point {broken[0] + 1:,}."
+        raise FileFormatError(problem, "Labels are class ids. Select the label column with --columns label=NAME.")
     return values.astype(np.int64)
 
 
@@ -194,11 +189,8 @@ def triangulate(counts: NDArray[np.int64], corners: NDArray[np.int64], vertices:
     wrong = np.flatnonzero((corners < 0) | (corners >= vertices))
     if len(wrong):
         number = int(np.searchsorted(starts, wrong[0], side="right"))
-        problem = (
-            f"face {number:,} refers to vertex {int(corners[wrong[0]]):,}, "
-            f"but the file has {vertices:,} vertices (counted from 0)."
-        )
-        raise FileFormatError(problem, "The file is damaged. Export the file again.")
+        problem = f"face {number:,} refers to vertex {int(corners[wrong[0]]):,}, but the file has {vertices:,} vertices"
+        raise FileFormatError(f"{problem} (counted from 0).", "The file is damaged. Export the file again.")
     triangles = np.maximum(counts - 2, 0)
     face = np.repeat(np.arange(len(counts)), triangles)
     step = np.arange(len(face)) - np.repeat(np.cumsum(triangles) - triangles, triangles)
@@ -293,22 +285,16 @@ def cloud_from_table(
         raise FileFormatError(f"expected at least 3 columns per point (x, y and z), got {wide}.", HEADER_HINT)
     if names or columns:
         return _from_named_columns(table, names, columns)
-    layouts: Sequence[tuple[str, ...]] = COLUMN_LAYOUTS.get(wide - 3, ())
-    if scanner_order:
-        layouts = sorted(layouts, key=lambda layout: layout[:1] != ("measured",))
-    for layout in layouts:
+    layouts = COLUMN_LAYOUTS.get(wide - 3, ())
+    for layout in sorted(layouts, key=lambda layout: scanner_order and layout[:1] != ("measured",)):
         ends = np.cumsum([3, *(3 if name in ("colors", "normals") else 1 for name in layout)])
         parts = {name: table[:, at:end] for name, at, end in zip(layout, ends, ends[1:], strict=False)}
         if all(_is_plausible(name, values) for name, values in parts.items()):
             label = parts["label"][:, 0] if "label" in parts else None
             return RawCloud(table[:, :3], parts.get("colors"), parts.get("normals"), label)
-    if wide - 3 in COLUMN_LAYOUTS:
-        wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in COLUMN_LAYOUTS[wide - 3]))
-        wanted = wanted.replace("measured", "intensity")
-        raise FileFormatError(
-            f"{wide} columns per point, but the columns after x, y and z do not match {wanted}.", HEADER_HINT
-        )
-    raise FileFormatError(f"{wide} columns per point, but only x, y and z are identified.", HEADER_HINT)
+    wanted = " or ".join(dict.fromkeys(" and ".join(layout) for layout in layouts)).replace("measured", "intensity")
+    reason = f"the columns after x, y and z do not match {wanted}" if layouts else "only x, y and z are identified"
+    raise FileFormatError(f"{wide} columns per point, but {reason}.", HEADER_HINT)
 
 
 def _is_plausible(name: str, values: NDArray[Any]) -> bool:
@@ -316,13 +302,13 @@ def _is_plausible(name: str, values: NDArray[Any]) -> bool:
     if name == "measured":
         return True
     finite = values[np.isfinite(values).all(axis=1)]
-    if not len(finite):
-        return False
     if name == "normals":
         with np.errstate(over="ignore"):
             sizes = np.sqrt((finite.astype(np.float64) ** 2).sum(axis=1))
         some = sizes[sizes > 0]
         return bool(len(some) and (np.abs(some - 1) < NORMAL_TOLERANCE).mean() > 0.99)
+    if not len(finite):
+        return False
     low, high = float(finite.min()), float(finite.max())
     whole = bool((finite == np.rint(finite)).all())
     if name == "label":
@@ -356,9 +342,7 @@ def assemble_cloud(values: Mapping[str, NDArray[Any]], problem: str, advice: str
         if axis not in values:
             raise FileFormatError(problem.format(axis), advice)
 
-    def three(*names: str) -> NDArray[Any] | None:
-        available = all(name in values for name in names)
-        return np.stack([values[name] for name in names], axis=1) if available else None
+    def three(*names: str) -> Any:
+        return np.stack([values[name] for name in names], axis=1) if set(names) <= values.keys() else None
 
-    coordinates = np.stack([values[name] for name in "xyz"], axis=1)
-    return RawCloud(coordinates, three("red", "green", "blue"), three("nx", "ny", "nz"), values.get("label"))
+    return RawCloud(three(*"xyz"), three("red", "green", "blue"), three("nx", "ny", "nz"), values.get("label"))

@@ -133,11 +133,11 @@ WRITE_AGAIN = "Copy or write the file again."
 def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
     """Point cloud from an array of coordinates, which may be a table with more columns; separate arrays override them."""
     columns, arrays = columns or {}, _load_npz(content)
-    lowered = {name.lower(): name for name in reversed(list(arrays))}
+    lowered = {name.lower(): array for name, array in reversed(list(arrays.items()))}
     parts = {
-        part: arrays[lowered[alias]]
+        part: next(lowered[alias] for alias in aliases if alias in lowered)
         for part, aliases in ARRAY_ALIASES.items()
-        if (alias := next((alias for alias in aliases if alias in lowered), None)) is not None
+        if not lowered.keys().isdisjoint(aliases)
     }
     label = columns.get("label", "")
     if label in arrays:
@@ -145,18 +145,17 @@ def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
     elif label and not label.isdigit():
         raise FileFormatError(f"unknown label array '{label}'.", f"Available arrays: {', '.join(arrays)}.")
     if "places" not in parts:
-        tables = [name for name, array in arrays.items() if array.ndim == 2 and array.shape[1] >= 3]
+        tables = [array for array in arrays.values() if array.ndim == 2 and array.shape[1] >= 3]
         if len(tables) != 1:
             advice = f"Available arrays: {', '.join(arrays) or 'none'}. Name the (N, 3) array of coordinates 'points'."
             raise FileFormatError("no array is named points, xyz or pos.", advice)
-        parts["places"] = arrays[tables[0]]
+        parts["places"] = tables[0]
     table_columns = {name: column for name, column in columns.items() if name != "label" or column.isdigit()}
     raw = _from_array(parts.pop("places"), table_columns)
     count = len(raw.coordinates)
-    if "labels" in parts and parts["labels"].ndim == 2 and parts["labels"].shape[1] == 1:
-        parts["labels"] = parts["labels"][:, 0]
-    if "labels" in parts and parts["labels"].ndim == 0:
-        del parts["labels"]  # a single label of the whole point cloud
+    labels = parts.pop("labels", np.zeros(()))
+    if labels.ndim:  # otherwise a single label of the whole point cloud
+        parts["labels"] = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     for part, values in parts.items():
         if part != "labels" and (values.ndim != 2 or values.shape[1] not in (3, 4)):
             raise FileFormatError(f"expected {part} of shape ({count}, 3), got {values.shape}.")
@@ -166,8 +165,10 @@ def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
             raise FileFormatError(f"{part} must be numbers, got dtype {values.dtype}.")
         if part == "labels" and values.ndim != 1:
             raise FileFormatError(f"expected one label per point, got labels of shape {values.shape}.")
-    named = [lowered[name] for name in CLASS_NAME_ARRAYS if name in lowered and arrays[lowered[name]].dtype.kind == "U"]
-    classes = tuple(map(str, arrays[named[0]])) if named and arrays[named[0]].ndim == 1 else ()
+    named = next(
+        (lowered[name] for name in CLASS_NAME_ARRAYS if name in lowered and lowered[name].dtype.kind == "U"), None
+    )
+    classes = tuple(map(str, named)) if named is not None and named.ndim == 1 else ()
     vectors: dict[str, Any] = {part: values if part == "labels" else values[:, :3] for part, values in parts.items()}
     return replace(raw, **vectors, classes=classes)
 
