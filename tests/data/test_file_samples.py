@@ -14,34 +14,13 @@ import pytest
 from PIL import Image
 
 from data_files import parquet
+from regard.data.images import labeled as images
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import (
-    VOID,
-    ClassMap,
-    ImageSample,
-    find_classes,
-    infer_classes,
-    iterate_depth_images,
-    iterate_images,
-    iterate_segmented,
-    read_classes,
-    read_images,
-    read_segmented,
-    read_unlabeled,
-)  # fmt: skip
+from regard.data.images.labeled import ClassMap, ImageSample
+from regard.data.points import labeled as clouds
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
-from regard.data.points.labeled import (
-    IGNORE_LABEL,
-    CloudSample,
-    classes_from_cloud,
-    find_cloud_classes,
-    is_cloud_data,
-    iterate_clouds,
-    iterate_labeled_clouds,
-    read_clouds,
-    read_unlabeled_clouds,
-)  # fmt: skip
+from regard.data.points.labeled import CloudSample
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
 from regard.runs.spec import resolve_task
@@ -96,8 +75,14 @@ class Kind:
 
 
 KINDS = [
-    Kind("image", "an image", ".png", (iterate_images, read_images, read_unlabeled), draw),
-    Kind("cloud", "a point cloud", ".ply", (iterate_clouds, read_clouds, read_unlabeled_clouds), scan),
+    Kind("image", "an image", ".png", (images.iterate_images, images.read_images, images.read_unlabeled), draw),
+    Kind(
+        "cloud",
+        "a point cloud",
+        ".ply",
+        (clouds.iterate_clouds, clouds.read_clouds, clouds.read_unlabeled_clouds),
+        scan,
+    ),
 ]
 kinds = pytest.mark.parametrize("kind", KINDS, ids=[kind.column for kind in KINDS])
 
@@ -134,7 +119,7 @@ def test_folders_that_cannot_mean_classes_are_refused_and_links_are_followed_onc
     (tmp_path / "none/cat").mkdir(parents=True)
     for name, problem in (("flat", "class folders"), ("parts", "--valid"), ("none", f"no {kind.column}s")):
         kind.refuses(tmp_path / name, problem)
-    refused(iterate_labeled_clouds, tmp_path / "parts", "--valid")
+    refused(clouds.iterate_labeled_clouds, tmp_path / "parts", "--valid")
     (tmp_path / "data/cat").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "data/dog/round").symlink_to(tmp_path / "data")
     found, _ = kind.samples(tmp_path / "data")
@@ -229,9 +214,9 @@ def test_parquet_may_contain_masks_too(tmp_path: Path) -> None:
     Image.fromarray(np.arange(108, dtype=np.uint8).reshape(9, 12)).save(mask)
     cells = [[{"bytes": file.read_bytes(), "path": None}] for file in (one, mask)]
     path = parquet(tmp_path / "a.parquet", {"image": cells[0], "annotation": cells[1]})
-    (found,) = kept(iterate_segmented([path]))
+    (found,) = kept(images.iterate_segmented([path]))
     assert np.array_equal(read_mask(found.target_content), np.arange(108).reshape(9, 12))
-    refused(iterate_images, f"{tmp_path}:{tmp_path}", "one folder")
+    refused(images.iterate_images, f"{tmp_path}:{tmp_path}", "one folder")
 
 
 def pairs(folder: Path, names: tuple[str, ...] = ("x/1", "x/2", "3"), masks: str = "masks", word: str = "") -> str:
@@ -247,7 +232,7 @@ def pairs(folder: Path, names: tuple[str, ...] = ("x/1", "x/2", "3"), masks: str
 def test_an_image_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
     entry = pairs(tmp_path, word=word)
     for data in (entry, str(tmp_path)):
-        found = kept(iterate_segmented([data]))
+        found = kept(images.iterate_segmented([data]))
         assert [os.path.relpath(item.source, tmp_path / "images") for item in found] == ["3.jpg", "x/1.jpg", "x/2.jpg"]
         wanted = [f"3{word}.png", f"x/1{word}.png", f"x/2{word}.png"]
         assert [os.path.relpath(item.mask, tmp_path / "masks") for item in found] == wanted
@@ -258,22 +243,24 @@ def test_images_without_a_mask_are_named_and_depth_maps_may_be_arrays(tmp_path: 
     entry = pairs(tmp_path)
     draw(tmp_path / "images/4.jpg")
     (tmp_path / "masks/x/2.png").rename(tmp_path / "masks/x/9.png")
-    refused(iterate_segmented, entry, "2 images")
+    refused(images.iterate_segmented, entry, "2 images")
     heard: list[str] = []
-    found = list(read_segmented(entry, None, lambda kind, error: heard.append(f"{kind} {Path(str(error.path)).name}")))
+    found = list(
+        images.read_segmented(entry, None, lambda kind, error: heard.append(f"{kind} {Path(str(error.path)).name}"))
+    )
     assert heard == [f"unmatched_files {name}" for name in ("4.jpg", "2.jpg", "9.png")] and len(kept(found)) == 2
-    refused(iterate_segmented, f"{tmp_path / 'images'}:{tmp_path / 'mask'}", "folder")
-    refused(iterate_segmented, tmp_path / "images", "'images'")
+    refused(images.iterate_segmented, f"{tmp_path / 'images'}:{tmp_path / 'mask'}", "folder")
+    refused(images.iterate_segmented, tmp_path / "images", "'images'")
     draw(tmp_path / "masks/3.tif")
-    refused(iterate_segmented, entry, r"3\.png")
+    refused(images.iterate_segmented, entry, r"3\.png")
     tmp_path = tmp_path / "rooms"
     draw(tmp_path / "rgb/1.png")
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth/1.npy", np.ones((9, 12)))
-    (found,) = kept(iterate_depth_images([str(tmp_path)]))
+    (found,) = kept(images.iterate_depth_images([str(tmp_path)]))
     assert found.depth == str(tmp_path / "depth/1.npy") and found.source == str(tmp_path / "rgb/1.png")
     (tmp_path / "t.csv").write_text("image,depth\nrgb/1.png,depth/1.npy\nrgb/1.png,depth/2.npy\n")
-    refused(iterate_depth_images, tmp_path / "t.csv", "line 3")
+    refused(images.iterate_depth_images, tmp_path / "t.csv", "line 3")
 
 
 # -- classes of masks
@@ -304,9 +291,9 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
     entry = pairs(tmp_path / "set/train")
     for place in ("set/train/masks", "set/train", "set"):
         (tmp_path / place / name).write_text(text)
-        assert find_classes([entry]) == find_classes([str(tmp_path / "set/train")]) == wanted
+        assert images.find_classes([entry]) == images.find_classes([str(tmp_path / "set/train")]) == wanted
         (tmp_path / place / name).unlink()
-    assert find_classes([entry]) is None
+    assert images.find_classes([entry]) is None
 
 
 @pytest.mark.parametrize(
@@ -328,27 +315,27 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
 def test_an_invalid_file_of_classes_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(RegardError, match=said) as error:
-        read_classes(tmp_path / name)
+        images.read_classes(tmp_path / name)
     assert name in str(error.value)
 
 
 def test_numbers_in_masks_and_labels_of_points_become_classes_void_or_an_error() -> None:
     classes = ClassMap(("x", "sky"), (4, 1000), (0, 255))
     mask = np.array([[4, 1000, 0], [255, 4, 4]], dtype=np.uint16)
-    assert classes.to_indices(mask).tolist() == [[0, 1, VOID], [VOID, 0, 0]]
+    assert classes.to_indices(mask).tolist() == [[0, 1, images.VOID], [images.VOID, 0, 0]]
     with pytest.raises(DataError, match=r"m\.png"):
         classes.to_indices(np.array([[9, 7, 4]], dtype=np.uint8), "m.png")
     assert classes.unknown_values([4, 3, 255]) == [3]
-    assert infer_classes([3, 0, 255, 0]) == ClassMap(("0", "3"), (0, 3), (255,))
-    assert infer_classes(range(250, 256)).void == () and infer_classes([0, 1]).void == ()
-    assert infer_classes([0, 255, 256]).void == () and infer_classes([0, 1, 65535]).void == (65535,)
-    assert infer_classes([0, 255]) == ClassMap(("0", "255"), (0, 255))
+    assert images.infer_classes([3, 0, 255, 0]) == ClassMap(("0", "3"), (0, 3), (255,))
+    assert images.infer_classes(range(250, 256)).void == () and images.infer_classes([0, 1]).void == ()
+    assert images.infer_classes([0, 255, 256]).void == () and images.infer_classes([0, 1, 65535]).void == (65535,)
+    assert images.infer_classes([0, 255]) == ClassMap(("0", "255"), (0, 255))
     classes = ClassMap(("floor", "wall"), (3, 70), (2, 255))
     labels = np.array([3, 70, 2, 255, -1, -100, 3])
-    assert classes.to_indices(labels, void=IGNORE_LABEL).tolist() == [0, 1, *[IGNORE_LABEL] * 4, 0]
+    assert classes.to_indices(labels, void=clouds.IGNORE_LABEL).tolist() == [0, 1, *[clouds.IGNORE_LABEL] * 4, 0]
     for strange in ([4, 3], [70_000, 3], [2**40, 65535]):
         with pytest.raises(DataError, match=rf"{max(strange)}|{strange[0]}"):
-            classes.to_indices(np.array(strange), "a.ply", IGNORE_LABEL, "labels")
+            classes.to_indices(np.array(strange), "a.ply", clouds.IGNORE_LABEL, "labels")
 
 
 # -- point clouds
@@ -357,47 +344,44 @@ def test_numbers_in_masks_and_labels_of_points_become_classes_void_or_an_error()
 def test_point_clouds_with_labeled_points_may_be_nested_deeply(tmp_path: Path) -> None:
     for name in ("a.ply", "one/b.ply", "one/two/c.ply"):
         scan(tmp_path / name, labels=True)
-    items = list(iterate_labeled_clouds([str(tmp_path)], {"label": "thing"}))
+    items = list(clouds.iterate_labeled_clouds([str(tmp_path)], {"label": "thing"}))
     assert [(Path(item.source).name, item.label) for item in items] == [("a.ply", ""), ("b.ply", ""), ("c.ply", "")]
     assert all(item.columns == (("label", "thing"),) for item in items)
     with pytest.raises(DataError, match="'thing'"):
         items[0].read()
-    (one,) = iterate_labeled_clouds([str(tmp_path / "a.ply")])
+    (one,) = clouds.iterate_labeled_clouds([str(tmp_path / "a.ply")])
     assert one.read().labels is not None
-    assert len(list(iterate_labeled_clouds([str(tmp_path / "one/**/*.ply")]))) == 2
+    assert len(list(clouds.iterate_labeled_clouds([str(tmp_path / "one/**/*.ply")]))) == 2
 
 
 def test_point_clouds_may_be_in_a_parquet_table(tmp_path: Path) -> None:
     content = scan(tmp_path / "a.npy").read_bytes()
     named = [{"bytes": content, "path": "a.npy"}, {"bytes": b"solid", "path": "b.stl"}]
-    first, second = iterate_clouds([parquet(tmp_path / "t.parquet", {"cloud": named, "label": ["x", "y"]})])
+    first, second = clouds.iterate_clouds([parquet(tmp_path / "t.parquet", {"cloud": named, "label": ["x", "y"]})])
     assert len(first.read()) == 20 and first.label == "x" and first.location == (str(tmp_path / "t.parquet"), 1)
     with pytest.raises(DataError, match="line 2"):
         second.read()  # identified by its file extension
 
 
 def test_sets_that_are_made_are_named_as_data(tmp_path: Path) -> None:
-    items = list(iterate_clouds(["solids#part=test,samples=12"]))
+    items = list(clouds.iterate_clouds(["solids#part=test,samples=12"]))
     assert len(items) == 12 and [item.label for item in items[:2]] == ["angle", "ball"]
     assert len(items[5].read()) == 1024
-    (scene,) = iterate_labeled_clouds(["rooms#samples=1,points=300"])
+    (scene,) = clouds.iterate_labeled_clouds(["rooms#samples=1,points=300"])
     assert scene.label == "" and scene.read().labels is not None
-    refused(iterate_clouds, "rooms", "classify")
-    refused(iterate_labeled_clouds, "solids", "classify")
-    assert [len(list(read_unlabeled_clouds(f"{name}#samples=2"))) for name in ("rooms", "solids")] == [2, 2]
+    refused(clouds.iterate_clouds, "rooms", "classify")
+    refused(clouds.iterate_labeled_clouds, "solids", "classify")
+    assert [len(list(clouds.read_unlabeled_clouds(f"{name}#samples=2"))) for name in ("rooms", "solids")] == [2, 2]
     sample = CloudSample("a.ply", "x", "d", 3, columns=(("label", "thing"),))
     said = json.loads(json.dumps({"source": "a.ply", "label": "x", "path": "d", "line": 3, "columns": sample.columns}))
     assert CloudSample(**said) == sample and hash(sample)
     for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
-        for read in (iterate_clouds, iterate_labeled_clouds):
+        for read in (clouds.iterate_clouds, clouds.iterate_labeled_clouds):
             refused(read, entry, ".", error=RegardError)
 
 
 def test_point_cloud_data_is_recognized_before_reading(tmp_path: Path) -> None:
-    from PIL import Image
-
-    (tmp_path / "pictures/cat").mkdir(parents=True)
-    Image.new("RGB", (9, 9)).scan(tmp_path / "pictures/cat/a.png")
+    draw(tmp_path / "pictures/cat/a.png")
     (tmp_path / "pictures/notes.txt").write_text("about cats")
     np.scan(tmp_path / "pictures/depth.npy", np.zeros((9, 9)))
     tables = {
@@ -418,22 +402,24 @@ def test_point_cloud_data_is_recognized_before_reading(tmp_path: Path) -> None:
         *here[:3],
         here[7],
     )
-    assert all(map(is_cloud_data, yes)) and not any(map(is_cloud_data, (*here[3:7], *here[8:], "copy#longest=3")))
-    assert is_cloud_data(str(tmp_path / "texts.csv"), {"cloud": "text"})
+    assert all(map(clouds.is_cloud_data, yes)) and not any(
+        map(clouds.is_cloud_data, (*here[3:7], *here[8:], "copy#longest=3"))
+    )
+    assert clouds.is_cloud_data(str(tmp_path / "texts.csv"), {"cloud": "text"})
     assert resolve_task("classify", None, [str(tmp_path / "photos.csv")], None).input == "image"
     assert resolve_task("classify", None, [str(tmp_path / "texts.jsonl")], None).input == "text"
 
 
 def test_classes_are_named_by_a_file_next_to_or_above_the_point_clouds_or_by_the_point_cloud(tmp_path: Path) -> None:
     path = scan(tmp_path / "scans/one/a.ply", labels=True)
-    assert find_cloud_classes([str(tmp_path / "scans")]) is None
+    assert clouds.find_cloud_classes([str(tmp_path / "scans")]) is None
     (tmp_path / "classes.txt").write_text("floor\nwall\nvoid\n")
     right = ClassMap(("floor", "wall"), (0, 1), (2,))
-    assert find_cloud_classes([str(tmp_path / "scans")]) == right == find_cloud_classes([str(path)])
-    rooms = find_cloud_classes(["rooms#part=valid"])
+    assert clouds.find_cloud_classes([str(tmp_path / "scans")]) == right == clouds.find_cloud_classes([str(path)])
+    rooms = clouds.find_cloud_classes(["rooms#part=valid"])
     assert rooms == ClassMap(("floor", "wall", "table", "chair", "lamp"), (0, 1, 2, 3, 4))
-    assert find_cloud_classes(["rooms-1#number=3"]) == rooms
+    assert clouds.find_cloud_classes(["rooms-1#number=3"]) == rooms
     cloud = PointCloud(np.eye(3, dtype=np.float32))
     write_ply(tmp_path / "a.ply", cloud, np.array([0, 1, 2]), classes=("floor", "1", "wall"))
-    assert classes_from_cloud(read_cloud(str(tmp_path / "a.ply"))) == ClassMap(("floor", "wall"), (0, 2))
-    assert classes_from_cloud(cloud) is None
+    assert clouds.classes_from_cloud(read_cloud(str(tmp_path / "a.ply"))) == ClassMap(("floor", "wall"), (0, 2))
+    assert clouds.classes_from_cloud(cloud) is None

@@ -39,18 +39,24 @@ def bitmaps(folder: Path, *shades: int) -> None:
         Image.new("RGB", (16, 16), (shades[number % len(shades)],) * 3).save(path)
 
 
+def album(folder: Path, high: int = 1) -> str:
+    """Twelve images and masks with the values 0 and `high`."""
+    for name, mode in (("images", "RGB"), ("masks", "L")):
+        (folder / name).mkdir()
+        for number in range(12):
+            color = (number, 0, 0) if mode == "RGB" else high * (number % 2)
+            Image.new(mode, (32, 32), color).save(folder / name / f"{number}.png")
+    return f"{folder}/images:{folder}/masks"
+
+
 def test_the_same_images_with_other_depth_maps_are_other_data(tmp_path: Path) -> None:
+    album(tmp_path)
     for name, metres in (("near", 1.0), ("far", 5.0)):
         (tmp_path / name).mkdir()
         for number in range(12):
             np.save(tmp_path / name / f"{number}.npy", np.full((32, 32), metres, np.float32))
-    (tmp_path / "images").mkdir()
-    for number in range(12):
-        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
-    for name, metres in (("near", 1.0), ("far", 5.0)):
-        labels = first(
-            "depth", prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", image_size=32)
-        ).labels
+        made = prepared("depth", f"{tmp_path}/images:{tmp_path / name}", "dpt-small", image_size=32)
+        labels = first("depth", made).labels
         assert labels is not None and labels.unique().tolist() == [metres]
 
 
@@ -80,26 +86,17 @@ def test_colors_are_those_of_the_current_images(table: bool, tmp_path: Path) -> 
 
 
 def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path) -> None:
-    for name in ("images", "masks"):
-        (tmp_path / name).mkdir()
-    for number in range(12):
-        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
-        Image.new("L", (32, 32), number % 2).save(tmp_path / "masks" / f"{number}.png")
+    entry = album(tmp_path)
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
         folder_classes.cache_clear()  # as in a new process
-        made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
+        made = prepared("segment", entry, "dpt-small", image_size=32)
         assert " ".join(made.options.labels) == names
         labels = first("segment", made).labels
         assert labels is not None and labels.max() < 2
 
 
 def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path: Path) -> None:
-    for name in ("images", "masks"):
-        (tmp_path / name).mkdir()
-    for number in range(12):
-        Image.new("RGB", (32, 32), (number, 0, 0)).save(tmp_path / "images" / f"{number}.png")
-        Image.new("L", (32, 32), 255 * (number % 2)).save(tmp_path / "masks" / f"{number}.png")
-    made = prepared("segment", f"{tmp_path}/images:{tmp_path}/masks", "dpt-small", image_size=32)
+    made = prepared("segment", album(tmp_path, 255), "dpt-small", image_size=32)
     labels = find_task("segment", "image").objective.collate(made.train, np.arange(8), made.config).labels
     assert made.options.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

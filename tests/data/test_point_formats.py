@@ -15,23 +15,9 @@ import pytest
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.errors import DataError
 
-CUBE = """OFF
-8 6 0
-0 0 0
-1 0 0
-1 1 0
-0 1 0
-0 0 1
-1 0 1
-1 1 1
-0 1 1
-4 0 3 2 1
-4 4 5 6 7
-4 0 1 5 4
-4 1 2 6 5
-4 2 3 7 6
-4 3 0 4 7
-"""
+CORNERS = ("0 0 0", "1 0 0", "1 1 0", "0 1 0", "0 0 1", "1 0 1", "1 1 1", "0 1 1")
+SIDES = ("4 0 3 2 1", "4 4 5 6 7", "4 0 1 5 4", "4 1 2 6 5", "4 2 3 7 6", "4 3 0 4 7")
+CUBE = "\n".join(("OFF", "8 6 0", *CORNERS, *SIDES, ""))
 
 
 def refused(content: bytes | str, ending: str, problem: str, tmp_path: Path, **how: Any) -> None:
@@ -91,30 +77,11 @@ FACET = (
     "solid a\nfacet normal 0 0 1\nouter loop\nvertex 1 0 0\nvertex 2 0 0\nvertex 1 2 0\nendloop\nendfacet\nendsolid a\n"
 )
 
-OBJ = """# a cube
-mtllib cube.mtl
-o cube
-v 0 0 0
-v 1 0 0
-v 1 1 0
-v 0 1 0
-v 0 0 1
-v 1 0 1
-v 1 1 1
-v 0 1 1
-vt 0 0
-vn 0 0 1
-usemtl stone
-s off
-f 1/1/1 4/1/1 3/1/1 2/1/1
-f 5//1 6//1 7//1 8//1
-f 1/1 2/1 6/1 5/1
-f -7 -6 -2 -3
-f 3 4 \\
-8 7
-f 4 1 5 8
-l 1 2
-"""
+OBJ = "\n".join((
+    "# a cube", "mtllib cube.mtl", "o cube", *(f"v {corner}" for corner in CORNERS), "vt 0 0", "vn 0 0 1", "usemtl stone",
+    "s off", "f 1/1/1 4/1/1 3/1/1 2/1/1", "f 5//1 6//1 7//1 8//1", "f 1/1 2/1 6/1 5/1", "f -7 -6 -2 -3", "f 3 4 \\", "8 7",
+    "f 4 1 5 8", "l 1 2", "",
+))  # fmt: skip
 
 
 def test_an_obj_file_has_slashes_negative_corners_and_ignored_lines_and_colors_or_a_weight(tmp_path: Path) -> None:
@@ -125,21 +92,6 @@ def test_an_obj_file_has_slashes_negative_corners_and_ignored_lines_and_colors_o
     np.testing.assert_allclose(cloud.colors[:, 2], 255 * cloud.coordinates[:, 1], atol=1)
     weighted = at("v 0 0 0 1.0\nv 1 0 0 1.0\nv 0 1 0 1.0\n", ".obj", tmp_path)
     assert len(weighted) == 3 and weighted.colors is None
-
-
-def test_points_of_a_mesh_are_spread_by_area(tmp_path: Path) -> None:
-    """Two triangles of areas 1 and 3 and a degenerate one: counts proportional to area, uniform inside each."""
-    text = "OFF\n6 4 0\n0 0 0\n2 0 0\n0 1 0\n0 0 5\n2 0 5\n0 3 5\n3 0 1 2\n3 3 4 5\n3 0 1 1\n3 2 2 2\n"
-    cloud = at(text, ".off", tmp_path, num_points=40_000)
-    upper = cloud.coordinates[:, 2] > 2
-    assert abs(upper.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 40_000)
-    np.testing.assert_allclose(cloud.coordinates[:, 2], np.where(upper, 5, 0), atol=1e-6)
-    for part, high in ((~upper, 1), (upper, 3)):
-        x, y = cloud.coordinates[part, 0] / 2, cloud.coordinates[part, 1] / high
-        assert (x + y <= 1 + 1e-6).all()
-        for values in (x, y, 1 - x - y):  # each barycentric weight has mean 1/3 and variance 1/18
-            assert abs(values.mean() - 1 / 3) < 4 * np.sqrt(1 / 18 / len(values))
-            assert abs(values.var() - 1 / 18) < 0.002
 
 
 def test_sampling_is_a_pure_function_of_the_seed_and_degenerate_meshes_are_their_vertices(tmp_path: Path) -> None:
@@ -196,18 +148,11 @@ def test_without_trimesh_the_extra_is_named_and_points_are_read(monkeypatch: Any
 @pytest.mark.parametrize(
     "text",
     [
-        "1 2 3\n4 5 6\n",
-        "1,2,3\n4, 5, 6",
-        "1\t2\t3\r\n4\t5\t6\r\n",
-        "1;2;3\n4;5;6\n",
-        "# a comment\n\n  1 2 3  \n// another\n4 5 6\n\n",
-        "2\n1 2 3\n4 5 6\n",
-        "x y z\n1 2 3\n4 5 6\n",
-        '"X","Y","Z"\n1,2,3\n4,5,6\n',
-        "\ufeffz y x\n3 2 1\n6 5 4\n",
-        "//X Y Z\n1 2 3\n4 5 6\n",
+        "1 2 3\n4 5 6\n", "1,2,3\n4, 5, 6", "1\t2\t3\r\n4\t5\t6\r\n", "1;2;3\n4;5;6\n",
+        "# a comment\n\n  1 2 3  \n// another\n4 5 6\n\n", "2\n1 2 3\n4 5 6\n", "x y z\n1 2 3\n4 5 6\n",
+        '"X","Y","Z"\n1,2,3\n4,5,6\n', "\ufeffz y x\n3 2 1\n6 5 4\n", "//X Y Z\n1 2 3\n4 5 6\n",
     ],
-)
+)  # fmt: skip
 def test_points_are_separated_by_any_separator(text: str, tmp_path: Path) -> None:
     for ending in (".xyz", ".txt", ".pts", ".csv", ".asc"):
         cloud = at(text, ending, tmp_path)
@@ -230,21 +175,12 @@ COLORS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
 @pytest.mark.parametrize(
     "columns, has",
     [
-        ((X, Y, Z, LABEL), "l"),
-        ((X, Y, Z, MEASURED), ""),
-        ((X, Y, Z, MEASURED, LABEL), "l"),
-        ((X, Y, Z, *COLORS), "c"),
-        ((X, Y, Z, *SHARES), "c"),
-        ((X, Y, Z, *UP), "n"),
-        ((X, Y, Z, *COLORS, LABEL), "cl"),
-        ((X, Y, Z, *UP, LABEL), "nl"),
-        ((X, Y, Z, MEASURED, *COLORS), "c"),
-        ((X, Y, Z, MEASURED, *COLORS, LABEL), "cl"),
-        ((X, Y, Z, *COLORS, *UP), "cn"),
-        ((X, Y, Z, *UP, *COLORS), "cn"),
-        ((X, Y, Z, *UP, *COLORS, LABEL), "cnl"),
+        ((X, Y, Z, LABEL), "l"), ((X, Y, Z, MEASURED), ""), ((X, Y, Z, MEASURED, LABEL), "l"), ((X, Y, Z, *COLORS), "c"),
+        ((X, Y, Z, *SHARES), "c"), ((X, Y, Z, *UP), "n"), ((X, Y, Z, *COLORS, LABEL), "cl"), ((X, Y, Z, *UP, LABEL), "nl"),
+        ((X, Y, Z, MEASURED, *COLORS), "c"), ((X, Y, Z, MEASURED, *COLORS, LABEL), "cl"), ((X, Y, Z, *COLORS, *UP), "cn"),
+        ((X, Y, Z, *UP, *COLORS), "cn"), ((X, Y, Z, *UP, *COLORS, LABEL), "cnl"),
     ],
-)
+)  # fmt: skip
 def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
     text = lines(*columns)
     array = np.stack(np.broadcast_arrays(*columns), axis=1)
