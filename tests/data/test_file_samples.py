@@ -383,7 +383,7 @@ def test_sets_that_are_made_are_named_as_data(tmp_path: Path) -> None:
 def test_point_cloud_data_is_recognized_before_reading(tmp_path: Path) -> None:
     draw(tmp_path / "pictures/cat/a.png")
     (tmp_path / "pictures/notes.txt").write_text("about cats")
-    np.scan(tmp_path / "pictures/depth.npy", np.zeros((9, 9)))
+    np.save(tmp_path / "pictures/depth.npy", np.zeros((9, 9)))
     tables = {
         "clouds.csv": "cloud,label\na.ply,x\n", "files.csv": "file,class\nparts/a.obj,x\n",
         "files.jsonl": '{"path": "a.ply", "label": "x"}\n', "texts.csv": "text,label\nhello,x\n",

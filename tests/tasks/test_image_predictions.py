@@ -16,8 +16,7 @@ from torch.nn import functional as F
 import regard
 from regard.data.images import image_io
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import ImageSample, iterate_depth_images
-from regard.data.images.masks import folder_classes
+from regard.data.images.labeled import ImageSample, folder_classes, iterate_depth_images
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
