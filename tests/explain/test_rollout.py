@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from regard.explain.rollout import (
-    AttentionEdges,
     AttentionLayer,
     AttentionSlice,
     RowAttention,
@@ -59,7 +58,7 @@ def written_out(weights: list[Tensor]) -> list[list[float]]:
 
 
 def whole(weights: list[Tensor]) -> list[AttentionLayer]:
-    return [AttentionLayer(L, (AttentionEdges(heads.mean(0)),)) for heads in weights]
+    return [[AttentionSlice(heads.mean(0)[None])] for heads in weights]
 
 
 def one(at: int, length: int = L) -> Tensor:
@@ -140,7 +139,7 @@ def test_a_global_token_has_a_separate_row() -> None:
     view.add([record, extra])
     near(
         torch.from_numpy(view.rollout((4,))),
-        rollout([AttentionLayer(L, (AttentionEdges(right.mean(0)),))], one(4)),
+        rollout([[AttentionSlice(right.mean(0)[None])]], one(4)),
         1e-6,
     )
     assert np.allclose(view.block_maps[0], right, atol=1e-6) and np.allclose(view.query_maps[0], right[:, 4], atol=1e-6)
@@ -149,7 +148,7 @@ def test_a_global_token_has_a_separate_row() -> None:
 
 def test_padding_and_other_rows_are_left_out() -> None:
     weights = torch.rand(2, H, L, L, generator=torch.Generator().manual_seed(1))
-    part = AttentionSlice.from_record(AttentionRecord("it", weights), 1, 5)
+    part = slice_records([AttentionRecord("it", weights)], 1, 5)[0]
     assert torch.equal(part.weights, weights[1, :, :5, :5])
 
 
@@ -237,7 +236,7 @@ def test_sixty_thousand_tokens_are_explained_in_bounded_memory() -> None:
     row = view.rollout((0,))
     assert row.sum() == pytest.approx(1, abs=1e-5) and row.shape == (length,) and (row[1:] > 0).all()
     assert row[0] == pytest.approx(0.5**depth, rel=0.01)  # the first token keeps half of its weight in each layer
-    assert view.layers[0].edges[0].keys is view.layers[2].edges[0].keys  # as large as the weights: stored once
+    assert view.layers[0][0].keys is view.layers[2][0].keys  # as large as the weights: stored once
     tiles = view.block_maps[0]
     assert tiles.shape == (2, 96, 96) and np.allclose(tiles.sum(-1), 1, atol=1e-3)
     band = np.abs(np.subtract.outer(np.arange(96), np.arange(96))) <= 1

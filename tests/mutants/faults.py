@@ -138,8 +138,8 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
      'restore_optimizer(self.model, self.optimizer, groups.get("optimizer", {}))', "pass",
      "a resumed run begins with empty optimizer state"),
     # -- explain, draw
-    ("rollout-residual", "regard.explain.rollout:rollout", "row = row + layer.left_multiply(row)",
-     "row = layer.left_multiply(row)",
+    ("rollout-residual", "regard.explain.rollout:rollout", "row = row + weighted_sum(layer, row)[0]",
+     "row = weighted_sum(layer, row)[0]",
      "attention rollout leaves out the residual connection"),
     ("best-step-drawn", "regard.draw.charts:_draw_loss", "valid[1].argmin()", "valid[1].argmax()",
      "the curve marks the highest validation loss as the best"),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,7 @@ from regard.draw.colors import LIGHT, LINE, MUTED, WARM, colormap
 from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, new_figure, text_width, wrap_text
 from regard.draw.text import label
 from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood, sort_cross_first
-from regard.draw.token_strips import act_steps_strip, decision_strips, surprisal_strip
+from regard.draw.token_strips import ProbabilityBars, TokenStrip, act_steps_strip, decision_strips, surprisal_strip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,70 +69,30 @@ def draw_heatmaps(
     return _draw_overview(ordered, path, title, header_rows)
 
 
-class HeaderBlock(Protocol):
-    """A block above the maps, as wide as all maps together."""
-
-    @property
-    def height(self) -> float: ...
-    @property
-    def is_short(self) -> bool:
-        """True if half the width is enough."""
-        ...
-
-    def draw(self, sheet: Sheet, left: float, top: float) -> None: ...
-
-
-@dataclass(frozen=True)
 class MatrixPanel:
     """A matrix of an attention map. Sizes are in inches and depend on the number and length of the tokens."""
 
-    item: AttentionMap
-    matrix: NDArray[np.float64]
-    subtitle: str
-    max_size: float
-    max_cell: float = 0.56
-    min_row_height: float = 0.0
-
-    @cached_property
-    def rows(self) -> tuple[str, ...]:
-        return tuple(label(token) for token in self.item.queries)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(label(token) for token in self.item.keys)
-
-    @property
-    def cell(self) -> float:
-        return min(self.max_size / max(len(self.rows), len(self.columns)), self.max_cell)
-
-    @property
-    def row_height(self) -> float:
-        """Height of a row in inches: cells are square unless rows would be too low."""
-        return max(self.cell, self.min_row_height)
-
-    @property
-    def angle(self) -> int:
-        return 45 if self.cell > 0.2 else 90
-
-    @property
-    def left(self) -> float:
-        return text_width(self.rows, font_size(self.row_height)) + 0.12
-
-    @property
-    def top(self) -> float:
-        longest = text_width(self.columns, font_size(self.cell)) + 0.12
-        return longest * math.sin(math.radians(self.angle)) + 0.06 + HEADING
-
-    @property
-    def width(self) -> float:
-        slant = math.cos(math.radians(self.angle))
-        lengths = (text_width((text,), font_size(self.cell)) + 0.12 for text in self.columns)
-        reach = (self.cell * (at + 0.5) + length * slant for at, length in enumerate(lengths))
-        return self.left + max(self.cell * len(self.columns) + 0.1, *reach)
-
-    @property
-    def height(self) -> float:
-        return self.top + self.row_height * len(self.rows) + LEGEND
+    def __init__(
+        self,
+        item: AttentionMap,
+        matrix: NDArray[np.float64],
+        subtitle: str,
+        max_size: float,
+        max_cell: float = 0.56,
+        min_row_height: float = 0.0,
+    ) -> None:
+        self.item, self.matrix, self.subtitle = item, matrix, subtitle
+        self.rows, self.columns = ([label(token) for token in tokens] for tokens in (item.queries, item.keys))
+        self.cell = cell = min(max_size / max(len(self.rows), len(self.columns)), max_cell)
+        self.row_height = max(cell, min_row_height)  # cells are square unless rows would be too low
+        self.angle = 45 if cell > 0.2 else 90
+        slant = math.radians(self.angle)
+        lengths = [text_width((text,), font_size(cell)) + 0.12 for text in self.columns]
+        reach = [cell * (at + 0.5) + length * math.cos(slant) for at, length in enumerate(lengths)]
+        self.left = text_width(self.rows, font_size(self.row_height)) + 0.12
+        self.top = max(lengths) * math.sin(slant) + 0.06 + HEADING
+        self.width = self.left + max(cell * len(self.columns) + 0.1, *reach)
+        self.height = self.top + self.row_height * len(self.rows) + LEGEND
 
 
 def font_size(inches: float) -> float:
@@ -155,18 +113,19 @@ def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float
     return MatrixPanel(item, item.view(layer, head), item.description if item.is_single else subtitle, max_size)
 
 
-class LayerPanel:
+class LayerPanel(MatrixPanel):
     """A map with one row per layer, averaged over heads."""
 
     def __init__(self, item: AttentionMap, width: float) -> None:
-        self.width = width
         note = f"{item.description} Average over {item.heads} heads." if item.heads > 1 else item.description
-        self.panel = MatrixPanel(item, item.view(1, None), note, width - 1.6, max_cell=0.36, min_row_height=0.17)
-        self.height = self.panel.height
-        self.is_short = self.panel.cell >= 0.2 and self.panel.width <= width
+        super().__init__(item, item.view(1, None), note, width - 1.6, max_cell=0.36, min_row_height=0.17)
+        self.frame_width, self.is_short = width, self.cell >= 0.2 and self.width <= width
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        draw_panel(sheet, self.panel, left, top, self.width, self.panel.top)
+        draw_panel(sheet, self, left, top, self.frame_width, self.top)
+
+
+HeaderBlock = TokenStrip | ProbabilityBars | LayerPanel  # `is_short`: half the width is enough
 
 
 @contextmanager

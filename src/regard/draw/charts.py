@@ -15,7 +15,6 @@ from regard.draw.colors import ACCENT, INK, LIGHT, LINE, MUTED, WARM, colormap
 from regard.draw.figure import (
     MARGIN,
     Sheet,
-    draw_legend,
     draw_matrix,
     mark_point,
     new_figure,
@@ -23,7 +22,7 @@ from regard.draw.figure import (
     text_width,
     wrap_text,
 )
-from regard.draw.text import label, shorten
+from regard.draw.text import label
 from regard.errors import RegardError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def draw_training_curves(rows: Sequence[LogRow], path: Path, title: str = "") ->
     inner = WIDTH - left - MARGIN
     width = (inner - gap * (columns - 1)) / columns
     height = LOSS_HEIGHT + math.ceil(len(panels) / columns) * (METRIC_HEIGHT + PANEL_GAP)
-    title = shorten(label(title, 500), 80) if title else ""
+    title = label(title, 80) if title else ""
     with new_figure(path, WIDTH, top + height + MARGIN, title, size=15) as sheet:
         best = _draw_loss(sheet.axes(left, top, inner, LOSS_HEIGHT), *losses, last)
         for number, (name, (steps, values), color) in enumerate(panels):
@@ -115,15 +114,15 @@ def _draw_loss(axes: Axes, train: Series, valid: Series, last: float) -> float |
         best, value = float(valid[0][at]), float(valid[1][at])
         axes.axvline(best, color=LINE, linewidth=1.2, linestyle=DASH_PATTERN, zorder=0)
         mark_point(axes, best, value, f"best {value:.4g} at step {best:,.0f}", WARM)
-    draw_legend(axes, "upper right")
+    axes.legend(loc="upper right")
     return best
 
 
 def _style_steps(axes: Axes, name: str, last: float, ticks: int, is_empty: bool) -> bool:
     """Prepare axes over steps up to `last`. Returns False for axes without data, which contain only a note."""
-    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator, StrMethodFormatter
 
-    style_axes(axes, shorten(label(name.replace("_", " "), 200), 24))
+    style_axes(axes, label(name.replace("_", " "), 24))
     axes.set_xlabel("step", size=8, loc="right", labelpad=3)
     if is_empty:
         axes.set_xticks([])
@@ -134,7 +133,7 @@ def _style_steps(axes: Axes, name: str, last: float, ticks: int, is_empty: bool)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:.4g}"))
     return True
 
 
@@ -177,7 +176,7 @@ def draw_layer_scores(
         axes.set_xlabel(kinds[0] if len(kinds) == 1 else "", size=8.5, labelpad=4)
         axes.set_ylabel("accuracy (%)", size=8.5)
         if len(curves) > 1:
-            draw_legend(axes, "lower right")
+            axes.legend(loc="lower right")
     return path
 
 
@@ -218,11 +217,11 @@ def _bin_edges(lengths: Lengths, count: int) -> tuple[NDArray[np.floating[Any]],
 
 def _style_lengths(axes: Axes, lengths: Lengths, edges: NDArray[np.floating[Any]], limit: float, labels: str) -> None:
     """Limit the axis of lengths, format ticks as integers, and set the two axis labels. Call after setting the scales."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     axes.set_xlim(max(float(edges[0]), 0.6 * float(lengths.tokens.min()) - 0.5), limit)
     for axis, text in zip((axes.xaxis, axes.yaxis), labels.split("|"), strict=True):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axis.set_minor_formatter(NullFormatter())
         axis.set_label_text(text, size=8.5)
 
@@ -247,7 +246,7 @@ def _draw_histograms(axes: Axes, lengths: Lengths) -> None:
     _style_lengths(axes, lengths, edges, end, f"tokens (estimated)|{lengths.unit} (log scale)")
     if is_near:
         axes.axvline(limit, color=INK, linewidth=1.2, linestyle=DASH_PATTERN, label=f"data.max_length={limit:,}")
-    draw_legend(axes, "upper right")
+    axes.legend(loc="upper right")
 
 
 def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
@@ -275,7 +274,7 @@ def _draw_pair_density(axes: Axes, lengths: Lengths) -> None:
     end = (1.1 if is_log else 1.02) * edges[-1]
     _style_lengths(axes, lengths, edges, end, f"{first} tokens (estimated)|{second} tokens (estimated)")
     axes.set_ylim(axes.get_xlim())
-    draw_legend(axes, "lower right")
+    axes.legend(loc="lower right")
 
 
 def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
@@ -291,7 +290,7 @@ def _draw_cumulative(axes: Axes, lengths: Lengths) -> None:
     axes.set_xscale("log" if is_log else "linear")
     axes.set_ylim(0, 102)
     _style_lengths(axes, lengths, edges, 1.02 * edges[-1], "tokens (estimated)|% of all tokens")
-    draw_legend(axes, "lower right")
+    axes.legend(loc="lower right")
 
 
 # -- classes

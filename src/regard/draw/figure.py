@@ -74,6 +74,7 @@ def new_figure(
     The matplotlib settings are fixed, independent of the settings of the user, which are restored afterwards."""
     import matplotlib
     from matplotlib import font_manager
+    from matplotlib.figure import Figure
 
     file_format = check_suffix(path, (".png", ".svg"))
     installed = {font.name for font in font_manager.fontManager.ttflist}
@@ -90,10 +91,16 @@ def new_figure(
                 "ytick.color": MUTED,
                 "svg.fonttype": "none",  # text stays searchable, and browsers have every glyph
                 "svg.hashsalt": "regard",
+                "axes.unicode_minus": False,
+                "legend.fontsize": 8.5,
+                "legend.labelcolor": INK,
+                "legend.facecolor": "white",
+                "legend.edgecolor": "none",
+                "legend.framealpha": 0.9,
             }
         )
         warnings.filterwarnings("ignore", message="Glyph|Matplotlib currently does not support")
-        sheet = Sheet(width, height)
+        sheet = Sheet(width, height, Figure(figsize=(width, height), dpi=DPI, facecolor="white"))
         sheet.text(MARGIN, MARGIN - 0.1, title, size, weight="bold")
         gap = size / 54 * (title.count("\n") + 1) + 0.06 if title else 0.0  # 1.3 times the font size per line
         sheet.text(MARGIN, MARGIN - 0.1 + gap, subtitle, 8.5, MUTED)
@@ -102,16 +109,12 @@ def new_figure(
         write_atomic(path, lambda to: sheet.figure.savefig(to, format=file_format, dpi=DPI, metadata=metadata))
 
 
-class Sheet:
+class Sheet(NamedTuple):
     """A white figure with positions in inches from the top left corner."""
 
-    def __init__(self, width: float, height: float) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        self.width, self.height = width, height
-        self.figure: Figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")
-        FigureCanvasAgg(self.figure)
+    width: float
+    height: float
+    figure: Figure
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         bottom = self.height - top - height
@@ -153,10 +156,6 @@ def style_axes(axes: Axes, title: str = "", grid: Literal["both", "x", "y"] = "y
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(which="both", length=0, labelsize=8)
-
-
-def draw_legend(axes: Axes, corner: Literal["upper right", "lower right"]) -> None:
-    axes.legend(loc=corner, fontsize=8.5, labelcolor=INK, facecolor="white", edgecolor="none", framealpha=0.9)
 
 
 def mark_point(axes: Axes, x: float, y: float, text: str, color: str) -> None:

@@ -377,14 +377,10 @@ def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> ImageArra
     cell = min(max(POSITION_IMAGE_SIZE // side**2, 1), 16)
     low, high = float(similarity.min()), float(np.sort(similarity, axis=1)[:, -2].max())  # without the diagonal
     fractions = ((similarity - low) / max(high - low, 1e-12)).clip(0, 1).reshape(side, side, side, side)
-    size = side * cell
-    sheet = np.full((side * (size + gap) - gap, side * (size + gap) - gap, 3), 255, dtype=np.uint8)
-    for row in range(side):
-        for column in range(side):
-            top, left = row * (size + gap), column * (size + gap)
-            colors = apply_colormap(fractions[row, column], HEAT_COLORS)
-            sheet[top : top + size, left : left + size] = colors.repeat(cell, 0).repeat(cell, 1)
-    return sheet
+    tiles = apply_colormap(fractions, HEAT_COLORS).repeat(cell, 2).repeat(cell, 3)
+    tiles = np.pad(tiles, [(0, 0), (0, 0), (0, gap), (0, gap), (0, 0)], constant_values=255)
+    width = side * (side * cell + gap)
+    return tiles.swapaxes(1, 2).reshape(width, width, 3)[:-gap, :-gap]
 
 
 def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:

@@ -32,25 +32,20 @@ def label(token: str, max_width: int = 16) -> str:
             visible.append("\N{REPLACEMENT CHARACTER}")
         elif category != "Cf":  # direction marks would reorder adjacent text
             visible.append(character)
-    return shorten("".join(visible), max_width)
+    text, room = "".join(visible), max_width - 1
+    if display_width(text) <= max_width:
+        return text
+    for at, character in enumerate(text):
+        room -= display_width(character)
+        if room < 0:
+            return text[:at] + "…"
+    return text
 
 
 def display_width(text: str) -> int:
     """Width of the text in monospace columns; Chinese characters and emoji have width two."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
-
-
-def shorten(text: str, max_width: int) -> str:
-    """The text, or the start of the text with an ellipsis, at most `max_width` columns wide."""
-    if display_width(text) <= max_width:
-        return text
-    room = max_width - 1
-    for at, character in enumerate(text):
-        room -= display_width(character)
-        if room < 0:
-            return text[:at] + "…"
-    return text
 
 
 def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] | None = None) -> str:

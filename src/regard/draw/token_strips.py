@@ -108,7 +108,7 @@ class ColorRange(NamedTuple):
     labels: tuple[str, str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TokenStrip:
     """Tokens as colored boxes in lines, with title, note and color scale, `width` inches wide."""
 
@@ -122,14 +122,10 @@ class TokenStrip:
     omissions: Sequence[TokenBox] = ()  # notes between tokens, in place of tokens that are not shown
     profile: TokenAttribution | None = None  # attribution of a long text, drawn as bars above the tokens
 
-    @property
-    def heading_height(self) -> float:
+    def __post_init__(self) -> None:
         profile_height = 0.0 if self.profile is None else PROFILE_HEIGHT + 0.42
-        return HEADING + 0.16 * self.note.count("\n") + 0.2 * self.title.count("\n") + profile_height
-
-    @property
-    def height(self) -> float:
-        return self.heading_height + self.text_height + LEGEND
+        self.heading = HEADING + 0.16 * self.note.count("\n") + 0.2 * self.title.count("\n") + profile_height
+        self.height = self.heading + self.text_height + LEGEND
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         import matplotlib
@@ -137,7 +133,7 @@ class TokenStrip:
 
         sheet.text(left, top, self.title, size=11, weight="bold")
         sheet.text(left, top + 0.25 + 0.2 * self.title.count("\n"), self.note, size=8.5, color=MUTED)
-        down = top + self.heading_height
+        down = top + self.heading
         if self.profile is not None:
             axes = sheet.axes(left, down - PROFILE_HEIGHT - 0.42, self.width, PROFILE_HEIGHT)
             _draw_profile(axes, self.profile, self.scale.stops)
@@ -306,10 +302,7 @@ class ProbabilityBars:
     def __init__(self, decision: DecisionAttribution, width: float) -> None:
         self.decision, self.width = decision, width
         self.rows = decision.probabilities[:MAX_ANSWERS]
-
-    @property
-    def height(self) -> float:
-        return 0.34 + 0.25 * len(self.rows) + 0.12 * (len(self.decision.probabilities) > MAX_ANSWERS)
+        self.height = 0.34 + 0.25 * len(self.rows) + 0.12 * (len(decision.probabilities) > MAX_ANSWERS)
 
     def draw(self, sheet: Sheet, left: float, top: float) -> None:
         sheet.text(left, top, self.decision.probabilities_title, size=11, weight="bold")

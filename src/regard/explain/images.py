@@ -149,8 +149,8 @@ class GridAttention:
     def add(self, records: Sequence[AttentionRecord]) -> None:
         grid, length = self.token_grid, self.token_grid.length
         parts = slice_records(records, 0, length)
-        self.layers.append(mean_layer(parts, length))
-        self.query_maps.append(grid.to_grid(weighted_sum(parts, self.query_weights)).double().cpu().numpy())
+        self.layers.append(mean_layer(parts))
+        self.query_maps.append(grid.to_grid(weighted_sum(parts, self.query_weights.to(parts[0].weights))).double().cpu().numpy())
         if self.stored_queries:
             rows = [
                 torch.stack([part.query_weights(at, length) for part in parts]).sum(0) for at in self.stored_queries
@@ -178,7 +178,7 @@ class ImageAttention:
         """Run the model once and record attention. With `score_fn`, a function of the logits, returns the relevance (h, w) of
         the cells of the finest grid for the score, or None if gradients would exceed `MAX_BYTES`."""
         gradients = score_fn is not None and self.fits_memory(model.body)
-        logits, groups = record_layers(model, batch, [self], gradients)
+        logits, groups = record_layers(model, batch, [self.add], gradients)
         if score_fn is None or not gradients:
             return None
         by_stage: list[list[AttentionLayer]] = [[] for _ in self.stages]
@@ -519,7 +519,7 @@ def explain_generation(
     color = int(batch.labels[0, place])
     position = relative_position(at, image)
     query_grid, attention = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
-    logits, _ = record_layers(model, batch, [attention])
+    logits, _ = record_layers(model, batch, [attention.add])
     logs = logits[0].float().log_softmax(-1)
     own = logs.gather(1, batch.labels[0][:, None])[:, 0]
     rank = int((logs[place] > own[place]).sum()) + 1

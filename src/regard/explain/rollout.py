@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,64 +30,79 @@ CHUNK_ROWS = 4096  # Queries per chunk, to limit the memory of products over lon
 
 
 @dataclass(frozen=True)
-class AttentionEdges:
-    """Attention weights with indices: query `queries[r]` attends to key `keys[r, c]` with `weights[r, c]`. None: r and c."""
+class AttentionSlice:
+    """Attention weights (H, R, C) of one sequence in one layer. `keys` (H or 1, R, C) are the tokens of the columns, `queries`
+    (R,) the tokens of the rows; None: the indices."""
 
-    weights: Tensor  # (R, C), averaged over heads
-    keys: Tensor | None = None  # (R, C)
-    queries: Tensor | None = None  # (R,)
+    weights: Tensor
+    keys: Tensor | None = None
+    queries: Tensor | None = None
 
-    def chunks(self) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Yields (query indices, attention weights, key indices) for at most `CHUNK_ROWS` query rows at a time."""
-        device = self.weights.device
-        queries = torch.arange(len(self.weights), device=device) if self.queries is None else self.queries
-        for begin in range(0, len(queries), CHUNK_ROWS):
-            rows = slice(begin, begin + CHUNK_ROWS)
-            yield queries[rows], self.weights[rows], None if self.keys is None else self.keys[rows]
+    def mean_heads(self, previous: AttentionSlice | None = None) -> AttentionSlice:
+        """The average over heads on the CPU. Equal key indices reuse the tensor of `previous` to save memory."""
+        (heads, rows, _), keys = self.weights.shape, self.keys
+        if keys is None or len(keys) == 1:
+            weights = self.weights.mean(0, keepdim=True)
+        else:  # each head has separate key indices
+            weights = self.weights.transpose(0, 1).reshape(1, rows, -1) / heads
+            keys = keys.transpose(0, 1).reshape(1, rows, -1)
+        if keys is not None:
+            keys = keys.int().cpu()
+            if previous is not None and previous.keys is not None and torch.equal(previous.keys, keys):
+                keys = previous.keys
+        weights = weights if weights.dtype == torch.float64 else weights.float()
+        return AttentionSlice(weights.detach().cpu(), keys, None if self.queries is None else self.queries.cpu())
+
+    def weighted_sum(self, row: Tensor) -> Tensor:
+        """Attention of each head, (H, length), summed over queries with the weights `row` (length,), in the type of `row`."""
+        heads, num_rows, columns = self.weights.shape
+        found, own = row.new_zeros(heads, len(row)), row[:num_rows] if self.queries is None else row[self.queries]
+        for begin in range(0, num_rows, CHUNK_ROWS):
+            cut = slice(begin, begin + CHUNK_ROWS)
+            if self.keys is None:
+                found[:, :columns] += own[cut] @ self.weights[:, cut].to(row.dtype)
+                continue
+            for head in range(heads):  # one at a time: a product is as large as the weights
+                keys, weights = self.keys[head if len(self.keys) > 1 else 0, cut], self.weights[head, cut]
+                found[head].index_add_(0, keys.flatten(), (own[cut, None] * weights.to(row.dtype)).flatten())
+        return found
+
+    def query_weights(self, query: int, length: int) -> Tensor:
+        """Attention of one query, (H, length)."""
+        at = query if self.queries is None else (self.queries == query).nonzero()[0, 0]
+        own = self.weights[:, at]
+        if self.keys is None:
+            return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
+        return own.new_zeros(len(own), length).scatter_add_(1, self.keys[:, at].long().expand(own.shape), own)
 
 
-@dataclass(frozen=True)
-class AttentionLayer:
-    """Attention matrix A (length, length) of one layer: the sum of all edges. A is never materialized."""
+AttentionLayer = Sequence[AttentionSlice]  # The attention matrix (length, length) is the sum of all slices.
 
-    length: int
-    edges: tuple[AttentionEdges, ...]
 
-    def left_multiply(self, row: Tensor) -> Tensor:
-        """Vector-matrix product row · A, (length,)."""
-        product = torch.zeros_like(row)
-        for edges in self.edges:
-            for queries, weights, keys in edges.chunks():
-                own, weights = row[queries], weights.to(row.dtype)
-                if keys is None:
-                    product[: weights.shape[1]] += own @ weights
-                else:
-                    product.index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
-        return product
-
-    def row_sums(self, like: Tensor) -> Tensor:
-        """Sum of the attention weights of each query, (length,): 1, or 0 if all keys are masked."""
-        sums = torch.zeros_like(like)
-        for edges in self.edges:
-            for queries, weights, _ in edges.chunks():
-                sums.index_add_(0, queries, weights.to(like.dtype).sum(-1))
-        return sums
+def weighted_sum(layer: AttentionLayer, row: Tensor) -> Tensor:
+    """Attention of each head, (H, length), summed over queries with the weights `row` (length,): row · A if H is 1."""
+    sums = [part.weighted_sum(row) for part in layer]
+    return sum(sums[1:], sums[0])
 
 
 def rollout(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
     """Contributions of the input tokens, (length,), to the last hidden states weighted by `row` (length,). Both sum to 1."""
     for layer in reversed(layers):
-        row = row / (1 + layer.row_sums(row))  # normalizes the rows of A + I
-        row = row + layer.left_multiply(row)
+        sums = torch.zeros_like(row)  # sum of the weights of each query: 1, or 0 if all keys are masked
+        for part in layer:
+            queries = torch.arange(part.weights.shape[1]) if part.queries is None else part.queries
+            sums.index_add_(0, queries, part.weights[0].sum(-1, dtype=row.dtype))
+        row = row / (1 + sums)  # normalizes the rows of A + I
+        row = row + weighted_sum(layer, row)[0]
     return row
 
 
 def relevance(layers: Sequence[AttentionLayer], row: Tensor) -> Tensor:
-    """Relevance of the input tokens, (length,), if the edges contain gradient × attention: `row` · R with R ← R + Ā R from the
+    """Relevance of the input tokens, (length,), if the weights are gradient × attention: `row` · R with R ← R + Ā R from the
     first layer to the last, minus `row`, the relevance before the first layer."""
     whole = row
     for layer in reversed(layers):
-        whole = whole + layer.left_multiply(whole)
+        whole = whole + weighted_sum(layer, whole)[0]
     return whole - row
 
 
@@ -145,95 +160,40 @@ class TokenBlocks:
         numbers = self.block_ids.to(values.device)
         return values.new_zeros(*values.shape[:-1], len(self)).index_add_(-1, numbers, values)
 
-    def sum_attention(self, weights: Tensor, keys: Tensor | None = None, queries: Tensor | None = None) -> Tensor:
-        """Attention between blocks, (H, N, N), from weights (H, R, C): sums over the queries and keys of the blocks.
-
-        `keys` (R, C) or (H, R, C) are the tokens of the columns, `queries` (R,) the tokens of the rows; None: the indices."""
-        many, numbers = len(self), self.block_ids.to(weights.device)
+    def sum_attention(self, part: AttentionSlice) -> Tensor:
+        """Attention between blocks, (H, N, N): sums over the queries and keys of the blocks."""
+        weights, many, numbers = part.weights, len(self), self.block_ids.to(part.weights.device)
         wide = torch.float32 if weights.device.type == "mps" else torch.float64  # MPS has no float64
         found = torch.zeros(len(weights), many * many, dtype=wide, device=weights.device)
-        rows = numbers[: weights.shape[1]] if queries is None else numbers[queries]
+        rows = numbers[: weights.shape[1]] if part.queries is None else numbers[part.queries]
         for begin in range(0, len(rows), CHUNK_ROWS):
             cut = slice(begin, begin + CHUNK_ROWS)
-            part, own = weights[:, cut].to(wide), rows[cut]
-            if keys is None:
-                part = self.sum_tokens(torch.nn.functional.pad(part, (0, len(numbers) - part.shape[-1])))
-                found.view(-1, many, many).index_add_(1, own, part)
+            own, values = rows[cut], weights[:, cut].to(wide)
+            if part.keys is None:
+                values = self.sum_tokens(torch.nn.functional.pad(values, (0, len(numbers) - values.shape[-1])))
+                found.view(-1, many, many).index_add_(1, own, values)
             else:
-                to = own[:, None] * many + numbers[keys[..., cut, :]]
-                found.scatter_add_(1, to.expand(part.shape).flatten(1), part.flatten(1))
+                to = own[:, None] * many + numbers[part.keys[..., cut, :]]
+                found.scatter_add_(1, to.expand(values.shape).flatten(1), values.flatten(1))
         return found.view(-1, many, many)
 
 
-@dataclass(frozen=True)
-class AttentionSlice:
-    """Attention weights (H, R, C) of one sequence in one layer. `keys` (H or 1, R, C) are the tokens of the columns, `queries`
-    (R,) the tokens of the rows; None: the indices."""
-
-    weights: Tensor
-    keys: Tensor | None = None
-    queries: Tensor | None = None
-
-    @classmethod
-    def from_record(
-        cls, record: AttentionRecord, row: int, length: int, weights: Tensor | None = None
-    ) -> AttentionSlice:
-        """The first `length` tokens of batch row `row`. `weights`, if given, replace the weights of the record."""
-        own = (record.weights if weights is None else weights)[row].detach()
-        queries = None if record.query_index is None else record.query_index[row]
-        rows = slice(length) if queries is None else (queries >= 0) & (queries < length)
-        own, queries = own[:, rows], None if queries is None else queries[rows]
-        if record.key_index is None:
-            return cls(own[..., :length], None, queries)
-        keys = record.key_index[row if len(record.key_index) > 1 else 0][:, rows]
-        # the key index of padding is -1
-        return cls(torch.where(keys < 0, 0.0, own), keys.clamp(0, length - 1), queries)
-
-    def mean_edges(self, previous: AttentionEdges | None = None) -> AttentionEdges:
-        """Edges averaged over heads. Equal key indices reuse the tensor of `previous` to save memory."""
-        heads, rows, _ = self.weights.shape
-        keys = self.keys
-        if keys is None or len(keys) == 1:
-            weights, keys = self.weights.mean(0), None if keys is None else keys[0]
-        else:  # each head has separate key indices
-            weights = self.weights.transpose(0, 1).reshape(rows, -1) / heads
-            keys = keys.transpose(0, 1).reshape(rows, -1)
-        if keys is not None:
-            keys = keys.int().cpu()
-            if previous is not None and previous.keys is not None and torch.equal(previous.keys, keys):
-                keys = previous.keys
-        weights = weights if weights.dtype == torch.float64 else weights.float()
-        return AttentionEdges(weights.detach().cpu(), keys, None if self.queries is None else self.queries.cpu())
-
-    def weighted_sum(self, query_weights: Tensor) -> Tensor:
-        """Attention of each head, (H, length), summed over queries with the weights `query_weights` (length,)."""
-        own, length = query_weights.to(self.weights), len(query_weights)
-        own = own[: self.weights.shape[1]] if self.queries is None else own[self.queries]
-        if self.keys is None:
-            return torch.nn.functional.pad(own @ self.weights, (0, length - self.weights.shape[-1]))
-        found = self.weights.new_zeros(len(self.weights), length)
-        for head, weights in enumerate(self.weights):  # one at a time: a product is as large as the weights
-            keys = self.keys[head if len(self.keys) > 1 else 0]
-            found[head].index_add_(0, keys.flatten(), (own[:, None] * weights).flatten())
-        return found
-
-    def query_weights(self, query: int, length: int) -> Tensor:
-        """Attention of one query, (H, length)."""
-        at = query if self.queries is None else (self.queries == query).nonzero()[0, 0]
-        own = self.weights[:, at]
-        if self.keys is None:
-            return torch.nn.functional.pad(own, (0, length - own.shape[-1]))
-        return own.new_zeros(len(own), length).scatter_add_(1, self.keys[:, at].long().expand(own.shape), own)
-
-
 def slice_records(
-    records: Sequence[AttentionRecord], row: int, length: int, weights: Sequence[Tensor | None] = ()
+    records: Sequence[AttentionRecord], row: int, length: int, weights: Sequence[Tensor] = ()
 ) -> list[AttentionSlice]:
-    """Slices of one layer. The first record is zeroed for queries with a row in a later record, such as global tokens."""
-    replaced = [*weights, *[None] * (len(records) - len(weights))]
-    parts = [
-        AttentionSlice.from_record(record, row, length, own) for record, own in zip(records, replaced, strict=True)
-    ]
+    """Slices of one layer for the first `length` tokens of batch row `row`. `weights`, if given, replace the weights of the
+    records. The first record is zeroed for queries with a row in a later record, such as global tokens."""
+    parts: list[AttentionSlice] = []
+    for record, values in zip(records, weights or [record.weights for record in records], strict=True):
+        queries, keys = None if record.query_index is None else record.query_index[row], record.key_index
+        rows = slice(length) if queries is None else (queries >= 0) & (queries < length)
+        own, queries = values[row].detach()[:, rows], None if queries is None else queries[rows]
+        if keys is None:
+            parts.append(AttentionSlice(own[..., :length], None, queries))
+        else:
+            keys = keys[row if len(keys) > 1 else 0][:, rows]
+            # the key index of padding is -1
+            parts.append(AttentionSlice(torch.where(keys < 0, 0.0, own), keys.clamp(0, length - 1), queries))
     for number, part in enumerate(parts):
         later = [other.queries for other in parts[number + 1 :] if other.queries is not None]
         if later and part.queries is None:
@@ -243,11 +203,9 @@ def slice_records(
     return parts
 
 
-def mean_layer(parts: Sequence[AttentionSlice], length: int, previous: AttentionLayer | None = None) -> AttentionLayer:
-    """Attention matrix of one layer from its slices, averaged over heads."""
-    before = [*(() if previous is None else previous.edges), *[None] * len(parts)]
-    edges = tuple(part.mean_edges(last) for part, last in zip(parts, before, strict=False))
-    return AttentionLayer(length, edges)
+def mean_layer(parts: Sequence[AttentionSlice], previous: AttentionLayer = ()) -> AttentionLayer:
+    """The slices of one layer averaged over heads. `previous`: the layer before, with the same kinds of slices."""
+    return [part.mean_heads(last) for part, last in zip(parts, [*previous, *[None] * len(parts)], strict=False)]
 
 
 def uniform_weights(length: int, positions: Sequence[int]) -> Tensor:
@@ -255,12 +213,6 @@ def uniform_weights(length: int, positions: Sequence[int]) -> Tensor:
     row = torch.zeros(length, dtype=torch.float64)
     row[list(positions)] = 1 / len(positions)
     return row
-
-
-def weighted_sum(parts: Sequence[AttentionSlice], query_weights: Tensor) -> Tensor:
-    """Attention of each head, (H, length), over all slices of a layer, summed over queries with the given weights."""
-    sums = [part.weighted_sum(query_weights) for part in parts]
-    return sum(sums[1:], sums[0])
 
 
 @dataclass
@@ -280,11 +232,11 @@ class RowAttention:
     def add(self, records: Sequence[AttentionRecord]) -> None:
         """Store the attention of one layer."""
         parts = slice_records(records, self.row, self.length)
-        self.layers.append(mean_layer(parts, self.length, self.layers[-1] if self.layers else None))
-        tiles = [self.blocks.sum_attention(part.weights, part.keys, part.queries) for part in parts]
+        self.layers.append(mean_layer(parts, self.layers[-1] if self.layers else ()))
+        tiles = [self.blocks.sum_attention(part) for part in parts]
         sizes = torch.from_numpy(self.blocks.sizes)[:, None]
         self.block_maps.append((sum(tiles[1:], tiles[0]).cpu() / sizes).float().numpy())
-        of_queries = weighted_sum(parts, uniform_weights(self.length, self.query_positions))
+        of_queries = weighted_sum(parts, uniform_weights(self.length, self.query_positions).to(parts[0].weights))
         self.query_maps.append(self.blocks.sum_tokens(of_queries).float().cpu().numpy())
 
     def rollout(self, positions: Sequence[int]) -> NDArray[np.float64]:
@@ -301,22 +253,19 @@ GRADIENT_MEMORY_FACTOR = 12
 """Memory with gradients divided by memory of the weights alone, at most; measured for windows over 57,767 tokens."""
 
 
-class LayerConsumer(Protocol):
-    """A receiver of all attention records of a layer at once."""
-
-    def add(self, records: Sequence[AttentionRecord]) -> None: ...
-
-
 def record_layers(
-    model: ModelProtocol, batch: Batch, consumers: Sequence[LayerConsumer], gradients: bool = False
+    model: ModelProtocol,
+    batch: Batch,
+    consumers: Sequence[Callable[[Sequence[AttentionRecord]], None]],
+    gradients: bool = False,
 ) -> tuple[Tensor, list[list[AttentionRecord]]]:
-    """Run the model once and pass the attention of each complete layer to `consumers`. Returns the logits and, with
+    """Run the model once and pass the records of each complete layer to `consumers`. Returns the logits and, with
     `gradients`, the records of all layers; without, each layer is freed, because all layers may not fit in memory."""
     layers: list[list[AttentionRecord]] = []
 
     def finish_layer() -> None:
         for consumer in consumers if layers else ():
-            consumer.add(layers[-1])
+            consumer(layers[-1])
         if not gradients:
             layers.clear()
 
@@ -341,13 +290,13 @@ def relevance_layers(
     weights = [record.weights for group in record_groups for record in group]
     gradients = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
     for group in record_groups:
-        products: list[Tensor | None] = []
+        products = []
         for record in group:
             gradient = next(gradients)
             unused = torch.zeros_like(record.weights)
             products.append(unused if gradient is None else (gradient * record.weights.detach()).clamp(min=0))
         name = group[0].name
-        yield name, mean_layer(slice_records(group, row, length_of(name), products), length_of(name))
+        yield name, mean_layer(slice_records(group, row, length_of(name), products))
 
 
 @dataclass(frozen=True)
@@ -374,17 +323,17 @@ def attribute(
     """Run the batch once and add the recorded attention to `views`. Returns the relevance of each token, (length,), per score;
     None if the score has no `score_fn` or if gradients would exceed `MAX_BYTES`."""
     gradients = any(score.score_fn for score in scores) and attribution_bytes(model.body, batch) <= MAX_BYTES
-    logits, groups = record_layers(model, batch, views, gradients)
+    logits, groups = record_layers(model, batch, [view.add for view in views], gradients)
     lengths = {view.row: view.length for view in views}
-
-    def relevance_of(score: OutputScore) -> NDArray[np.float64] | None:
-        if not gradients or score.score_fn is None:
-            return None
-        length = lengths[score.row]
-        layers = [layer for _, layer in relevance_layers(score.score_fn(logits), groups, score.row, lambda _: length)]
-        return relevance(layers, uniform_weights(length, score.positions)).numpy()
-
-    return [relevance_of(score) for score in scores]
+    found: list[NDArray[np.float64] | None] = []
+    for score in scores:
+        if gradients and score.score_fn is not None:
+            layers = relevance_layers(score.score_fn(logits), groups, score.row, lambda _, row=score.row: lengths[row])
+            row = uniform_weights(lengths[score.row], score.positions)
+            found.append(relevance([layer for _, layer in layers], row).numpy())
+        else:
+            found.append(None)
+    return found
 
 
 def attribution_bytes(body: Any, batch: Batch) -> int:
