@@ -11,8 +11,8 @@ from PIL import Image
 from regard.draw import panels
 from regard.draw.colors import DEPTH_COLORS, HEAT_COLORS, UNKNOWN_COLOR, apply_colormap, class_colors
 from regard.draw.panels import (
-    AttentionOverlay,
     DenseSample,
+    OverlayMap,
     depth_image,
     draw_depths,
     draw_heatmap_overlays,
@@ -175,20 +175,20 @@ def test_depths_have_one_scale_with_its_unit_and_unknown_pixels_are_labeled(tmp_
 
 
 def test_heads_are_drawn_in_rows_with_their_names(tmp_path: Path) -> None:
-    heads = [AttentionOverlay(PICTURE, RANDOM.random((3, 4)) / 10, f"head {n}") for n in range(6)]
-    text = draw_heatmap_overlays(heads, tmp_path / "a.svg", "Attention").read_text("utf-8")
+    heads = [OverlayMap(f"head {n}", RANDOM.random((3, 4)) / 10) for n in range(6)]
+    text = draw_heatmap_overlays(PICTURE, heads, tmp_path / "a.svg", "Attention").read_text("utf-8")
     assert all(f"head {n}" in text for n in range(6))
     sizes = []
-    for some in (heads, heads[:4], [AttentionOverlay(PICTURE, np.zeros((2, 2)))]):
-        with Image.open(draw_heatmap_overlays(some, tmp_path / "a.png")) as image:
+    for some in (heads, heads[:4], [OverlayMap("", np.zeros((2, 2)))]):
+        with Image.open(draw_heatmap_overlays(PICTURE, some, tmp_path / "a.png")) as image:
             sizes.append(image.size)
     assert sizes[1][1] < sizes[0][1] < sizes[0][0]
 
 
 def test_a_map_with_its_own_scale_has_the_maximum_above_it(tmp_path: Path) -> None:
-    heads = [AttentionOverlay(PICTURE, np.array([[share, 0.0]]), f"head {n}") for n, share in enumerate((0.25, 0.034))]
-    text = draw_heatmap_overlays(heads, tmp_path / "a.svg").read_text("utf-8")
+    heads = [OverlayMap(f"head {n}", np.array([[share, 0.0]])) for n, share in enumerate((0.25, 0.034))]
+    text = draw_heatmap_overlays(PICTURE, heads, tmp_path / "a.svg").read_text("utf-8")
     assert "head 0 · 25 %" in text and "head 1 · 3.4 %" in text
     assert ">maximum,<" in text and "given above each image" in text
-    alone = draw_heatmap_overlays(heads[:1], tmp_path / "b.svg").read_text("utf-8")
+    alone = draw_heatmap_overlays(PICTURE, heads[:1], tmp_path / "b.svg").read_text("utf-8")
     assert ">25<" in alone and "brightest" not in alone

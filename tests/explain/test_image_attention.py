@@ -104,9 +104,9 @@ def test_attention_maps_of_swin_equal_transformers(pair: Any) -> None:
     assert [layer.shape[1:] for layer in found.attention] == [GRIDS[n] for n in (0, 0, 1, 1, 1, 2, 2, 3, 3)]
     for own, matrix in zip(found.attention, right, strict=True):
         near(torch.from_numpy(own).flatten(1), torch.from_numpy(matrix.mean(1)), 1e-10)
-    assert found.query_grid == GRIDS[0] and found.image_attention is not None
+    assert found.query_grid == GRIDS[0]
     for number, matrix in ((0, right[0]), (1, right[1])):  # for every token
-        each = torch.from_numpy(found.image_attention.stages[0].stored_maps[number]).flatten(2).double()
+        each = torch.from_numpy(found.layers[number].weights_per_query).flatten(2).double()
         near(each, torch.from_numpy(matrix).transpose(0, 1), 1e-6)
     row, column = 33, 20
     found = model.explain(PICTURE, at=(row, column))
@@ -279,7 +279,7 @@ def test_every_system_with_attention_is_drawn_over_the_image(system: str, task: 
     layers = len(found.attention)
     assert found.save(tmp_path / "b.svg", layer=layers, head=1).read_text().count(f"layer {layers}") >= 1
     data = json.loads(found.save(tmp_path / "a.json").read_text())
-    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == list(found.layer_names)
+    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == [layer.name for layer in found.layers]
     page = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.query_grid)
@@ -287,8 +287,7 @@ def test_every_system_with_attention_is_drawn_over_the_image(system: str, task: 
         data["about"].values()
     ), "each map has a description"
     assert data["unit"] == ("pixel" if system == "imagegpt" else "patch")
-    assert found.image_attention is not None
-    each = found.image_attention.stages[-1].stored_maps[-1]
+    each = found.layers[-1].weights_per_query
     read = np.frombuffer(base64.b64decode(data["each"][-1]["bytes"]), np.uint8).reshape(each.shape) / 255
     most = np.array(data["each"][-1]["most"]).reshape(*each.shape[:2], 1, 1)
     assert np.allclose(read * most, each, atol=each.max() / 255)

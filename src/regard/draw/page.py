@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from regard.draw.panels import (
     MIN_BRIGHTNESS,
     MIN_UNIFORM_MULTIPLE,
     CaptionAttention,
+    OverlayMap,
     position_similarity_image,
     tint_strength,
 )
@@ -202,19 +203,10 @@ def round_digits(number: float) -> float:
 # -- images
 
 
-class OverlayMap(NamedTuple):
-    """One heatmap, or the heatmaps of all heads of a layer."""
-
-    name: str
-    weights: np.ndarray  # (h, w) or (heads, h, w)
-    extent: tuple[float, float] = (1.0, 1.0)  # height and width of the grid relative to the image
-    weights_per_query: np.ndarray | None = None  # (queries, heads, h, w) attention of each stored query
-
-
 def write_image_page(
     image: np.ndarray,
     layers: Sequence[OverlayMap],
-    methods: Mapping[str, OverlayMap],
+    methods: Sequence[OverlayMap],
     path: Path,
     title: str,
     facts: Mapping[str, str],
@@ -228,7 +220,7 @@ def write_image_page(
     data: dict[str, object] = {
         "picture": data_uri(image),
         "size": image.shape[:2],
-        "ways": {name: _quantized_grid(way.weights, way.extent) for name, way in methods.items()},
+        "ways": {way.name: _quantized_grid(way.weights, way.extent) for way in methods},
         "attention": [[_quantized_grid(grid, layer.extent) for grid in layer.weights] for layer in layers],
         "layers": [layer.name for layer in layers],
         "each": [pack_maps(layer.weights_per_query) for layer in layers if layer.weights_per_query is not None],
@@ -236,7 +228,7 @@ def write_image_page(
         "lattice": query_grid,
         "positions": None if positions is None else data_uri(position_similarity_image(positions)),
         "glow": list(HEAT_COLORS),
-        "about": {name: (descriptions or {}).get(name, "") for name in (*methods, "attention")},
+        "about": {name: (descriptions or {}).get(name, "") for name in (*(way.name for way in methods), "attention")},
         "unit": "cell" if not layers else "pixel" if layers[0].weights.shape[-2:] == image.shape[:2] else "patch",
     }
     return write_page(path, title, "", facts, data, (), "", (), "gaze.html")

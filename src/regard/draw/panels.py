@@ -317,12 +317,14 @@ def _draw_dense(
 # -- heatmaps
 
 
-class AttentionOverlay(NamedTuple):
-    image: ImageArray
-    weights: MapArray  # (h, w) on a grid of any size
-    name: str = ""
+class OverlayMap(NamedTuple):
+    """One heatmap, or the heatmaps of all heads of a layer."""
+
+    name: str
+    weights: MapArray  # (h, w) or (heads, h, w) on a grid of any size
     extent: tuple[float, float] = (1.0, 1.0)
     """height and width of the grid relative to the image; a grid may extend below and to the right of the image"""
+    weights_per_query: MapArray | None = None  # (queries, heads, h, w) attention of each stored query
 
 
 def overlay_heatmap(
@@ -348,19 +350,20 @@ def resize_grid(grid: MapArray, shape: Sequence[int], extent: tuple[float, float
 
 
 def draw_heatmap_overlays(
-    samples: Sequence[AttentionOverlay],
+    image: ImageArray,
+    maps: Sequence[OverlayMap],
     path: Path,
     title: str = "",
     subtitle: str = "",
     mark: tuple[float, float] | None = None,
 ) -> Path:
-    """Draw heatmaps over one or several images, each on a separate color scale with the maximum in the title. `mark`: a
-    position as fractions of image height and width."""
-    images = [overlay_heatmap(sample.image, sample.weights, extent=sample.extent) for sample in samples]
-    maxima = [float(np.nanmax(sample.weights, initial=0.0)) for sample in samples]
-    names = [f"{sample.name} · {100 * most:.3g} %" for sample, most in zip(samples, maxima, strict=True)]
+    """Draw heatmaps (h, w) over the image, each on a separate color scale with the maximum in the title. `mark`: a position as
+    fractions of image height and width."""
+    images = [overlay_heatmap(image, one.weights, extent=one.extent) for one in maps]
+    maxima = [float(np.nanmax(one.weights, initial=0.0)) for one in maps]
+    names = [f"{one.name} · {100 * most:.3g} %" for one, most in zip(maps, maxima, strict=True)]
     ends = "", "maximum, given above each image"
-    if len(samples) == 1:
+    if len(maps) == 1:
         ends = f"{50 * maxima[0]:.3g}", f"{100 * maxima[0]:.3g} %"
     # colors over a gray image, because the heatmap is transparent at 0
     colors = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)

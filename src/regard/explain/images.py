@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.draw.page import OverlayMap, write_image_page
-from regard.draw.panels import AttentionOverlay, draw_heatmap_overlays, draw_position_similarity
+from regard.draw.page import write_image_page
+from regard.draw.panels import OverlayMap, draw_heatmap_overlays, draw_position_similarity
 from regard.draw.text import check_choice
 from regard.errors import RegardError
 from regard.explain import Explanation
@@ -150,7 +150,9 @@ class GridAttention:
         grid, length = self.token_grid, self.token_grid.length
         parts = slice_records(records, 0, length)
         self.layers.append(mean_layer(parts))
-        self.query_maps.append(grid.to_grid(weighted_sum(parts, self.query_weights.to(parts[0].weights))).double().cpu().numpy())
+        self.query_maps.append(
+            grid.to_grid(weighted_sum(parts, self.query_weights.to(parts[0].weights))).double().cpu().numpy()
+        )
         if self.stored_queries:
             rows = [
                 torch.stack([part.query_weights(at, length) for part in parts]).sum(0) for at in self.stored_queries
@@ -245,53 +247,37 @@ class ImageExplanation(Explanation):
     query_name: str = ""  # class token, average over all positions, or row and column of a pixel
     query_pixel: tuple[int, int] | None = None  # row and column of the query pixel, if given
     method_maps: dict[str, GridArray] = field(default_factory=dict)  # rollout and attribution (h, w), each summing to 1
-    image_attention: ImageAttention | None = None  # attention by layer; None for models without attention
+    layers: tuple[OverlayMap, ...] = ()  # attention of the query in each layer, (heads, h, w); empty without attention
     query_grid: tuple[int, int] = (0, 0)  # rows and columns of the stored queries
     position_similarity: Any = None  # cosine similarity (n, n) of learned position embeddings, if any
 
     @property
-    def stages(self) -> tuple[GridAttention, ...]:
-        return () if self.image_attention is None else self.image_attention.stages
-
-    @property
     def attention(self) -> tuple[GridArray, ...]:
         """Attention of the query in each layer, (heads, h, w)."""
-        return tuple(layer for stage in self.stages for layer in stage.query_maps)
-
-    @property
-    def layer_names(self) -> tuple[str, ...]:
-        """Names of all layers, counted over all stages."""
-        numbers = [number for number, stage in enumerate(self.stages, 1) for _ in stage.query_maps]
-        suffixes = [f" (stage {number})" if len(self.stages) > 1 else "" for number in numbers]
-        return tuple(f"layer {number}{suffix}" for number, suffix in enumerate(suffixes, 1))
-
-    @property
-    def extents(self) -> tuple[tuple[float, float], ...]:
-        """Height and width of the grid of each layer, relative to the image."""
-        return tuple(stage.token_grid.extent for stage in self.stages for _ in stage.query_maps)
+        return tuple(layer.weights for layer in self.layers)
 
     @property
     def values(self) -> dict[str, Any]:
         values: dict[str, Any] = {"title": self.title, "facts": self.facts, **self.method_maps}
-        if self.image_attention is not None:
+        if self.layers:
             values |= {"query": self.query_name, "at": self.query_pixel}
-            values |= {"layers": self.layer_names, "attention": self.attention}
+            values |= {"layers": [layer.name for layer in self.layers], "attention": self.attention}
         return values
 
     def extra_paths(self, path: Path) -> tuple[Path, ...]:
         drawn = self.position_similarity is not None and path.suffix.lower() in (".png", ".svg")
         return (path.with_name(f"{path.stem}-positions{path.suffix}"),) if drawn else ()
 
+    def _named_methods(self, column: int) -> list[OverlayMap]:
+        """Rollout and attribution with titles of `METHODS`."""
+        extent = self.layers[0].extent if self.layers else (1.0, 1.0)
+        return [OverlayMap(METHODS[name][column], grid, extent) for name, grid in self.method_maps.items()]
+
     def _write_page(self, path: Path) -> Path:
-        first = self.extents[0] if self.extents else (1.0, 1.0)
-        stored: list[Any] = [layer for stage in self.stages for layer in stage.stored_maps]
-        layers = zip(
-            self.layer_names, self.attention, self.extents, stored or [None] * len(self.attention), strict=True
-        )
         return write_image_page(
             self.image,
-            [OverlayMap(*layer) for layer in layers],
-            {METHODS[name][0]: OverlayMap(name, grid, first) for name, grid in self.method_maps.items()},
+            self.layers,
+            self._named_methods(0),
             path,
             self.title,
             self.facts,
@@ -305,31 +291,28 @@ class ImageExplanation(Explanation):
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
         """Draw the methods and the selected attention maps: averages over heads, one head of each layer, or all heads of a
         layer."""
-        if self.attention:
-            check_choice("Layer", layer, len(self.attention))
+        if self.layers:
+            check_choice("Layer", layer, len(self.layers))
             heads = len(self.attention[layer - 1]) if layer is not None else max(map(len, self.attention))
             check_choice("Head", head, heads)
         elif layer is not None or head is not None:
             raise RegardError("This model has no attention, so layers and heads cannot be selected.")
-        first = self.extents[0] if self.extents else (1.0, 1.0)
-        maps = [(METHODS[name][1], grid, first) for name, grid in self.method_maps.items()]
-        named = zip(self.layer_names, self.attention, self.extents, strict=True)
-        for number, (name, weights, extent) in enumerate(named, 1):
+        maps = self._named_methods(1)
+        for number, (name, weights, extent, _) in enumerate(self.layers, 1):
             if layer is head is None:
-                maps.append((name, weights.mean(0), extent))
+                maps.append(OverlayMap(name, weights.mean(0), extent))
             elif layer in (None, number):
                 chosen = range(1, len(weights) + 1) if head is None else [head] * (head <= len(weights))
-                maps += [(f"{name}, head {n}", weights[n - 1], extent) for n in chosen]
-        panels = [AttentionOverlay(self.image, grid, name, extent) for name, grid, extent in maps]
+                maps += [OverlayMap(f"{name}, head {n}", weights[n - 1], extent) for n in chosen]
         for place in self.extra_paths(path):
             draw_position_similarity(self.position_similarity, place)
         about = [f"{name}: {value}" for name, value in self.facts.items()]
-        if self.attention:
+        if self.layers:
             about.append(f"query: {self.query_name}")
             about += ["average over heads"] if layer is head is None else []
         about += [METHODS[name][3] for name in self.method_maps]
         mark = relative_position(self.query_pixel, self.image)
-        return draw_heatmap_overlays(panels, path, self.title, "; ".join(about), mark)
+        return draw_heatmap_overlays(self.image, maps, path, self.title, "; ".join(about), mark)
 
 
 Pixel = tuple[int, int]  # Row and column.
@@ -379,6 +362,11 @@ def _image_explanation(
     method_maps = {"rollout": normalize_sum(attention.rollout_map())}
     if attribution is not None:
         method_maps["gradient × attention"] = normalize_sum(attribution)
+    layers: list[OverlayMap] = []
+    for stage, grid in enumerate(attention.stages, 1):
+        suffix = f" (stage {stage})" if len(attention.stages) > 1 else ""
+        for weights, stored in zip(grid.query_maps, grid.stored_maps, strict=True):
+            layers.append(OverlayMap(f"layer {len(layers) + 1}{suffix}", weights, grid.token_grid.extent, stored))
     query = "average over all positions" if len(attention.stages[0].query_tokens) > 1 else "class token"
     return ImageExplanation(
         title,
@@ -388,7 +376,7 @@ def _image_explanation(
         query_name=query if at is None else f"row {at[0]}, column {at[1]}",
         query_pixel=at,
         method_maps=method_maps,
-        image_attention=attention,
+        layers=tuple(layers),
         query_grid=query_grid,
         position_similarity=position_similarity(model.body),
     )

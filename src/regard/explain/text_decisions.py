@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -81,110 +81,99 @@ class Decision:
     facts: dict[str, str] = field(default_factory=dict)
     probabilities_title: str = PROBABILITIES_TITLE  # title of the probability chart
 
+    def explain(self, model: ModelProtocol) -> Explanation:
+        """Run the batch again with attention recording, and explain the scores."""
+        heads = sum(place.heads for place in named_attentions(model.body).values()) * model.body.repeats
+        most, text = int((MAX_WEIGHTS / heads) ** 0.5), model.require_tokenizer()
+        views = [self._row_attention(number, most) for number in range(len(self.rows))]
+        relevances, steps = attribute(model, self.batch, views, self.scores), act_steps(model, self.batch)
+        attributions, with_rollout = [], set()
+        for score, values in zip(self.scores, relevances, strict=True):
+            if values is not None:
+                attributions.append(self._token_attribution(score, text, values, GRADIENT))
+            elif (score.row, score.positions) in with_rollout:
+                continue  # rollout does not depend on the score
+            rolled = views[score.row].rollout(score.positions)
+            attributions.append(self._token_attribution(score, text, rolled, ROLLOUT))
+            with_rollout.add((score.row, score.positions))
+        maps = [self._attention_map(view, text) for view in views]
+        maps.append(self._output_map(views[self.scores[0].row], text))
+        facts = self.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in self.rows)}
+        if (needed := attribution_bytes(model.body, self.batch)) > MAX_BYTES:
+            facts["gradient × attention"] = f"not computed: needs {needed / 2**30:,.0f} GiB of memory"
+        if model.body.shares_layers:
+            facts["layers"] = "steps of one block with shared weights"
+        ponder_steps = []
+        if steps is not None:
+            facts["attention rollout"] = "over all steps, including steps after a token has halted"
+            for row, counts in zip(self.rows, steps, strict=True):
+                title = "Ponder steps per token (ACT)" + (f": {label(row.name, 40)}" if len(self.rows) > 1 else "")
+                pieces = tuple(text.display_tokens(row.ids))
+                ponder_steps.append(ActSteps(title, pieces, tuple(counts), model.config.max_steps))
+        result = DecisionAttribution(self.prediction, self.probabilities, tuple(attributions), self.probabilities_title)
+        return Explanation(self.title, tuple(maps), facts, decision=result, act_steps=tuple(ponder_steps))
 
-def explain_decision(model: ModelProtocol, decision: Decision) -> Explanation:
-    """Explain the decision: run the batch again with attention recording."""
-    heads = sum(place.heads for place in named_attentions(model.body).values()) * model.body.repeats
-    most = int((MAX_WEIGHTS / heads) ** 0.5)
-    views = [_row_attention(decision, number, most) for number in range(len(decision.rows))]
-    relevances = attribute(model, decision.batch, views, decision.scores)
-    steps = act_steps(model, decision.batch)
-    text, attributions, with_rollout = model.require_tokenizer(), [], set()
-    for score, values in zip(decision.scores, relevances, strict=True):
-        make = partial(_token_attribution, decision, score, text)
-        if values is not None:
-            attributions.append(make(values, GRADIENT))
-        elif (score.row, score.positions) in with_rollout:
-            continue  # rollout does not depend on the score
-        attributions.append(make(views[score.row].rollout(score.positions), ROLLOUT))
-        with_rollout.add((score.row, score.positions))
-    maps = [_attention_map(decision, view, text) for view in views]
-    maps.append(_output_map(decision, views[decision.scores[0].row], text))
-    facts = decision.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in decision.rows)}
-    if (needed := attribution_bytes(model.body, decision.batch)) > MAX_BYTES:
-        facts["gradient × attention"] = f"not computed: needs {needed / 2**30:,.0f} GiB of memory"
-    if model.body.shares_layers:
-        facts["layers"] = "steps of one block with shared weights"
-    ponder_steps = []
-    if steps is not None:
-        facts["attention rollout"] = "over all steps, including steps after a token has halted"
-        for row, counts in zip(decision.rows, steps, strict=True):
-            title = "Ponder steps per token (ACT)" + (f": {label(row.name, 40)}" if len(decision.rows) > 1 else "")
-            pieces = tuple(text.display_tokens(row.ids))
-            ponder_steps.append(ActSteps(title, pieces, tuple(counts), model.config.max_steps))
-    result = DecisionAttribution(
-        decision.prediction, decision.probabilities, tuple(attributions), decision.probabilities_title
-    )
-    return Explanation(decision.title, tuple(maps), facts, decision=result, act_steps=tuple(ponder_steps))
+    def _row_attention(self, number: int, most: int) -> RowAttention:
+        positions = next(score.positions for score in self.scores if score.row == number)
+        length, global_tokens = len(self.rows[number].ids), self.batch.text.global_tokens
+        isolated = set() if len(positions) > 8 else set(positions)
+        if global_tokens is not None:
+            own = global_tokens.reshape(-1, global_tokens.shape[-1])[number, :length]
+            isolated |= set(own.nonzero()[:, 0].tolist())
+        max_blocks = length if length <= min(max(most, MIN_TOKEN_ROWS), MAX_TOKEN_ROWS) else MAX_BLOCKS
+        return RowAttention(number, length, TokenBlocks.split(length, max_blocks, isolated), positions)
 
+    def _token_attribution(self, score: OutputScore, text: TextTokenizer, values: Any, method: str) -> TokenAttribution:
+        row = self.rows[score.row]
+        ids, truncated = row.ids, [at for at, _ in row.truncations]
+        total, begins = float(values.sum()), np.array(text.starts_word(ids))
+        begins[truncated] = True  # a truncation ends a word
+        # a space on both sides of special tokens and at truncations
+        pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
+        for at in range(1, len(ids)):
+            if {ids[at - 1], ids[at]} & text.special_ids or at in truncated:
+                pieces[at] = blank + pieces[at].removeprefix(blank)
+        content = {text.special_id("unknown"), text.special_id("mask")}  # special tokens for a word of the text
+        return TokenAttribution(
+            score.name,
+            method,
+            tuple(pieces),
+            values / total if total > 0 else values,
+            special=tuple(token in text.special_ids and token not in content for token in ids),
+            words=tuple(np.cumsum(begins).tolist()),
+            second_start=row.second_start,
+            output_positions=score.positions,
+            map_index=score.row,
+            truncations=row.truncations,
+            target_kind=score.kind,
+        )
 
-def _row_attention(decision: Decision, number: int, most: int) -> RowAttention:
-    positions = next(score.positions for score in decision.scores if score.row == number)
-    length, global_tokens = len(decision.rows[number].ids), decision.batch.text.global_tokens
-    isolated = set() if len(positions) > 8 else set(positions)
-    if global_tokens is not None:
-        own = global_tokens.reshape(-1, global_tokens.shape[-1])[number, :length]
-        isolated |= set(own.nonzero()[:, 0].tolist())
-    max_blocks = length if length <= min(max(most, MIN_TOKEN_ROWS), MAX_TOKEN_ROWS) else MAX_BLOCKS
-    return RowAttention(number, length, TokenBlocks.split(length, max_blocks, isolated), positions)
+    def _attention_map(self, view: RowAttention, text: TextTokenizer) -> AttentionMap:
+        row, several, in_blocks = self.rows[view.row], len(self.rows) > 1, not view.blocks.is_trivial
+        names, title = view.blocks.names(text.display_tokens(row.ids)), "Self-attention"
+        if in_blocks:
+            title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
+        if several:
+            title += f": {label(row.name, 40)}"
+        name = f"text {view.row + 1}" if several else "text"
+        cut = (int(view.blocks.block_ids[row.second_start]),) if row.second_start else ()
+        weights = np.stack(view.block_maps)
+        return AttentionMap(name, title, names, names, weights, boundaries=cut, sqrt_scale=in_blocks)
 
-
-def _token_attribution(
-    decision: Decision, score: OutputScore, text: TextTokenizer, values: Any, method: str
-) -> TokenAttribution:
-    row = decision.rows[score.row]
-    ids, truncated = row.ids, [at for at, _ in row.truncations]
-    total, begins = float(values.sum()), np.array(text.starts_word(ids))
-    begins[truncated] = True  # a truncation ends a word
-    # a space on both sides of special tokens and at truncations
-    pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
-    for at in range(1, len(ids)):
-        if {ids[at - 1], ids[at]} & text.special_ids or at in truncated:
-            pieces[at] = blank + pieces[at].removeprefix(blank)
-    content = {text.special_id("unknown"), text.special_id("mask")}  # special tokens that represent a word of the text
-    return TokenAttribution(
-        title=score.name,
-        target_kind=score.kind,
-        method=method,
-        pieces=tuple(pieces),
-        fractions=values / total if total > 0 else values,
-        special=tuple(token in text.special_ids and token not in content for token in ids),
-        words=tuple(np.cumsum(begins).tolist()),
-        second_start=row.second_start,
-        output_positions=score.positions,
-        map_index=score.row,
-        truncations=row.truncations,
-    )
-
-
-def _attention_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> AttentionMap:
-    row, several = decision.rows[view.row], len(decision.rows) > 1
-    names = view.blocks.names(text.display_tokens(row.ids))
-    title = "Self-attention"
-    if not view.blocks.is_trivial:
-        title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
-    if several:
-        title += f": {label(row.name, 40)}"
-    name = f"text {view.row + 1}" if several else "text"
-    cut = (int(view.blocks.block_ids[row.second_start]),) if row.second_start else ()
-    return AttentionMap(
-        name, title, names, names, np.stack(view.block_maps), boundaries=cut, sqrt_scale=not view.blocks.is_trivial
-    )
-
-
-def _output_map(decision: Decision, view: RowAttention, text: TextTokenizer) -> AttentionMap:
-    """Attention from the output positions, one row per layer."""
-    row = decision.rows[view.row]
-    pieces = text.display_tokens(row.ids)
-    keys = view.blocks.names(pieces)
-    names = [pieces[at] if row.ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
-    title = f"Attention from {describe_tokens(names)} by layer"
-    weights = np.stack(view.query_maps, axis=1)[None]
-    layers, about = tuple(f"layer {n + 1}" for n in range(len(view.query_maps))), "Rows: layers. Columns: keys."
-    sqrt_scale = not view.blocks.is_trivial
-    return AttentionMap(
-        "asked", title, layers, keys, weights, sqrt_scale=sqrt_scale, row_kind="layers", description=about
-    )
+    def _output_map(self, view: RowAttention, text: TextTokenizer) -> AttentionMap:
+        """Attention from the output positions, one row per layer."""
+        ids, pieces = self.rows[view.row].ids, text.display_tokens(self.rows[view.row].ids)
+        names = [pieces[at] if ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
+        return AttentionMap(
+            "asked",
+            f"Attention from {describe_tokens(names)} by layer",
+            tuple(f"layer {n + 1}" for n in range(len(view.query_maps))),
+            view.blocks.names(pieces),
+            np.stack(view.query_maps, axis=1)[None],
+            sqrt_scale=not view.blocks.is_trivial,
+            row_kind="layers",
+            description="Rows: layers. Columns: keys.",
+        )
 
 
 # -- explainers of the tasks
@@ -206,8 +195,7 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
     answer = model.predict(item)
     texts = [part.strip() for part in item]
     check_not_empty(texts)
-    sample = LabeledText(texts[0], "".join(texts[1:]), labels[0])
-    encoded = encode_sample(model, sample)
+    encoded = encode_sample(model, LabeledText(texts[0], "".join(texts[1:]), labels[0]))
     rows = _encoded_rows(model, encoded, ("given order", "reverse order"), [texts, texts[::-1]])
     probabilities = sorted(answer.extra["probabilities"].items(), key=lambda pair: -pair[1])
     classes = [*([] if named is None else [named]), *(name for name, _ in probabilities if name != named)]
@@ -216,13 +204,14 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
     scores = []
     for name in classes[: min(max(len(answer.value), 1), MAX_TARGETS) if several else 2]:
         # labels are explained by their own logit, classes by their margin over the average logit
-        score_fn = partial(_class_logit if several else _class_margin, labels.index(name))
+        which = labels.index(name)
+        score_fn = itemgetter((0, which)) if several else margin(((0,), which))
         for number, row in enumerate(rows):
             title = name if len(rows) == 1 else f"{name}, {row.name}"
             positions, kind = _output_positions(model, row), "label" if several else "class"
             scores.append(OutputScore(title, number, positions, score_fn, kind))
     explained = f" (attribution for {label(named, 40)})" if named not in (None, prediction) else ""
-    decision = Decision(
+    return Decision(
         title=f"{join_titles(*texts)} → {label(prediction, 72)}{explained}",
         prediction=prediction,
         probabilities=tuple(probabilities),
@@ -231,8 +220,7 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
         scores=tuple(scores),
         facts={"prediction": prediction if several else format_confidence(prediction, probabilities[0][1])}
         | truncation_fact(encoded),
-    )
-    return explain_decision(model, decision)
+    ).explain(model)
 
 
 def explain_choice(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -243,20 +231,19 @@ def explain_choice(model: Any, source: Any, target: str | None = None, at: None 
     encoded = encode_sample(model, ChoiceSample(prompt, "", tuple(choices)))
     rows = _encoded_rows(model, encoded, choices, [[prompt, choice] for choice in choices])
     probabilities = tuple((item["value"], item["probability"]) for item in answer.extra["choices"])
-    decision = Decision(
+    return Decision(
         title=f"{join_titles(prompt)} → {label(choices[0], 72)}",
         prediction=choices[0],
         probabilities=probabilities,
         rows=rows,
         batch=model.objective.collate(encoded, [0], model.config).to(model.device),
         scores=tuple(
-            OutputScore(row.name, n, _output_positions(model, row), partial(_class_margin, n), "choice")
+            OutputScore(row.name, n, _output_positions(model, row), margin(((0,), n)), "choice")
             for n, row in enumerate(rows)
         ),
         facts={"prediction": format_confidence(*probabilities[0])} | truncation_fact(encoded),
         probabilities_title="Choice probabilities",
-    )
-    return explain_decision(model, decision)
+    ).explain(model)
 
 
 def explain_embed(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -278,7 +265,7 @@ def explain_embed(model: Any, source: Any, target: str | None = None, at: None =
         first, second = (np.array(answer.value) for answer in model.predict(texts))
         facts["cosine similarity"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
         scores = [OutputScore(f"cosine similarity, {name}", n, positions[n], _cosine) for n, name in enumerate(names)]
-    decision = Decision(
+    return Decision(
         title=join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else ""),
         prediction="",
         probabilities=(),
@@ -286,8 +273,7 @@ def explain_embed(model: Any, source: Any, target: str | None = None, at: None =
         batch=Batch(x, mask).to(model.device),
         scores=tuple(scores),
         facts=facts | truncation_fact(encoded, "end"),
-    )
-    return explain_decision(model, decision)
+    ).explain(model)
 
 
 def explain_tag(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -316,18 +302,18 @@ def explain_tag(model: Any, source: Any, target: str | None = None, at: None = N
             continue  # the entity is in another window of a long sentence
         outputs = tuple(tags.index(answer.value[word]) for word in range(first, last + 1))
         name = f"{' '.join(words[first : last + 1])}: {answer.value[first]}"
-        scores.append(OutputScore(name, 0, positions, partial(_position_margin, positions, outputs)))
+        score_fn = margin(*(((0, at), output) for at, output in zip(positions, outputs, strict=True)))
+        scores.append(OutputScore(name, 0, positions, score_fn))
     logits = torch.from_numpy(model.objective.token_logits(model, encoded)[row][scores[0].positions[0]])
     probabilities = sorted(zip(tags, logits.softmax(-1).tolist(), strict=True), key=lambda pair: -pair[1])
-    decision = Decision(
+    return Decision(
         title=f"{join_titles(' '.join(words))} → {', '.join(score.name for score in scores)}",
         prediction=probabilities[0][0],
         probabilities=tuple(probabilities),
         scores=tuple(scores),
         probabilities_title=f"Tag probabilities for ‘{words[first_word]}’",
         **_window(model, encoded, row),
-    )
-    return explain_decision(model, decision)
+    ).explain(model)
 
 
 def explain_qa(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -348,7 +334,7 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
         logits = model.objective.token_logits(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
     scores = tuple(
-        OutputScore(f"{name} of the answer", 0, (position,), partial(_span_margin, position, which))
+        OutputScore(f"{name} of the answer", 0, (position,), margin(((0, slice(None), which), position)))
         for which, (name, position) in enumerate(zip(("start", "end"), spans[row], strict=True))
     )
     probabilities = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
@@ -358,7 +344,7 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
     facts = {"prediction": format_confidence(prediction, answer.score[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
-    decision = Decision(
+    return Decision(
         title=f"{join_titles(question)} → {label(prediction, 72)}",
         prediction=prediction,
         probabilities=tuple(probabilities),
@@ -366,8 +352,7 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
         facts=facts,
         probabilities_title="Answer probabilities",
         **_window(model, encoded, row),
-    )
-    return explain_decision(model, decision)
+    ).explain(model)
 
 
 def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -394,10 +379,9 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
     scores = []
     for number, (position, token) in enumerate(zip(positions, tokens, strict=True)):
         name = token_word(text, token) + (f", mask {number + 1}" if len(positions) > 1 else "")
-        score_fn = partial(_position_margin, (position,), (token,))
-        scores.append(OutputScore(name, 0, (position,), score_fn, "token"))
+        scores.append(OutputScore(name, 0, (position,), margin(((0, position), token)), "token"))
     probabilities = tuple((item["word"], item["probability"]) for item in answer.extra["masks"][0])
-    decision = Decision(
+    return Decision(
         title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
         prediction=probabilities[0][0],
         probabilities=probabilities,
@@ -405,8 +389,7 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
         batch=batch,
         scores=tuple(scores[:MAX_TARGETS]),
         probabilities_title=f"Token probabilities at the {'first ' if len(positions) > 1 else ''}mask token",
-    )
-    return explain_decision(model, decision)
+    ).explain(model)
 
 
 # -- functions shared by the tasks
@@ -434,27 +417,13 @@ def truncation_fact(encoded: Encoded, part: str = "middle") -> dict[str, str]:
     return {"truncated": text} if encoded.too_long else {}
 
 
-def _class_margin(which: int, logits: Tensor) -> Tensor:
-    return logit_margin(logits[0], which)
-
-
-def _class_logit(which: int, logits: Tensor) -> Tensor:
-    return logits[0, which]
-
-
 def _cosine(vectors: Tensor) -> Tensor:
     return F.cosine_similarity(vectors[0], vectors[1], dim=0)
 
 
-def _position_margin(positions: tuple[int, ...], outputs: tuple[int, ...], logits: Tensor) -> Tensor:
-    """Sum of the margins of `outputs` at `positions` of the only sequence."""
-    margins = [logit_margin(logits[0, position], output) for position, output in zip(positions, outputs, strict=True)]
-    return torch.stack(margins).sum()
-
-
-def _span_margin(position: int, which: int, logits: Tensor) -> Tensor:
-    """Margin of token `position` over all tokens, as start (0) or end (1) of the answer."""
-    return logit_margin(logits[0, :, which], position)
+def margin(*targets: tuple[Any, int]) -> Callable[[Tensor], Tensor]:
+    """Score function of the logits: sum of the margins of the targets, each the place of a vector of logits, and an index."""
+    return lambda logits: torch.stack([logit_margin(logits[place], index) for place, index in targets]).sum()
 
 
 def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
