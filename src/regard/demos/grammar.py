@@ -100,6 +100,8 @@ class Conjunction(NamedTuple):
 
     english: str
     german: str
+    main_tenses: Sequence[Tense]
+    side_tenses: Sequence[Tense] = ()  # empty: all tenses, but past tenses after a past main clause
     can_lead: bool = True
 
 
@@ -217,12 +219,15 @@ ADVERBS: tuple[Adverb, ...] = (
     Adverb("in summer", "im Sommer", _MODAL | _MODAL_PAST | {"present", "past", "future"}),
 )
 
-THAT = Conjunction("that", "dass", can_lead=False)
-BECAUSE = Conjunction("because", "weil")
-ALTHOUGH = Conjunction("although", "obwohl")
-IF = Conjunction("if", "wenn")
-WHEN = Conjunction("when", "als")
-CONJUNCTIONS: tuple[Conjunction, ...] = (THAT, BECAUSE, ALTHOUGH, IF, WHEN)
+THAT = Conjunction("that", "dass", WEIGHTED_TENSES, can_lead=False)
+WHEN = Conjunction("when", "als", _WEIGHTED_PAST_TENSES, (PAST,))
+CONJUNCTIONS: tuple[Conjunction, ...] = (
+    THAT,
+    Conjunction("because", "weil", WEIGHTED_TENSES),
+    Conjunction("although", "obwohl", WEIGHTED_TENSES),
+    Conjunction("if", "wenn", (PRESENT, FUTURE, CAN, WANT), (PRESENT,)),
+    WHEN,
+)
 
 # Pairs absent from the training data: each word is frequent, but these two never occur together in any form.
 _UNSEEN_WORDS: dict[Relation, str] = {
@@ -246,26 +251,6 @@ INDEFINITE_ARTICLES = _declension("ein eine ein", "einen eine ein")
 # Adjective inflection after a definite article (weak), and after *ein* or *kein* (mixed), which do not mark the gender.
 WEAK_ENDINGS = _declension("e e e en", "en e e en")
 MIXED_ENDINGS = _declension("er e es en", "en e es en")
-
-
-def main_tenses(conjunction: Conjunction) -> tuple[Tense, ...]:
-    if conjunction is WHEN:
-        return _WEIGHTED_PAST_TENSES
-    return (PRESENT, FUTURE, CAN, WANT) if conjunction is IF else WEIGHTED_TENSES
-
-
-def subordinate_tenses(conjunction: Conjunction, after_past: bool) -> tuple[Tense, ...]:
-    """Tenses of the subordinate clause: past after *when* (*als*), present after *if*, and past after a past main clause."""
-    if conjunction is WHEN:
-        return (PAST,)
-    if conjunction is IF:
-        return (PRESENT,)
-    return _WEIGHTED_PAST_TENSES if after_past else WEIGHTED_TENSES
-
-
-@cache
-def adverbs(tense: str, negative: bool) -> tuple[Adverb, ...]:
-    return tuple(a for a in ADVERBS if tense in a.tenses and (a.is_negatable or not negative))
 
 
 @cache
@@ -345,15 +330,12 @@ def _english_phrase(phrase: Phrase | Pronoun) -> str:
     return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
 
-def _english_predicate(verb: Verb, tense: Tense, plural: bool, negated: bool) -> str:
-    auxiliary = (tense.english_negative if negated else tense.english)[plural]
-    if not auxiliary:
-        return verb.past if tense.is_past else verb.base if plural else verb.third
-    return f"{auxiliary} {verb.participle if tense is PERFECT else verb.base}"
-
-
 def _english_clause(clause: Clause) -> str:
-    predicate = _english_predicate(clause.verb, clause.tense, clause.subject.plural, clause.negated)
+    verb, tense, plural = clause.verb, clause.tense, clause.subject.plural
+    auxiliary = (tense.english_negative if clause.negated else tense.english)[plural]
+    predicate = verb.past if tense.is_past else verb.base if plural else verb.third
+    if auxiliary:
+        predicate = f"{auxiliary} {verb.participle if tense is PERFECT else verb.base}"
     words = f"{_english_phrase(clause.subject)} {predicate}"
     if clause.object:
         words = f"{words} {_english_phrase(clause.object)}"
@@ -432,38 +414,6 @@ def to_german(sentence: Sentence) -> str:
     return f"{_german_clause(sentence.main, 'first')} , {side}"
 
 
-# Valid sentences
-
-
-def _is_valid_clause(clause: Clause) -> bool:
-    """True if verb, subject, object, tense and adverb are compatible."""
-    subject, verb, target, adverb = clause.subject, clause.verb, clause.object, clause.adverb
-    if isinstance(subject, Phrase):
-        if subject.noun.kind not in verb.subjects or (subject.determiner == "no" and clause.negated):
-            return False
-        if target is not None and target.noun is subject.noun:
-            return False
-    if target is None and verb.objects:
-        return False
-    if target is not None and (target.noun.kind not in verb.objects or target.determiner == "no"):
-        return False
-    if verb.is_stative and clause.tense not in (PRESENT, PAST):
-        return False
-    is_negative = clause.negated or (isinstance(subject, Phrase) and subject.determiner == "no")
-    return adverb is None or (not verb.is_stative and adverb in adverbs(clause.tense.name, is_negative))
-
-
-def _can_join(link: Conjunction, main: Clause, side: Clause, side_leads: bool) -> bool:
-    """True if verbs, tenses and adverbs of both clauses are compatible with the conjunction."""
-    if side_leads and (main.adverb or not link.can_lead):
-        return False  # the position of the adverb in German would depend on whether the subject is already known
-    if side.adverb_first or side.verb.is_reporting or main.verb.is_reporting != (link is THAT):
-        return False
-    if link is WHEN and any(clause.adverb and clause.adverb.is_habitual for clause in (main, side)):
-        return False
-    return main.tense in main_tenses(link) and side.tense in subordinate_tenses(link, main.tense.is_past)
-
-
 # Drawing a corpus
 
 
@@ -485,6 +435,19 @@ def _draw_phrase(
     return Phrase(determiner, noun, plural, adjective)
 
 
+def _is_compatible(clause: Clause) -> bool:
+    """True if subject and object differ, and tense and adverb are compatible with the verb and the negation."""
+    subject, verb, target, adverb = clause.subject, clause.verb, clause.object, clause.adverb
+    is_negative = clause.negated
+    if isinstance(subject, Phrase):
+        if target is not None and target.noun is subject.noun:
+            return False
+        is_negative |= subject.determiner == "no"
+    if verb.is_stative:
+        return clause.tense in (PRESENT, PAST) and adverb is None
+    return adverb is None or (clause.tense.name in adverb.tenses and (adverb.is_negatable or not is_negative))
+
+
 def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], may_front: bool) -> Clause:
     while True:
         verb, negated = _pick(rng, verbs), rng.random() < 0.2
@@ -496,7 +459,7 @@ def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], ma
         if rng.random() < 0.4:
             adverb = _pick(rng, ADVERBS)
             clause = clause._replace(adverb=adverb, adverb_first=may_front and rng.random() < 0.5)
-        if _is_valid_clause(clause):
+        if _is_compatible(clause):
             return clause
 
 
@@ -507,22 +470,26 @@ def _draw_sentence(rng: Random) -> Sentence:
     leads = link.can_lead and rng.random() < 0.35
     verbs = REPORTING_VERBS if link is THAT else PLAIN_VERBS
     while True:
-        main = _draw_clause(rng, verbs, main_tenses(link), may_front=True)
-        side = _draw_clause(rng, PLAIN_VERBS, subordinate_tenses(link, main.tense.is_past), may_front=False)
-        if _can_join(link, main, side, leads):
-            return Sentence(main, link, side, leads)
+        main = _draw_clause(rng, verbs, link.main_tenses, may_front=True)
+        side_tenses = link.side_tenses or (_WEIGHTED_PAST_TENSES if main.tense.is_past else WEIGHTED_TENSES)
+        side = _draw_clause(rng, PLAIN_VERBS, side_tenses, may_front=False)
+        if leads and main.adverb:
+            continue  # the position of the adverb in German would depend on whether the subject is already known
+        if link is WHEN and any(clause.adverb and clause.adverb.is_habitual for clause in (main, side)):
+            continue
+        return Sentence(main, link, side, leads)
 
 
 def combinations(sentence: Sentence) -> Iterator[Combination]:
     for clause in (sentence.main, sentence.subordinate):
         if clause is None:
             continue
-        verb, phrases = clause.verb.base, (clause.subject, clause.object)
+        verb = clause.verb.base
         if isinstance(clause.subject, Phrase):
             yield Combination("subject", clause.subject.noun.english, verb)
         if clause.object is not None:
             yield Combination("object", verb, clause.object.noun.english)
-        for phrase in phrases:
+        for phrase in (clause.subject, clause.object):
             if isinstance(phrase, Phrase) and phrase.adjective:
                 yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
 

@@ -80,17 +80,16 @@ def _polygon(corners: Sequence[tuple[float, float]]) -> InsideTest:
     return inside
 
 
-def _star_vertices(radii: Sequence[float], many: int) -> list[tuple[float, float]]:
-    """Vertices around the center, starting at the top, with alternating distances `radii`."""
-    corners = [(radii[n % len(radii)], 2 * math.pi * n / many) for n in range(many)]
-    return [(radius * math.sin(angle), -radius * math.cos(angle)) for radius, angle in corners]
-
+_STAR = [  # from the top, with alternating distances from the center
+    (radius * math.sin(math.pi * n / 5), -radius * math.cos(math.pi * n / 5))
+    for n, radius in enumerate((1.0, 0.42) * 5)
+]
 
 SHAPES: Final[dict[str, InsideTest]] = {
     "circle": lambda x, y: x * x + y * y < 0.94**2,
     "square": lambda x, y: (abs(x) < 0.84) & (abs(y) < 0.84),
     "triangle": _polygon([(0.0, -0.95), (0.98, 0.85), (-0.98, 0.85)]),
-    "star": _polygon(_star_vertices((1.0, 0.42), 10)),
+    "star": _polygon(_STAR),
     "cross": lambda x, y: ((abs(x) < 0.3) & (abs(y) < 0.95)) | ((abs(y) < 0.3) & (abs(x) < 0.95)),
     "ring": lambda x, y: (x * x + y * y < 0.96**2) & (x * x + y * y > 0.52**2),
 }
@@ -104,8 +103,8 @@ def coverage(shape: str, center: tuple[float, float], radius: float, image_size:
     top, left = (math.floor(middle - radius) - 1 for middle in center)
     at = (np.arange(across * SAMPLES_PER_AXIS) + 0.5) / SAMPLES_PER_AXIS
     y, x = (at + top - center[0]) / radius, (at + left - center[1]) / radius
-    held = SHAPES[shape](x[None], y[:, None]).reshape(across, SAMPLES_PER_AXIS, across, SAMPLES_PER_AXIS)
-    shares = held.mean((1, 3))
+    inside = SHAPES[shape](x[None], y[:, None])
+    shares = inside.reshape(across, SAMPLES_PER_AXIS, across, SAMPLES_PER_AXIS).mean((1, 3))
     rows, columns = shares.any(1).nonzero()[0], shares.any(0).nonzero()[0]
     (first, last), (start, end) = (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)
     box = Box(left + int(start), top + int(first), left + int(end), top + int(last))
@@ -270,18 +269,20 @@ def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT
         things = _draw_objects(rng, count + 1)
         # splits allowed for a scene, smallest first; none if the scene has both an unseen pair and an unseen relation
         pairs, relations = (not unseen.isdisjoint(combinations(things)) for unseen in (UNSEEN_PAIRS, UNSEEN_RELATIONS))
-        allowed: tuple[str, ...] = (
-            ("test-pairs",) if pairs else ("test-relations",) if relations else ("test", "valid", "train")
-        )
-        allowed = () if pairs and relations else allowed
+        allowed = ["test", "valid", "train"]
+        if pairs or relations:
+            allowed = [] if pairs and relations else ["test-pairs" if pairs else "test-relations"]
         name = next((name for name in allowed if name in missing and missing[name][count]), None)
         if name is None or frozenset(things) in taken:
             continue
         taken.add(frozenset(things))
         missing[name][count] -= 1
-        appearances = tuple(_draw_appearance(rng) for _ in things)
+        appearances = []
+        for _ in things:
+            down, across, shade = (2 * rng.random() - 1 for _ in range(3))
+            appearances.append(Appearance(JITTER * down, JITTER * across, SHADE_RANGE * shade))
         background = Background(_pick(rng, BACKGROUND_COLORS), _pick(rng, TEXTURES), int(rng.random() * 2**31))
-        splits[name].append(ShapeScene(things, appearances, background))
+        splits[name].append(ShapeScene(things, tuple(appearances), background))
     return splits
 
 
@@ -304,11 +305,6 @@ def _draw_objects(rng: Random, many: int) -> tuple[SceneObject, ...]:
     return sort_objects(list(found.values()))
 
 
-def _draw_appearance(rng: Random) -> Appearance:
-    down, across, shade = (2 * rng.random() - 1 for _ in range(3))
-    return Appearance(JITTER * down, JITTER * across, SHADE_RANGE * shade)
-
-
 # Writing
 
 
@@ -328,17 +324,12 @@ def write_dataset(
         is_complete = False
     if not is_complete:
         path.unlink(missing_ok=True)  # the manifest is invalid while files are rewritten
-        splits = limit_objects(generate_splits(), max_objects) if scenes is None else scenes
-        for name, items in splits.items():
-            _write_split(folder / name, items, image_size)
+        for name, items in (generate_splits() if scenes is None else scenes).items():
+            limited = [scene for scene in items if scenes is not None or len(scene.objects) <= max_objects]
+            _write_split(folder / name, limited, image_size)
         if scenes is None:  # written last, so that an interrupted or custom dataset is rewritten next time
             write_json(path, manifest)
     return {name: folder / name / "captions.jsonl" for name in scenes or SPLIT_SIZES}
-
-
-def limit_objects(scenes: Mapping[str, Sequence[ShapeScene]], max_objects: int) -> dict[str, list[ShapeScene]]:
-    """Scenes with at most `max_objects` objects, per split."""
-    return {name: [scene for scene in items if len(scene.objects) <= max_objects] for name, items in scenes.items()}
 
 
 def _write_split(folder: Path, scenes: Sequence[ShapeScene], side: int) -> None:
