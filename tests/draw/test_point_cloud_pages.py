@@ -24,7 +24,6 @@ from regard.draw.point_cloud import (
     draw_clouds,
     draw_neighbors,
     pack_coordinates,
-    pluralize,
     point_spacing,
     render_points,
     write_cloud_page,
@@ -79,7 +78,7 @@ def test_a_page_is_complete_and_has_no_external_requests(tmp_path: Path) -> None
 
 def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     cloud = classed(MAX_PAGE_POINTS + 50)
-    page, fractions = write_cloud_page(cloud, tmp_path / "it.html", "it"), cloud.predicted_fractions
+    page, fractions = write_cloud_page(cloud, tmp_path / "it.html", "it"), cloud.fractions()[0]
     data = page_data(page)
     assert len(numbers(data["said"], "<u2")) == MAX_PAGE_POINTS and "200,050 (200,000 shown)" in page.read_text()
     assert data["shares"] == [[n, float(f"{fractions[n]:.6g}")] for n in np.argsort(-fractions, kind="stable").tolist()]
@@ -104,7 +103,6 @@ def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
     data = page_data(write_cloud_page(cloud, tmp_path / "it.html", "it"))
     assert data["shares"] == [[0, 1.0], [2, 0.0]], "classes in neither labels nor predictions are not listed"
     assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 errors in 100 points shown"
-    assert [pluralize(count, "point") for count in (0, 1, 2048)] == ["0 points", "1 point", "2,048 points"]
     text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
     assert "lamp" in text and "nowhere" not in text and "prediction and label together" in text
 

@@ -393,7 +393,14 @@ def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str,
         axes.set_axisbelow(True)
         axes.get_yticklabels()[0].set_fontweight("bold")
         for place, score in zip(places, rows, strict=True):
-            _draw_score(axes, place, score, is_overall=score is overall)
+            # F1 as a bar, precision and recall as connected markers
+            height, color, weight = (0.46, LIGHT[4], "normal") if score is not overall else (0.56, ACCENT, "bold")
+            axes.barh(place, 100 * score.f1, height=height, color=color, zorder=2)
+            ends = [100 * score.precision, 100 * score.recall]
+            axes.plot(ends, [place, place], color=INK, linewidth=1, zorder=3, clip_on=False)
+            for value, marker in zip(ends, SCORE_MARKERS, strict=True):
+                axes.plot(value, place, markeredgewidth=1, zorder=4, clip_on=False, **marker)
+            axes.text(103, place, f"{100 * score.f1:.1f}", size=9.5, color=INK, va="center", ha="left", weight=weight)
         marks = [Line2D([], [], linestyle="", **style) for style in SCORE_MARKERS]
         spacing: dict[str, Any] = {"handlelength": 1.0, "handletextpad": 0.5, "columnspacing": 1.4, "borderpad": 0.0}
         corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.3, "ncols": 3}
@@ -409,18 +416,6 @@ def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str,
             counts.text(end, place, f"{score.support:,}", size=8.5, color=MUTED, va="center", ha="left")
         counts.text(0, 0, f"{overall.support:,}", size=8.5, color=INK, va="center", ha="left", weight="bold")
     return path
-
-
-def _draw_score(axes: Axes, place: float, score: LabelScore, is_overall: bool) -> None:
-    """Draw F1 as a bar, and precision and recall as connected markers."""
-    height, color = (0.56, ACCENT) if is_overall else (0.46, LIGHT[4])
-    axes.barh(place, 100 * score.f1, height=height, color=color, zorder=2)
-    ends = [100 * score.precision, 100 * score.recall]
-    axes.plot(ends, [place, place], color=INK, linewidth=1, zorder=3, clip_on=False)
-    for value, style in zip(ends, SCORE_MARKERS, strict=True):
-        axes.plot(value, place, markeredgewidth=1, zorder=4, clip_on=False, **style)
-    weight = "bold" if is_overall else "normal"
-    axes.text(103, place, f"{100 * score.f1:.1f}", size=9.5, color=INK, va="center", ha="left", weight=weight)
 
 
 def draw_confusion(names: Sequence[str], counts: np.ndarray[Any, Any], path: Path) -> Path:

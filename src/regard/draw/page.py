@@ -33,7 +33,6 @@ from regard.draw.token_data import (
     AttentionMap,
     DecisionAttribution,
     TextLikelihood,
-    TokenAttribution,
     sort_cross_first,
 )
 
@@ -56,6 +55,26 @@ def write_attention_page(
     """Write the interactive page: a grid and arcs for every layer and head of every map, cross-attention first.
 
     Above the maps: tokens colored by surprisal (`likelihood`), attribution (`decision`) and computation steps (`act_steps`)."""
+    reading = None
+    if likelihood is not None:
+        reading = {
+            "light": WARM_LIGHT,
+            "dark": WARM_DARK,
+            "vocabulary": likelihood.vocab_size,
+            "evenly": likelihood.uniform_surprisal,
+            "given": likelihood.prompt_length,
+            "row": likelihood.first_row,
+            "tokens": [
+                {
+                    "piece": token.piece,
+                    "chance": round_digits(token.probability),
+                    "bits": round(token.surprisal, 3),
+                    "rank": token.rank,
+                    "likeliest": [[piece, round_digits(chance)] for piece, chance in token.top_k],
+                }
+                for token in likelihood.tokens
+            ],
+        }
     data = {
         "scale": WEIGHT_SCALE,
         "light": LIGHT,
@@ -76,7 +95,7 @@ def write_attention_page(
             }
             for item in sort_cross_first(tuple(maps))
         ],
-        "reading": None if likelihood is None else _likelihood_data(likelihood),
+        "reading": reading,
         "decided": None if decision is None else _decision_data(decision),
         "thoughts": [
             {
@@ -108,7 +127,7 @@ def write_page(
     """Fill the placeholders of the template by escaped texts, JSON data, and the content of the assets `styles`, `body` and
     `scripts`. Only one substitution pass: placeholders in inserted values are not replaced."""
     check_suffix(path, (".html", ".htm"))
-    pairs = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
+    escaped = ((html.escape(name), html.escape(value)) for name, value in facts.items())
     # JSON without HTML tags: plain ASCII, with escaped angle brackets and ampersands
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for character in "&<>":
@@ -116,7 +135,7 @@ def write_page(
     filled = {
         "title": html.escape(title),
         "note": html.escape(note),
-        "facts": "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in pairs),
+        "facts": "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in escaped),
         "data": text,
         "style": "".join(map(read_asset, styles)),
         "body": read_asset(body) if body else "",
@@ -131,29 +150,37 @@ def read_asset(name: str) -> str:
     return resources.files("regard.draw").joinpath(name).read_text(encoding="utf-8")
 
 
-def _likelihood_data(likelihood: TextLikelihood) -> dict[str, object]:
-    return {
-        "light": WARM_LIGHT,
-        "dark": WARM_DARK,
-        "vocabulary": likelihood.vocab_size,
-        "evenly": likelihood.uniform_surprisal,
-        "given": likelihood.prompt_length,
-        "row": likelihood.first_row,
-        "tokens": [
-            {
-                "piece": token.piece,
-                "chance": round_digits(token.probability),
-                "bits": round(token.surprisal, 3),
-                "rank": token.rank,
-                "likeliest": [[piece, round_digits(chance)] for piece, chance in token.top_k],
-            }
-            for token in likelihood.tokens
-        ],
-    }
-
-
 def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
+    """Page data of a prediction. Tokens: [piece, fraction, special, word, position, fraction of the word]; an integer is the
+    number of omitted tokens, null precedes the second text."""
     likely, rest = decision.probabilities[:MAX_ANSWERS], decision.probabilities[MAX_ANSWERS:]
+    counted = []
+    for one in decision.attributions:
+        tokens: list[list[object] | int | None] = []
+        for kind, at in one.layout(MAX_TOKENS):
+            if kind == "token":
+                own, of_word = (round_digits(float(values[at])) for values in (one.fractions, one.word_fractions))
+                tokens.append([one.pieces[at], own, one.special[at], one.words[at], at, of_word])
+            else:
+                tokens.append(None if kind == "second text" else at)
+        profile = one.profile(PROFILE_BINS).tolist() if len(one.pieces) > MAX_TOKENS else None
+        counted.append(
+            {
+                "title": one.title,
+                "way": one.method,
+                "heading": one.heading,
+                "description": one.description,
+                "note": one.note(),
+                "unit": one.unit,
+                "most": round_digits(one.max_fraction),
+                "at": one.output_positions,
+                "map": one.map_index,
+                "all": len(one.pieces),
+                "tokens": tokens,
+                "profile": None if profile is None else [round_digits(value) for value in profile],
+                "stretch": -(-len(one.pieces) // PROFILE_BINS),
+            }
+        )
     return {
         "said": decision.prediction,
         "asked": decision.probabilities_title,
@@ -163,35 +190,7 @@ def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
             GRADIENT: {"light": WARM_LIGHT, "dark": WARM_DARK},
             ROLLOUT: {"light": COOL_LIGHT, "dark": COOL_DARK},
         },
-        "counted": [_attribution_data(one) for one in decision.attributions],
-    }
-
-
-def _attribution_data(one: TokenAttribution) -> dict[str, object]:
-    """Page data of one attribution. Tokens: [piece, fraction, special, word, position, fraction of the word]; an integer is the
-    number of omitted tokens, null precedes the second text."""
-    tokens: list[list[object] | int | None] = []
-    for kind, value in one.layout(MAX_TOKENS):
-        if kind == "token":
-            fractions = round_digits(float(one.fractions[value])), round_digits(float(one.word_fractions[value]))
-            tokens.append([one.pieces[value], fractions[0], one.special[value], one.words[value], value, fractions[1]])
-        else:
-            tokens.append(None if kind == "second text" else value)
-    long = len(one.pieces) > MAX_TOKENS
-    return {
-        "title": one.title,
-        "way": one.method,
-        "heading": one.heading,
-        "description": one.description,
-        "note": one.note(),
-        "unit": one.unit,
-        "most": round_digits(one.max_fraction),
-        "at": one.output_positions,
-        "map": one.map_index,
-        "all": len(one.pieces),
-        "tokens": tokens,
-        "profile": [round_digits(value) for value in one.profile(PROFILE_BINS).tolist()] if long else None,
-        "stretch": -(-len(one.pieces) // PROFILE_BINS),
+        "counted": counted,
     }
 
 

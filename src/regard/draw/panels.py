@@ -388,13 +388,9 @@ def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> ImageArra
 
 def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
     """Draw the cosine similarity of the position embeddings, one tile per position."""
-    title, note = (
-        "Cosine similarity of position embeddings",
-        "Each tile compares one position with all others. Bright: similar.",
-    )
-    return draw_panels(
-        [[position_similarity_image(similarity)]], [[""]], path, title, note, style=PanelStyle(max_side=6.0)
-    )
+    image, title = position_similarity_image(similarity), "Cosine similarity of position embeddings"
+    note = "Each tile compares one position with all others. Bright: similar."
+    return draw_panels([[image]], [[""]], path, title, note, style=PanelStyle(max_side=6.0))
 
 
 # -- attention of captions

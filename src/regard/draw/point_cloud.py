@@ -31,6 +31,7 @@ CONFIDENCE_COLORS: Final = ("#c8501e", "#e3a85a", "#9db4c4", "#2b6fae")
 ERROR_COLORS: Final = ("#a9b4c2", "#d3302b")
 """Correct, wrong."""
 NO_CLASS: Final = 2**16 - 1  # Class index of points without a label in page data.
+VIEWER: Final = ("page.css", "cloud.css"), "cloud.html"  # styles and body of a page with a rotatable point cloud
 AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
 """Axes in cyclic order with the up axis last; cyclic, because other orders would reflect the point cloud."""
 
@@ -59,18 +60,10 @@ class PredictedCloud:
         values: dict[str, Any] = {name: None if (value := vars(self)[name]) is None else value[at] for name in fields}
         return replace(self, **values)
 
-    @property
-    def predicted_fractions(self) -> npt.NDArray[np.float64]:
-        """Fraction of points predicted as each class."""
-        return np.bincount(self.predictions, minlength=len(self.labels)) / max(len(self.predictions), 1)
-
-    @property
-    def target_fractions(self) -> npt.NDArray[np.float64] | None:
-        """Fraction of each class among the labeled points."""
-        if self.targets is None:
-            return None
-        known = self.targets[self.targets >= 0]
-        return np.bincount(known, minlength=len(self.labels)) / max(len(known), 1)
+    def fractions(self) -> list[npt.NDArray[np.float64]]:
+        """Fraction of points predicted as each class, and of each class among the labeled points, if any are known."""
+        known = [self.predictions, *([] if self.targets is None else [self.targets[self.targets >= 0]])]
+        return [np.bincount(classes, minlength=len(self.labels)) / max(len(classes), 1) for classes in known]
 
 
 # -- pages
@@ -132,11 +125,11 @@ def write_cloud_page(
     class_iou: Sequence[float | None] = (),
 ) -> Path:
     """Write a page with a rotatable point cloud in class colors. `class_iou`: IoU of each class, if labels are known."""
-    total, predicted, true = len(cloud.coordinates), cloud.predicted_fractions, cloud.target_fractions
+    total, (predicted, *true) = len(cloud.coordinates), cloud.fractions()
     cloud = cloud.subsample(MAX_PAGE_POINTS)
-    present = predicted if true is None else predicted + true
+    present = sum(true, predicted)
     order = [int(n) for n in np.argsort(-predicted, kind="stable") if present[n] > 0]  # also classes never predicted
-    targets, wrong = cloud.targets, 0
+    targets, wrong, shown = cloud.targets, 0, len(cloud.coordinates)
     if targets is not None:
         wrong = int(((targets != cloud.predictions) & (targets != IGNORE)).sum())
     ways = ["class", *["truth", "wrong"] * (targets is not None), *["colours"] * (cloud.colors is not None), "height"]
@@ -151,25 +144,15 @@ def write_cloud_page(
         "colours": None if cloud.colors is None else to_base64(cloud.colors),
         "ways": [*ways, *["certainty"] * (confidence is not None)],
         "shares": [[n, round_digits(float(predicted[n]))] for n in order],
-        "truths": None if true is None else [round_digits(float(fraction)) for fraction in true],
+        "truths": [round_digits(float(fraction)) for fraction in true[0]] if true else None,
         "ramps": {"height": HEIGHT_COLORS, "certainty": CONFIDENCE_COLORS},
         "blank": to_hex(UNKNOWN_COLOR),
         "faults": ERROR_COLORS,
-        "mistakes": f"{pluralize(wrong, 'error')} in {pluralize(len(cloud.coordinates), 'point')} shown",
+        "mistakes": f"{wrong:,} error{'s' * (wrong != 1)} in {shown:,} point{'s' * (shown != 1)} shown",
         "overlap": [None if value is None else round_digits(value) for value in class_iou] or None,
     }
-    shown = f"{total:,}" + (f" ({len(cloud.coordinates):,} shown)" if len(cloud.coordinates) < total else "")
-    return write_page(path, title, note, {"points": shown, **(facts or {})}, data, *_viewer_assets("classes.js"))
-
-
-def _viewer_assets(script: str) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-    """Styles, body and scripts of a page with a rotatable point cloud; `script` defines colors and controls."""
-    return ("page.css", "cloud.css"), "cloud.html", ("cloud.js", script)
-
-
-def pluralize(count: int, noun: str) -> str:
-    """Number and noun: "1 point", "2,048 points"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    points = f"{total:,}" + (f" ({shown:,} shown)" if shown < total else "")
+    return write_page(path, title, note, {"points": points, **(facts or {})}, data, *VIEWER, ("cloud.js", "classes.js"))
 
 
 # -- figures
@@ -251,9 +234,9 @@ def draw_clouds(clouds: Sequence[PredictedCloud], path: Path) -> Path:
         rows.append(list(panels.values()))
         first = f"{cloud.name}: prediction" if cloud.name else "prediction"
         names.append([first, *([*panels][1:] if not number else [""] * (len(panels) - 1))])
-    truths = [cloud.target_fractions for cloud in clouds if cloud.target_fractions is not None]
-    shares = np.mean([*(cloud.predicted_fractions for cloud in clouds), *truths], axis=0)
-    of = "points, prediction and label together" if truths else "points"
+    fractions = [one for cloud in clouds for one in cloud.fractions()]
+    shares = np.mean(fractions, axis=0)
+    of = "points, prediction and label together" if len(fractions) > len(clouds) else "points"
     return draw_panels(rows, names, path, legend=ClassLegend(clouds[0].labels, shares, of))
 
 
@@ -311,7 +294,24 @@ class CloudAttention:
 def write_neighbors_page(
     attention: CloudAttention, path: Path, title: str, note: str = "", facts: Mapping[str, str] | None = None
 ) -> Path:
-    choosing = all(layer.queries is None for layer in attention.layers)
+    """Write a page with a rotatable point cloud, and the attention of the query point, or of any point that is clicked."""
+    layers = []
+    for layer in attention.layers:
+        most = layer.weights.max(1, initial=0.0)
+        shares = np.rint(255 * layer.weights / np.where(most > 0, most, 1)[:, None]).clip(0, 255)
+        layers.append(
+            {
+                "name": layer.name,
+                "brief": layer.short_name,
+                "level": layer.level,
+                "columns": layer.keys.shape[1],
+                "keys": to_base64(np.where(layer.keys < 0, 2**32 - 1, layer.keys).astype("<u4")),
+                "shares": to_base64(shares.astype(np.uint8)),
+                "most": to_base64(most.astype("<f4")),
+                "queries": None if layer.queries is None else to_base64(layer.queries.astype("<u4")),
+            }
+        )
+    is_complete = [layer.queries is None for layer in attention.layers]
     data: dict[str, object] = {
         **pack_coordinates(attention.coordinates, attention.up, attention.origin),
         "labels": attention.labels,
@@ -319,39 +319,30 @@ def write_neighbors_page(
         "said": None if attention.predictions is None else to_base64(attention.predictions.astype("<u2")),
         "origins": None if attention.file_index is None else to_base64(attention.file_index.astype("<u4")),
         "levels": [to_base64(level.astype("<u4")) for level in attention.levels],
-        "layers": [_pack_layer(layer) for layer in attention.layers],
+        "layers": layers,
         "layer": 0,
         "chosen": attention.query_point,
-        "choosing": any(layer.queries is None for layer in attention.layers),
-        "hint": CLICK_HINT if choosing else QUERY_ONLY_HINT,
+        "choosing": any(is_complete),
+        "hint": CLICK_HINT if all(is_complete) else QUERY_ONLY_HINT,
         "glow": list(WEIGHT_COLORS),
         "faint": MIN_COLOR,
     }
-    return write_page(path, title, note, facts or {}, data, *_viewer_assets("neighbours.js"))
-
-
-def _pack_layer(layer: NeighborAttention) -> dict[str, Any]:
-    most = layer.weights.max(1, initial=0.0)
-    shares = np.rint(255 * layer.weights / np.where(most > 0, most, 1)[:, None]).clip(0, 255)
-    return {
-        "name": layer.name,
-        "brief": layer.short_name,
-        "level": layer.level,
-        "columns": layer.keys.shape[1],
-        "keys": to_base64(np.where(layer.keys < 0, 2**32 - 1, layer.keys).astype("<u4")),
-        "shares": to_base64(shares.astype(np.uint8)),
-        "most": to_base64(most.astype("<f4")),
-        "queries": None if layer.queries is None else to_base64(layer.queries.astype("<u4")),
-    }
+    return write_page(path, title, note, facts or {}, data, *VIEWER, ("cloud.js", "neighbours.js"))
 
 
 def draw_neighbors(
     attention: CloudAttention, path: Path, title: str = "", subtitle: str = "", layer: int | None = None
 ) -> Path:
-    """Draw the position of the query point, and the attention around the query point in each layer, or in one layer (counted
-    from 1). Points without attention are faded."""
+    """Draw all points, in faded class colors if known, and the attention around the query point in each layer, or in one layer
+    (counted from 1)."""
     chosen = attention.layers if layer is None else (attention.layers[layer - 1],)
-    panels, names = [_render_overview(attention)], ["query point"]
+    base = np.full((len(attention.coordinates), 3), POINT_GRAY)
+    if attention.predictions is not None:
+        base = np.array(class_colors(len(attention.labels)), dtype=np.float64)[attention.predictions]
+    colors, sizes = BACKGROUND_GRAY + 0.6 * (base - BACKGROUND_GRAY), np.ones(len(base))
+    colors[attention.query_point], sizes[attention.query_point] = QUERY_COLOR, 5.0
+    pixels = np.rint(colors).astype(np.uint8)
+    panels, names = [render_points(attention.coordinates, pixels, attention.up, size_factors=sizes)], ["query point"]
     for one in chosen:
         shares = attention.point_weights(one)
         most = float(shares.max())
@@ -364,16 +355,6 @@ def draw_neighbors(
 
 def _weight_colors(shares: FloatArray) -> ImageArray:
     return apply_colormap(MIN_COLOR + (1 - MIN_COLOR) * shares, WEIGHT_COLORS)
-
-
-def _render_overview(attention: CloudAttention) -> ImageArray:
-    """Render all points, in faded class colors if classes are known, with the query point."""
-    base = np.full((len(attention.coordinates), 3), POINT_GRAY)
-    if attention.predictions is not None:
-        base = np.array(class_colors(len(attention.labels)), dtype=np.float64)[attention.predictions]
-    colors, sizes = BACKGROUND_GRAY + 0.6 * (base - BACKGROUND_GRAY), np.ones(len(base))
-    colors[attention.query_point], sizes[attention.query_point] = QUERY_COLOR, 5.0
-    return render_points(attention.coordinates, np.rint(colors).astype(np.uint8), attention.up, size_factors=sizes)
 
 
 def _render_neighborhood(attention: CloudAttention, layer: NeighborAttention, fractions: FloatArray) -> ImageArray:

@@ -132,22 +132,15 @@ class TextLikelihood:
         """Natural logarithm of the probability of the text without the prompt."""
         return math.fsum(guess.log_prob for guess in self.tokens[self.prompt_length :])
 
-    @property
-    def perplexity(self) -> float:
-        mean = -self.log_prob / len(self.tokens[self.prompt_length :])
-        return math.exp(mean) if mean < 700 else math.inf
-
-    @property
-    def bits_per_byte(self) -> float:
-        return -self.log_prob / math.log(2) / max(self.num_bytes, 1)
-
     def facts(self) -> dict[str, str]:
+        """Number of tokens, log-probability, perplexity and bits per byte."""
         many = len(self.tokens) - self.prompt_length
+        mean = -self.log_prob / many
         return {
             "tokens": f"{many:,} after a prompt of {self.prompt_length:,}" if self.prompt_length else f"{many:,}",
             "log-probability": f"{self.log_prob:,.2f}",
-            "perplexity": f"{self.perplexity:,.2f}",
-            "bits per byte": f"{self.bits_per_byte:.3f}",
+            "perplexity": f"{math.exp(mean) if mean < 700 else math.inf:,.2f}",
+            "bits per byte": f"{-self.log_prob / math.log(2) / max(self.num_bytes, 1):.3f}",
         }
 
 

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from regard.draw.page import write_caption_page
 from regard.draw.panels import CaptionAttention, CaptionLayer, CaptionWord, draw_caption_attention
@@ -93,7 +92,14 @@ def explain_caption(
     records, logs = record_forward(model, batch)
     own = logs[torch.arange(len(targets)), torch.tensor(targets)]
     ranges = _word_ranges(text, ids)
-    words = tuple(_caption_word(text, ids, word_range, own, logs) for word_range in ranges)
+    words = []
+    for group in ranges:
+        word_ids, best = [ids[number] for number in group], logs[group[0]].topk(min(TOP_K, logs.shape[1]))
+        word = text.decode([word_ids])[0].strip() or "".join(text.display_tokens(word_ids))
+        # the most likely alternatives to the first token of the word
+        names = [text.display_tokens([token])[0] for token in best.indices.tolist()]
+        top_k = tuple(zip(names, best.values.exp().tolist(), strict=True))
+        words.append(CaptionWord(word, float(own[list(group)].double().sum().exp()), top_k))
     facts = {"caption probability": f"{float(own.double().sum().exp()):.3g}"}
     facts["end token probability"] = "none: the caption was truncated at the maximum length"
     if len(targets) > len(ids):
@@ -108,9 +114,8 @@ def explain_caption(
     else:
         layers, method = (CaptionLayer("hidden", _occlusion_maps(model, batch, ids, ranges)),), BY_OCCLUSION
         facts["occlusion sensitivity"] = OCCLUSION_NOTE
-    attention = CaptionAttention(image, words, layers, method)
     title = f"{source_name(source)} → {text.decode([ids])[0]}"
-    return CaptionExplanation(title, (), facts, attention=attention)
+    return CaptionExplanation(title, (), facts, attention=CaptionAttention(image, tuple(words), layers, method))
 
 
 def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:
@@ -137,15 +142,6 @@ def _word_ranges(text: TextTokenizer, ids: list[int]) -> WordRanges:
         blank = groups and not text.decode([ids[groups[-1].start : first]])[0].strip()
         groups.append(range(groups.pop().start if blank else first, last))
     return groups
-
-
-def _caption_word(text: TextTokenizer, ids: list[int], group: range, own: Tensor, logs: Tensor) -> CaptionWord:
-    """A word with probability, and the most likely alternatives to the first token of the word."""
-    own_ids = [ids[number] for number in group]
-    word = text.decode([own_ids])[0].strip() or "".join(text.display_tokens(own_ids))
-    best = logs[group[0]].topk(min(TOP_K, logs.shape[1]))
-    chances, names = best.values.exp().tolist(), [text.display_tokens([token])[0] for token in best.indices.tolist()]
-    return CaptionWord(word, float(own[list(group)].double().sum().exp()), tuple(zip(names, chances, strict=True)))
 
 
 def grid_layers(
@@ -201,7 +197,6 @@ def _occlusion_maps(model: ModelProtocol, batch: Batch, ids: list[int], groups: 
 
 # -- grounding
 
-GridMap = NDArray[np.float64]
 Box = Sequence[int]
 
 ALL_KINDS = "all"
@@ -209,8 +204,7 @@ MIN_RELATIVE_COVERAGE = 0.5
 """A cell belongs to a region if the coverage is at least this fraction of the largest coverage of any cell."""
 
 
-@dataclass(frozen=True)
-class WordAttention:
+class WordAttention(NamedTuple):
     """Attention map of one generated word that names objects."""
 
     kind: str  # kind of word: color, shape, …
@@ -253,7 +247,7 @@ def region_mask(boxes: Iterable[Box], image_size: Shape) -> NDArray[np.bool_]:
     return mask
 
 
-def cell_coverage(mask: NDArray[np.bool_], grid: Shape) -> GridMap:
+def cell_coverage(mask: NDArray[np.bool_], grid: Shape) -> NDArray[np.float64]:
     """Fraction of each grid cell inside the region, (rows, columns). Cell borders may be inside a pixel."""
     overlaps = []  # fraction of each cell covered by each pixel along one axis, (cells, pixels)
     for cells, pixels in zip(grid, mask.shape, strict=True):
@@ -264,38 +258,22 @@ def cell_coverage(mask: NDArray[np.bool_], grid: Shape) -> GridMap:
     return down @ mask @ across.T
 
 
-def inside_fraction(weights: NDArray[np.floating], coverage: GridMap) -> float:
-    """Fraction of the attention inside the region; 0 if all weights are 0."""
-    total = float(weights.sum())
-    return float((weights * coverage).sum()) / total if total > 0 else 0.0
-
-
-def region_cells(coverage: GridMap) -> NDArray[np.bool_]:
-    """Mask of the cells in the region. The threshold is relative, because a small region may fill no cell."""
-    return (coverage > 0) & (coverage >= MIN_RELATIVE_COVERAGE * coverage.max())
-
-
-def hit_rate(weights: NDArray[np.floating], coverage: GridMap) -> float:
-    """1 if the cell with the largest weight is in the region, else 0; for ties, the fraction of these cells in the region."""
-    return float(region_cells(coverage)[weights == weights.max()].mean())
-
-
 def score_by_kind(attentions: Iterable[WordAttention]) -> dict[str, PointingScore]:
-    """Average scores for each kind of word and for all words. Words without objects in the image are skipped."""
+    """Average scores for each kind of word and for all words. Words without objects in the image are skipped. If several cells
+    have the largest weight, the hit rate is the fraction of these cells in the region."""
     rows: dict[str, list[tuple[float, ...]]] = {}
-    for word in attentions:
-        mask = region_mask(word.boxes, word.image_size)
+    for kind, weights, boxes, image_size in attentions:
+        mask = region_mask(boxes, image_size)
         if not mask.any():
             continue
-        coverage = cell_coverage(mask, (word.weights.shape[0], word.weights.shape[1]))
-        scores = (
-            inside_fraction(word.weights, coverage),
-            float(coverage.mean()),
-            hit_rate(word.weights, coverage),
-            float(region_cells(coverage).mean()),
-        )
-        for name in (word.kind, ALL_KINDS):
-            rows.setdefault(name, []).append(scores)
+        coverage = cell_coverage(mask, (weights.shape[0], weights.shape[1]))
+        # the threshold is relative, because a small region may fill no cell
+        cells = (coverage > 0) & (coverage >= MIN_RELATIVE_COVERAGE * coverage.max())
+        total = float(weights.sum())
+        inside = float((weights * coverage).sum()) / total if total > 0 else 0.0
+        hits = float(cells[weights == weights.max()].mean())
+        for name in (kind, ALL_KINDS):
+            rows.setdefault(name, []).append((inside, float(coverage.mean()), hits, float(cells.mean())))
     return {
         name: PointingScore(len(scores), *(float(value) for value in np.mean(scores, axis=0)))
         for name, scores in sorted(rows.items())

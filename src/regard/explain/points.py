@@ -104,7 +104,13 @@ def explain_cloud(
         states: BodyOutput = model.body(Batch(x, packing=offsets).to(model.device))
         features = states.sequence if is_segment else states.pooled
         probabilities = require_head(model)(features).float().softmax(-1)
-    levels = level_indices(states, len(indices))
+    names = sorted(
+        (name for name in states.aux_losses if re.fullmatch(r"level\d+", name)), key=lambda name: int(name[5:])
+    )
+    # indices of the input points of each level
+    levels = tuple(states.aux_losses[name].cpu().numpy().astype(np.int64) for name in names) or (
+        np.arange(len(indices)),
+    )
     probabilities = probabilities.reshape(-1, probabilities.shape[-1]).cpu().numpy()
     own = probabilities[query if is_segment else 0]
     labels, best = model.spec.options.labels, int(own.argmax())
@@ -139,14 +145,6 @@ def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
         raise RegardError(f"A point must be an index or coordinates (x, y, z), got {query}.")
     wanted = cloud.coordinates.mean(0) if query is None else np.asarray(query, dtype=np.float64) - cloud.origin
     return int(((cloud.coordinates - wanted) ** 2).sum(1).argmin())
-
-
-def level_indices(states: BodyOutput, num_points: int) -> tuple[np.ndarray, ...]:
-    """Indices of the input points of each level."""
-    names = [name for name in states.aux_losses if re.fullmatch(r"level\d+", name)]
-    names.sort(key=lambda name: int(name[5:]))
-    levels = tuple(states.aux_losses[name].cpu().numpy().astype(np.int64) for name in names)
-    return levels or (np.arange(num_points),)
 
 
 def layer_attention(

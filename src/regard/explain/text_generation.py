@@ -73,18 +73,13 @@ def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[
     return (sizes / sizes.sum(-1, keepdim=True).clamp(min=1e-30)).float().cpu().numpy()
 
 
-TITLES = {
-    "cross": "Cross-attention (target → source)",
-    "encoder": "Encoder self-attention",
-    "decoder": "Decoder self-attention (causal)",
-    "depends": "Source saliency (gradient norm)",
+MAPS = {
+    "cross": ("Cross-attention (target → source)", "Rows: output tokens. Columns: source tokens."),
+    "encoder": ("Encoder self-attention", "Rows: queries. Columns: keys."),
+    "decoder": ("Decoder self-attention (causal)", "Rows: queries. Columns: keys."),
+    "depends": ("Source saliency (gradient norm)", "This model has no attention; rows sum to 1."),
 }
-DESCRIPTIONS = {
-    "cross": "Rows: output tokens. Columns: source tokens.",
-    "encoder": "Rows: queries. Columns: keys.",
-    "decoder": "Rows: queries. Columns: keys.",
-    "depends": "This model has no attention; rows sum to 1.",
-}
+"""Title and description of each map."""
 NO_ATTENTION_NOTE = (
     "none: this model encodes the source as one vector of fixed size. Shown instead: norm of the gradient of each output "
     "log-probability with respect to each input embedding; rows sum to 1."
@@ -117,13 +112,13 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
     maps = []
     for kind in (kind for kind in labels if kind in kinds.values()):
         weights = stack_layers(records, [name for name in kinds if kinds[name] == kind], len(labels[kind][0]))
-        title, description = _title(TITLES[kind], model), _title(DESCRIPTIONS[kind], model)
+        title, description = (_title(text, model) for text in MAPS[kind])
         maps.append(AttentionMap(kind, title, *labels[kind], weights, description=description))
     pieces = [f"{piece} {probability:.2f}" for piece, probability in zip(queries, probabilities, strict=True)]
     facts = {"probability of each token": " | ".join(pieces)}
     if not maps:
         weights = input_gradient_map(model, batch, outputs)[None, None]
-        title, description = _title(TITLES["depends"], model), DESCRIPTIONS["depends"]
+        title, description = (_title(text, model) for text in MAPS["depends"])
         maps.append(AttentionMap("depends", title, queries, keys, weights, is_gradient=True, description=description))
         facts = {"attention": NO_ATTENTION_NOTE, **facts}
     if model.body.shares_layers:
@@ -179,8 +174,16 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at:
     records, logs = record_forward(model, Batch(torch.tensor([read], device=model.device)))
     # no row for the end token, which attends only to itself; tokens without a row are summed into one column
     first = max(len(read) - MAX_MAP_TOKENS, 1)
+    own = logs[: len(ids)].gather(1, torch.tensor(ids)[:, None])  # row t of the log-probabilities predicts token t
+    ranks, best = (logs[: len(ids)] > own).sum(1) + 1, logs.topk(min(TOP_K, logs.shape[-1]))
+    tokens = []
+    for at, piece in enumerate(display_pieces(text, [config.eos_id, *ids])[1:]):
+        last = config.eos_id if at == 0 else ids[at - 1]
+        names = [display_pieces(text, [last, other])[1] for other in best.indices[at].tolist()]
+        top_k = tuple(zip(names, best.values[at].exp().tolist(), strict=True))
+        tokens.append(TokenLikelihood(piece, float(own[at]), int(ranks[at]), top_k))
     likelihood = TextLikelihood(
-        tokens=_token_likelihoods(text, config.eos_id, ids, logs),
+        tokens=tuple(tokens),
         vocab_size=logs.shape[-1],
         num_bytes=len((target if continuation and target else source).encode("utf-8", "replace")),
         prompt_length=len(prompt) if continuation else 0,
@@ -193,21 +196,6 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at:
     title += f" (last {len(rows)} tokens)" if first > 1 else ""
     maps = (AttentionMap("text", title, rows, (before, *rows), weights, first > 1),)
     return Explanation(join_titles(*(part for part in (source, target) if part)), maps, likelihood.facts(), likelihood)
-
-
-def _token_likelihoods(text: TextTokenizer, end: int, ids: Sequence[int], logs: Tensor) -> tuple[TokenLikelihood, ...]:
-    """Log-probability, rank and alternatives of each token. Row t of `logs` (L, V) predicts token t."""
-    logs = logs[: len(ids)]
-    own = logs.gather(1, torch.tensor(ids)[:, None])
-    ranks = (logs > own).sum(1) + 1
-    best = logs.topk(min(TOP_K, logs.shape[-1]))
-    tokens = []
-    for at, piece in enumerate(display_pieces(text, [end, *ids])[1:]):
-        last = end if at == 0 else ids[at - 1]
-        names = [display_pieces(text, [last, other])[1] for other in best.indices[at].tolist()]
-        top_k = tuple(zip(names, best.values[at].exp().tolist(), strict=True))
-        tokens.append(TokenLikelihood(piece, float(own[at]), int(ranks[at]), top_k))
-    return tuple(tokens)
 
 
 def display_pieces(text: TextTokenizer, ids: Sequence[int]) -> list[str]:
