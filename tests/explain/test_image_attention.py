@@ -16,7 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.errors import RegardError
-from regard.explain.images import METHODS, GridAttention, ImageAttention, TokenGrid, query_grid_size, unmerge_patches
+from regard.explain.images import METHODS, GridAttention, ImageAttention, TokenGrid, query_grid_size
 from regard.explain.rollout import logit_margin
 from regard.model import Model
 from regard.nn.recording import record_attention
@@ -323,13 +323,10 @@ def test_a_pixel_is_found_on_every_grid() -> None:
     grid = TokenGrid((4, 3), 12, extent=(64 / 57, 48 / 43))  # 57 × 43 pixels with a patch size of 16
     assert grid.token_at((47.5 / 57, 32.5 / 43)) == 2 * 3 + 2 and grid.token_at((48.5 / 57, 31.5 / 43)) == 3 * 3 + 1
     shifted = TokenGrid((5, 5), 25, prefix_tokens=1, shift=1)
-    assert shifted.token_at((0.5, 0.5)) == 12 and shifted.grid_tokens == tuple(range(25))
+    assert shifted.token_at((0.5, 0.5)) == 12
     assert shifted.to_grid(torch.arange(25)).flatten().tolist() == [*range(1, 25), 0]
     patches = TokenGrid((2, 3), 7, prefix_tokens=1)
     assert patches.token_at((0.9, 0.1)) == 4 and patches.to_grid(torch.arange(7)).tolist() == [[1, 2, 3], [4, 5, 6]]
-    row = torch.tensor([4.0, 2.0, 8.0, 1.0], dtype=torch.float64)  # 2 × 2 merged from 3 × 4
-    right = [[1, 1, 0.5, 0.5], [1, 1, 0.5, 0.5], [4, 4, 0.5, 0.5]]
-    assert unmerge_patches(row, (2, 2), (3, 4)).view(3, 4).tolist() == right
 
 
 def test_gradients_of_usual_sizes_fit_into_memory_and_of_the_largest_do_not() -> None:

@@ -16,7 +16,7 @@ import regard
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.errors import RegardError
-from regard.explain.points import CloudExplanation, level_and_block, query_index
+from regard.explain.points import CloudExplanation, query_index
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor
 from regard.runs.check import check
@@ -64,12 +64,6 @@ def test_a_point_is_chosen_by_number_or_by_position() -> None:
     for wrong in ("1,2", "a", "nan,0,0", ""):
         with pytest.raises(RegardError, match="--at"):
             parse_position(wrong, "points")
-
-
-def test_layers_are_named_by_their_level_and_direction() -> None:
-    names = ("down.0.blocks.0.attend", "down.3.blocks.4", "up.0.blocks.0.attend", "up.4.blocks.0")
-    levels = [(0, "block 1"), (3, "block 5"), (4, "decoder block"), (0, "decoder block")]
-    assert [level_and_block(name, 5) for name in names] == levels
 
 
 def test_only_requested_rows_of_a_large_level_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -101,12 +101,6 @@ class TokenGrid:
         )
         return down * self.grid[1] + across + self.prefix_tokens - self.shift
 
-    @property
-    def grid_tokens(self) -> tuple[int, ...]:
-        """Tokens that predict the cells of the grid."""
-        first = self.prefix_tokens - self.shift
-        return tuple(range(first, min(first + self.grid[0] * self.grid[1], self.length)))
-
     def to_grid(self, row: Tensor) -> Tensor:
         """Values of the tokens as a grid: (…, length) -> (…, h, w); 0 for cells without a token."""
         own = row[..., self.prefix_tokens :]
@@ -187,9 +181,8 @@ class ImageAttention:
         lengths = [stage.token_grid.length for stage in self.stages]
         for name, layer in relevance_layers(score_fn(logits), groups, 0, lambda name: lengths[stage_index(name)]):
             by_stage[stage_index(name)].append(layer)
-        before = self._propagate(lambda number, row: row)
-        after = self._propagate(lambda number, row: row + relevance(by_stage[number], row))
-        return self.stages[0].token_grid.to_grid(after - before).numpy()
+        before = self.propagate(lambda number, row: row)
+        return self.propagate(lambda number, row: row + relevance(by_stage[number], row)) - before
 
     def fits_memory(self, body: Any) -> bool:
         """True if all attention weights with gradients fit into `MAX_BYTES`."""
@@ -199,26 +192,17 @@ class ImageAttention:
             weights += place.heads * grid.length * (grid.keys_per_query or grid.length)
         return GRADIENT_MEMORY_FACTOR * 4 * weights <= MAX_BYTES
 
-    def rollout_map(self) -> GridArray:
-        """Rollout (h, w) on the finest grid: contribution of each cell to the output. Prefix tokens are left out."""
-        row = self._propagate(lambda number, row: rollout(self.stages[number].layers, row))
-        return self.stages[0].token_grid.to_grid(row).numpy()
-
-    def _propagate(self, step: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Weights over the tokens of the finest grid. `step` maps the weights of a stage, from the coarsest stage on."""
+    def propagate(self, step: Callable[[int, Tensor], Tensor]) -> GridArray:
+        """Values (h, w) of the finest grid. `step` maps the weights of the tokens of a stage, from the coarsest stage on."""
         row = torch.zeros(self.stages[-1].token_grid.length, dtype=torch.float64)
         for number, stage in reversed([*enumerate(self.stages)]):
             row = step(number, row + self.stage_weights[number] * stage.query_weights)
-            if number:
-                row = unmerge_patches(row, stage.token_grid.grid, self.stages[number - 1].token_grid.grid)
-        return row
-
-
-def unmerge_patches(row: Tensor, coarse_size: Shape, fine_size: Shape) -> Tensor:
-    """Divide each coarse cell equally among the 2 × 2 fine cells inside the image: (h·w,) -> (H·W,)."""
-    down, across = (torch.arange(count) // 2 for count in fine_size)
-    many = down.bincount(minlength=coarse_size[0])[:, None] * across.bincount(minlength=coarse_size[1])
-    return (row.view(coarse_size) / many)[down][:, across].flatten()
+            if number:  # each coarse cell is divided equally among the 2 × 2 fine cells inside the image
+                coarse, fine = stage.token_grid.grid, self.stages[number - 1].token_grid.grid
+                down, across = (torch.arange(count) // 2 for count in fine)
+                many = down.bincount(minlength=coarse[0])[:, None] * across.bincount(minlength=coarse[1])
+                row = (row.view(coarse) / many)[down][:, across].flatten()
+        return self.stages[0].token_grid.to_grid(row).numpy()
 
 
 def stage_index(name: str) -> int:
@@ -359,7 +343,8 @@ def _image_explanation(
     attribution: GridArray | None,
 ) -> ImageExplanation:
     """Explanation of a model with attention from the recorded attention and the attribution."""
-    method_maps = {"rollout": normalize_sum(attention.rollout_map())}
+    rolled = attention.propagate(lambda number, row: rollout(attention.stages[number].layers, row))
+    method_maps = {"rollout": normalize_sum(rolled)}
     if attribution is not None:
         method_maps["gradient × attention"] = normalize_sum(attribution)
     layers: list[OverlayMap] = []
@@ -367,6 +352,10 @@ def _image_explanation(
         suffix = f" (stage {stage})" if len(attention.stages) > 1 else ""
         for weights, stored in zip(grid.query_maps, grid.stored_maps, strict=True):
             layers.append(OverlayMap(f"layer {len(layers) + 1}{suffix}", weights, grid.token_grid.extent, stored))
+    similarity, table = None, model.body.position_embeddings()
+    if table is not None:
+        table = F.normalize(table.detach().double(), dim=1)
+        similarity = (table @ table.T).cpu().numpy()
     query = "average over all positions" if len(attention.stages[0].query_tokens) > 1 else "class token"
     return ImageExplanation(
         title,
@@ -378,7 +367,7 @@ def _image_explanation(
         method_maps=method_maps,
         layers=tuple(layers),
         query_grid=query_grid,
-        position_similarity=position_similarity(model.body),
+        position_similarity=similarity,
     )
 
 
@@ -416,7 +405,9 @@ def make_image_attention(
     single = position is None and not is_dense and model.body.pool == "first"
     stages = []
     for grid in grids:
-        queries = (0,) if single else grid.grid_tokens if position is None else (grid.token_at(position),)
+        first = grid.prefix_tokens - grid.shift
+        cells = range(first, min(first + grid.grid[0] * grid.grid[1], grid.length))  # tokens that predict the cells
+        queries = (0,) if single else tuple(cells) if position is None else (grid.token_at(position),)
         stages.append(GridAttention(grid, queries, tuple(grid.token_at(center) for center in centers)))
     last = (0.0,) * (len(grids) - 1) + (1.0,)
     return size, ImageAttention(tuple(stages), (1 / len(grids),) * len(grids) if is_dense else last)
@@ -480,15 +471,6 @@ def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
         (gradient,) = torch.autograd.grad(_score_fn(which)(logits), features)
     grid = (gradient.mean((2, 3), keepdim=True) * features).sum(1).clamp(min=0)[0]
     return normalize_sum(grid.detach().double().cpu().numpy())
-
-
-def position_similarity(body: Any) -> GridArray | None:
-    """Cosine similarity (n, n) of the learned position embeddings; None without learned positions."""
-    table = body.position_embeddings()
-    if table is None:
-        return None
-    table = torch.nn.functional.normalize(table.detach().double(), dim=1)
-    return (table @ table.T).cpu().numpy()
 
 
 def explain_generation(

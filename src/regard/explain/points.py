@@ -154,7 +154,11 @@ def layer_attention(
     the query point."""
     layers = []
     for record in records:
-        level, brief = level_and_block(record.name, len(levels))
+        # `down.2.blocks.0` is on level 2, `up.0.blocks.0` on the coarsest level
+        way, stage, block = re.match(r"(down|up)\.(\d+)\.blocks\.(\d+)\b", record.name).groups()  # type: ignore[union-attr]
+        level, brief = int(stage), f"block {int(block) + 1}"
+        if way == "up":
+            level, brief = len(levels) - 1 - level, "decoder block" if block == "0" else f"decoder {brief}"
         assert record.key_index is not None
         weights, keys = record.weights[0].float().mean(0).cpu().numpy(), record.key_index[0, 0].cpu().numpy()
         keys, queries = keys.astype(np.int64), None
@@ -164,11 +168,3 @@ def layer_attention(
             weights, keys = weights[queries], keys[queries]
         layers.append(NeighborAttention(f"level {level + 1}, {brief}", brief, level, keys, weights, queries))
     return tuple(layers)
-
-
-def level_and_block(name: str, levels: int) -> tuple[int, str]:
-    """Level and title of an attention block: `down.2.blocks.0` is on level 2, `up.0.blocks.0` on the coarsest level."""
-    way, stage, block = re.fullmatch(r"(down|up)\.(\d+)\.blocks\.(\d+)\b.*", name).groups()  # type: ignore[union-attr]
-    if way == "down":
-        return int(stage), f"block {int(block) + 1}"
-    return levels - 1 - int(stage), "decoder block" if block == "0" else f"decoder block {int(block) + 1}"

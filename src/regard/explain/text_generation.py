@@ -123,8 +123,16 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
         facts = {"attention": NO_ATTENTION_NOTE, **facts}
     if model.body.shares_layers:
         facts = {"layers": "steps of one block with shared weights", **facts}
-    steps = _act_steps(model, batch, keys, queries)
-    return Explanation(title=f"{source} → {translation}", maps=tuple(maps), facts=facts, act_steps=steps)
+    steps = []
+    if config.traits.act:
+        with torch.no_grad():
+            states = model.body(batch)
+        names = ("question", "answer") if model.task.name == "algorithmic" else ("source", "translation")
+        counts = states.act_steps[0].tolist(), states.aux_losses["target_ponder"][0].tolist()
+        titles = names[0], f"before each token of the {names[1]}"
+        for name, pieces, own in zip(titles, (keys, queries), counts, strict=True):
+            steps.append(ActSteps(f"Ponder steps per token (ACT): {name}", pieces, tuple(own), config.max_steps))
+    return Explanation(f"{source} → {translation}", tuple(maps), facts, act_steps=tuple(steps))
 
 
 def _title(text: str, model: ModelProtocol) -> str:
@@ -132,23 +140,6 @@ def _title(text: str, model: ModelProtocol) -> str:
     if model.task.name != "algorithmic":
         return text
     return text.replace("target", "answer").replace("source", "question").replace("Source", "Question")
-
-
-def _act_steps(
-    model: ModelProtocol, batch: Batch, keys: tuple[str, ...], queries: tuple[str, ...]
-) -> tuple[ActSteps, ...]:
-    """Number of steps per token, for models with adaptive computation time."""
-    if not model.config.traits.act:
-        return ()
-    with torch.no_grad():
-        states = model.body(batch)
-    source, target = ("question", "answer") if model.task.name == "algorithmic" else ("source", "translation")
-    title, most = "Ponder steps per token (ACT):", model.config.max_steps
-    source_steps, target_steps = states.act_steps[0].tolist(), states.aux_losses["target_ponder"][0].tolist()
-    return (
-        ActSteps(f"{title} {source}", keys, tuple(source_steps), most),
-        ActSteps(f"{title} before each token of the {target}", queries, tuple(target_steps), most),
-    )
 
 
 MAX_MAP_TOKENS = 96  # Limit of tokens per map, so that labels stay readable.
