@@ -10,9 +10,6 @@ from regard.explain.captioning import (
     PointingScore,
     WordAttention,
     cell_coverage,
-    hit_rate,
-    inside_fraction,
-    region_cells,
     region_mask,
     score_by_kind,
 )
@@ -47,23 +44,22 @@ def test_boxes_are_joined_and_cut_at_the_border() -> None:
     assert not region_mask([(-3, 0, -1, 4)], (4, 4)).any()
 
 
-def test_the_fraction_is_the_attention_in_the_region() -> None:
-    cover = np.array([[1.0, 0.5], [0.0, 0.0]])
-    weights = np.array([[0.4, 0.2], [0.3, 0.1]])
-    assert inside_fraction(weights, cover) == pytest.approx(0.5)
-    assert inside_fraction(7 * weights, cover) == pytest.approx(0.5)  # relative to the total attention
-    assert inside_fraction(np.ones((2, 2)), cover) == pytest.approx(cover.mean())
-    assert inside_fraction(np.zeros((2, 2)), cover) == 0
-
-
-def test_a_hit_is_the_cell_with_most_attention() -> None:
-    # no cell is fully covered: cells with at least half of the maximum coverage count
-    cover = np.array([[0.2, 0.1], [0.09, 0.0]])
-    assert region_cells(cover).tolist() == [[True, True], [False, False]]
-    assert hit_rate(np.array([[0.1, 0.5], [0.4, 0.0]]), cover) == 1
-    assert hit_rate(np.array([[0.1, 0.4], [0.5, 0.0]]), cover) == 0
-    assert hit_rate(np.full((2, 2), 0.25), cover) == 0.5  # ties count as chance
-    assert not region_cells(np.zeros((2, 2))).any()
+@pytest.mark.parametrize(
+    "weights, inside, hits",
+    [
+        ([[0.4, 0.2], [0.3, 0.1]], 0.5, 1),
+        ([[2.8, 1.4], [2.1, 0.7]], 0.5, 1),  # relative to the total attention
+        ([[0.1, 0.3], [0.5, 0.1]], 0.25, 0),
+        ([[1, 1], [1, 1]], 0.375, 0.5),  # uniform attention; ties count as chance
+        ([[0, 0], [0, 0]], 0, 0.5),
+    ],
+)
+def test_attention_inside_a_region_and_hits(weights: list[list[float]], inside: float, hits: float) -> None:
+    """The cells are covered by 1, 0.5 and 0: cells with at least half of the largest coverage are in the region."""
+    word = WordAttention("shape", np.array(weights), [(0, 0, 6, 2)], (4, 8))
+    score = score_by_kind([word])["shape"]
+    assert (score.inside_fraction, score.hit_rate) == (pytest.approx(inside), hits)
+    assert (score.uniform_fraction, score.uniform_hit_rate) == (0.375, 0.5)
 
 
 def test_scores_are_means_by_kind_next_to_chance() -> None:

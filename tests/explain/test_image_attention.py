@@ -279,7 +279,9 @@ def test_every_system_with_attention_is_drawn_over_the_image(system: str, task: 
     layers = len(found.attention)
     assert found.save(tmp_path / "b.svg", layer=layers, head=1).read_text().count(f"layer {layers}") >= 1
     data = json.loads(found.save(tmp_path / "a.json").read_text())
-    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == [layer.name for layer in found.layers]
+    assert np.allclose(data["attention"][-1], found.attention[-1]) and data["layers"] == [
+        layer.name for layer in found.layers
+    ]
     page = found.save(tmp_path / "a.html").read_text("utf-8")
     data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
     assert len(data["attention"]) == len(data["each"]) == layers and data["lattice"] == list(found.query_grid)

@@ -211,7 +211,9 @@ def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.M
     total = float(own.sum())
     assert reading.log_prob == pytest.approx(total, rel=1e-5)
     assert float(reading.facts()["perplexity"]) == pytest.approx(math.exp(-total / len(row)), rel=1e-2)
-    assert float(reading.facts()["bits per byte"]) == pytest.approx(-total / math.log(2) / len(VERSE.encode()), abs=1e-3)
+    assert float(reading.facts()["bits per byte"]) == pytest.approx(
+        -total / math.log(2) / len(VERSE.encode()), abs=1e-3
+    )
     assert len(VERSE.encode()) > len(row)  # ä has two bytes
     for at, guess in enumerate(reading.tokens):
         order = logs[at].argsort(descending=True).tolist()

@@ -178,9 +178,10 @@ class ImageAttention:
         if score_fn is None or not gradients:
             return None
         by_stage: list[list[AttentionLayer]] = [[] for _ in self.stages]
-        lengths = [stage.token_grid.length for stage in self.stages]
-        for name, layer in relevance_layers(score_fn(logits), groups, 0, lambda name: lengths[stage_index(name)]):
-            by_stage[stage_index(name)].append(layer)
+        numbers = [stage_index(group[0].name) for group in groups]
+        lengths = [self.stages[number].token_grid.length for number in numbers]
+        for number, layer in zip(numbers, relevance_layers(score_fn(logits), groups, 0, lengths), strict=True):
+            by_stage[number].append(layer)
         before = self.propagate(lambda number, row: row)
         return self.propagate(lambda number, row: row + relevance(by_stage[number], row)) - before
 

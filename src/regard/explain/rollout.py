@@ -283,20 +283,19 @@ def record_layers(
 
 
 def relevance_layers(
-    value: Tensor, record_groups: Sequence[Sequence[AttentionRecord]], row: int, length_of: Callable[[str], int]
-) -> Iterator[tuple[str, AttentionLayer]]:
-    """Name and matrix Ā of each layer, the positive part of gradient × attention for the score `value`. `length_of`: number of
-    tokens in a module."""
+    value: Tensor, record_groups: Sequence[Sequence[AttentionRecord]], row: int, lengths: Sequence[int]
+) -> Iterator[AttentionLayer]:
+    """The matrix Ā of each layer, the positive part of gradient × attention for the score `value`. `lengths`: number of tokens
+    in each layer."""
     weights = [record.weights for group in record_groups for record in group]
     gradients = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
-    for group in record_groups:
+    for group, length in zip(record_groups, lengths, strict=True):
         products = []
         for record in group:
             gradient = next(gradients)
             unused = torch.zeros_like(record.weights)
             products.append(unused if gradient is None else (gradient * record.weights.detach()).clamp(min=0))
-        name = group[0].name
-        yield name, mean_layer(slice_records(group, row, length_of(name), products))
+        yield mean_layer(slice_records(group, row, length, products))
 
 
 @dataclass(frozen=True)
@@ -328,9 +327,9 @@ def attribute(
     found: list[NDArray[np.float64] | None] = []
     for score in scores:
         if gradients and score.score_fn is not None:
-            layers = relevance_layers(score.score_fn(logits), groups, score.row, lambda _, row=score.row: lengths[row])
-            row = uniform_weights(lengths[score.row], score.positions)
-            found.append(relevance([layer for _, layer in layers], row).numpy())
+            length = lengths[score.row]
+            layers = relevance_layers(score.score_fn(logits), groups, score.row, [length] * len(groups))
+            found.append(relevance([*layers], uniform_weights(length, score.positions)).numpy())
         else:
             found.append(None)
     return found

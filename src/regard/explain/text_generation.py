@@ -130,8 +130,8 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
         names = ("question", "answer") if model.task.name == "algorithmic" else ("source", "translation")
         counts = states.act_steps[0].tolist(), states.aux_losses["target_ponder"][0].tolist()
         titles = names[0], f"before each token of the {names[1]}"
-        for name, pieces, own in zip(titles, (keys, queries), counts, strict=True):
-            steps.append(ActSteps(f"Ponder steps per token (ACT): {name}", pieces, tuple(own), config.max_steps))
+        for name, tokens, own in zip(titles, (keys, queries), counts, strict=True):
+            steps.append(ActSteps(f"Ponder steps per token (ACT): {name}", tokens, tuple(own), config.max_steps))
     return Explanation(f"{source} → {translation}", tuple(maps), facts, act_steps=tuple(steps))
 
 
@@ -168,11 +168,11 @@ def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at:
     own = logs[: len(ids)].gather(1, torch.tensor(ids)[:, None])  # row t of the log-probabilities predicts token t
     ranks, best = (logs[: len(ids)] > own).sum(1) + 1, logs.topk(min(TOP_K, logs.shape[-1]))
     tokens = []
-    for at, piece in enumerate(display_pieces(text, [config.eos_id, *ids])[1:]):
-        last = config.eos_id if at == 0 else ids[at - 1]
-        names = [display_pieces(text, [last, other])[1] for other in best.indices[at].tolist()]
-        top_k = tuple(zip(names, best.values[at].exp().tolist(), strict=True))
-        tokens.append(TokenLikelihood(piece, float(own[at]), int(ranks[at]), top_k))
+    for place, piece in enumerate(display_pieces(text, [config.eos_id, *ids])[1:]):
+        last = config.eos_id if place == 0 else ids[place - 1]
+        names = [display_pieces(text, [last, other])[1] for other in best.indices[place].tolist()]
+        top_k = tuple(zip(names, best.values[place].exp().tolist(), strict=True))
+        tokens.append(TokenLikelihood(piece, float(own[place]), int(ranks[place]), top_k))
     likelihood = TextLikelihood(
         tokens=tuple(tokens),
         vocab_size=logs.shape[-1],
