@@ -230,14 +230,6 @@ def test_the_whole_set_is_written_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert [len(place.read_text().splitlines()) for place in places.values()] == [2, 1] and len(asked) == 4
 
 
-def test_fewer_objects_leave_every_scene_in_its_part(made: dict[str, list[ShapeScene]]) -> None:
-    some = scenes.limit_objects(made, 2)
-    assert {name: len(items) for name, items in some.items()} == {
-        name: sum(many[:2]) for name, many in SPLIT_SIZES.items()
-    }
-    assert all(set(map(id, items)) <= set(map(id, made[name])) for name, items in some.items())
-
-
 def test_damaged_sets_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = scenes.generate_splits(sizes={"train": (1, 1, 0, 0, 0), "test": (0, 1, 0, 0, 0)})
     monkeypatch.setattr(scenes, "SPLIT_SIZES", dict.fromkeys(small, ()))
