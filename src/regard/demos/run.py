@@ -178,12 +178,12 @@ class TranslateDemo(Demo):
 
     name = task = "translate"
     out = "runs/demo"
-    settings = tuple(
-        "model.depth=2 model.decoder_depth=2 model.ffn_dim=512 model.dropout=0 data.vocab_size=1000 "
-        "train.steps=1200 train.batch_tokens=2048 train.lr=3e-3 train.warmup_steps=100 train.lr_schedule=linear "
-        "train.label_smoothing=0 train.ema_decay=0 train.eval_every=400 train.log_every=20 data.eval_samples=300 "
-        "decode.num_beams=1".split()
-    )
+    settings = (
+        "model.depth=2", "model.decoder_depth=2", "model.ffn_dim=512", "model.dropout=0", "data.vocab_size=1000",
+        "train.steps=1200", "train.batch_tokens=2048", "train.lr=3e-3", "train.warmup_steps=100",
+        "train.lr_schedule=linear", "train.label_smoothing=0", "train.ema_decay=0", "train.eval_every=400",
+        "train.log_every=20", "data.eval_samples=300", "decode.num_beams=1",
+    )  # fmt: skip
     """A smaller transformer-tiny: the grammar has about 200 words per language."""
     input_key = "source"
     titles = {  # noqa: RUF012
@@ -241,10 +241,19 @@ class CaptionDemo(Demo):
 
     name = task = "caption"
     out = "runs/demo-caption"
-    settings = tuple(
-        f"model.image_size={IMAGE_SIZE} model.feature_level=2 model.attention_penalty=0 data.vocab_size=400 "
-        "train.steps=1000 train.batch_size=64 train.lr=1e-3 train.label_smoothing=0 train.eval_every=500 "
-        "train.log_every=20 data.eval_samples=280 decode.num_beams=1".split()
+    settings = (
+        f"model.image_size={IMAGE_SIZE}",
+        "model.feature_level=2",
+        "model.attention_penalty=0",
+        "data.vocab_size=400",
+        "train.steps=1000",
+        "train.batch_size=64",
+        "train.lr=1e-3",
+        "train.label_smoothing=0",
+        "train.eval_every=500",
+        "train.log_every=20",
+        "data.eval_samples=280",
+        "decode.num_beams=1",
     )
     """caption-attend-tiny without the last encoder stage, whose feature map of such small images is 3×3; the stage before has
     6×6. Most of a scene is empty, so the penalty for regions without attention is 0."""
@@ -320,10 +329,18 @@ class PointCloudDemo(Demo):
     task = "segment"
     out = "runs/demo-clouds"
     metric = "miou"
-    settings = tuple(
-        "data.point_features=none data.num_points=2048 data.rotate=up data.jitter=0.005 train.epochs=0 "
-        "train.steps=300 train.batch_size=4 train.lr=4e-3 train.eval_every=100 train.log_every=10 "
-        "data.eval_samples=16".split()
+    settings = (
+        "data.point_features=none",
+        "data.num_points=2048",
+        "data.rotate=up",
+        "data.jitter=0.005",
+        "train.epochs=0",
+        "train.steps=300",
+        "train.batch_size=4",
+        "train.lr=4e-3",
+        "train.eval_every=100",
+        "train.log_every=10",
+        "data.eval_samples=16",
     )
     input_key = "cloud"
     titles = {  # noqa: RUF012
