@@ -32,7 +32,7 @@ from regard.runs.evaluate import evaluate
 from regard.systems import SYSTEMS
 from regard.systems.universal import Config
 from regard.tasks import find_task
-from regard.tasks.base import HeadOptions, LossSum
+from regard.tasks.base import EvalSpec, HeadOptions, LossSum
 from regard.types import Prediction
 
 RECALL: Any = find_task("algorithmic", "text")
@@ -157,7 +157,7 @@ def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.Mo
         return [Prediction(one, extra={"token_ids": text.encode([one])[0]}) for one in said]
 
     monkeypatch.setattr(RECALL.objective, "predict", answer)
-    scores, _ = RECALL.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
+    scores, _ = RECALL.objective.evaluate(model, encoded, EvalSpec(DecodeSettings(), DataSettings(), LossSum(1.0, 1.0)))
     assert scores == {
         "exact_match": 50.0, "token_accuracy": round(100 * 8 / 11, 2), "exact_match_in_range": 50.0,
         "token_accuracy_in_range": 75.0,
@@ -165,7 +165,7 @@ def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.Mo
     }  # fmt: skip
     encoded = RECALL.objective.encode([*samples[:2]], text, config, 99)
     said = said[:2]
-    scores, _ = RECALL.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(1.0, 1.0))
+    scores, _ = RECALL.objective.evaluate(model, encoded, EvalSpec(DecodeSettings(), DataSettings(), LossSum(1.0, 1.0)))
     assert "exact_match_longer" not in scores
 
 

@@ -109,7 +109,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     # -- tasks
     ("labels-unshifted", "regard.tasks.translate:Translate.collate", "[row[1:] for row in target]",
      "[row[:-1] for row in target]", "labels are the tokens that the decoder reads"),
-    ("bleu-tokenization", "regard.tasks.translate:Translate._evaluate",
+    ("bleu-tokenization", "regard.tasks.translate:Translate.evaluate",
      'BLEU(tokenize="none", force=True) if spec.data.pretokenized else BLEU()', 'BLEU(tokenize="none", force=True)',
      "BLEU is computed without sacreBLEU's tokenizer"),
     ("cider-unclipped", "regard.tasks.metrics.cider:_cosine_similarity", "np.minimum(heavy[at[same]], theirs) * theirs",

@@ -16,7 +16,7 @@ from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.files import write_json
 from regard.tasks import find_task
-from regard.tasks.base import Encoded, LossSum, LossWeights
+from regard.tasks.base import Encoded, EvalSpec, LossSum, LossWeights
 from regard.tasks.translate import Translate
 from regard.training.checkpoint import save_checkpoint
 from regard.training.distributed import ProcessGroup
@@ -82,9 +82,8 @@ def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_token
     tokenized: bool, tokenizer: str
 ) -> None:
     encoded = Encoded([Pair(text, text, "", 1) for text in MEANT], {}, [])
-    scores, _ = Quoting(find_task("translate")).evaluate(
-        small(), encoded, DecodeSettings(), DataSettings(pretokenized=tokenized), LossSum(1.0, 1)
-    )
+    spec = EvalSpec(DecodeSettings(), DataSettings(pretokenized=tokenized), LossSum(1.0, 1))
+    scores, _ = Quoting(find_task("translate")).evaluate(small(), encoded, spec)
     expected = sacrebleu.corpus_bleu(SAID, [MEANT], tokenize=tokenizer, force=True)
     assert scores["bleu"] == pytest.approx(expected.score, abs=0.005)
     assert f"tok:{tokenizer}" in str(scores["signature"])

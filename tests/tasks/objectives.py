@@ -14,7 +14,7 @@ from rich.console import Console
 import regard
 from conftest import checkpoints, rows, same_tensors, stopped_in
 from regard.data.settings import DataSettings
-from regard.tasks.base import HeadOptions, LossWeights
+from regard.tasks.base import EvalSpec, HeadOptions, LossWeights
 from regard.types import Batch
 from tiny import gradients, near
 
@@ -36,7 +36,7 @@ def scores_of(
     model: Any, encoded: Any, data: Any = None, decode: Any = None, loss: Any = None, most: int | None = None
 ) -> tuple[dict[str, Any], list[Any]]:
     data = DataSettings() if data is None else data
-    return model.objective.evaluate(model, encoded, decode or model.spec.decode, data, loss, most)
+    return model.objective.evaluate(model, encoded, EvalSpec(decode or model.spec.decode, data, loss, most))
 
 
 def assert_loss(model: Any, encoded: Any, right: Any, tokens: int, terms: LossWeights | None = None) -> None:

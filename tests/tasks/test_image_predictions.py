@@ -24,7 +24,7 @@ from regard.processors.image import ImageProcessor
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import dense, find_task, segment
-from regard.tasks.base import HeadOptions, LossSum
+from regard.tasks.base import EvalSpec, HeadOptions, LossSum
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.modality.base import decode_source, encode_source
 from regard.tasks.modality.image import load_image, stack_images
@@ -220,15 +220,16 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     said[3, 4] = -1.0  # negative inverse depth: farther than any reference
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
     monkeypatch.setattr(dense.MapObjective, "_predict_encoded_maps", lambda *asked: iter(both))
+    spec = EvalSpec(DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     model = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions())))
-    scores, answers = task.objective.evaluate(model, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
+    scores, answers = task.objective.evaluate(model, encoded, spec)
     metres = answers[0].extra["meters"]
     assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
     assert np.allclose(answers[1].extra["meters"], far)
     expected = (np.abs(metres - near) / near).mean() / 2
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
     metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions((METERS_LABEL,)))))
-    _, answers = task.objective.evaluate(metric, encoded, DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
+    _, answers = task.objective.evaluate(metric, encoded, spec)
     assert np.array_equal(answers[0].extra["meters"], said), "meters are not rescaled"
 
 

@@ -61,8 +61,8 @@ def passages(*texts: str) -> list[Passage]:
     return [Passage(t.lstrip("+/|"), "f.txt", i, t[0] not in "+/", t[0] in "/|") for i, t in enumerate(texts, 1)]
 
 
-def encode(model: regard.Model, *texts: str) -> Any:
-    return encode_samples(model, passages(*texts))
+def encode(model: regard.Model, *texts: str, data: DataSettings | None = None) -> Any:
+    return encode_samples(model, passages(*texts), data=data)
 
 
 def test_documents_begin_and_end_with_the_end_token_and_torn_ones_do_not() -> None:
@@ -135,9 +135,8 @@ def test_with_a_stride_every_token_is_predicted_once_with_the_longest_context(st
         logs = model.logits(torch.tensor([ids[start:stop]]))[0].detach().log_softmax(-1)
         right -= sum(float(logs[place - start, ids[place + 1]]) for place in range(said, stop))
         said, start = stop, start + stride
-    encoded = encode(model, text)
-    settings = resolve({"train": {"precision": "float32"}, "data": {"stride": stride}}, {})
-    sums = validation_loss(model, encoded, settings)
+    settings = resolve({"train": {"precision": "float32"}}, {})
+    sums = validation_loss(model, encode(model, text, data=DataSettings(stride=stride)), settings)
     assert sums.count == len(ids) - 1 and sums.total == pytest.approx(right, rel=1e-10)
 
 

@@ -20,7 +20,7 @@ from regard.runs.preprocess import LogFn, content_fingerprint, read_samples, val
 from regard.runs.settings import Settings, collect_overrides, resolve
 from regard.runs.spec import DataSources
 from regard.tasks import Task
-from regard.tasks.base import Encoded, LossSum
+from regard.tasks.base import Encoded, EvalSpec, LossSum
 from regard.training.distributed import pick_device
 from regard.training.optimizer import uses_autocast
 from regard.types import Prediction
@@ -87,7 +87,7 @@ def evaluate(
         what = f"{len(encoded.too_long):,} {objective.row_unit or task.reader.unit}"
         log(f"warning: {what} have more than {model.config.max_length:,} tokens and are {fate}.")
     sums = validation_loss(model, encoded, made)
-    scores, answers = objective.evaluate(model, encoded, decode, made.data, sums)
+    scores, answers = objective.evaluate(model, encoded, EvalSpec(decode, made.data, sums))
     rows = [objective.example_row(*both) for both in zip(encoded.samples, answers, strict=False)]
     return Evaluation({"loss": round(sums.mean, 4), **scores}, answers, rows)
 
@@ -119,7 +119,7 @@ def validation_loss(model: Model, encoded: Encoded, settings: Settings) -> LossS
     low = uses_autocast(model.device, settings.train)
     with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=low):
         tokens = max(settings.train.batch_tokens, MIN_BATCH_TOKENS)
-        for batch in model.objective.eval_batches(encoded, model.config, tokens, settings.data):
+        for batch in model.objective.eval_batches(encoded, model.config, tokens):
             part, number = model.objective.loss(model, batch.to(model.device))
             total, count = total + float(part), count + float(number)
     if not count:

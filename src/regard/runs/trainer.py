@@ -36,7 +36,7 @@ from regard.runs.progress import (
 )
 from regard.runs.spec import TrainSpec
 from regard.runs.terminal import format_duration
-from regard.tasks.base import LossWeights
+from regard.tasks.base import EvalSpec, LossWeights
 from regard.tasks.modality.base import batch_budget
 from regard.training.checkpoint import (
     average_checkpoints,
@@ -285,7 +285,7 @@ class Trainer:
         valid, data = self.prepared.valid, self.settings.data
         sums = validation_loss(self.model, valid, self.settings)
         quick = replace(self.settings.decode, **self.objective.validation_decode)
-        scores, answers = self.objective.evaluate(self.model, valid, quick, data, sums, data.eval_samples)
+        scores, answers = self.objective.evaluate(self.model, valid, EvalSpec(quick, data, sums, data.eval_samples))
         row = {"kind": "valid", "step": step, "loss": sums.mean, **scores, **more}
         better = not self.best or self._score_key(row) > self._score_key(self.best)
         self.stale_evals = 0 if better else self.stale_evals + 1
@@ -356,7 +356,7 @@ class Trainer:
         self._log(f"Evaluating the best model (step {self.best['step']:,}) on all validation {self.unit}{how}.")
         valid = self.prepared.valid
         sums = validation_loss(model, valid, self.settings)
-        scores, answers = self.objective.evaluate(model, valid, decode, self.settings.data, sums)
+        scores, answers = self.objective.evaluate(model, valid, EvalSpec(decode, self.settings.data, sums))
         write_json(folder / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores})
         pictures = self.objective.save_figures(folder, valid.samples, answers)
         write_card(self.folder, valid.samples, answers, pictures)

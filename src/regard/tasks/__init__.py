@@ -31,27 +31,18 @@ class Task:
     """A task for one input modality."""
 
     name: str
-    input: str
-    """input modality: text, image or points"""
-    objective_path: str
-    """class of the objective: head, loss, predictions and metrics"""
-    reader_path: str
-    """reader of samples in `regard.data`"""
-    check_path: str
-    """data check in `regard.data.check`"""
-    explain_path: str
-    """explainer in `regard.explain`"""
-    default_model: str
-    """preset if no model is given"""
+    input: str  # input modality: text, image or points
+    objective_path: str  # class of the objective: head, loss, predictions and metrics
+    reader_path: str  # reader of samples in `regard.data`
+    check_path: str  # data check in `regard.data.check`
+    explain_path: str  # explainer in `regard.explain`
+    default_model: str  # preset if no model is given
     description: str
-    usage: str
-    """example of an input on the command line"""
+    usage: str  # example of an input on the command line
     target: str = ""
     """modality of the targets, if the targets need a processor; text: the processor includes a tokenizer"""
-    pipeline_tag: str = ""
-    """pipeline tag of the Hugging Face Hub; the Hub has none for point clouds"""
-    aliases: tuple[str, ...] = ()
-    """names of the task in other tools"""
+    pipeline_tag: str = ""  # pipeline tag of the Hugging Face Hub; the Hub has none for point clouds
+    aliases: tuple[str, ...] = ()  # names of the task in other tools
 
     @functools.cached_property
     def objective(self) -> Objective:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 FieldRows = Sequence[np.ndarray] | RaggedRows
 
-ENCODING_SETTINGS = ("data.tokenizer_type", "data.max_length")
-"""Settings of text objectives without generation."""
+ENCODING_SETTINGS = ("data.tokenizer_type", "data.max_length")  # settings of text objectives without generation
 HEAD_SETTINGS = (*ENCODING_SETTINGS, "train.label_smoothing", "train.lm_loss_weight")
 """Settings of heads on the pooled state of a text."""
 AUGMENT_SETTINGS = tuple(f"data.{name}" for name in ("crop_scale", "shift", "flip", "color_jitter", "random_erasing"))
@@ -42,12 +41,9 @@ TOKEN_SETTINGS = ("repetition_penalty", "max_new_tokens", "max_length", "forced_
 GENERATION_SETTINGS = ("train.label_smoothing", *SEARCH_SETTINGS, *(f"decode.{name}" for name in TOKEN_SETTINGS))
 """Settings of text generation."""
 
-BATCH_TOKENS = 16_384
-"""Tokens per batch at inference."""
-EVAL_BATCH_SIZE = 64
-"""Images or point clouds per batch at inference."""
-LARGE_VALIDATION = 2000
-"""Minimum number of validation samples for a log message before reading."""
+BATCH_TOKENS = 16_384  # tokens per batch at inference
+EVAL_BATCH_SIZE = 64  # images or point clouds per batch at inference
+LARGE_VALIDATION = 2000  # minimum number of validation samples for a log message before reading
 
 
 class ModelProtocol(Protocol):
@@ -79,20 +75,14 @@ class ModelProtocol(Protocol):
 class HeadOptions:
     """Options of a head beyond the config, saved with the model."""
 
-    labels: tuple[str, ...] = ()
-    """classes of the head, if any"""
-    multi_label: bool = False
-    """True if every label is an independent binary decision"""
-    pair_order: str = ""
-    """order of text pairs (`data.pair_order`); empty for models of single texts"""
-    tag_scheme: str = ""
-    """tag scheme of predictions (`data.tag_scheme`)"""
+    labels: tuple[str, ...] = ()  # classes of the head, if any
+    multi_label: bool = False  # True if every label is an independent binary decision
+    pair_order: str = ""  # order of text pairs (`data.pair_order`); empty for models of single texts
+    tag_scheme: str = ""  # tag scheme of predictions (`data.tag_scheme`)
     class_ids: tuple[int, ...] = ()
     """values of the classes in masks or point labels, if these differ from the class indices"""
-    max_train_length: int = 0
-    """maximum number of tokens of a training question; 0: unknown"""
-    pooling: Any = field(default=None, compare=False)
-    """pooling of embeddings, saved in files of sentence-transformers"""
+    max_train_length: int = 0  # maximum number of tokens of a training question; 0: unknown
+    pooling: Any = field(default=None, compare=False)  # pooling of embeddings, saved in files of sentence-transformers
 
     @property
     def encoding_key(self) -> tuple[Any, ...]:
@@ -217,10 +207,8 @@ def int_rows(rows: Sequence[Any]) -> list[np.ndarray]:
 class LossWeights:
     """Weights of the loss terms."""
 
-    smoothing: float = 0.0
-    """label smoothing"""
-    auxiliary: float = 0.0
-    """weight of the auxiliary language modeling loss"""
+    smoothing: float = 0.0  # label smoothing
+    auxiliary: float = 0.0  # weight of the auxiliary language modeling loss
 
 
 NO_WEIGHTS = LossWeights()
@@ -250,10 +238,8 @@ class EvalSpec:
 
     decode: DecodeSettings
     data: DataSettings
-    loss: LossSum
-    """loss on all samples"""
-    max_samples: int | None = None
-    """predictions for the first samples only; None: all"""
+    loss: LossSum  # loss on all samples
+    max_samples: int | None = None  # predictions for the first samples only; None: all
 
     @property
     def complete(self) -> bool:
@@ -277,49 +263,36 @@ class Objective:
     metrics: ClassVar[tuple[str, ...]]
     """scores for model selection: the first one that was computed; the loss decides between equal scores"""
     lower_is_better: ClassVar[bool] = False
-    fields: tuple[str, ...]
-    """fields of an encoded sample"""
+    fields: tuple[str, ...]  # fields of an encoded sample
     count_fields: ClassVar[tuple[str, ...]] = ()
     """fields with positions or counts instead of token ids; their values may exceed the vocabulary size"""
     options: OptionRules = OptionRules()
     settings: ClassVar[tuple[str, ...]] = ()
     """task-specific settings with an effect, in addition to those of the modality"""
-    input_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """further settings by input modality"""
-    modality_class: ClassVar[Any] = None
-    """class of the modality, if different from the class of the input modality"""
+    input_settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # further settings by input modality
+    modality_class: ClassVar[Any] = None  # class of the modality, if different from the class of the input modality
     modality_options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """arguments of the modality class by input modality"""
-    encoding_settings: ClassVar[tuple[str, ...]] = ()
-    """settings `data.*` that change encoded samples"""
+    encoding_settings: ClassVar[tuple[str, ...]] = ()  # settings `data.*` that change encoded samples
     single_types: ClassVar[tuple[type, ...]] = ()
     """types of one input, besides those of the modality; lists are several inputs"""
     validation_decode: ClassVar[Mapping[str, Any]] = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
     """decode settings of validations during training. The full settings apply at the end"""
-    truncation: ClassVar[str] = ""
-    """removed part of long samples; empty: long samples are skipped"""
+    truncation: ClassVar[str] = ""  # removed part of long samples; empty: long samples are skipped
     row_unit: ClassVar[str] = ""
     """plural noun for the rows with a length limit, if a sample has several rows; empty: unit of the reader"""
-    generates: ClassVar[bool] = False
-    """True if predictions are generated with the settings of `decode`"""
-    has_labels: ClassVar[bool] = False
-    """True if predictions are classes collected from the data"""
-    has_length_limit: bool = True
-    """True if samples may exceed the length limit"""
-    multiline: ClassVar[bool] = False
-    """True if predictions may have several lines"""
-    allows_empty_prompt: ClassVar[bool] = False
-    """True if no input at all is a valid input"""
+    generates: ClassVar[bool] = False  # True if predictions are generated with the settings of `decode`
+    has_labels: ClassVar[bool] = False  # True if predictions are classes collected from the data
+    has_length_limit: bool = True  # True if samples may exceed the length limit
+    multiline: ClassVar[bool] = False  # True if predictions may have several lines
+    allows_empty_prompt: ClassVar[bool] = False  # True if no input at all is a valid input
     has_file_output: ClassVar[bool] = False
     """True if predictions are images or point clouds, written to files by `write_files`"""
-    streams: ClassVar[bool] = False
-    """True if the objective has `stream`"""
-    ranks: ClassVar[bool] = False
-    """True if the objective has `rank`"""
+    streams: ClassVar[bool] = False  # True if the objective has `stream`
+    ranks: ClassVar[bool] = False  # True if the objective has `rank`
     rank_advice: ClassVar[str] = "Use a model trained for task 'lm' or 'choose'."
     """advice of the error if the objective has no `rank`"""
-    uses_feature_maps: bool = False
-    """True if the head reads feature maps: later modules of the body are frozen"""
+    uses_feature_maps: bool = False  # True if the head reads feature maps: later modules of the body are frozen
     example_from: ClassVar[str] = ""
     """attribute of a sample with an example for the command line; empty: `usage` of the task"""
 
@@ -373,9 +346,7 @@ class Objective:
         """Batch of the rows. With a `shape` the samples are packed into one row per side, or padded to a fixed shape."""
         raise NotImplementedError
 
-    def eval_batches(
-        self, encoded: Encoded, config: Any, tokens: int, data: DataSettings | None = None
-    ) -> Iterator[Batch]:
+    def eval_batches(self, encoded: Encoded, config: Any, tokens: int) -> Iterator[Batch]:
         """Batches of all samples, for the evaluation loss."""
         for rows in self.modality.eval_rows(encoded, tokens):
             yield self.collate(encoded, rows, config)
@@ -407,19 +378,8 @@ class Objective:
         """Predictions in input order. Input i has the random stream `first + i`."""
         raise NotImplementedError
 
-    def evaluate(
-        self,
-        model: ModelProtocol,
-        encoded: Encoded,
-        decode: DecodeSettings,
-        data: DataSettings,
-        sums: LossSum,
-        max_samples: int | None = None,
-    ) -> EvalResult:
-        """Metrics, and predictions for the first `max_samples` (None: all); `sums` is the loss on all samples."""
-        return self._evaluate(model, encoded, EvalSpec(decode, data, sums, max_samples))
-
-    def _evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+        """Metrics, and predictions for the samples selected by `spec`."""
         raise NotImplementedError
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:

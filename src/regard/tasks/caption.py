@@ -33,8 +33,7 @@ from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 SPECIAL_TOKENS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
 """Special tokens added to a tokenizer if its role has no token."""
-MAX_FIGURE_SAMPLES = 12
-"""Maximum number of validation images in the figure."""
+MAX_FIGURE_SAMPLES = 12  # maximum number of validation images in the figure
 
 
 class CaptionedImages(Image):
@@ -171,9 +170,7 @@ class Caption(base.Objective):
         plan.description = f"{plan.batch_size} caption{'s'[: plan.batch_size != 1]} with images per micro-batch"
         return plan
 
-    def eval_batches(
-        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
-    ) -> Iterator[Batch]:
+    def eval_batches(self, encoded: base.Encoded, config: Any, tokens: int) -> Iterator[Batch]:
         size = min(tokens, eval_batch_size(image_processor(encoded.context)))
         for rows in Uniform(encoded.num_rows, size, seed=0).sequential():
             yield self.collate(encoded, rows, config)
@@ -248,7 +245,7 @@ class Caption(base.Objective):
 
     # -- metrics
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """CIDEr-D × 100, BLEU (sacreBLEU), chrF and exact match in percent, against all captions of an image. CIDEr-D is
         omitted for a single image, because its n-gram weights would be 0."""
         count = spec.count(encoded)

@@ -126,7 +126,7 @@ class Choose(TextObjective):
             predictions.append(Prediction(sample.choices[order[0]], scores, (), extra))
         return predictions
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy and chance accuracy in percent."""
         some = encoded.select(range(spec.count(encoded)), spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)

@@ -28,12 +28,9 @@ from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.types import IGNORE, Batch, Prediction
 
-MAX_PRINTED_LABELS = 5
-"""Maximum number of printed class probabilities."""
-TOP_K = 5
-"""Rank of the top-5 accuracy of images and point clouds."""
-DEFAULT_THRESHOLD = 0.5
-"""Probability threshold of multi-label models if `decode.threshold` is not set."""
+MAX_PRINTED_LABELS = 5  # maximum number of printed class probabilities
+TOP_K = 5  # rank of the top-5 accuracy of images and point clouds
+DEFAULT_THRESHOLD = 0.5  # probability threshold of multi-label models if `decode.threshold` is not set
 PUBLISHED_PROBLEM_TYPE = "multi_label_classification"
 REGRESSION_ADVICE = (
     "To train a classifier on the same encoder, save the encoder without the head: "
@@ -236,7 +233,7 @@ class Classify(base.Objective):
 
     # -- metrics
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated;
         for images and point clouds also top-5 accuracy. Multi-label: micro F1, macro F1 and exact match."""
         labels, several, count = model.spec.options.labels, model.spec.options.multi_label, spec.count(encoded)

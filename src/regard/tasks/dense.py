@@ -35,10 +35,8 @@ from regard.tasks.modality.image import (
 )
 from regard.types import Batch
 
-MAX_MAPS = 16
-"""Maximum images per batch at inference."""
-BYTES_PER_PIXEL = 16
-"""Memory per pixel of a map during prediction and writing."""
+MAX_MAPS = 16  # maximum images per batch at inference
+BYTES_PER_PIXEL = 16  # memory per pixel of a map during prediction and writing
 
 
 class DenseObjective(Objective):
@@ -46,12 +44,9 @@ class DenseObjective(Objective):
 
     has_file_output = True
     has_length_limit = False
-    unknown_value: ClassVar[float]
-    """value of unlabeled pixels or points"""
-    unknown_message: ClassVar[str]
-    """error message if all pixels or points are unlabeled"""
-    target_unit: ClassVar[str]
-    """plural noun for targets in messages"""
+    unknown_value: ClassVar[float]  # value of unlabeled pixels or points
+    unknown_message: ClassVar[str]  # error message if all pixels or points are unlabeled
+    target_unit: ClassVar[str]  # plural noun for targets in messages
 
     def _target(self, encoded: Encoded, number: int) -> np.ndarray:
         """Target of each pixel or point of a sample."""
@@ -91,8 +86,7 @@ class MapObjective(DenseObjective):
     modality_options: ClassVar[Any] = {"image": {"whole": True, "max_inputs": MAX_MAPS}}
     settings: ClassVar[tuple[str, ...]] = (*base.AUGMENT_SETTINGS, "data.image_size")
     target_unit = "maps"
-    map_attribute: ClassVar[str]
-    """attribute of a sample with the target file: mask or depth"""
+    map_attribute: ClassVar[str]  # attribute of a sample with the target file: mask or depth
     map_dtype: ClassVar[type]
     aspect_tolerance: ClassVar[float] = 0.0
     """maximum relative difference between the aspect ratios of map and image if the sizes differ; 0: sizes must be equal"""

@@ -23,10 +23,8 @@ from regard.types import Batch, Prediction
 
 METERS_LABEL = "meters"
 """Label of models that predict meters. Other models predict inverse depth up to scale and shift."""
-INITIAL_DEPTH = 2.0
-"""Initial prediction of a new head in meters."""
-MAX_FIGURE_SAMPLES = 6
-"""Maximum number of validation images in the figure."""
+INITIAL_DEPTH = 2.0  # initial prediction of a new head in meters
+MAX_FIGURE_SAMPLES = 6  # maximum number of validation images in the figure
 
 
 class DepthOptions(base.OptionRules):
@@ -76,7 +74,7 @@ class Depth(MapObjective):
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
         return [_make_prediction(model, *pair) for pair in self._predict_maps(model, map(load_image_and_size, inputs))]
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
         maximum depth of all targets, as in the evaluation of MiDaS."""
         metrics, count = DepthMetrics(), spec.count(encoded)

@@ -33,18 +33,15 @@ from regard.tasks.modality.base import sample_location
 from regard.tasks.modality.image import Image, check_image_processor, load_image, prepare_images, read_sample_image
 from regard.types import Batch, Prediction
 
-QUANTIZE_BATCH = 64
-"""Images per batch of color quantization."""
-MAX_FIGURE_SAMPLES = 8
-"""Number of samples completed in an evaluation."""
+QUANTIZE_BATCH = 64  # images per batch of color quantization
+MAX_FIGURE_SAMPLES = 8  # number of samples completed in an evaluation
 
 
 @dataclass(frozen=True)
 class ImagePrompt:
     """Prompt: an image whose first rows are given, or no image for unconditional generation."""
 
-    image: np.ndarray | None = None
-    """uint8 (H, W, 3) at the image size of the model"""
+    image: np.ndarray | None = None  # uint8 (H, W, 3) at the image size of the model
     rows: int = 0
 
 
@@ -106,9 +103,7 @@ class Draw(base.Objective):
         colors = np.stack([np.asarray(side[int(i)], dtype=np.int64) for i in numbers])
         return shift_right(torch.from_numpy(colors), config)
 
-    def eval_batches(
-        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
-    ) -> Iterator[Batch]:
+    def eval_batches(self, encoded: base.Encoded, config: Any, tokens: int) -> Iterator[Batch]:
         for rows in Uniform(len(encoded), max(tokens // config.max_length, 1), 0).sequential():
             yield self.collate(encoded, rows, config)
 
@@ -148,7 +143,7 @@ class Draw(base.Objective):
             for prompt, row, hypotheses in zip(prompts, rows, found, strict=True)
         ]
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Bits per pixel, and completions of some images; a full evaluation also generates as many images unconditionally
         (`extra["unconditional"]`)."""
         palette, colors = require_palette(model), encoded.fields["colors"]

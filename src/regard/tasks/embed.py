@@ -27,15 +27,11 @@ from regard.tasks import base
 from regard.tasks.modality.text import pad_id, pad_or_pack
 from regard.types import IGNORE, Batch, BodyOutput, DecoderInputs, Packing, Prediction
 
-SCALE = 20.0
-"""Factor of the cosines before the softmax: a temperature of 0.05."""
-BUDGET, LARGE = 4096, 65_536
-"""Tokens per batch at inference: limited by the cache of a CPU, and on other devices."""
-TOP_K = 5
-"""Default number of search results."""
+SCALE = 20.0  # factor of the cosines before the softmax: a temperature of 0.05
+BUDGET, LARGE = 4096, 65_536  # tokens per batch at inference: limited by the cache of a CPU, and on other devices
+TOP_K = 5  # default number of search results
 
-ProgressCallback = Callable[[int, int], None]
-"""Receives the number of finished texts and of all texts."""
+ProgressCallback = Callable[[int, int], None]  # receives the number of finished texts and of all texts
 
 
 class PoolingOptions(base.OptionRules):
@@ -150,7 +146,7 @@ class Embed(base.Objective):
 
     # -- metrics
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Percentage of pairs whose second text is nearest to the first among all second texts (accuracy), and mean
         reciprocal rank within the first ten (MRR)."""
         samples = encoded.samples
@@ -189,10 +185,8 @@ def pooling_of(options: base.HeadOptions) -> Pooling:
 
 
 class Embeddings(NamedTuple):
-    vectors: np.ndarray
-    """(N, D)"""
-    truncated: list[bool]
-    """True for truncated texts"""
+    vectors: np.ndarray  # (N, D)
+    truncated: list[bool]  # true for truncated texts
 
 
 def embed_texts(
@@ -305,16 +299,14 @@ def search(model: base.ModelProtocol, queries: Sequence[str], index: TextIndex, 
     ]
 
 
-MAX_COSINES = 1 << 24
-"""Maximum number of cosines in memory."""
+MAX_COSINES = 1 << 24  # maximum number of cosines in memory
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
     value: str
     cosine: float
-    index: int
-    """index of the text"""
+    index: int  # index of the text
 
 
 class TextIndex:
@@ -376,14 +368,10 @@ MODE_FLAGS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Pooling:
-    mode: Mode = "mean"
-    """mean, hidden state of the first token, maximum per dimension, or sum / √length"""
-    normalize: bool = True
-    """True for L2 normalization"""
-    max_length: int | None = None
-    """maximum tokens per text including special tokens; None: limit of the model"""
-    lowercase: bool = False
-    """True if texts are lowercased"""
+    mode: Mode = "mean"  # mean, hidden state of the first token, maximum per dimension, or sum / √length
+    normalize: bool = True  # true for L2 normalization
+    max_length: int | None = None  # maximum tokens per text including special tokens; None: limit of the model
+    lowercase: bool = False  # True if texts are lowercased
 
     def __call__(self, states: Float[Tensor, "B L D"], batch: Batch) -> Float[Tensor, "S D"]:
         """Embedding of each row, or of each document in a packed row, in float32 or float64."""

@@ -32,14 +32,10 @@ CONTINUES, TORN, OPENS, APART = 0, 1, 2, 3
 """Boundary between a passage and the previous one: same document; same document after removed passages; new document
 directly after the end of the previous one; new document, but the end of the previous document was removed."""
 
-MAX_TOKENS = 65_536
-"""Tokens per batch at generation: prompts and new tokens."""
-DEFAULT_NEW_TOKENS = 256
-"""Default of the maximum number of new tokens."""
-MAX_LINES = 16
-"""maximum lines of a printed sample, without consecutive empty lines"""
-SHOWN, BEGINNING = 3, 120
-"""Number of samples continued during validation, and number of characters of their prompts."""
+MAX_TOKENS = 65_536  # tokens per batch at generation: prompts and new tokens
+DEFAULT_NEW_TOKENS = 256  # default of the maximum number of new tokens
+MAX_LINES = 16  # maximum lines of a printed sample, without consecutive empty lines
+SHOWN, BEGINNING = 3, 120  # number of samples continued during validation, and number of characters of their prompts
 
 
 class LanguageModeling(base.Objective):
@@ -60,7 +56,11 @@ class LanguageModeling(base.Objective):
     )
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:
-        _check_batch_tokens(config, tokens)
+        if config.max_length > tokens:
+            raise SettingError(
+                f"train.batch_tokens={tokens} is smaller than the context (model.max_length={config.max_length}). "
+                "Raise train.batch_tokens or lower model.max_length."
+            )
         _check_stride(config, data.stride)
 
     def _encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
@@ -68,7 +68,6 @@ class LanguageModeling(base.Objective):
         return encode_passages(samples, context, (config.eos_id,))
 
     def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
-        _check_batch_tokens(config, tokens)
         return make_window_sampler(document_spans(encoded), config.max_length, tokens, seed, packed)
 
     def collate(self, encoded: base.Encoded, rows: TokenRanges, config: Any, shape: BatchShape | None = None) -> Batch:
@@ -87,9 +86,8 @@ class LanguageModeling(base.Objective):
         targets = np.where((at < last) & (at >= scored), values[np.minimum(read + 1, last)].astype(np.int64), IGNORE)
         return Batch(torch.from_numpy(ids), labels=torch.from_numpy(targets))
 
-    def eval_batches(
-        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
-    ) -> Iterator[Batch]:
+    def eval_batches(self, encoded: base.Encoded, config: Any, tokens: int) -> Iterator[Batch]:
+        data = encoded.context.data
         stride = config.max_length if data is None else data.stride or config.max_length
         _check_stride(config, stride)
         windows = sliding_windows(document_spans(encoded), config.max_length, stride)
@@ -158,7 +156,7 @@ class LanguageModeling(base.Objective):
         scores = tuple(chances[i] for i in order)
         return Prediction(choices[order[0]], scores, (), {"prompt": prompt, "choices": listed})
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Perplexity per token and per word of the original text, and bits per byte."""
         size = sum(len(sample.text.encode()) for sample in encoded.samples)
         count = sum(count_words(sample.text) for sample in encoded.samples)
@@ -188,14 +186,6 @@ class LanguageModeling(base.Objective):
         lines = f"{prediction.extra.get('prompt', '')}▸{prediction.value}".splitlines()
         shown = [line for line, before in zip(lines, ["", *lines], strict=False) if line.strip() or before.strip()]
         return "".join(f"    {line}\n" for line in shown[:MAX_LINES])
-
-
-def _check_batch_tokens(config: Any, tokens: int) -> None:
-    if config.max_length > tokens:
-        raise SettingError(
-            f"train.batch_tokens={tokens} is smaller than the context (model.max_length={config.max_length}). "
-            "Raise train.batch_tokens or lower model.max_length."
-        )
 
 
 def _check_stride(config: Any, stride: int) -> None:

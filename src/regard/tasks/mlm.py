@@ -43,14 +43,11 @@ from regard.tasks.lm import encode_passages, ragged_rows, token_stream
 from regard.tasks.modality.text import SpecialTokens, pad_id, pad_or_pack
 from regard.types import IGNORE, Batch, BodyOutput, Prediction, TextFields
 
-SHOWN, BEGINNING = 3, 120
-"""Number of samples with predictions during validation, and number of their characters."""
+SHOWN, BEGINNING = 3, 120  # number of samples with predictions during validation, and number of their characters
 NSP_NOT_MEASURED = "not measured, because the validation data is a single document"
 """Score of NSP if no other document can provide a negative B."""
-MIN_LENGTH = 8
-"""minimum of the maximum row length in tokens"""
-TOP_K = 5
-"""Number of candidates per mask token."""
+MIN_LENGTH = 8  # minimum of the maximum row length in tokens
+TOP_K = 5  # number of candidates per mask token
 
 
 class MaskedLM(base.Objective):
@@ -105,9 +102,7 @@ class MaskedLM(base.Objective):
         masker = token_masker(encoded.context, config)
         return _build_batch(masker, masker(build_rows(encoded, rows, config), random), rows, config, shape)
 
-    def eval_batches(
-        self, encoded: base.Encoded, config: Any, tokens: int, data: DataSettings | None = None
-    ) -> Iterator[Batch]:
+    def eval_batches(self, encoded: base.Encoded, config: Any, tokens: int) -> Iterator[Batch]:
         """All rows with the same masked tokens in every evaluation, independent of the batch size."""
         random, masker = np.random.default_rng(0), token_masker(encoded.context, config)
         parts, longest = document_parts(encoded), row_limit(encoded.context, config)
@@ -144,11 +139,11 @@ class MaskedLM(base.Objective):
         `TOP_K` candidates of each mask token."""
         return fill_masks(model, inputs)
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Loss, perplexity and accuracy on masked tokens, and NSP accuracy, in percent."""
         measured = np.zeros(5)
         with torch.inference_mode():
-            for batch in self.eval_batches(encoded, model.config, base.BATCH_TOKENS, spec.data):
+            for batch in self.eval_batches(encoded, model.config, base.BATCH_TOKENS):
                 measured += _batch_scores(model, batch.to(model.device))
         loss, hits, words, correct, pairs = measured.tolist()
         scores: base.Scores = {

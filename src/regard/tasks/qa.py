@@ -34,12 +34,9 @@ from regard.tasks.modality.text import (
 )
 from regard.types import IGNORE, Batch, Prediction
 
-MAX_ANSWER_TOKENS = 30
-"""Maximum tokens per answer if `decode.max_new_tokens` is not set."""
-MAX_LISTED = 5
-"""Maximum number of answers in a prediction."""
-MAX_CANDIDATES = 20
-"""Maximum number of candidate spans per question."""
+MAX_ANSWER_TOKENS = 30  # maximum tokens per answer if `decode.max_new_tokens` is not set
+MAX_LISTED = 5  # maximum number of answers in a prediction
+MAX_CANDIDATES = 20  # maximum number of candidate spans per question
 
 
 class SpanCandidate(NamedTuple):
@@ -138,7 +135,7 @@ class QuestionAnswering(WindowObjective):
             predictions.append(_make_prediction(sample, candidates, nothing, threshold))
         return predictions
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """SQuAD metrics in percent; if there may be no answer, also the best threshold for no answer."""
         some = first_samples(encoded, spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)

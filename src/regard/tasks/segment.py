@@ -26,10 +26,8 @@ from regard.tasks.modality.base import sample_location
 from regard.tasks.modality.image import Size, load_image_and_size
 from regard.types import IGNORE, Batch, Prediction
 
-AUX_LOSS_WEIGHT = 0.4
-"""Weight of the auxiliary head's loss, as in DPT."""
-MAX_LOGITS = 2**25
-"""Maximum number of logits in memory."""
+AUX_LOSS_WEIGHT = 0.4  # weight of the auxiliary head's loss, as in DPT
+MAX_LOGITS = 2**25  # maximum number of logits in memory
 
 
 class Segment(DenseObjective):
@@ -37,12 +35,9 @@ class Segment(DenseObjective):
 
     metrics = ("miou",)
     has_labels = True
-    classes_key: ClassVar[str]
-    """entry of `Prediction.extra` with the classes"""
-    class_unit: ClassVar[str]
-    """noun for one class: pixel or point"""
-    max_figures: ClassVar[int]
-    """maximum number of validation samples in the figure"""
+    classes_key: ClassVar[str]  # entry of `Prediction.extra` with the classes
+    class_unit: ClassVar[str]  # noun for one class: pixel or point
+    max_figures: ClassVar[int]  # maximum number of validation samples in the figure
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
@@ -81,7 +76,7 @@ class Segment(DenseObjective):
         known = {"labels": options.labels, "class_values": class_values(options)}
         return Prediction(value, tuple(value.values()), (), {**extra, **known})
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Mean IoU and pixel or point accuracy in percent."""
         labels, count = model.spec.options.labels, spec.count(encoded)
         metrics = SegmentationMetrics(len(labels), int(self.unknown_value))

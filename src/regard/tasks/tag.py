@@ -43,8 +43,7 @@ from regard.tasks.modality.text import (
 )
 from regard.types import IGNORE, Batch, Prediction
 
-WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")
-"""A word or punctuation mark of untokenized text."""
+WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")  # A word or punctuation mark of untokenized text
 
 
 class TagOptions(base.OptionRules):
@@ -127,7 +126,7 @@ class Tag(WindowObjective):
             predictions.append(Prediction(tags, tuple(chances), tuple(sample.words), extra))
         return predictions
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
         some = first_samples(encoded, spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)

@@ -21,8 +21,7 @@ from regard.tasks import base
 from regard.tasks.modality.text import pad_or_pack
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
-MAX_SOURCE_TOKENS = 8192
-"""Source tokens per batch at inference."""
+MAX_SOURCE_TOKENS = 8192  # source tokens per batch at inference
 
 
 class Translate(base.Objective):
@@ -101,7 +100,7 @@ class Translate(base.Objective):
                     predictions[i].extra["act_steps"] = steps[number, : lengths[i]].tolist()
         return predictions
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """BLEU (with the signature) and chrF of sacreBLEU, and the percentage of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -190,7 +189,7 @@ class Algorithmic(Translate):
                 "words, or single characters with data.tokenizer_type=char."
             )
 
-    def _evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Exact match and token accuracy in percent: in total, within the training lengths, and for longer questions."""
         samples, text = encoded.samples[: spec.max_samples], model.require_tokenizer()
         predictions = self.predict(model, [sample.source for sample in samples], spec.decode)

@@ -13,10 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_NGRAM = 4
-"""maximum n-gram length"""
-SIGMA = 6.0
-"""standard deviation of the length penalty, in words"""
+MAX_NGRAM = 4  # maximum n-gram length
+SIGMA = 6.0  # standard deviation of the length penalty, in words
 
 _WORD_PATTERN = re.compile(
     r"n['’]t\b|['’](?:s|m|d|ll|re|ve)\b"  # suffixes that the Penn Treebank tokenizer splits off
@@ -36,12 +34,9 @@ def tokenize_words(text: str) -> list[str]:
 class NGrams(NamedTuple):
     """Distinct n-grams of each sentence for one n."""
 
-    sentence: IntArray
-    """sentence index"""
-    ngram_id: IntArray
-    """n-gram index"""
-    occurrences: IntArray
-    """count in the sentence"""
+    sentence: IntArray  # sentence index
+    ngram_id: IntArray  # n-gram index
+    occurrences: IntArray  # count in the sentence
 
 
 def cider(predictions: Sequence[Words], reference_sets: Sequence[Sequence[Words]]) -> NDArray[np.float64]:

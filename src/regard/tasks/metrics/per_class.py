@@ -19,19 +19,16 @@ from regard.draw.charts import MAX_CLASSES, LabelScore, draw_per_label
 from regard.draw.text import markdown_table
 from regard.errors import RegardError
 
-MAX_CONFUSIONS = 12
-"""Maximum number of listed confusions."""
+MAX_CONFUSIONS = 12  # maximum number of listed confusions
 
-Tags = Sequence[Sequence[str]]
-"""Tags of the words of each sentence."""
+Tags = Sequence[Sequence[str]]  # tags of the words of each sentence
 
 
 @dataclass(frozen=True)
 class MatchCounts:
     """Counts of labels, predictions and correct predictions. Metrics are fractions of 1."""
 
-    actual: int
-    """number of labels"""
+    actual: int  # number of labels
     predicted: int
     correct: int
 
@@ -53,12 +50,9 @@ class MatchCounts:
 class ClassMetrics:
     by_class: dict[str, MatchCounts]
     """counts by class, entity type or tag, for those among labels or predictions, in alphabetical order"""
-    unit: str
-    """plural noun for the counted items in figures"""
-    column: str = "class"
-    """noun for a class in tables"""
-    accuracy: float = 0.0
-    """fraction of words with the correct tag"""
+    unit: str  # plural noun for the counted items in figures
+    column: str = "class"  # noun for a class in tables
+    accuracy: float = 0.0  # fraction of words with the correct tag
 
     @classmethod
     def from_labels(

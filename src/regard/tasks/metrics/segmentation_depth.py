@@ -12,8 +12,7 @@ from regard.draw.text import markdown_table
 from regard.nn.vision.dense import fit_scale_shift, inverse_depth
 from regard.types import IGNORE, Prediction
 
-MIN_DEPTH = 1e-3
-"""Minimum depth, because logarithms and ratios are undefined at 0."""
+MIN_DEPTH = 1e-3  # minimum depth, because logarithms and ratios are undefined at 0
 
 
 class SegmentationMetrics:

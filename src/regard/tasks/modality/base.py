@@ -22,10 +22,8 @@ from regard.types import Batch
 if TYPE_CHECKING:
     from regard.tasks.base import Objective
 
-INLINE_MARKER = 2**16 - 1
-"""First value of a row with the contents of a file; rows with a path begin with a byte."""
-InputFields = tuple[dict[str, FieldRows], list[Any]]
-"""Fields of encoded inputs, and the samples above the length limit."""
+INLINE_MARKER = 2**16 - 1  # first value of a row with the contents of a file; rows with a path begin with a byte
+InputFields = tuple[dict[str, FieldRows], list[Any]]  # fields of encoded inputs, and the samples above the length limit
 InputBatches = Iterator[tuple[np.ndarray, Batch]]
 """Index of the input of each row, and the batch; an input may have several rows."""
 
@@ -34,24 +32,17 @@ class Modality(Protocol):
     """Inputs of one kind: text, image or points."""
 
     name: ClassVar[str]
-    batch_unit: ClassVar[str]
-    """unit of the micro-batch budget and of the log"""
-    settings: tuple[str, ...]
-    """task-specific settings with an effect for all objectives of this modality"""
-    processor_files: ClassVar[tuple[str, ...]]
-    """files of the processor in a checkpoint folder"""
+    batch_unit: ClassVar[str]  # unit of the micro-batch budget and of the log
+    settings: tuple[str, ...]  # task-specific settings with an effect for all objectives of this modality
+    processor_files: ClassVar[tuple[str, ...]]  # files of the processor in a checkpoint folder
     default_batch_size: ClassVar[int] = 0
     """samples per micro-batch if `train.batch_size` is not set; 0: `train.batch_tokens` is the limit"""
-    input_field: ClassVar[str]
-    """field of encoded inputs"""
-    reads_files: ClassVar[bool] = False
-    """True if samples are files that are read when a batch is built"""
+    input_field: ClassVar[str]  # field of encoded inputs
+    reads_files: ClassVar[bool] = False  # True if samples are files that are read when a batch is built
     initial_processor: Any = None
     """processor of new models before it is fitted, if settings of the user may be invalid for it"""
-    fit_message: ClassVar[str] = ""
-    """log message during `fit_processor`"""
-    max_inputs: int = 512
-    """maximum inputs per call of `predict`, whose predictions are held in memory together"""
+    fit_message: ClassVar[str] = ""  # log message during `fit_processor`
+    max_inputs: int = 512  # maximum inputs per call of `predict`, whose predictions are held in memory together
 
     def is_single(self, inputs: Any) -> bool:
         """True for one input, False for a list of inputs."""

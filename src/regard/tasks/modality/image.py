@@ -44,17 +44,12 @@ from regard.tasks.modality.base import (
 )
 from regard.types import Augmentation, Batch, BodyOutput
 
-TRAIN_SCALE = 8 / 7
-"""Size factor of training images for random crops: 256 pixels for 224."""
-MIN_CROP_SIZE = 128
-"""Minimum image size for a center crop of larger images, as usual for photographs."""
-BICUBIC = 3
-"""Bicubic filter of Pillow."""
-PALETTE_SAMPLES = 2048
-"""Number of randomly chosen images for the color palette."""
+TRAIN_SCALE = 8 / 7  # size factor of training images for random crops: 256 pixels for 224
+MIN_CROP_SIZE = 128  # minimum image size for a center crop of larger images, as usual for photographs
+BICUBIC = 3  # bicubic filter of Pillow
+PALETTE_SAMPLES = 2048  # number of randomly chosen images for the color palette
 
-Size = tuple[int, int]
-"""Height and width."""
+Size = tuple[int, int]  # height and width
 
 
 class Image(Modality):

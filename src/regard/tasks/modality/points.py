@@ -49,18 +49,13 @@ from regard.tasks.modality.base import (
 )
 from regard.types import Batch, BodyOutput, Packing
 
-MAX_INSPECTED = 32
-"""Number of point clouds read to detect features and sizes."""
-MAX_POINTS = 2**17
-"""Maximum points per batch at inference."""
+MAX_INSPECTED = 32  # number of point clouds read to detect features and sizes
+MAX_POINTS = 2**17  # maximum points per batch at inference
 LENGTH_MULTIPLE = 128
 """Maximum lengths of batches are rounded up to this multiple if lengths differ, to limit recompilation."""
-MIN_POINTS = 64
-"""Minimum number of points for a reasonable prediction."""
-MAX_VOTES = 8
-"""Maximum number of votes for a large point cloud, unless `decode.num_votes` is larger."""
-COLUMNS_MARKER = 2**16 - 2
-"""First value of a row with column names given by the user."""
+MIN_POINTS = 64  # minimum number of points for a reasonable prediction
+MAX_VOTES = 8  # maximum number of votes for a large point cloud, unless `decode.num_votes` is larger
+COLUMNS_MARKER = 2**16 - 2  # first value of a row with column names given by the user
 
 
 class Points(Modality):

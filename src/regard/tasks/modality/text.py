@@ -243,10 +243,8 @@ class TokenSequence(NamedTuple):
     """Token ids of one text or two with special tokens."""
 
     ids: list[int]
-    truncated: bool
-    """True if tokens of the texts were removed"""
-    second_start: int
-    """position of the first token of the second text; 0 if there is only one text"""
+    truncated: bool  # True if tokens of the texts were removed
+    second_start: int  # position of the first token of the second text; 0 if there is only one text
 
 
 @dataclass(frozen=True)
@@ -348,10 +346,8 @@ def sequence_fields(samples: Sequence[Any], sequences: Sequence[Sequence[TokenSe
 class SequenceOutput(NamedTuple):
     """Output of the body for a batch of S samples with up to K token sequences each."""
 
-    batch: Batch
-    """sequences as rows (S·K, L), or one packed row"""
-    lengths: Tensor
-    """(S, K) lengths of the sequences; 0 for missing sequences"""
+    batch: Batch  # sequences as rows (S·K, L), or one packed row
+    lengths: Tensor  # (S, K) lengths of the sequences; 0 for missing sequences
     pooled: Tensor
     """(S, K, D) pooled state of each sequence: the pooler output of an encoder, or the last hidden state of a decoder"""
     body_output: BodyOutput
@@ -418,8 +414,7 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
 
 # -- token-level heads on encoders, shared by `tag` and `qa`: long texts are split into overlapping windows
 
-OVERLAP = 128
-"""Maximum overlap of consecutive windows in tokens."""
+OVERLAP = 128  # maximum overlap of consecutive windows in tokens
 
 
 def windows(length: int, max_length: int, stride: int = 0) -> list[tuple[int, int]]:
@@ -435,13 +430,10 @@ def windows(length: int, max_length: int, stride: int = 0) -> list[tuple[int, in
 class TokenWindow(NamedTuple):
     """One row."""
 
-    sample_index: int
-    """index of the sample in its chunk of encoded samples"""
-    start: int
-    """first word or token of the sample in this window"""
+    sample_index: int  # index of the sample in its chunk of encoded samples
+    start: int  # first word or token of the sample in this window
     ids: Sequence[int]
-    second_start: int
-    """position of the second text; 0 if there is only one text"""
+    second_start: int  # position of the second text; 0 if there is only one text
     label: Sequence[int]
 
 
