@@ -104,7 +104,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("tied-bias", "regard.nn.blocks.decoder:IncrementalDecoder.output_weights",
      "self.tokens.bias if self.tokens.has_bias else None", "None",
      "the output layer ignores its bias"),
-    ("transposed-weights", "regard.weights.tables:NameTable.write", "(part.T if turned else part)", "part",
+    ("transposed-weights", "regard.weights.tables:NameTable.write", "(part.T if item.transposed else part)", "part",
      "matrices stored transposed in the published layout are written as they are"),
     # -- tasks
     ("labels-unshifted", "regard.tasks.translate:Translate.collate", "[row[1:] for row in target]",
