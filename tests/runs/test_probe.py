@@ -24,8 +24,7 @@ from regard.nn.recording import record_attention
 from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.evaluate import evaluate
-from regard.runs.linear_probe import extract_features, probe_layers
-from regard.runs.probe import ImageSplits, probe, split_images
+from regard.runs.probe import ImageSplits, extract_features, probe, probe_layers, split_images
 from regard.tasks.base import EncodingContext
 from regard.tasks.draw import prepare_colors
 from regard.tasks.modality.image import check_image_processor, train_processor
@@ -56,7 +55,7 @@ STAGES = ["stage 1", "stage 2", "stage 3", "stage 4"]
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.runs.linear_probe.MAX_STEPS", 10)
+    monkeypatch.setattr("regard.runs.probe.MAX_STEPS", 10)
 
 
 @pytest.fixture(scope="module")

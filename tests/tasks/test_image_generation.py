@@ -23,12 +23,12 @@ from regard.draw.panels import BLANK_COLOR, blank_below, draw_contact_sheet, in_
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
-from regard.runs.linear_probe import (
+from regard.runs.probe import (
     LayerFeatures,
     extract_features,
     fit_logistic_regression,
+    fit_probes,
     linear_logits,
-    probe,
     probe_layers,
 )
 from regard.systems import SYSTEMS, imagegpt
@@ -263,19 +263,19 @@ def test_probes_of_better_layers_score_more_and_the_penalty_is_chosen_without_th
         return LayerFeatures(torch.stack([blind, clear, far, torch.cat([clear[:, :5], torch.ones(count, 1)], 1)]), y)
 
     train, valid, test = part(400, 1), part(200, 11), part(300, 21)
-    found = probe(train, valid, test)
-    assert [one.layer for one in found] == [1, 2, 3, 4]
+    found = fit_probes(train, valid, test)
+    assert [one.layer for one in found] == ["1", "2", "3", "4"]
     assert found[0].accuracy < 40 < 90 < found[1].accuracy and found[1].accuracy == found[2].accuracy
     assert found[3].accuracy > 80  # a constant feature is harmless
-    assert probe(train, valid, penalties=(1e3, 1e-3))[1].penalty == 1e-3  # equal accuracy, higher confidence
-    spoiled = probe(train, valid, replace(test, labels=(test.labels + 1) % 4))
+    assert fit_probes(train, valid, penalties=(1e3, 1e-3))[1].penalty == 1e-3  # equal accuracy, higher confidence
+    spoiled = fit_probes(train, valid, replace(test, labels=(test.labels + 1) % 4))
     assert [one.penalty for one in spoiled] == [one.penalty for one in found] and spoiled[1].accuracy < 10
-    alone = probe(train, valid)
-    assert [one.accuracy for one in alone] == [one.valid_accuracy for one in found]
-    few = probe(LayerFeatures([train.features[0][:30]], train.labels[:30]), valid, penalties=(10.0, 1e-6))
+    alone = fit_probes(train, valid)
+    assert [one.accuracy for one in alone] == [one.valid for one in found]
+    few = fit_probes(LayerFeatures([train.features[0][:30]], train.labels[:30]), valid, penalties=(10.0, 1e-6))
     assert few[0].penalty == 10.0  # noise has no signal
     with pytest.raises(DataError, match="class"):
-        probe(replace(train, labels=train.labels * 0), valid)
+        fit_probes(replace(train, labels=train.labels * 0), valid)
 
 
 def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:

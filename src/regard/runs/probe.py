@@ -1,11 +1,16 @@
-"""`probe`: linear probes on the layers of an image model."""
+"""`probe`: linear probes on the layers of an image model.
+
+A probe is a logistic regression on the pooled features of a layer of the frozen encoder. Features of a block are the
+RMS-normalized hidden states, averaged over patches and concatenated with the class token if there is one; features of a CNN
+or Swin stage are the averaged feature map. Features are standardized. The L2 penalty is selected on the validation split,
+and the accuracy is measured on the test split."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
 
 from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
@@ -25,13 +32,11 @@ from regard.index import read_config_files
 from regard.model import Model, load
 from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.linear_probe import ProbeLayer, extract_features, probe_layers
-from regard.runs.linear_probe import probe as classifiers
 from regard.runs.preprocess import HeldOutKeys, LogFn, TrainingFiles, describe_empty_rows, log_progress, sort_labels
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, expand_paths
 from regard.runs.terminal import ProgressPrinter
-from regard.tasks import Task, find_task
+from regard.tasks import find_task
 from regard.tasks.base import EVAL_BATCH_SIZE
 from regard.tasks.classify import label_ids
 from regard.tasks.draw import prepare_colors
@@ -46,8 +51,19 @@ MAX_STATE_VALUES = 2**27
 """Maximum number of hidden state values in memory."""
 MEMORY_FRACTION = 0.5
 """Maximum fraction of free memory for the features of all images."""
+HOLDOUT_FRACTION, MAX_HOLDOUT = 0.2, 5_000
+"""Fraction of the images held out for a split without files, and maximum number."""
+PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+"""L2 penalties in decreasing order; each fit starts from the previous solution."""
+MAX_STEPS = 200
+"""maximum L-BFGS iterations"""
+IMAGE_TASK = find_task("classify", "image")
+"""Task that reads the images."""
+READER = IMAGE_TASK.reader
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+BoolMask = NDArray[np.bool_]
+Columns = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -56,7 +72,7 @@ class LayerAccuracy:
 
     layer: str
     accuracy: float
-    """on the test split"""
+    """on the test split; without a test split, on the validation split"""
     valid: float
     """on the validation split, which selects the penalty"""
     penalty: float
@@ -86,7 +102,7 @@ def probe(
     *,
     valid: Paths = (),
     test: Paths = (),
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
     max_images: int = MAX_IMAGES,
     out: str | os.PathLike[str] | None = None,
     device: str = "auto",
@@ -112,48 +128,43 @@ def probe(
             f"on {model.task.input} inputs."
         )
     model.require_image_processor()
-    files = [expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test)]
-    parts = _make_splits(str(folder), files, columns or {}, own, max_images, log)
+    train_files, valid_files, test_files = (expand_paths(IMAGE_TASK, paths) for paths in (data, valid, test))
+    if not train_files:
+        if "sources" not in own:
+            raise SettingError(f"{folder} is not a run folder, so it has no data. Pass images with --data.")
+        kept = own["sources"]
+        train_files, test_files = tuple(kept["data"]), test_files or tuple(kept["valid"])
+        columns = columns or kept["columns"]
+    parts = split_images(train_files, valid_files, test_files, columns or {}, own, max_images, log)
+    counts = parts.counts()
     log(
-        f"Images    {parts.counts()['train']:,} for training, {parts.counts()['valid']:,} for selecting the penalty, "
-        f"{parts.counts()['test']:,} for the accuracy"
+        f"Images    {counts['train']:,} for training, {counts['valid']:,} for selecting the penalty, "
+        f"{counts['test']:,} for the accuracy"
     )
-    if few := small_sample_warning(IMAGE_TASK, len(parts.test)):
+    if few := small_sample_warning(IMAGE_TASK, counts["test"]):
         log(f"warning: {few}. Add images with --test.")
     layers = probe_layers(model.config)
     _check_memory(layers, parts)
-    looks = _ImageBatches(model, layers, parts)
-    train, valid_, test_ = (
-        extract_features(model.body, looks.batches(part), layers) for part in (parts.train, parts.valid, parts.test)
-    )
-    found = classifiers(train, valid_, test_, model.device, on_progress=ProgressPrinter("layers"))
+    progress, done = ProgressPrinter(READER.unit), 0
+    features = []
+    for split in (parts.train, parts.valid, parts.test):
+        features.append(
+            extract_features(model.body, _read_batches(model, layers, parts, split, done, progress), layers)
+        )
+        done += len(split)
+    found = fit_probes(features[0], features[1], features[2], model.device, on_progress=ProgressPrinter("layers"))
     known = [
-        LayerAccuracy(layer.name, round(one.accuracy, 2), round(one.valid_accuracy, 2), one.penalty)
+        replace(one, layer=layer.name, accuracy=round(one.accuracy, 2), valid=round(one.valid, 2))
         for layer, one in zip(layers, found, strict=True)
     ]
-    made = ProbeReport(known, parts.classes, parts.counts(), path)
     if path is not None:
-        _draw(made, Path(folder).name, path)
-    return made
-
-
-def _make_splits(
-    folder: str,
-    files: Sequence[tuple[str, ...]],
-    columns: Mapping[str, str],
-    own: Mapping[str, Any],
-    most: int,
-    say: LogFn,
-) -> ImageSplits:
-    data, valid, test = files
-    if data:
-        return split_images(data, valid, test, columns, own, most, say)
-    if "sources" not in own:
-        raise SettingError(f"{folder} is not a run folder, so it has no data. Pass images with --data.")
-    kept = own["sources"]
-    return split_images(
-        tuple(kept["data"]), valid, test or tuple(kept["valid"]), columns or kept["columns"], own, most, say
-    )
+        about = (
+            f"Accuracy of a linear classifier ({len(parts.classes)} classes) on the hidden states of each layer; "
+            f"{counts['train']:,} training images, {counts['test']:,} test images."
+        )
+        title, values = f"Linear probe accuracy: {Path(folder).name}", {"accuracy": [one.accuracy for one in known]}
+        draw_layer_scores(values, path, title, about, [one.layer for one in known])
+    return ProbeReport(known, parts.classes, counts, path)
 
 
 def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
@@ -168,62 +179,41 @@ def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
         )
 
 
-class _ImageBatches:
-    """Batches of preprocessed images, decoded in advance by threads."""
+def _read_batches(
+    model: Model,
+    layers: Sequence[ProbeLayer],
+    parts: ImageSplits,
+    split: ImageSplit,
+    done: int,
+    progress: ProgressPrinter,
+) -> Iterator[Batch]:
+    """Batches of the preprocessed images of a split; threads decode the next batch during the computation.
 
-    def __init__(self, model: Model, layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
-        self.model, self.classes, self.progress = model, parts.classes, ProgressPrinter(READER.unit)
-        self.processor = model.require_image_processor()
-        self.total, self.done = sum(parts.counts().values()), 0
-        height, width = self.processor.size
-        each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
-        self.batch_size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))
-        if isinstance(self.processor, ImageProcessor) and self.processor.resize != "exact" and not self.processor.crop:
-            self.batch_size = 1  # images have different sizes
+    `done`: number of images of earlier splits."""
+    processor, total = model.require_image_processor(), sum(parts.counts().values())
+    height, width = processor.size
+    each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
+    size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))
+    if isinstance(processor, ImageProcessor) and processor.resize != "exact" and not processor.crop:
+        size = 1  # images have different sizes
 
-    def batches(self, part: ImageSplit) -> Iterator[Batch]:
-        with ThreadPoolExecutor(DECODE_THREADS) as pool:
-            before: tuple[list[ImageSample], Iterator[NDArray[np.uint8]]] | None = None
-            for some in chunked(part, self.batch_size):
-                now = some, pool.map(self._read, some)
-                if before is not None:
-                    yield self._batch(*before)
-                before = now
-            if before is not None:
-                yield self._batch(*before)
+    def read(sample: ImageSample) -> NDArray[np.uint8]:
+        return processor.prepare(read_sample_image(sample, processor.min_side))
 
-    def _read(self, sample: ImageSample) -> NDArray[np.uint8]:
-        return self.processor.prepare(read_sample_image(sample, self.processor.min_side))
-
-    def _batch(self, samples: list[ImageSample], read: Iterator[NDArray[np.uint8]]) -> Batch:
-        x = torch.from_numpy(np.stack(list(read))).permute(0, 3, 1, 2).contiguous()
-        labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], self.classes))
-        self.progress(self.done, self.total)
-        self.done += len(samples)
-        batch = Batch(x, labels=labels).to(self.model.device)
-        return (prepare_colors if self.model.task.name == "draw" else prepare_images)(self.model, batch)
+    with ThreadPoolExecutor(DECODE_THREADS) as pool:
+        decoding = ((samples, pool.map(read, samples)) for samples in chunked(split, size))
+        ahead = next(decoding, None)
+        while ahead is not None:
+            (samples, images), ahead = ahead, next(decoding, None)
+            x = torch.from_numpy(np.stack(list(images))).permute(0, 3, 1, 2).contiguous()
+            labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], parts.classes))
+            progress(done, total)
+            done += len(samples)
+            batch = Batch(x, labels=labels).to(model.device)
+            yield (prepare_colors if model.task.name == "draw" else prepare_images)(model, batch)
 
 
-def _draw(made: ProbeReport, name: str, path: Path) -> None:
-    counts = made.counts
-    about = (
-        f"Accuracy of a linear classifier ({len(made.classes)} classes) on the hidden states of each layer; "
-        f"{counts['train']:,} training images, {counts['test']:,} test images."
-    )
-    values = [known.accuracy for known in made.layers]
-    draw_layer_scores(
-        {"accuracy": values}, path, f"Linear probe accuracy: {name}", about, [x.layer for x in made.layers]
-    )
-
-
-IMAGE_TASK = find_task("classify", "image")
-"""Task that reads the images."""
-READER = IMAGE_TASK.reader
-HOLDOUT_FRACTION, MAX_HOLDOUT = 0.2, 5_000
-"""Fraction of the images held out for a split without files, and maximum number."""
-
-BoolMask = NDArray[np.bool_]
-Columns = Mapping[str, str]
+# -- splits
 
 
 @dataclass(frozen=True)
@@ -294,20 +284,27 @@ def split_images(
     others = {name: _list_images(files, columns, log) for name, files in (("valid", valid), ("test", test)) if files}
     left = np.ones(len(every.keys), bool)
     for name, other in others.items():
-        _check_labels(other, classes)
+        if strange := [label for label in other.labels if label not in classes]:
+            named = ", ".join(f"'{label}'" for label in sorted({*strange})[:5])
+            raise DataError(
+                f"{READER.format_count(len(strange))} of class {named}, which is not in --data.",
+                ", ".join(other.files),
+                advice="Add images of this class to --data, or remove them here.",
+            )
         shared = left & every.location_mask(set(other.locations))
         left &= ~shared
         if shared.any():
             log(f"note: {READER.format_count(int(shared.sum()))} of --data also in --{name}; not used for training.")
     found = {name: other.split() for name, other in others.items()}
     if "test" not in found:
-        marks = left & every.location_mask(_run_holdout(run_metadata, data, log))
+        trained_on = bool(set(run_metadata.get("sources", {}).get("data", ())) & set(data))
+        marks = left & every.location_mask(_run_holdout(run_metadata, log) if trained_on else set())
         if marks.any():
             log(f"Testing on the {READER.format_count(int(marks.sum()))} that this run held out during training.")
         else:
             marks = every.holdout_mask(left, "test")
             log(f"note: no --test given; {READER.format_count(int(marks.sum()))} held out (by content hash).")
-            if _trained_on(run_metadata, data):
+            if trained_on:
                 log("warning: the model was trained on these files: accuracy on unseen images may be lower.")
         found["test"], left = every.split(marks), left & ~marks
     if "valid" not in found:
@@ -315,9 +312,8 @@ def split_images(
         found["valid"], left = every.split(marks), left & ~marks
     if left.sum() > max_images:
         log(f"Training on a random sample of {max_images:,} of {READER.format_count(int(left.sum()))} (--max-images).")
-        kept = np.zeros_like(left)
-        kept[reservoir_sample(np.flatnonzero(left), max_images)] = True
-        left = kept
+        kept = reservoir_sample(np.flatnonzero(left), max_images)
+        left = np.isin(np.arange(len(left)), kept)
     if not left.any():
         raise DataError("no training images left.", ", ".join(data), advice="Pass other images with --valid or --test.")
     return ImageSplits(every.split(left), found["valid"], found["test"], classes)
@@ -337,36 +333,154 @@ def _list_images(files: tuple[str, ...], columns: Columns, say: LogFn) -> _Image
     return found
 
 
-def _check_labels(other: _ImageList, classes: Sequence[str]) -> None:
-    strange = [n for n, label in enumerate(other.labels) if label not in classes]
-    if strange:
-        named = ", ".join(f"'{label}'" for label in sorted({other.labels[n] for n in strange})[:5])
-        raise DataError(
-            f"{READER.format_count(len(strange))} of class {named}, which is not in --data.",
-            ", ".join(other.files),
-            advice="Add images of this class to --data, or remove them here.",
-        )
-
-
 def _location(sample: ImageSample) -> str:
     return f"{os.path.abspath(sample.path)}\0{sample.line}" if sample.content else os.path.abspath(sample.source)
 
 
-def _trained_on(own: Mapping[str, Any], data: tuple[str, ...]) -> bool:
-    """True if the run was trained on one of these files."""
-    return bool(set(own.get("sources", {}).get("data", ())) & set(data))
-
-
-def _run_holdout(own: Mapping[str, Any], data: tuple[str, ...], say: LogFn) -> set[str]:
-    """Locations of the images of these files that the run held out for validation."""
-    if not _trained_on(own, data):
-        return set()
-    sources, task = DataSources.from_dict(own["sources"]), _run_task(own)
+def _run_holdout(own: Mapping[str, Any], say: LogFn) -> set[str]:
+    """Locations of the images that the run held out of its training files for validation."""
+    sources, fraction = DataSources.from_dict(own["sources"]), resolve(own["settings"], {}).data.valid_fraction
     if sources.valid:
         return set()
-    held = TrainingFiles(task, sources, resolve(own["settings"], {}).data.valid_fraction, say).scan().held
+    held = TrainingFiles(find_task(str(own["task"]), "image"), sources, fraction, say).scan().held
     return {_location(sample) for sample in held}
 
 
-def _run_task(own: Mapping[str, Any]) -> Task:
-    return find_task(str(own["task"]), "image")
+# -- features and classifiers
+
+
+@dataclass(frozen=True)
+class ProbeLayer:
+    """A layer of the encoder."""
+
+    name: str
+    """displayed name: block 1, stage 2"""
+    tap: int
+    """index for the argument `taps` of the body"""
+    width: int
+    """number of features per image"""
+    stride: int
+    """pixels between adjacent positions"""
+    has_class_token: bool = False
+    """True if the first position is a class token"""
+
+
+def probe_layers(config: Any) -> tuple[ProbeLayer, ...]:
+    """All layers of an encoder with this config, in order."""
+    maps = config.feature_maps()
+    flat = [tap for tap in maps if tap.is_sequence]
+    if not flat:
+        return tuple(ProbeLayer(f"stage {n}", tap.index, tap.channels, tap.stride) for n, tap in enumerate(maps, 1))
+    early: Sequence[int] = config.widths if any(tap.index < 0 for tap in maps) else ()
+    stages = [ProbeLayer(f"stage {n + 1}", -1 - n, width, 4 * 2**n) for n, width in enumerate(early)]
+    token, width, stride = flat[-1].has_class_token, (1 + flat[-1].has_class_token) * flat[-1].channels, flat[-1].stride
+    return (*stages, *(ProbeLayer(f"block {n + 1}", n, width, stride, token) for n in range(config.depth)))
+
+
+@dataclass(frozen=True)
+class LayerFeatures:
+    """Features and labels of a dataset."""
+
+    features: Sequence[Tensor]
+    """(N, D) per layer"""
+    labels: Tensor
+    """(N,) class indices"""
+
+
+def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[ProbeLayer]) -> LayerFeatures:
+    """Features of the layers for batches with `labels` (B,). The training mode of the body is restored."""
+    found: list[list[Tensor]] = [[] for _ in layers]
+    labels: list[Tensor] = []
+    training, device = body.training, next(body.parameters()).device
+    body.eval()
+    try:
+        with torch.inference_mode():
+            for batch in batches:
+                assert batch.labels is not None
+                taps = body(batch.to(device), taps=[layer.tap for layer in layers]).hidden_states
+                for kept, layer, tap in zip(found, layers, taps, strict=True):
+                    kept.append(_pool_states(tap, layer.has_class_token).cpu())
+                labels.append(batch.labels.cpu())
+    finally:
+        body.train(training)
+    if not labels:
+        raise DataError("No labeled images found.")
+    joined = []
+    for parts in found:  # layer by layer, so that only one layer is in memory twice
+        joined.append(torch.cat(parts))
+        parts.clear()
+    return LayerFeatures(joined, torch.cat(labels))
+
+
+def _pool_states(states: Tensor, token: bool) -> Tensor:
+    """(B, D) average of a feature map (B, D, h, w), or of hidden states (B, L, D) after RMS normalization as in the next
+    block; (B, 2 D) with a class token. The gain of the norm has no effect, because features are standardized later."""
+    wide = states if states.dtype == torch.float64 else states.float()
+    if wide.ndim == 4:
+        return wide.mean((2, 3))
+    wide = F.rms_norm(wide, wide.shape[-1:], eps=1e-5)
+    return torch.cat([wide[:, 0], wide[:, 1:].mean(1)], 1) if token else wide.mean(1)
+
+
+def fit_probes(
+    train: LayerFeatures,
+    valid: LayerFeatures,
+    test: LayerFeatures | None = None,
+    device: torch.device | str = "cpu",
+    penalties: Sequence[float] = PENALTIES,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[LayerAccuracy]:
+    """Fit a classifier per layer. The test split is evaluated once per layer, with the selected penalty. `on_progress`
+    receives the number of finished layers and of all layers."""
+    if bool((train.labels == train.labels[0]).all()):
+        raise DataError("Only one class found. A linear probe needs at least two.")
+    parts = [part for part in (train, valid, test) if part is not None]
+    labels = [part.labels.to(device) for part in parts]
+    classes = max(int(part.max()) for part in labels) + 1  # some may be absent from the training split
+    found: list[LayerAccuracy] = []
+    for layer in range(len(train.features)):
+        x, *others = (part.features[layer].to(device) for part in parts)
+        middle, spread = x.mean(0), x.std(0, correction=0)
+        spread = torch.where(spread > 0, spread, 1.0)
+        x, *others = ((part - middle) / spread for part in (x, *others))
+        weights, best = x.new_zeros(classes, x.shape[1] + 1), (-1.0, -float("inf"))
+        kept, chosen = weights, penalties[0]
+        for penalty in penalties:
+            weights = fit_logistic_regression(x, labels[0], penalty, weights)
+            # equal accuracy: lower loss; equal loss: stronger penalty
+            score = _score(others[0], labels[1], weights)
+            if score > best:
+                kept, chosen, best = weights, penalty, score
+        accuracy = best[0] if test is None else _score(others[1], labels[2], kept)[0]
+        found.append(LayerAccuracy(str(layer + 1), accuracy, best[0], chosen))
+        on_progress(len(found), len(train.features))
+    return found
+
+
+def _score(x: Tensor, labels: Tensor, weights: Tensor) -> tuple[float, float]:
+    """Accuracy in percent, and the negative cross-entropy."""
+    logits = linear_logits(x, weights)
+    return 100 * float((logits.argmax(1) == labels).double().mean()), -float(F.cross_entropy(logits, labels))
+
+
+def fit_logistic_regression(x: Tensor, y: Tensor, penalty: float, initial: Tensor) -> Tensor:
+    """(classes, D + 1) weights of multinomial logistic regression with the bias in the last column: minimum of mean
+    cross-entropy + penalty / 2 × squared norm without bias. The problem is convex; `initial` only saves steps."""
+    weights = initial.detach().clone().requires_grad_()
+    search = torch.optim.LBFGS(
+        [weights], 1, MAX_STEPS, None, 1e-6, 1e-12, history_size=20, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        loss = F.cross_entropy(linear_logits(x, weights), y) + penalty / 2 * weights[:, :-1].square().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    with torch.enable_grad():
+        search.step(closure)  # type: ignore[no-untyped-call]
+    return weights.detach()
+
+
+def linear_logits(x: Tensor, weights: Tensor) -> Tensor:
+    return x @ weights[:, :-1].T + weights[:, -1]
