@@ -20,7 +20,7 @@ from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.runs.card import _usage
+from regard.runs.card import usage
 from regard.systems import SYSTEMS, gpt2, universal
 from regard.tasks import Task, find_task
 from tiny_caption_models import config_of
@@ -74,7 +74,7 @@ MADE: dict[str, Any] = {
 def commands(name: str, task: Task, samples: Sequence[Any] = ()) -> list[list[str]]:
     """Arguments of each command, parsed by a shell."""
     found = []
-    for line in _usage(name, task, samples).splitlines()[1:-1]:
+    for line in usage(name, task, samples).splitlines()[1:-1]:
         done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
         found.append(done.stdout.decode().split("\0")[1:-1])
     return found

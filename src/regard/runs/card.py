@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,16 @@ from regard.systems import find_system
 from regard.tasks import Task, find_task, uses_setting
 from regard.types import Prediction
 
+MAX_EXAMPLES = 8
+"""Maximum number of examples."""
+
+TABLE_TITLES = {
+    "confusion_matrix": "Confusion matrix",
+    "per_class": "Per class",
+    "most_confused": "Most confused classes",
+}
+"""Titles of the tables among the scores."""
+
 
 def write_card(
     folder: RunFolder, samples: Sequence[Any], predictions: Sequence[Prediction], figures: Sequence[str] = ()
@@ -26,8 +36,17 @@ def write_card(
     facts = folder.read_metadata()
     task = find_task(facts["task"], find_system(facts["system"]).modality)
     name = shlex.quote(folder.path.name if folder.path.is_absolute() else str(folder.path))
+
+    def relative(value: Any) -> Any:
+        """A path, or the sides of parallel files (SRC:TGT), without the absolute path of the author's machine."""
+        if not isinstance(value, str):
+            return value
+        parts = value.split(":") if all(map(os.path.isabs, value.split(":"))) else [value]
+        here = folder.path.absolute()
+        return ":".join(os.path.relpath(part, here) if os.path.isabs(part) else part for part in parts)
+
     settings = [
-        {"setting": f"{group}.{key}", "value": _relative(value, folder.path) if isinstance(value, str) else value}
+        {"setting": f"{group}.{key}", "value": relative(value)}
         for group, values in facts["settings"].items()
         for key, value in values.items()
         if uses_setting(task, f"{group}.{key}")
@@ -39,27 +58,30 @@ def write_card(
         f"tags:\n- {facts['system']}",
         *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
     ]
+    preset = display_name(facts["preset"])
+    origin = "trained from random weights"
+    if os.path.isabs(facts["preset"]):
+        origin = f"fine-tuned from `{preset if '/' in preset else relative(facts['preset'])}`"
+    examples = [
+        task.objective.example_row(*both) for both in list(zip(samples, predictions, strict=False))[:MAX_EXAMPLES]
+    ]
+    for row in examples:
+        for key, value in row.items():
+            if isinstance(value, str):
+                row[key] = shorten_lines(relative(value).replace("\n", " "), MAX_LINE_CHARS)
     parts = [
         "---\n" + "\n".join(front_matter) + "\n---",
-        f"# {folder.path.name}\n\nA `{display_name(facts['preset'])}` model for the task `{facts['task']}`, "
-        f"{_origin(facts, folder.path)} with regard {facts['regard_version']}.",
+        f"# {folder.path.name}\n\nA `{preset}` model for the task `{facts['task']}`, "
+        f"{origin} with regard {facts['regard_version']}.",
         "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
         "## Training curves\n\n![Training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in figures),
-        "## Data\n\n" + _data(facts, task, folder.path),
-        "## Examples\n\n" + _examples(task, samples, predictions, folder.path),
-        "## Usage\n\n" + _usage(name, task, samples),
+        "## Data\n\n" + _data(facts, task, relative),
+        "## Examples\n\n" + markdown_table(examples),
+        "## Usage\n\n" + usage(name, task, samples),
         "## Settings\n\n" + markdown_table(settings),
     ]
     write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
-
-
-TABLE_TITLES = {
-    "confusion_matrix": "Confusion matrix",
-    "per_class": "Per class",
-    "most_confused": "Most confused classes",
-}
-"""Titles of the tables among the scores."""
 
 
 def _scores(facts: dict[str, Any], few: str) -> str:
@@ -77,30 +99,13 @@ def _scores(facts: dict[str, Any], few: str) -> str:
     )
 
 
-def _origin(facts: dict[str, Any], folder: Path) -> str:
-    """Origin of the weights as part of a sentence: random weights, or the folder of the initial weights."""
-    if not os.path.isabs(facts["preset"]):
-        return "trained from random weights"
-    name = display_name(facts["preset"])
-    return f"fine-tuned from `{name if '/' in name else _relative(facts['preset'], folder)}`"
-
-
-def _relative(path: str, folder: Path) -> str:
-    """A path relative to the folder of the run, without the absolute path of the author's machine.
-
-    The sides of parallel files (SRC:TGT) are made relative one by one."""
-    parts = path.split(":") if all(os.path.isabs(part) for part in path.split(":")) else [path]
-    return ":".join(os.path.relpath(part, folder.absolute()) if os.path.isabs(part) else part for part in parts)
-
-
-def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
+def _data(facts: dict[str, Any], task: Task, relative: Callable[[Any], Any]) -> str:
     sources, found, unit = facts["sources"], facts["data_stats"], task.reader.unit
     fraction = found["valid"] / max(found["train"] + found["valid"], 1)
-    valid = ", ".join(f"`{_relative(p, folder)}`" for p in sources["valid"])
+    train, valid = (", ".join(f"`{relative(path)}`" for path in sources[part]) for part in ("data", "valid"))
     valid = valid or f"{100 * fraction:.3g} % of the training data, held out by a content hash"
     text = (
-        f"- Training: {', '.join(f'`{_relative(p, folder)}`' for p in sources['data'])} "
-        f"({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"
+        f"- Training: {train} ({found['train']:,} {unit}, fingerprint `{found['fingerprint']}`)\n"
         f"- Validation: {valid} ({found['valid']:,} {unit})"
     )
     if task.input != "text":
@@ -109,21 +114,8 @@ def _data(facts: dict[str, Any], task: Task, folder: Path) -> str:
     return f"{text}\n- Batches: {rows}" + (f", {100 * facts['padding']:.1f} % padding" if "padding" in facts else "")
 
 
-def _examples(task: Task, samples: Sequence[Any], answers: Sequence[Prediction], folder: Path) -> str:
-    shown = [
-        task.objective.example_row(sample, answer) for sample, answer in list(zip(samples, answers, strict=False))[:8]
-    ]
-    rows = [
-        {
-            n: shorten_lines(_relative(v, folder).replace("\n", " "), MAX_LINE_CHARS) if isinstance(v, str) else v
-            for n, v in row.items()
-        }
-        for row in shown
-    ]
-    return markdown_table(rows)
-
-
-def _usage(name: str, task: Task, samples: Sequence[Any]) -> str:
+def usage(name: str, task: Task, samples: Sequence[Any]) -> str:
+    """Commands for a run, with an example input."""
     example = task.usage
     if task.objective.example_from and samples:  # other words may be missing in the vocabulary
         example = shlex.quote(getattr(samples[0], task.objective.example_from))

@@ -39,7 +39,14 @@ def check(
         if not name.startswith("data."):
             raise SettingError(f"'regard check' only accepts data.* settings, not {name}.")
     data_settings = override(DataSettings(), overrides.get("data", {}), "data.")
-    figure_path = None if out is None else _figure_path(Path(out))
+    figure_path = None if out is None else Path(out)
+    if figure_path is not None:  # an invalid suffix is an error before the data is read
+        from regard.draw.figure import check_suffix
+
+        if not figure_path.suffix or figure_path.is_dir():
+            figure_path = figure_path / "lengths.png"
+        else:
+            check_suffix(figure_path, (".png", ".svg"))
     with _progress() as progress:
         paths = [data] if isinstance(data, str | os.PathLike) else data
         row = resolve_task(task, None, [os.fspath(path) for path in paths], columns)
@@ -61,16 +68,6 @@ def check(
     if not figures:
         print(f"note: no chart written to {out}: this data has no lengths or classes to plot.", file=sys.stderr)
     return replace(report, figures=tuple(map(str, figures)))
-
-
-def _figure_path(out: Path) -> Path:
-    """Path of the chart. An invalid suffix is an error before the data is read."""
-    from regard.draw.figure import check_suffix
-
-    if not out.suffix or out.is_dir():
-        return out / "lengths.png"
-    check_suffix(out, (".png", ".svg"))
-    return out
 
 
 @contextmanager

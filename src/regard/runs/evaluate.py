@@ -92,17 +92,16 @@ def evaluate(
     return Evaluation({"loss": round(sums.mean, 4), **scores}, answers, rows)
 
 
-def _parse_numbers(row: Mapping[str, str]) -> dict[str, Any]:
-    """Row for JSON with the probability as a number."""
-    single = row.get("probability", "").replace(".", "", 1).isdecimal()  # multi-label rows have several probabilities
-    return {name: float(value) if name == "probability" and single else value for name, value in row.items()}
-
-
 def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
-    """Write samples with predictions, one JSON object per line."""
+    """Write samples with predictions, one JSON object per line, with the probability as a number."""
     with Path(path).open("w", encoding="utf-8") as file:
-        for row in map(_parse_numbers, result.rows):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        for row in result.rows:
+            found: dict[str, Any] = dict(row)
+            if (
+                row.get("probability", "").replace(".", "", 1).isdecimal()
+            ):  # multi-label rows have several probabilities
+                found["probability"] = float(row["probability"])
+            file.write(json.dumps(found, ensure_ascii=False) + "\n")
 
 
 MIN_RELIABLE_SAMPLES = 100

@@ -37,42 +37,35 @@ def parse_position(at: str | None, modality: str = "image") -> Any:
     """Row and column of a pixel, or index or coordinates of a point, from a command-line argument."""
     if at is None:
         return None
-    if modality == "points":
-        return _parse_point(at)
-    row, comma, column = at.partition(",")
-    if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
-        raise RegardError(f"--at: expected ROW,COLUMN of a pixel such as 12,30, got '{at}'.")
-    return int(row), int(column)
-
-
-def _parse_point(at: str) -> int | tuple[float, ...]:
+    if modality != "points":
+        row, comma, column = at.partition(",")
+        if not comma or not row.strip().isdecimal() or not column.strip().isdecimal():
+            raise RegardError(f"--at: expected ROW,COLUMN of a pixel such as 12,30, got '{at}'.")
+        return int(row), int(column)
+    if at.strip().isdecimal():
+        return int(at)
     try:
-        return int(at) if at.strip().isdecimal() else _parse_coordinates(at)
+        x, y, z = map(float, at.split(","))
+        if not all(map(math.isfinite, (x, y, z))):
+            raise ValueError(at)
+        return x, y, z
     except ValueError as error:
         raise RegardError(
             f"--at: expected the INDEX of a point such as 512, or X,Y,Z such as 1.5,0.2,0.9, got '{at}'."
         ) from error
 
 
-def _parse_coordinates(at: str) -> tuple[float, ...]:
-    x, y, z = map(float, at.split(","))
-    if not all(map(math.isfinite, (x, y, z))):
-        raise ValueError(at)
-    return x, y, z
-
-
 def _read_text(text: str) -> str:
+    where = text
     if text == STDIN_ARGUMENT:
-        return _check_text(sys.stdin.read(), "standard input")
-    if len(text) >= MAX_PATH_CHARS or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
+        text, where = sys.stdin.read(), "standard input"
+    elif len(text) >= MAX_PATH_CHARS or not (os.path.isfile(text) or FILE_NAME.fullmatch(text)):
         return text
-    path = existing_file(text)
-    if not Path(text).suffix:  # the argument could also be a text
-        print(f"Reading file {text}", file=sys.stderr)
-    return _check_text("".join(part for _, part in read_blocks(path, raise_error)), text)
-
-
-def _check_text(text: str, where: str) -> str:
+    else:
+        path = existing_file(text)
+        if not Path(text).suffix:  # the argument could also be a text
+            print(f"Reading file {text}", file=sys.stderr)
+        text = "".join(part for _, part in read_blocks(path, raise_error))
     try:
         text.encode()  # invalid UTF-8 bytes are lone surrogates
     except UnicodeEncodeError as error:

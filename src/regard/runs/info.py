@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import as_dict
 from regard.index import is_folder_path, resolve_preset_name
 from regard.model import Model, build, load
-from regard.systems.common.system import Preset, System
 
 FLOP_TOKENS = 32
 """Tokens per sequence of the forward pass for which FLOPs are counted."""
@@ -49,22 +47,26 @@ def info(name: str) -> ModelInfo:
     """Layers and sizes of a preset (built without memory) or a model folder."""
     model = load(name, dtype="stored") if is_folder_path(name) else build(name, device="meta")
     parts = [*model.body.named_modules(), *(() if model.head is None else model.head.named_modules(prefix="head"))]
-    layers = [_layer_info(path, module) for path, module in parts if _has_parameters(module)]
+    layers = []
+    for path, module in parts:
+        if own := [*module.parameters(recurse=False)]:
+            shape = " + ".join("×".join(map(str, p.shape)) for p in own)
+            layers.append(LayerInfo(path, type(module).__name__, shape, sum(p.numel() for p in own)))
     count = sum(p.numel() for p in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    preset = model.spec.system.presets.get(resolve_preset_name(name))
-    recipes = {} if preset is None else _recipes(model.spec.system, preset)
-    return ModelInfo(
-        f"{name}: {model.spec.system.description}",
-        as_dict(model.config),
-        layers,
-        count,
-        size,
-        _count_flops(model),
-        _describe_input(model),
-        recipes,
-        f"pretrained: {name}" if is_folder_path(name) else "random weights",
-    )
+    system = model.spec.system
+    preset = system.presets.get(resolve_preset_name(name))
+    recipes = {} if preset is None else {task: system.recipe(preset, task) for task in system.tasks}
+    first = recipes.get(system.tasks[0], {})
+    for task in system.tasks[1:] if recipes else ():  # the differences to the first task
+        recipes[task] = {
+            group: {k: v for k, v in values.items() if first.get(group, {}).get(k) != v}
+            for group, values in recipes[task].items()
+        }
+    flops, flops_input = _count_flops(model)
+    weights = f"pretrained: {name}" if is_folder_path(name) else "random weights"
+    title = f"{name}: {system.description}"
+    return ModelInfo(title, as_dict(model.config), layers, count, size, flops, flops_input, recipes, weights)
 
 
 def merge_blocks(layers: list[LayerInfo]) -> list[LayerInfo]:
@@ -102,65 +104,30 @@ def _block_splits(name: str) -> list[tuple[str, int, str]]:
     ]
 
 
-def _recipes(system: System, preset: Preset) -> dict[str, dict[str, dict[str, Any]]]:
-    found = {task: system.recipe(preset, task) for task in system.tasks}
-    first = found[system.tasks[0]]
-    return {
-        task: {
-            group: {k: v for k, v in values.items() if recipe is first or first.get(group, {}).get(k) != v}
-            for group, values in recipe.items()
-        }
-        for task, recipe in found.items()
-    }
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters(recurse=False))
-
-
-def _layer_info(path: str, module: nn.Module) -> LayerInfo:
-    own = dict(module.named_parameters(recurse=False))
-    shape = " + ".join("×".join(map(str, p.shape)) for p in own.values())
-    return LayerInfo(path, type(module).__name__, shape, sum(p.numel() for p in own.values()))
-
-
-def _count_flops(model: Model) -> int:
-    """FLOPs of the matrix products of one forward pass, counted on the meta device.
+def _count_flops(model: Model) -> tuple[int, str]:
+    """FLOPs of the matrix products of one forward pass, counted on the meta device, and the input of the pass.
 
     Point clouds need real coordinates: neighborhoods do not follow from shapes."""
-    x = _dummy_input(model)
+    config, task, has_target = model.config, model.task, "target" in model.objective.fields
+    target = None
+    if task.input == "text":
+        shape: tuple[int, ...] = (1, FLOP_TOKENS)
+        described = f"{FLOP_TOKENS} tokens" + (" on each side" if has_target else "")
+    elif task.input == "points":
+        shape, described = (1, FLOP_POINTS, 3 + config.feature_dim), f"point cloud of {FLOP_POINTS:,} points"
+    else:
+        shape = (1, config.max_length) if config.traits.palette else (1, config.in_channels, *[config.image_size] * 2)
+        described = f"image of {config.image_size} × {config.image_size} pixels"
+        if task.has_text:  # a captioner
+            described += f" and {config.max_length} tokens"
+            target = torch.zeros((1, config.max_length), dtype=torch.long, device="meta")
+    x = torch.zeros(shape, dtype=torch.long if len(shape) == 2 else torch.float32, device="meta")
+    if task.input == "points":
+        x = torch.rand(shape)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model = model.to("meta") if model.task.input != "points" else model.to_empty(device="cpu").eval()
-        if _captions_images(model):
-            model.logits(x, torch.zeros((1, model.config.max_length), dtype=torch.long, device="meta"))
-        elif model.head is None and model.task.input != "text" and model.task.name != "draw":
+        model = model.to("meta") if task.input != "points" else model.to_empty(device="cpu").eval()
+        if model.head is None and target is None and task.input != "text" and task.name != "draw":
             model.states(x)  # a model without classes has no head
         else:
-            model.logits(x, x if "target" in model.objective.fields else None)
-    return int(counter.get_total_flops())
-
-
-def _captions_images(model: Model) -> bool:
-    """True for a captioner."""
-    return model.task.input == "image" and model.task.has_text
-
-
-def _dummy_input(model: Model) -> Tensor:
-    """Input of the counted forward pass: tokens, palette colors, an image of the config's size, or a point cloud."""
-    config = model.config
-    if model.task.input == "text":
-        return torch.zeros((1, FLOP_TOKENS), dtype=torch.long, device="meta")
-    if model.task.input == "points":
-        return torch.rand((1, FLOP_POINTS, 3 + config.feature_dim))
-    if config.traits.palette:
-        return torch.zeros((1, config.max_length), dtype=torch.long, device="meta")
-    return torch.zeros((1, config.in_channels, config.image_size, config.image_size), device="meta")
-
-
-def _describe_input(model: Model) -> str:
-    if model.task.input == "text":
-        return f"{FLOP_TOKENS} tokens" + (" on each side" if "target" in model.objective.fields else "")
-    if model.task.input == "points":
-        return f"point cloud of {FLOP_POINTS:,} points"
-    more = f" and {model.config.max_length} tokens" if _captions_images(model) else ""
-    return f"image of {model.config.image_size} × {model.config.image_size} pixels{more}"
+            model.logits(x, x if has_target and target is None else target)
+    return int(counter.get_total_flops()), described

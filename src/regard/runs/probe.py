@@ -102,7 +102,7 @@ def probe(
     *,
     valid: Paths = (),
     test: Paths = (),
-    columns: Columns | None = None,
+    columns: Mapping[str, str] | None = None,
     max_images: int = MAX_IMAGES,
     out: str | os.PathLike[str] | None = None,
     device: str = "auto",

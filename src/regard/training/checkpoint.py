@@ -62,8 +62,8 @@ def save_checkpoint(
     aside.mkdir(parents=True)
     try:
         write_safetensors(aside / "state.safetensors", flat)
-        record = {"step": step, "checksum": file_checksum(aside / "state.safetensors"), **metadata}
-        record["seal"] = _metadata_checksum(record)
+        record = {"step": step, **metadata}
+        record |= _checksums(aside, record)
         (aside / "state.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         fsync(aside / "state.json")
         fsync(aside)
@@ -133,8 +133,8 @@ def read_checkpoint(path: Path) -> Checkpoint | str:
     """The checkpoint, or a message if the folder is damaged."""
     try:
         record = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        is_intact = record.pop("seal") == _metadata_checksum(record)
-        if not is_intact or file_checksum(path / "state.safetensors") != record["checksum"]:
+        found = {name: record.pop(name) for name in ("checksum", "seal")}
+        if found != _checksums(path, record):
             raise WeightsError("checksum mismatch")
         return Checkpoint(path, int(record["step"]), record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WeightsError) as error:
@@ -152,11 +152,9 @@ def latest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
-def _metadata_checksum(record: Mapping[str, Any]) -> str:
-    """Checksum of the metadata, to detect damaged scores."""
-    return hashlib.blake2b(json.dumps(record, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def file_checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+def _checksums(path: Path, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Checksum of the tensors, and of the metadata with this checksum, to detect damaged scores."""
+    with (path / "state.safetensors").open("rb") as file:
+        checksum = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+    sealed = json.dumps({**metadata, "checksum": checksum}, sort_keys=True)
+    return {"checksum": checksum, "seal": hashlib.blake2b(sealed.encode(), digest_size=16).hexdigest()}
