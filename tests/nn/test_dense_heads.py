@@ -120,11 +120,12 @@ def test_a_position_is_predicted_where_it_is() -> None:
 def test_every_image_body_supports_these_heads(system: Any) -> None:
     small = min(system.PRESETS.values(), key=lambda preset: preset.parameters).config
     body, side = system.build(small).eval(), min(small.image_size, 64)
-    pixels = noise(1, small.in_channels, side, side).float()
-    for head in (depth_head(small).eval(), segmentation_head(small, 3).eval()):
-        with torch.no_grad():
-            said = head(body(Batch(pixels), taps=head.tap_indices).hidden_states, (side, side))
-        assert said.shape[-2:] == (side, side) and bool(said.isfinite().all())
+    for shape in ((side, side), (37, 53) if system in (swin, resnet) else (side, 2 * side)):
+        pixels = noise(1, small.in_channels, *shape).float()
+        for head in (depth_head(small).eval(), segmentation_head(small, 3).eval()):
+            with torch.no_grad():
+                said = head(body(Batch(pixels), taps=head.tap_indices).hidden_states, shape)
+            assert said.shape[-2:] == shape and bool(said.isfinite().all())
 
 
 def test_a_neck_matches_its_feature_maps() -> None:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from regard.nn.recurrent.rnn import lstm_cell
 from regard.nn.recurrent.score_attention import ScoreContext
-from regard.systems.captioners import show_and_tell, show_attend_tell
 from regard.types import Batch, DecoderInputs
 from tiny import gradients, lecture, near, noise
-from tiny_caption_models import batch_of, captions, config_of, made
+from tiny_caption_models import batch_of, captions, made
 
 # -- Show and Tell
 
@@ -199,46 +198,6 @@ def test_no_token_precedes_the_first_word() -> None:
         body.step(torch.tensor([5, 6, 7]), state),
         body.to_logits(body(Batch(x, decoder=DecoderInputs(target))).sequence)[:, 0],
     )
-
-
-def test_small_models_are_initialized_by_fan_in() -> None:
-    config = config_of("caption-attend", width=40, embedding_dim=30, attention_dim=12, vocab_size=400)
-    body = show_attend_tell.build(replace(config, init_std=0.0))  # type: ignore[arg-type]
-    for matrix in (body.cell["h"].weight, body.words.weight, body.out["h"].weight):
-        assert matrix.std().item() == pytest.approx(matrix.shape[1] ** -0.5, rel=0.1)
-    assert body.tokens.weight.std().item() == pytest.approx(0.1, rel=0.1) and not body.words.bias.any()
-
-
-def test_its_decoder_has_the_parameters_and_initialization_of_the_authors() -> None:
-    """V = 10,000, embedding size 512, hidden size 1800, feature size 512."""
-    config = show_attend_tell.Config(encoder="resnet-18")
-    assert (config.vocab_size, config.embedding_dim, config.width) == (10_000, 512, 1800)
-    with torch.device("meta"):
-        body = show_attend_tell.build(config)
-    assert body.eyes.tap.channels == 512
-    assert sum(part.numel() for name, part in body.named_parameters() if not name.startswith("eyes.")) == 35_333_450
-    torch.manual_seed(0)
-    small = show_attend_tell.build(
-        config_of("caption-attend", width=40, embedding_dim=30, attention_dim=12, vocab_size=400)
-    )  # type: ignore[arg-type]
-    for name, part in small.named_parameters():
-        if name.startswith("eyes."):
-            continue
-        blocks = part.chunk(4) if name.startswith("cell.") else (part,)
-        for block in blocks:
-            if block.ndim == 1:
-                assert not block.any(), name
-            elif block.shape[0] == block.shape[1]:
-                torch.testing.assert_close(block @ block.T, torch.eye(len(block)), atol=1e-5, rtol=0)
-            elif block.numel() > 200:
-                assert 0.008 < block.std().item() < 0.012, name
-
-
-def test_parameter_counts_of_show_and_tell_add_up() -> None:
-    config = show_and_tell.PRESETS["caption-fixed-base"].config
-    V, m, n, D = config.vocab_size, config.embedding_dim, config.width, 2048
-    decoder = V * m + (D * m + m) + 4 * n * (m + n) + 2 * 4 * n + (n * V + V)
-    assert (m, n) == (512, 512) and decoder + 23_508_032 == show_and_tell.PRESETS["caption-fixed-base"].parameters
 
 
 # -- attention step of the lectures on a 3 × 3 grid, calculated by hand

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from typer.testing import CliRunner
 
 import regard
 from conftest import train_tiny
 from regard.cli import app
 from regard.nn.recording import record_attention
-from regard.nn.recurrent.conv_sequence import ScaleGradient, WeightNormLinear
-from regard.systems import convs2s, find_preset
+from regard.nn.recurrent.conv_sequence import ScaleGradient
 from regard.systems.convs2s import Config, build, parse_stages
 from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
@@ -145,50 +144,6 @@ def test_an_empty_source_has_zero_attention() -> None:
 
 
 # -- parameter counts, initialization, settings
-
-
-@pytest.mark.parametrize("preset", convs2s.PRESETS)
-def test_parameters_of_a_preset_are_the_sum_of_its_parts(preset: str) -> None:
-    """A matrix and two numbers per row in every layer, plus tables of words and positions."""
-    config = find_preset(preset)[1].config
-    E, V, last = config.embedding_dim, config.vocab_size, config.output_dim
-    layers: list[tuple[int, int]] = []
-    for side, out in (("encoder", E), ("decoder", last)):
-        stages = parse_stages((config.decoder_stages if side == "decoder" else ()) or config.encoder_stages, "")
-        layers.append((E, stages[0][0]))
-        width = stages[0][0]
-        for wide, kernel in stages:
-            layers.append((width * kernel, 2 * wide))
-            layers += [(width, wide)] if width != wide else []
-            layers += [(wide, E), (E, wide)] if side == "decoder" else []
-            width = wide
-        layers.append((width, out))
-    tables = 2 * config.max_length * E + (2 if config.tie_embeddings == "none" else 1) * V * E
-    layers += [] if config.tie_embeddings == "all" else [(last, V)]
-    total = tables + sum(width * out + 2 * out for width, out in layers)
-    assert total == find_preset(preset)[1].parameters
-
-
-def test_weights_are_initialized_as_in_the_paper() -> None:
-    torch.manual_seed(0)
-    config = Config(
-        encoder_stages=("64x3x2", "96x3"), embedding_dim=80, output_dim=72, vocab_size=500, dropout=0.2, max_length=400
-    )
-    body = build(config)
-    stds = {
-        "tables.source": 0.1, "tables.target": 0.1, "source_position.table": 0.1, "target_position.table": 0.1,
-        "tables.output": math.sqrt(0.8 / 72), "encoder.into": math.sqrt(0.8 / 80), "encoder.out": math.sqrt(1 / 96),
-        "encoder.blocks.1.conv": math.sqrt(4 * 0.8 / (3 * 64)), "encoder.blocks.2.map": math.sqrt(1 / 64),
-        "decoder.blocks.2.conv": math.sqrt(4 * 0.8 / (3 * 64)), "decoder.blocks.2.q": math.sqrt(1 / 96),
-        "decoder.blocks.2.out": math.sqrt(1 / 80),
-    }  # fmt: skip
-    for name, std in stds.items():
-        module: Any = body.get_submodule(name)
-        assert float(module.weight.detach().std()) == pytest.approx(std, rel=0.05), name
-    for module in body.modules():
-        if isinstance(module, WeightNormLinear):
-            plain = nn.functional.linear(noise(2, module.weight.shape[1]).float(), module.weight)
-            torch.testing.assert_close(module(noise(2, module.weight.shape[1]).float()), plain)
 
 
 def test_stages_are_parsed() -> None:

@@ -128,56 +128,12 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
         assert gap <= 1e-10 * size + 1e-14 * largest, f"{name}: {gap:.3g} of {size:.3g}"
 
 
-def test_feature_maps_match_the_taps() -> None:
-    found = hybrid.Config().feature_maps()
-    assert [tap.index for tap in found] == [-1, -2, 8, 11] and [tap.stride for tap in found] == [4, 8, 16, 16]
-    assert [tap.channels for tap in found] == [256, 512, 768, 768]
-    assert [tap.is_sequence for tap in found] == [False] * 2 + [True] * 2
-    for config in (OURS, replace(OURS, backbone_depths=(1,)), replace(OURS, backbone_depths=(1, 1), patch_size=2)):
-        maps = config.feature_maps()
-        assert len(maps) == 4 and sorted(tap.stride for tap in maps) == [tap.stride for tap in maps]
-        with torch.device("meta"):
-            states = hybrid.build(config)(
-                Batch(torch.zeros(2, 2, 64, 32)), taps=[tap.index for tap in maps]
-            ).hidden_states
-        for tap, tensor in zip(maps, states, strict=True):
-            h, w = 64 // tap.stride, 32 // tap.stride
-            assert tensor.shape == ((2, 1 + h * w, tap.channels) if tap.is_sequence else (2, tap.channels, h, w))
-
-
 def test_a_stage_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="blocks"):
         hybrid.build(OURS)(Batch(PIXELS.float()), taps=(-4,))
 
 
-# -- sizes
-
-
-def test_with_a_thousand_classes_there_are_as_many_parameters_as_published() -> None:
-    for size, total in ((224, 98_659_112), (384, 98_950_952)):
-        with torch.device("meta"):
-            body = hybrid.build(replace(hybrid.PRESETS["hybrid-base"].config, image_size=size))
-        assert sum(p.numel() for p in body.parameters()) + 769_000 == total and not list(body.buffers())
-
-
-def test_it_begins_as_resnet_and_vit_do() -> None:
-    torch.manual_seed(0)
-    body = hybrid.build(replace(OURS, stem_channels=32, dropout=0.5))
-    named = {name: p.detach() for name, p in body.named_parameters()}
-    assert float(named["front.stem.conv.weight"].std()) == pytest.approx((2 / (32 * 49)) ** 0.5, rel=0.1)
-    assert 0 < float(named["encoder.blocks.0.feed.inner.up.bias"].abs().max()) < 1e-5 and not named["first"].any()
-    body.encoder.eval()
-    assert not torch.equal(body(Batch(PIXELS)).sequence, body(Batch(PIXELS)).sequence)
-
-
 # -- checkpoint formats
-
-
-def test_the_published_config_is_written_as_it_is_read() -> None:
-    written = json.loads(json.dumps(hybrid.PUBLISHED.write(as_dict(OURS), "classify")))
-    assert written["architectures"] == ["ViTHybridForImageClassification"]
-    assert written["backbone_featmap_shape"] == [1, 128, 2, 2] and written["backbone_config"]["depths"] == [2, 1, 2]
-    assert hybrid.Config(**hybrid.PUBLISHED.read(written)) == OURS
 
 
 def test_a_config_with_few_keys_means_the_published_defaults() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from regard.errors import DataError, WeightsError
 from regard.nn.recording import record_attention
 from regard.processors import palette as palettes
 from regard.processors.palette import Palette
-from regard.systems import find_preset, imagegpt
+from regard.systems import imagegpt
 from regard.tasks import find_task
 from regard.tasks.draw import shift_right
 from regard.types import Batch
@@ -81,46 +79,6 @@ def test_the_loss_equals_transformers_without_its_second_shift(tmp_path: Path) -
     twice = peer(input_ids=batch.inputs, labels=batch.inputs).loss  # positions 1 … of the input
     short, some = model.body.cross_entropy(model.states(batch.inputs).sequence[:, :-1], colors[:, :-1].contiguous())
     near((short / some).float(), twice.float(), 1e-6)
-
-
-# -- presets and weight initialization
-
-
-def test_presets_have_the_parameters_that_were_published() -> None:
-    counts = {"imagegpt-small": 76_682_240, "imagegpt-medium": 455_489_536, "imagegpt-large": 1_362_914_304}
-    assert counts.items() <= {name: preset.parameters for name, preset in imagegpt.PRESETS.items()}.items()
-    for name, preset in imagegpt.PRESETS.items():
-        model = regard.build(name, device="meta")
-        assert sum(p.numel() for p in model.parameters()) == preset.parameters, name
-        with torch.device("meta"):
-            trunk = imagegpt.build(replace(preset.config, lm_head=False))
-        spoken = preset.config.num_colors * preset.config.width
-        assert sum(p.numel() for p in trunk.parameters()) == preset.parameters - spoken
-    with torch.device("meta"):
-        theirs = transformers.ImageGPTForCausalImageModeling(transformers.ImageGPTConfig())
-    assert sum(p.numel() for p in theirs.parameters()) == 76_682_240
-    assert find_preset("imagegpt-mini")[1].config.max_length == 784
-
-
-def test_weights_are_initialized_as_in_the_code_of_the_paper() -> None:
-    torch.manual_seed(3)
-    config = replace(SMALL, width=96, depth=8, heads=4, ffn_dim=384, num_colors=300, image_size=16)
-    body = imagegpt.build(config)
-    stds = {
-        "tokens.table.weight": 0.02, "position.table.weight": 0.01, "qkv.weight": 96**-0.5,
-        "out.weight": (96 * 8) ** -0.5, "up.weight": 0.02, "down.weight": 0.02,
-    }  # fmt: skip
-    for name, parameter in body.named_parameters():
-        if name == "colours.weight" or name.endswith("bias"):
-            assert not bool(parameter.any())
-        elif "norm" in name:
-            assert bool((parameter == 1).all())
-        else:
-            std = next(std for ending, std in stds.items() if name.endswith(ending))
-            assert float(parameter.detach().std()) == pytest.approx(std, rel=0.05), name
-    batch = shift_right(torch.randint(300, (2, 256)), config)
-    total, count = body.cross_entropy(body(batch).sequence, batch.labels)
-    assert float(total.detach() / count) == pytest.approx(math.log(300))  # all colors are equally likely
 
 
 # -- checkpoints

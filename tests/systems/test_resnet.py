@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
 from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
-from regard.config import as_dict, from_dict
 from regard.errors import RegardError, WeightsError
 from regard.nn.vision.convnet import BatchNorm, Convolution, StandardizedConv2d, bottleneck_width, pad_same
-from regard.nn.vision.dense import depth_head, segmentation_head
 from regard.systems import bit, resnet
 from regard.systems.common.system import System
 from regard.training.checkpoint import latest_checkpoint, save_checkpoint
@@ -164,74 +161,6 @@ def test_one_position_of_one_image_is_refused_by_batch_norm() -> None:
     with pytest.raises(RegardError, match="one position of one image"):
         norm(torch.ones(1, 5, 1, 1))
     norm.eval()(torch.ones(1, 5, 1, 1))
-
-
-@systems
-def test_images_of_other_channels_are_refused(system: System) -> None:
-    body = system.build(OURS[system.name])
-    for shape in ((1, 3, 32, 32), (2, 32, 32)):
-        with pytest.raises(RegardError, match="channels"):
-            body(Batch(torch.zeros(shape)))
-
-
-# -- presets and settings
-
-
-def classes(system: System, preset: str) -> int:
-    """Number of parameters with a head of 1000 classes."""
-    found = system.presets[preset]
-    return found.parameters + 1000 * found.config.widths[-1] + 1000
-
-
-@pytest.mark.parametrize(
-    ("system", "preset", "whole"),
-    [
-        (resnet.SYSTEM, "resnet-18", 11_689_512),
-        (resnet.SYSTEM, "resnet-50", 25_557_032),
-        (bit.SYSTEM, "bit-50", 25_549_352),
-    ],
-)
-def test_presets_have_the_parameters_of_the_published_models(system: System, preset: str, whole: int) -> None:
-    config = system.presets[preset].config
-    written = system.published.write(as_dict(config), "classify")
-    kind = getattr(transformers, f"{NAMED[system.name]}ForImageClassification")
-    with torch.device("meta"):
-        peer = kind(kind.config_class(**{**written, "num_labels": 1000}))
-    assert classes(system, preset) == whole == sum(p.numel() for p in peer.parameters())
-
-
-@pytest.mark.parametrize(
-    ("system", "config"),
-    [
-        *((resnet.SYSTEM, preset.config) for preset in resnet.PRESETS.values()),
-        (resnet.SYSTEM, replace(OURS["resnet"], downsample_first_stage=True, in_channels=3)),
-        *((bit.SYSTEM, replace(OURS["bit"], output_stride=stride, in_channels=3)) for stride in (4, 8, 16, 32)),
-    ],
-)
-def test_feature_maps_have_the_stated_width_and_stride(system: System, config: Any) -> None:
-    with torch.device("meta"):
-        states = system.build(config).eval()(
-            Batch(torch.empty(1, 3, 128, 64)), [tap.index for tap in config.feature_maps()]
-        )
-    for tap, found in zip(config.feature_maps(), states.hidden_states, strict=True):
-        assert not tap.is_sequence and found.shape == (1, tap.channels, 128 // tap.stride, 64 // tap.stride)
-    assert states.pooled.shape == (1, config.widths[-1])
-
-
-@systems
-@pytest.mark.parametrize("shape", [(37, 53), (48, 64)])
-def test_dense_heads_predict_each_pixel(system: System, shape: tuple[int, int]) -> None:
-    config = OURS[system.name]
-    body, x = noisy(system.build(config)), noise(2, 2, *shape)
-    segment, depth = noisy(segmentation_head(config, 3)), noisy(depth_head(config))
-    assert segment(body(Batch(x), segment.tap_indices).hidden_states, shape).shape == (2, 3, *shape)
-    assert depth(body(Batch(x), depth.tap_indices).hidden_states, shape).shape == (2, *shape)
-
-
-@systems
-def test_a_published_config_without_keys_means_the_default(system: System) -> None:
-    told = system.published.read({"model_type": system.name})
-    assert from_dict(system.config, told, "model.") == system.config()
 
 
 # -- checkpoints

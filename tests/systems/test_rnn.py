@@ -10,10 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import regard
 from regard.model import Model
 from regard.nn.recurrent.rnn import ReadingOrder
-from regard.systems import rnn
 from regard.types import Batch, DecoderInputs
 from tiny import gradients, near, noise, tiny
 
@@ -223,34 +221,3 @@ def test_rows_are_reversed_within_their_lengths_and_back() -> None:
     full = ReadingOrder.from_mask(None, reversed=True)
     assert full.reorder_ids(ids) is ids
     assert torch.equal(read(full), ReadingOrder.from_mask(None).reverse(read(ReadingOrder.from_mask(None))))
-
-
-# -- sizes
-
-
-def test_it_has_as_many_parameters_as_the_paper_adds_up_to() -> None:
-    """240,000 words with 1,000 numbers each, and 8 layers of 4 gates: 384 million, 64 million of them recurrent."""
-    model = regard.build("rnn-sutskever", device="meta", source_vocab_size=160_000)
-    counted = {name: p.numel() for name, p in model.body.named_parameters()}
-    assert sum(counted.values()) == 384_000_000
-    assert sum(count for name, count in counted.items() if not name.startswith("tables.")) == 64_000_000
-    tiny_one = rnn.PRESETS["rnn-tiny"]
-    c = tiny_one.config
-    assert tiny_one.parameters == c.vocab_size * c.width + 2 * c.depth * 4 * (c.width**2 + c.width**2)
-
-
-def test_weights_begin_evenly_between_two_numbers() -> None:
-    torch.manual_seed(3)
-    drawn = torch.cat(
-        [p.detach().flatten() for p in rnn.build(rnn.Config(**SIZES, source_vocab_size=2000)).parameters()]
-    )
-    assert float(drawn.abs().max()) <= 0.08 and float(drawn.std()) == pytest.approx(0.16 / 12**0.5, rel=0.02)
-    assert rnn.PRESETS["rnn-sutskever"].config.init_range == 0.08
-
-
-def test_without_init_std_matrices_are_initialized_by_fan_in_and_embeddings_wider() -> None:
-    torch.manual_seed(3)
-    body = rnn.build(rnn.Config(width=60, embedding_dim=90, depth=2, vocab_size=500, init_range=0.0))
-    for name, parameter in body.named_parameters():
-        right = 0.3 if name in ("tables.target.weight", "tables.source.weight") else parameter.shape[1] ** -0.5
-        assert float(parameter.detach().std()) == pytest.approx(right, rel=0.03), name

@@ -9,12 +9,10 @@ import torch
 from test_rnn import LENGTHS, TARGET, Matrix, Vector, X, by, each, numbers, plus, times
 from torch import Tensor
 
-import regard
 from regard.model import Model
 from regard.nn.recording import record_attention
 from regard.nn.recurrent.rnn import GRUCell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
-from regard.systems import rnnsearch
 from regard.types import Batch, DecoderInputs
 from tiny import gradients, lecture, near, noise, noisy, tiny
 
@@ -166,41 +164,3 @@ def test_one_attention_step_equals_the_lectures() -> None:
     near(mixed[0, 0], right["C"])
     order = torch.tensor([2, 0, 3, 1])  # attention does not depend on the order of the keys
     near(align(query, align.prepare(given["H"][None, order]))[0], mixed)
-
-
-# -- parameter counts and initialization
-
-
-def added_up(c: rnnsearch.Config) -> int:
-    """Number of weights in the equations of the paper, and of the omitted biases."""
-    E, n, m, seen = c.embedding_dim, c.encoder_width, c.width, 2 * c.encoder_width
-    tables = {"none": 2, "source_target": 1, "all": 1}[c.tie_embeddings] * c.vocab_size * E
-    output = 0 if c.tie_embeddings == "all" else c.vocab_size * c.maxout_dim
-    encoder, decoder = 2 * 3 * (E * n + n * n), 3 * (E * m + m * m + seen * m)
-    score = m * c.attention_dim + seen * c.attention_dim + c.attention_dim
-    deep = 2 * c.maxout_dim * (m + E + seen)
-    biases = 2 * 3 * n + 3 * m + m + 2 * c.maxout_dim + (0 if c.tie_embeddings == "all" else c.vocab_size)
-    return tables + output + encoder + decoder + score + n * m + deep + (biases if c.bias else 0)
-
-
-def test_it_has_as_many_parameters_as_the_papers_equations_add_up_to() -> None:
-    for name, preset in rnnsearch.PRESETS.items():
-        assert added_up(preset.config) == preset.parameters, name
-    plain = regard.build("rnnsearch-50", device="meta", bias=False)
-    assert sum(p.numel() for p in plain.parameters()) == 80_401_000 == added_up(plain.config)
-
-
-def test_weights_are_initialized_as_in_the_paper() -> None:
-    torch.manual_seed(1)
-    body = rnnsearch.build(
-        rnnsearch.Config(width=60, encoder_width=50, embedding_dim=70, attention_dim=80, maxout_dim=40, vocab_size=900)
-    )
-    for name, parameter in body.named_parameters():
-        std = float(parameter.detach().std())
-        if parameter.ndim == 1 or name.endswith("score.v.weight"):
-            assert not parameter.any(), name
-        elif name.endswith((".gates", ".new")):
-            for square in parameter.detach().split(parameter.shape[1]):
-                torch.testing.assert_close(square @ square.T, torch.eye(len(square)), atol=1e-5, rtol=0)
-        else:
-            assert std == pytest.approx(0.001 if ".score." in name else 0.01, rel=0.06), name

@@ -16,8 +16,6 @@ from transformers.models.swin import modeling_swin
 
 from oracle import near, noise, noisy
 from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
-from regard.errors import RegardError
-from regard.model import ModelSpec, assemble
 from regard.nn.attention import layouts
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridPositionIds, GridWindows, WindowGrid, cached_constant
@@ -29,8 +27,6 @@ from regard.nn.vision.swin import (
     relative_index,
 )
 from regard.systems import swin
-from regard.tasks import find_task
-from regard.tasks.base import HeadOptions
 from regard.types import Batch
 from regard.weights.tables import Tensors
 
@@ -142,20 +138,6 @@ def test_states_summary_and_taps_are_those_of_the_bare_model(size: tuple[int, in
     for tap, spec in zip(maps, specs, strict=True):
         assert tap.shape[1] == spec.channels and tap.shape[2] == -(-size[0] // spec.stride) and not spec.is_sequence
     assert [spec.stride for spec in specs] == [2, 4, 8, 16] and model.body(Batch(x)).hidden_states == ()
-
-
-def test_a_bare_folder_has_no_classes_yet(tmp_path: Path) -> None:
-    model = load_peer(theirs("SwinModel"), tmp_path)
-    assert model.head is None and model.has_new_head and any("no classes" in note for note in model.notes)
-
-
-@pytest.mark.parametrize("task", ["segment", "depth"])
-@pytest.mark.parametrize("size", [(32, 48), (57, 43)])
-def test_dense_heads_read_its_maps(task: str, size: tuple[int, int]) -> None:
-    labels = ("road", "sky", "tree") if task == "segment" else ()
-    model: Any = assemble(ModelSpec(swin.SYSTEM, TINY, find_task(task, "image"), options=HeadOptions(labels))).eval()
-    found = model.logits(torch.rand(2, 3, *size))
-    assert found.shape[0] == 2 and found.shape[-2:] == size and bool(found.isfinite().all())
 
 
 def test_a_masked_image_model_is_read_without_its_decoder(tmp_path: Path) -> None:
@@ -399,54 +381,7 @@ def test_each_branch_is_dropped_independently() -> None:
     assert set(kinds) == {0, 1, 2, 3}
 
 
-def test_matrices_and_tables_begin_small_and_cut_off() -> None:
-    torch.manual_seed(0)
-    body: Any = swin.build(swin.PRESETS["swin-mini"].config)
-    for name, parameter in body.named_parameters():
-        if name.startswith("patches."):
-            continue
-        if name.endswith("bias"):
-            assert not parameter.any()
-        elif parameter.ndim > 1:
-            assert abs(float(parameter.detach().std()) - 0.02) < 0.004, name
-        else:
-            assert bool((parameter == 1).all())
-
-
 # -- presets and settings
-
-CLASSES = {"swin-tiny": 28_288_354, "swin-small": 49_606_258, "swin-base": 87_768_224, "swin-large": 196_532_476}
-FINE = {"swin-tiny": 28_338_034, "swin-small": 49_707_778, "swin-base": 87_903_584, "swin-large": 196_735_516}
-
-
-def count(config: swin.Config) -> int:
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in swin.build(config).parameters())
-
-
-@pytest.mark.parametrize("preset", swin.PRESETS)
-def test_presets_have_as_many_parameters_as_published(preset: str) -> None:
-    found = swin.PRESETS[preset]
-    assert count(found.config) == found.parameters
-    if preset in CLASSES:
-        head = 1000 * found.config.widths[-1] + 1000
-        assert found.parameters + head == CLASSES[preset]
-        assert count(replace(found.config, image_size=384, window_size=12)) + head == FINE[preset]
-
-
-@pytest.mark.parametrize("size", [28, 32, 64])
-def test_the_smallest_preset_reads_small_images(size: int) -> None:
-    body = swin.build(swin.PRESETS["swin-mini"].config).eval()
-    with torch.no_grad():
-        found = body(Batch(torch.zeros(1, 3, size, size)), taps=(0, 1, 2, 3))
-    assert found.pooled is not None and found.pooled.shape == (1, 384)
-    assert [tap.shape[2] for tap in found.hidden_states] == [-(-size // stride) for stride in (2, 4, 8, 16)]
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 8, 8), (3, 8, 8), (1, 3, 0, 8)])
-def test_invalid_images_are_refused_with_a_message(shape: tuple[int, ...]) -> None:
-    with pytest.raises(RegardError, match="channels"):
-        swin.build(TINY)(Batch(torch.zeros(shape)))
 
 
 def test_windows_need_a_grid_and_a_table() -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import regard
-from regard.config import field_types
+from regard.config import as_dict, field_types, from_dict
+from regard.errors import RegardError
+from regard.model import ModelSpec, assemble
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, resolve
 from regard.systems import SYSTEMS, find_by_model_type, find_preset
 from regard.tasks import find_task
+from regard.tasks.base import HeadOptions
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from regard.types import Batch
 from tiny import near
 from tiny_vision_models import ASKED, batch_for, fresh, made
+from tiny_vision_models import SIZES as VISION_SIZES
 
 ROOT = Path(__file__).parents[2]
 NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]
@@ -65,6 +72,98 @@ def test_the_recipe_of_a_preset_names_only_settings_that_exist(preset: str) -> N
     for recipe in (*recipes, *system.task_recipes.finetuning.values()):
         assert set(recipe) <= set(GROUPS)
         resolve(recipe, {})
+
+
+COUNTS: list[tuple[str, str, int, dict[str, Any], int]] = [
+    ("vit-base-16", "classify", 1000, {}, 86_567_656), ("vit-large-16", "classify", 1000, {}, 304_326_632),
+    ("vit-huge-14", "classify", 1000, {}, 632_045_800), ("vit-base-32", "classify", 1000, {}, 88_224_232),
+    ("vit-small", "classify", 1000, {}, 22_050_664), ("vit-tiny", "classify", 1000, {}, 4_216_360),
+    ("vit-large-16", "classify", 1000, {"image_size": 384}, 304_715_752),
+    ("hybrid-base", "classify", 1000, {}, 98_659_112), ("hybrid-base", "classify", 1000, {"image_size": 384}, 98_950_952),
+    ("resnet-18", "classify", 1000, {}, 11_689_512), ("resnet-50", "classify", 1000, {}, 25_557_032),
+    ("bit-50", "classify", 1000, {}, 25_549_352),
+    ("swin-tiny", "classify", 1000, {}, 28_288_354), ("swin-small", "classify", 1000, {}, 49_606_258),
+    ("swin-base", "classify", 1000, {}, 87_768_224), ("swin-large", "classify", 1000, {}, 196_532_476),
+    ("swin-tiny", "classify", 1000, {"image_size": 384, "window_size": 12}, 28_338_034),
+    ("swin-large", "classify", 1000, {"image_size": 384, "window_size": 12}, 196_735_516),
+    ("imagegpt-small", "draw", 0, {}, 76_682_240), ("imagegpt-medium", "draw", 0, {}, 455_489_536),
+    ("imagegpt-large", "draw", 0, {}, 1_362_914_304), ("imagegpt-large", "classify", 0, {}, 1_362_914_304 - 512 * 1536),
+    ("dpt-small", "segment", 150, {}, 9_087_916), ("dpt-hybrid-small", "segment", 150, {}, 7_153_788),
+    ("dpt-base", "segment", 150, {}, 111_807_980), ("dpt-large", "segment", 150, {}, 343_960_364),
+    ("dpt-hybrid", "segment", 150, {}, 123_307_884),
+]  # fmt: skip
+"""Preset, task, number of classes, changes, and the published number of parameters."""
+
+
+@pytest.mark.parametrize(("preset", "task", "classes", "changes", "count"), COUNTS)
+def test_models_have_as_many_parameters_as_published(
+    preset: str, task: str, classes: int, changes: dict[str, Any], count: int
+) -> None:
+    (system, found), chosen = find_preset(preset), find_task(task, "image")
+    config = chosen.objective.adapt_config(replace(found.config, **changes))
+    spec = ModelSpec(system, config, chosen, options=HeadOptions(tuple(map(str, range(classes)))))
+    assert sum(part.numel() for part in assemble(spec, device="meta").parameters()) == count
+
+
+@presets
+def test_a_published_config_defines_a_whole_preset(preset: str) -> None:
+    system, found = find_preset(preset)
+    if (
+        not preset.startswith("caption")
+        and system.published.model_type
+        and not system.unsupported_by_layout(found.config)
+    ):
+        config = found.config.resolve_fusion_norm(True) if system.name == "dpt" else found.config
+        written = json.loads(json.dumps(system.published.write(as_dict(config))))
+        assert from_dict(system.config, {**as_dict(config), **system.published.read(written)}, "model.") == config
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "vit": {"norm_eps": 1e-12}, "hybrid": {"norm_eps": 1e-12}, "resnet": {}, "bit": {}, "swin": {"drop_path": 0.1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_a_published_config_without_keys_means_the_published_defaults(name: str) -> None:
+    system = SYSTEMS[name]
+    told = system.published.read({"model_type": system.published.model_type})
+    assert from_dict(system.config, told, "model.") == replace(system.config(), **DEFAULTS[name])
+
+
+MAPS: list[tuple[str, dict[str, Any]]] = [
+    ("vit", {"depth": 9}), ("vit", {"class_token": False, "pool": "mean"}), ("dpt", {}), ("swin", {}), ("resnet", {}),
+    ("resnet", {"stem_stride": 2, "downsample_first_stage": True}),
+    *(("bit", {"output_stride": stride}) for stride in (4, 8, 16, 32)),
+    ("hybrid", {}), ("hybrid", {"backbone_depths": (1,)}), ("hybrid", {"patch_size": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "changes"), MAPS)
+def test_feature_maps_have_the_stated_width_and_stride(name: str, changes: dict[str, Any]) -> None:
+    config = SYSTEMS[name].config(**{**VISION_SIZES[name], **changes})
+    maps = config.feature_maps()
+    with torch.device("meta"):
+        body: Any = SYSTEMS[name].build(config).eval()
+        found = body(Batch(torch.zeros(2, 3, 128, 64)), taps=[tap.index for tap in maps]).hidden_states
+    for tap, states in zip(maps, found, strict=True):
+        height, width = 128 // tap.stride, 64 // tap.stride
+        flat = (2, tap.has_class_token + height * width, tap.channels)
+        assert states.shape == (flat if tap.is_sequence else (2, tap.channels, height, width))
+
+
+IMAGES = [
+    ("resnet", (1, 1, 32, 32)),
+    ("bit", (2, 32, 32)),
+    ("swin", (1, 1, 8, 8)),
+    ("swin", (3, 8, 8)),
+    ("swin", (1, 3, 0, 8)),
+]
+
+
+@pytest.mark.parametrize(("name", "shape"), IMAGES)
+def test_images_of_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(RegardError, match="channels"):
+        SYSTEMS[name].build(SYSTEMS[name].config(**VISION_SIZES[name]))(Batch(torch.zeros(shape)))
 
 
 @presets
