@@ -64,41 +64,32 @@ class PointLevel:
         return (gather_rows(x, self.interp_index) * self.interp_weights.to(x.dtype)[..., None]).sum(1)
 
 
-@dataclass(frozen=True)
-class PointHierarchy:
-    """All levels, from the finest to the coarsest."""
-
-    levels: list[PointLevel]
-    inverse_order: Int[Tensor, "N"] | None
-    """Row of each input point in the finest level; None: the same row."""
-
-
 def build_hierarchy(
     x: Float[Tensor, "N C"],
-    offsets: Packing,
+    packing: Packing,
     strides: Sequence[int],
     num_neighbors: Sequence[int],
     with_interpolation: bool,
     sort: bool,
-) -> PointHierarchy:
-    """Levels of x, whose first three columns are coordinates. `strides`: one of this many points is kept, for each
-    level after the first; `num_neighbors`: neighbors per point and level. `with_interpolation`: also compute
-    interpolation weights. `sort`: order the points by coordinates.
+) -> tuple[list[PointLevel], Int[Tensor, "N"] | None]:
+    """Levels of x, whose first three columns are coordinates, from the finest to the coarsest, and the row of each input
+    point in the finest level (None: the same row). `strides`: one of this many points is kept, for each level after the
+    first; `num_neighbors`: neighbors per point and level. `with_interpolation`: also compute interpolation weights.
+    `sort`: order the points by coordinates.
 
     Point clouds of equal size need no synchronization and can be compiled; for others, sizes are read from the device."""
-    build = _build_hierarchy if offsets.max_length * (len(offsets.starts) - 1) == len(x) else _build_uncompiled
-    return build(x, offsets, strides, num_neighbors, with_interpolation, sort)
+    build = (
+        _build_levels if packing.max_length * (len(packing.starts) - 1) == len(x) else disable_compile(_build_levels)
+    )
+    return build(x, packing, strides, num_neighbors, with_interpolation, sort)
 
 
-def _build_hierarchy(
-    x: Tensor,
-    offsets: Packing,
-    strides: Sequence[int],
-    num_neighbors: Sequence[int],
-    with_interpolation: bool,
-    sort: bool,
-) -> PointHierarchy:
-    sizes = CloudSizes.from_offsets(len(x), offsets)
+def _build_levels(
+    x: Tensor, packing: Packing, strides: Sequence[int], num_neighbors: Sequence[int], interpolate: bool, sort: bool
+) -> tuple[list[PointLevel], Tensor | None]:
+    # 64 and 65 points have equally many samples at the next level, which must not cause a recompilation
+    is_uniform = packing.max_length * (len(packing.starts) - 1) == len(x)
+    sizes = CloudSizes.from_offsets(len(x), packing)
     index, inverse_order = torch.arange(len(x), device=x.device), None
     if sort:
         order = lexicographic_order(x, sizes)
@@ -106,27 +97,21 @@ def _build_hierarchy(
     # in 16 bits, neighbors would have equal coordinates
     points = gather_rows(x[:, :3].float() if x.element_size() < 4 else x[:, :3], index)
     neighbors = find_neighbors(points, sizes, num_neighbors[0], points, sizes)
-    levels = [PointLevel(index, neighbors, sizes.cloud_index(x.device), sizes.uniform_size)]
+    levels = [PointLevel(index, neighbors, sizes.cloud_index(x.device), is_uniform * sizes.uniform_size)]
     for stride, k in zip(strides, num_neighbors[1:], strict=True):
         coarse_sizes = sizes.downsampled(stride)
         samples = farthest_point_sampling(points, sizes, coarse_sizes)
         coarse, index = gather_rows(points, samples), index[samples]
         neighbors = find_neighbors(coarse, coarse_sizes, k, coarse, coarse_sizes)
         finer = find_neighbors(points, sizes, k, coarse, coarse_sizes)
-        level = PointLevel(index, neighbors, coarse_sizes.cloud_index(x.device), coarse_sizes.uniform_size, finer)
-        if with_interpolation:
+        per_cloud = is_uniform * coarse_sizes.uniform_size
+        level = PointLevel(index, neighbors, coarse_sizes.cloud_index(x.device), per_cloud, finer)
+        if interpolate:
             nearest, weights = knn_interpolation(coarse, coarse_sizes, points, sizes)
             level = replace(level, interp_index=nearest, interp_weights=weights)
         levels.append(level)
         points, sizes = coarse, coarse_sizes
-    return PointHierarchy(levels, inverse_order)
-
-
-@disable_compile
-def _build_uncompiled(x: Tensor, offsets: Packing, *settings: Any) -> PointHierarchy:
-    hierarchy = _build_hierarchy(x, offsets, *settings)
-    # 64 and 65 points have equally many samples at the next level, which must not cause a recompilation
-    return replace(hierarchy, levels=[replace(level, points_per_cloud=0) for level in hierarchy.levels])
+    return levels, inverse_order
 
 
 def find_neighbors(
@@ -283,34 +268,24 @@ class PointTransformer(Body):
         """`sequence`: states of all points in input order (1, N, D), or of the coarsest level (1, M, D) without a
         decoder; `pooled` (B, D): mean of the coarsest level; `aux_losses`: `level0`, `level1`, …, the indices of the
         input points of each level."""
-        x, offsets = self._pack(batch)
-        found = build_hierarchy(x, offsets, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points)
-        clouds = len(offsets.starts) - 1
-        kept = self._encode(gather_rows(x, found.levels[0].point_index), found.levels)
-        summary = found.levels[-1].cloud_mean(kept[-1], clouds)
-        x = kept[-1]
-        if self.has_decoder:
-            x = self._decode(kept, found.levels, clouds)
-            x = x if found.inverse_order is None else gather_rows(x, found.inverse_order)
-        side = {f"level{number}": level.point_index for number, level in enumerate(found.levels)}
-        return BodyOutput(x[None], summary, aux_losses=side)
-
-    def _encode(self, x: Float[Tensor, "N C"], levels: Sequence[PointLevel]) -> list[Tensor]:
-        """States of each level."""
-        x = x.to(next(self.parameters()).dtype)
-        kept: list[Tensor] = []
+        x, packing = self._pack(batch)
+        levels, order = build_hierarchy(
+            x, packing, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points
+        )
+        clouds, kept = len(packing.starts) - 1, list[Tensor]()
+        x = gather_rows(x, levels[0].point_index).to(next(self.parameters()).dtype)
         for stage, level in zip(self.down, levels, strict=True):
             x = stage(x, level.neighbors, *(() if level.finer_neighbors is None else (level.finer_neighbors,)))
             kept.append(x)
-        return kept
-
-    def _decode(self, kept: Sequence[Tensor], levels: Sequence[PointLevel], clouds: int) -> Float[Tensor, "N D"]:
-        """Decoded states of the finest level."""
-        deepest, *others = self.up
-        x = deepest(kept[-1], levels[-1].neighbors, levels[-1], clouds)
-        for number, stage in zip(reversed(range(len(levels) - 1)), others, strict=True):
-            x = stage(x, levels[number].neighbors, levels[number + 1], kept[number])
-        return x
+        summary = levels[-1].cloud_mean(x, clouds)
+        if self.has_decoder:
+            deepest, *others = self.up
+            x = deepest(x, levels[-1].neighbors, levels[-1], clouds)
+            for number, stage in zip(reversed(range(len(levels) - 1)), others, strict=True):
+                x = stage(x, levels[number].neighbors, levels[number + 1], kept[number])
+            x = x if order is None else gather_rows(x, order)
+        side = {f"level{number}": level.point_index for number, level in enumerate(levels)}
+        return BodyOutput(x[None], summary, aux_losses=side)
 
     def _pack(self, batch: Batch) -> tuple[Float[Tensor, "N C"], Packing]:
         """Points of all point clouds as rows, and their offsets; without offsets, each row of the batch is a point cloud."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -167,8 +166,10 @@ def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int
         return _search(points, queries, k, max_pairs)
     if queries.data_ptr() != points.data_ptr() or len(queries) != len(points):
         return kept[_search(points[kept], queries, k, max_pairs)]
-    unique, inverse = _unique_points(points)
-    return kept[_search(points[kept], unique, k, max_pairs)][inverse]
+    order, fresh = _sort_duplicates(points)
+    inverse = torch.empty_like(order)
+    inverse[order] = fresh.cumsum(0) - 1
+    return kept[_search(points[kept], points[order[fresh]], k, max_pairs)][inverse]
 
 
 def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] | None:
@@ -193,14 +194,6 @@ def _sort_duplicates(places: Tensor) -> tuple[Tensor, Tensor]:
     return order, fresh
 
 
-def _unique_points(places: Tensor) -> tuple[Tensor, Tensor]:
-    """Unique points, and the index of each point among them."""
-    order, fresh = _sort_duplicates(places)
-    inverse = torch.empty_like(order)
-    inverse[order] = fresh.cumsum(0) - 1
-    return places[order[fresh]], inverse
-
-
 def _search(places: Tensor, queries: Tensor, count: int, max_pairs: int) -> Tensor:
     found = torch.empty((len(queries), count), dtype=torch.int64, device=places.device)
     pending = torch.arange(len(queries), device=places.device)
@@ -211,8 +204,7 @@ def _search(places: Tensor, queries: Tensor, count: int, max_pairs: int) -> Tens
         cell_size = _initial_cell_size(places, queries, count, max_pairs) if many else 0.0
         # a NaN coordinate is in no cell, so the search would never finish
         while len(pending) * len(places) > max_pairs and math.isfinite(cell_size):
-            grid = CellGrid.build(places, cell_size)
-            proven = grid.search(queries, pending, count, max_pairs, found)
+            proven = _search_grid(places, queries, pending, count, max_pairs, cell_size, found)
             pending, cell_size = pending[~proven], 2 * cell_size
     if len(pending):
         found[pending] = _knn_brute_force(places[None], None, queries[pending][None], count, max_pairs)[0]
@@ -258,75 +250,46 @@ def _initial_cell_size(places: Tensor, queries: Tensor, count: int, max_pairs: i
     return usual or spread / len(places)
 
 
-@dataclass(frozen=True)
-class CellGrid:
-    """Points sorted by cell. Cell indices start at 1, with an empty cell on either side."""
+def _search_grid(
+    points: Tensor, queries: Tensor, pending: Tensor, k: int, max_pairs: int, cell_size: float, found: Tensor
+) -> Tensor:
+    """Compare the pending queries with the points of 27 cells: write neighbors into `found`; returns a bool mask of the
+    queries with a proven result. Cell indices start at 1, with an empty cell on either side."""
+    exact = points.double()
+    low = exact.amin(0)
+    if float((exact.amax(0) - low).max()) > MAX_CELLS_PER_AXIS * cell_size:
+        # outliers must not enlarge all cells: points outside the grid belong to the outermost cells
+        low = torch.maximum(low, exact.median(0).values - MAX_CELLS_PER_AXIS / 2 * cell_size)
+    cells = ((exact - low) / cell_size).floor_().clamp_(0, MAX_CELLS_PER_AXIS - 1).long() + 1
+    shape = cells.amax(0) + 2
+    point_keys, names = ((cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]).sort(stable=True)
+    coordinates = tuple(axis[names] for axis in points.unbind(-1))
 
-    cell_size: float
-    origin: Tensor
-    """(3,) lower corner of cell 1."""
-    shape: Tensor
-    """(3,) cells per axis, including the empty cells."""
-    keys: Tensor
-    """(n,) cell of each point, ascending."""
-    order: Tensor
-    """(n,) index of each point."""
-    coordinates: tuple[Tensor, ...]
-    """x, y and z of the sorted points."""
-
-    @classmethod
-    def build(cls, points: Tensor, cell_size: float) -> CellGrid:
-        exact = points.double()
-        low = exact.amin(0)
-        if float((exact.amax(0) - low).max()) > MAX_CELLS_PER_AXIS * cell_size:
-            # outliers must not enlarge all cells: points outside the grid belong to the outermost cells
-            low = torch.maximum(low, exact.median(0).values - MAX_CELLS_PER_AXIS / 2 * cell_size)
-        cells = ((exact - low) / cell_size).floor_().clamp_(0, MAX_CELLS_PER_AXIS - 1).long() + 1
-        shape = cells.amax(0) + 2
-        keys, order = ((cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]).sort(stable=True)
-        return cls(cell_size, low, shape, keys, order, tuple(axis[order] for axis in points.unbind(-1)))
-
-    def search(self, queries: Tensor, pending: Tensor, k: int, max_pairs: int, found: Tensor) -> Tensor:
-        """Write the neighbors of the pending queries into `found`; returns a bool mask of the queries with a proven result."""
-        exact = (queries[pending].double() - self.origin) / self.cell_size
-        cells = (exact.floor() + 1).clamp_(min=0).minimum(self.shape - 1).long()
-        keys = (cells[:, 0] * self.shape[1] + cells[:, 1]) * self.shape[2] + cells[:, 2]
-        own, member = torch.unique(keys, return_inverse=True)
-        starts, sizes = self._neighbor_ranges(own)
-        totals = sizes.sum(1)
-        reach = self._search_radius(exact + 1, cells)
-        sure = torch.zeros(len(pending), dtype=torch.bool, device=pending.device)
-        # queries with similar numbers of candidates are batched, because rows are padded to the longest
-        wide, order = totals[member].sort(stable=True)
-        for rows, most in _batches_by_length(order, wide, max_pairs):
-            some, which = torch.unique(member[rows], return_inverse=True)
-            listed = _expand_ranges(starts[some], sizes[some], max(most, k))[which]
-            far, names = self._nearest_candidates(queries[pending[rows]], listed, k)
-            found[pending[rows]] = names
-            known = reach[rows]
-            sure[rows] = (far.double().sqrt_() < known * DISTANCE_TOLERANCE) | known.isinf()
-        return sure
-
-    def _neighbor_ranges(self, own: Tensor) -> tuple[Tensor, Tensor]:
-        """(c, 9) start and size of the nine ranges of points around each cell."""
-        steps = torch.tensor([-1, 0, 1], device=own.device)
-        columns = (steps[:, None] * self.shape[1] + steps).flatten() * self.shape[2]
-        around = own[:, None] + columns
-        starts = torch.searchsorted(self.keys, around - 1)
-        return starts, torch.searchsorted(self.keys, around + 1, right=True) - starts
-
-    def _search_radius(self, at: Tensor, cells: Tensor) -> Tensor:
-        """(q,) distance to the nearest border of the searched cells that may have points outside."""
-        below = torch.where(cells <= 2, torch.inf, at - (cells - 1))
-        above = torch.where(cells >= self.shape - 3, torch.inf, cells + 2 - at)
-        return torch.minimum(below, above).amin(1) * self.cell_size
-
-    def _nearest_candidates(self, queries: Tensor, listed: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Distance of the last neighbor, and indices of all; `listed` (q, w): candidates as sorted positions, -1: none."""
+    exact = (queries[pending].double() - low) / cell_size
+    cells = (exact.floor() + 1).clamp_(min=0).minimum(shape - 1).long()
+    keys = (cells[:, 0] * shape[1] + cells[:, 1]) * shape[2] + cells[:, 2]
+    own, member = torch.unique(keys, return_inverse=True)
+    # (c, 9) start and size of the nine ranges of sorted points around each cell
+    steps = torch.tensor([-1, 0, 1], device=own.device)
+    around = own[:, None] + (steps[:, None] * shape[1] + steps).flatten() * shape[2]
+    starts = torch.searchsorted(point_keys, around - 1)
+    sizes = torch.searchsorted(point_keys, around + 1, right=True) - starts
+    # distance to the nearest border of the searched cells that may have points outside
+    below = torch.where(cells <= 2, torch.inf, exact + 1 - (cells - 1))
+    above = torch.where(cells >= shape - 3, torch.inf, cells + 2 - (exact + 1))
+    reach = torch.minimum(below, above).amin(1) * cell_size
+    sure = torch.zeros(len(pending), dtype=torch.bool, device=pending.device)
+    # queries with similar numbers of candidates are batched, because rows are padded to the longest
+    wide, order = sizes.sum(1)[member].sort(stable=True)
+    for rows, most in _batches_by_length(order, wide, max_pairs):
+        some, which = torch.unique(member[rows], return_inverse=True)
+        listed = _expand_ranges(starts[some], sizes[some], max(most, k))[which]
         none, listed = listed < 0, listed.clamp(min=0)
-        distances = squared_distance(queries[:, None].unbind(-1), tuple(axis[listed] for axis in self.coordinates))
-        best, names = smallest_k(distances.masked_fill_(none, torch.inf), count, self.order[listed])
-        return best[:, -1], names
+        asked = queries[pending[rows], None].unbind(-1)
+        distances = squared_distance(asked, tuple(axis[listed] for axis in coordinates)).masked_fill_(none, torch.inf)
+        best, found[pending[rows]] = smallest_k(distances, k, names[listed])
+        sure[rows] = (best[:, -1].double().sqrt_() < reach[rows] * DISTANCE_TOLERANCE) | reach[rows].isinf()
+    return sure
 
 
 def _expand_ranges(starts: Tensor, sizes: Tensor, wide: int) -> Tensor:

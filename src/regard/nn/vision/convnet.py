@@ -118,11 +118,6 @@ class ConvNorm(nn.Module):
         x = x if self.norm is None else self.norm(x)
         return x.relu_() if self.has_relu else x
 
-    def pre_activate(self, x: FeatureMap) -> FeatureMap:
-        """ReLU(norm(x)), the input of the convolution in pre-activation blocks."""
-        assert self.norm is not None
-        return self.norm(x).relu_()
-
 
 class PostActBlock(nn.Module):
     """ReLU(units(x) + x), norms after the convolutions; `shortcut` adapts the size of x."""
@@ -145,7 +140,7 @@ class PreActBlock(PostActBlock):
     def forward(self, x: FeatureMap) -> OutputMap:
         kept = x
         for number, unit in enumerate(self.units):
-            x = unit.pre_activate(x)  # type: ignore[operator]
+            x = unit.norm(x).relu_()  # type: ignore[operator]
             if number == 0 and self.shortcut is not None:
                 kept = self.shortcut(x)
             x = unit.conv(x)  # type: ignore[operator]
@@ -251,33 +246,6 @@ def resnet_block(inputs: int, outputs: int, stride: int, bottleneck: bool, strid
     return PostActBlock(units, shortcut)
 
 
-class BiTFactory:
-    """Builds the modules of BiT: standardized convolutions and group norms. `pre_norm`: norms before convolutions;
-    `same_padding`: TensorFlow padding."""
-
-    def __init__(self, groups: int, pre_norm: bool, same_padding: bool) -> None:
-        self.groups, self.pre_norm, self.same_padding = groups, pre_norm, same_padding
-
-    def norm(self, channels: int) -> nn.GroupNorm:
-        return nn.GroupNorm(self.groups, channels)
-
-    def stem(self, channels: int, width: int, pad_pool: bool) -> Stem:
-        conv = StandardizedConv2d(channels, width, 7, 2, same=self.same_padding)
-        norm = None if self.pre_norm else self.norm(width)
-        return Stem(conv, norm, StemMaxPool(pad_pool), padding=0 if self.same_padding else 1)
-
-    def block(self, inputs: int, outputs: int, stride: int, dilation: int, first: bool) -> PostActBlock:
-        narrow = bottleneck_width(outputs)
-        shapes = ((inputs, narrow, 1, 1, 1), (narrow, narrow, 3, stride, dilation), (narrow, outputs, 1, 1, 1))
-        convs = [StandardizedConv2d(*shape, same=self.same_padding) for shape in shapes]
-        kept = StandardizedConv2d(inputs, outputs, 1, stride, same=self.same_padding) if first else None
-        if self.pre_norm:
-            units = [ConvNorm(conv, self.norm(conv.in_channels)) for conv in convs]
-            return PreActBlock(units, None if kept is None else ConvNorm(kept, None))
-        units = [ConvNorm(conv, self.norm(conv.out_channels), relu=number < 2) for number, conv in enumerate(convs)]
-        return PostActBlock(units, None if kept is None else ConvNorm(kept, self.norm(outputs)))
-
-
 def bit_body(
     channels: int,
     stem_width: int,
@@ -293,7 +261,21 @@ def bit_body(
     later stages use dilation instead (with `pre_norm`, neither stride nor dilation).
 
     Hybrid ViT and DPT models use pre_norm=False, same_padding=True, pad_pool=True and depths (3, 4, 9)."""
-    parts = BiTFactory(groups, pre_norm, same_padding)
+
+    def norm(channels: int) -> nn.GroupNorm:
+        return nn.GroupNorm(groups, channels)
+
+    def block(inputs: int, outputs: int, stride: int, dilation: int, first: bool) -> PostActBlock:
+        narrow = bottleneck_width(outputs)
+        shapes = ((inputs, narrow, 1, 1, 1), (narrow, narrow, 3, stride, dilation), (narrow, outputs, 1, 1, 1))
+        convs = [StandardizedConv2d(*shape, same=same_padding) for shape in shapes]
+        kept = StandardizedConv2d(inputs, outputs, 1, stride, same=same_padding) if first else None
+        if pre_norm:
+            units = [ConvNorm(conv, norm(conv.in_channels)) for conv in convs]
+            return PreActBlock(units, None if kept is None else ConvNorm(kept, None))
+        units = [ConvNorm(conv, norm(conv.out_channels), relu=number < 2) for number, conv in enumerate(convs)]
+        return PostActBlock(units, None if kept is None else ConvNorm(kept, norm(outputs)))
+
     stages, inputs, reached, dilation = [], stem_width, 4, 1
     for number, (outputs, depth) in enumerate(zip(widths, depths, strict=True)):
         step = 1 if number == 0 else 2
@@ -304,10 +286,12 @@ def bit_body(
         reaches = [1 if dilation <= 2 else 2, *[dilation] * (depth - 1)]
         made = []
         for at, reach in enumerate(reaches):
-            made.append(parts.block(inputs, outputs, step if at == 0 else 1, 1 if pre_norm else reach, first=at == 0))
+            made.append(block(inputs, outputs, step if at == 0 else 1, 1 if pre_norm else reach, first=at == 0))
             inputs = outputs
         stages.append(made)
-    return ConvBody(parts.stem(channels, stem_width, pad_pool), stages, parts.norm(inputs) if pre_norm else None)
+    conv = StandardizedConv2d(channels, stem_width, 7, 2, same=same_padding)
+    stem = Stem(conv, None if pre_norm else norm(stem_width), StemMaxPool(pad_pool), padding=0 if same_padding else 1)
+    return ConvBody(stem, stages, norm(inputs) if pre_norm else None)
 
 
 def bottleneck_width(outputs: int) -> int:

@@ -11,6 +11,7 @@ scale, so `relative_loss` compares inverse depth up to scale and shift per image
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -329,15 +330,11 @@ INVERSE_SOFTPLUS_ONE = 0.5413248546129181
 """softplus(INVERSE_SOFTPLUS_ONE) = 1."""
 
 
-class ConvNormDropout(nn.Sequential):
+def conv_norm_dropout(width: int, dropout: float) -> nn.Sequential:
     """Convolution, batch norm, ReLU and dropout before the classification layer."""
-
-    def __init__(self, width: int, dropout: float) -> None:
-        super().__init__()
-        self.add_module("dense", nn.Conv2d(width, width, 3, padding=1, bias=False))
-        self.add_module("norm", BatchNorm(width))
-        self.add_module("relu", nn.ReLU())
-        self.add_module("dropout", nn.Dropout(dropout))
+    dense = nn.Conv2d(width, width, 3, padding=1, bias=False)
+    parts = {"dense": dense, "norm": BatchNorm(width), "relu": nn.ReLU(), "dropout": nn.Dropout(dropout)}
+    return nn.Sequential(OrderedDict(parts))
 
 
 class SegmentationHead(DenseHead):
@@ -345,10 +342,10 @@ class SegmentationHead(DenseHead):
 
     def __init__(self, taps: Sequence[FeatureTap], neck: NeckConfig, classes: int) -> None:
         super().__init__(taps, neck, classifies=True)
-        self.before, self.classes = ConvNormDropout(neck.width, neck.head_dropout), nn.Conv2d(neck.width, classes, 1)
+        self.before, self.classes = conv_norm_dropout(neck.width, neck.head_dropout), nn.Conv2d(neck.width, classes, 1)
         self.auxiliary = neck.auxiliary
         if neck.auxiliary:
-            self.beside_before, self.beside = ConvNormDropout(neck.width, 0.1), nn.Conv2d(neck.width, classes, 1)
+            self.beside_before, self.beside = conv_norm_dropout(neck.width, 0.1), nn.Conv2d(neck.width, classes, 1)
 
     def forward(self, taps: Sequence[Tensor], shape: Shape) -> Float[Tensor, "B K H W"]:
         return resize_bilinear(self.classes(self.before(self.fuse(taps, shape))), shape)
