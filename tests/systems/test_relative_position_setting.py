@@ -19,14 +19,7 @@ from regard.model import Model
 from regard.nn.attention.attention import DECODE_KERNELS, Attention
 from regard.nn.attention.kv_cache import LayerCache, StaticCache
 from regard.nn.attention.masks import Causal, Dense
-from regard.nn.attention.positions import (
-    AttentionPosition,
-    BoundPosition,
-    PositionIds,
-    Rotary,
-    Shaw,
-    T5Bias,
-)
+from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
 from regard.nn.recording import record_attention

@@ -21,11 +21,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridPositionIds, GridWindows, WindowGrid, cached_constant
 from regard.nn.attention.positions import BoundPosition, PositionIds
 from regard.nn.recording import record_attention
-from regard.nn.vision.swin import (
-    DropPath,
-    RelativePositionBias,
-    relative_index,
-)
+from regard.nn.vision.swin import DropPath, RelativePositionBias, relative_index
 from regard.systems import swin
 from regard.types import Batch
 from regard.weights.tables import Tensors

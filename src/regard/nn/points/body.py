@@ -78,9 +78,7 @@ def build_hierarchy(
     `sort`: order the points by coordinates.
 
     Point clouds of equal size need no synchronization and can be compiled; for others, sizes are read from the device."""
-    build = (
-        _build_levels if packing.max_length * (len(packing.starts) - 1) == len(x) else disable_compile(_build_levels)
-    )
+    build = _build_levels if packing.max_length * (len(packing.starts) - 1) == len(x) else _build_uncompiled
     return build(x, packing, strides, num_neighbors, with_interpolation, sort)
 
 
@@ -112,6 +110,9 @@ def _build_levels(
         levels.append(level)
         points, sizes = coarse, coarse_sizes
     return levels, inverse_order
+
+
+_build_uncompiled = disable_compile(_build_levels)
 
 
 def find_neighbors(

@@ -259,8 +259,7 @@ BIT = _conv_recipes(
     BIT_DATA, get("resnet", {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, **_FEW, lr=1e-4, weight_decay=0.0)
 )
 RESNET = _conv_recipes(
-    RESNET_DATA,
-    get("resnet", {**RESNET_DATA, "crop_scale": 0.5}, **_FEW, lr=2e-4, warmup_steps=0.1, weight_decay=0.01),
+    RESNET_DATA, get("resnet", {**RESNET_DATA, "crop_scale": 0.5}, **_FEW, lr=2e-4, warmup_steps=0.1, weight_decay=0.01)
 )
 _SWIN_DENSE = {
     task: {**_VIT_DENSE[task], "data": {"crop_scale": crop, "flip": True, "color_jitter": 0.4, "mixup": 0.0}}
