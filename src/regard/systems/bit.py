@@ -52,7 +52,6 @@ class Config(vision.ConvConfig):
 
 
 PRESETS = presets(Config(), ("bit-50", 23_500_352, recipes.get("resnet", recipes.BIT_DATA), {}))
-"""Parameter counts without the classification matrix, because its size depends on the data."""
 
 
 def build(config: Config) -> nn.Module:

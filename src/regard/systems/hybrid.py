@@ -54,7 +54,6 @@ class Config(vision.BackboneConfig):
 
 
 MAX_STAGES = 4
-"""Number of stages of a ResNet."""
 
 TINY_RECIPE = recipes.get("imagenet", **recipes.SMALL_IMAGES, epochs=60, batch_size=256, lr=1e-3)
 PRESETS = presets(

@@ -35,11 +35,8 @@ class PointLevel:
     """One level of all point clouds."""
 
     point_index: Int[Tensor, "M"]
-    """Indices into the input points."""
     neighbors: Neighbors
-    """Neighbors within the level."""
     cloud_index: Int[Tensor, "M"]
-    """Point cloud of each point."""
     points_per_cloud: int
     """Points per point cloud, if equal for all point clouds at all levels; else 0."""
     finer_neighbors: Neighbors | None = None
@@ -47,7 +44,6 @@ class PointLevel:
     interp_index: Int[Tensor, "N K"] | None = None
     """Nearest points of this level for each point of the finer level."""
     interp_weights: Float[Tensor, "N K"] | None = None
-    """Interpolation weights of these points."""
 
     def cloud_mean(self, x: Float[Tensor, "M D"], num_clouds: int) -> Float[Tensor, "B D"]:
         """Mean over the points of each point cloud."""

@@ -143,7 +143,6 @@ def _knn_brute_force(
 
 
 SAMPLE_QUERIES = 32
-"""Queries sampled to estimate the cell size."""
 MEDIAN_CELL_FACTOR = 0.8
 """Initial cell size, as a multiple of the median distance of the last neighbor."""
 DENSE_CELL_FACTOR = 2.0
@@ -151,7 +150,6 @@ DENSE_CELL_FACTOR = 2.0
 TREE_EXTRA = 4
 """Candidates of the tree in addition to the neighbors."""
 TREE_QUERIES = 2048
-"""Queries of the tree at once."""
 DISTANCE_TOLERANCE = 1 - 1e-5
 """Factor of the border distance for accepting a neighbor, larger than rounding errors."""
 MAX_CELLS_PER_AXIS = 2**20

@@ -32,7 +32,6 @@ MAX_PADDING_FACTOR = 2
 SLICED_MIN_POINTS = 2**14
 """Minimum size of point clouds that are sampled separately, in slices, on CPUs."""
 SLICE_SIZE = 512
-"""Points per slice."""
 
 
 @dataclass(frozen=True)

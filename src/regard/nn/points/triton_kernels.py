@@ -26,7 +26,6 @@ from torch import Tensor
 from regard.nn.points.packing import CloudSizes
 
 QUERIES_PER_PROGRAM, POINTS_PER_VISIT = 32, 32
-"""Queries per program, and points per visit."""
 VISIT_STRIDE = 1_000_003
 """A prime larger than the number of visits, so that each block is visited once."""
 MAX_NEIGHBORS = 32

@@ -46,7 +46,6 @@ class Neighbors:
     index: Int[Tensor, "N K"]
     """Rows of the neighbors; any row for missing neighbors."""
     offsets: Float[Tensor, "N K 3"]
-    """Coordinates of each neighbor relative to the point."""
     valid: Bool[Tensor, "N K"] | None = None
     """False for missing neighbors; None: none are missing."""
 

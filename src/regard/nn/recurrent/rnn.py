@@ -197,7 +197,6 @@ class ReadingOrder:
     valid: Bool[Tensor, "B L"] | None = None
     """False at padding, in the order of `columns`."""
     reversed: bool = False
-    """Read the last token first."""
     reverse_columns: Int[Tensor, "B L"] | None = None
     """(B, L) source column of each position when reading in the opposite direction."""
 

@@ -44,14 +44,12 @@ class FeatureTap:
     """A feature map of a body for dense heads."""
 
     index: int
-    """Index in `taps` of the body."""
     channels: int
     stride: int
     """Pixels between adjacent positions of the map."""
     is_sequence: bool
     """A sequence (B, 1+L, D), to be reshaped to a grid; else a feature map (B, C, h, w)."""
     has_class_token: bool = True
-    """The sequence starts with a class token."""
 
 
 def sequence_maps(blocks: Sequence[int], width: int, stride: int, class_token: bool = True) -> tuple[FeatureTap, ...]:
@@ -66,13 +64,11 @@ class NeckConfig:
     channels: tuple[int, ...]
     """Channels of each reassembled sequence; feature maps keep their own channels."""
     width: int = 256
-    """Channels of the fused maps."""
     factors: tuple[float, ...] = (4, 2, 1, 0.5)
     """Upsampling factor of each sequence, relative to its patch grid."""
     readout: Readout = "project"
     """Use of the class token: projected with each patch token, added to each, or ignored."""
     activation: str = "gelu"
-    """Activation after the projection."""
     norm: bool | None = None
     """Batch norms in the residual units; None: only for segmentation."""
     bias: bool | None = None
@@ -80,9 +76,7 @@ class NeckConfig:
     unused_residual: bool = False
     """Give the deepest fusion an unused, frozen residual unit, as in published checkpoints."""
     head_dropout: float = 0.1
-    """Dropout before the layer for classes."""
     auxiliary: bool = True
-    """Auxiliary head for segmentation, for training only."""
 
 
 def check_neck(config: Any, blocks: Sequence[int]) -> None:
@@ -327,7 +321,6 @@ class DepthHead(DenseHead):
 
 
 INVERSE_SOFTPLUS_ONE = 0.5413248546129181
-"""softplus(INVERSE_SOFTPLUS_ONE) = 1."""
 
 
 def conv_norm_dropout(width: int, dropout: float) -> nn.Sequential:

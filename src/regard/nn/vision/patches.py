@@ -61,7 +61,6 @@ class GridPosition(nn.Module):
     other grid sizes the vectors are interpolated."""
 
     no_weight_decay = ("table",)
-    """Parameters without weight decay."""
 
     def __init__(
         self,

@@ -81,7 +81,6 @@ TINY_ENCODER: dict[str, Any] = {
     "image_size": 96,
     "vocab_size": 2000,
 }
-"""Image encoder and vocabulary of the tiny presets."""
 
 
 class EncoderPart:

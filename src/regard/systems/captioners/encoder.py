@@ -27,7 +27,6 @@ from regard.systems.common.system import System
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
     {name: SYSTEMS.data[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
 )
-"""Systems for image encoders of captioning models."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class CaptionConfig(TargetTokens):
 
     modality = "image"
     encoder_systems: ClassVar[tuple[str, ...]] = tuple(ENCODER_SYSTEMS)
-    """Systems that can be the image encoder."""
     feature_level: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:

@@ -16,7 +16,6 @@ from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, 
 
 TOKENS: dict[str, Any] = {"vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
 MINI = sizes(256, 4, 4) | TOKENS
-"""Sizes and special tokens of the mini presets."""
 
 
 def head_architectures(name: str) -> dict[str, str]:
@@ -107,7 +106,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",), "pad_id": ("pad_token_id",),
     "bos_id": ("cls_token_id",), "eos_id": ("sep_token_id",), "mask_id": ("mask_token_id",),
 }  # fmt: skip
-"""Hugging Face keys of the config fields."""
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """Activation functions: name in Hugging Face, and name in regard."""
@@ -132,17 +130,14 @@ def fill_fields(read: dict[str, Any]) -> dict[str, Any]:
 
 
 HEAD_ENTRIES = (layer("head.tags", "classifier"), layer("head.ends", "qa_outputs"))
-"""Entries of the heads for tag and qa."""
 
 CLASSIFIER_ENTRIES = (layer("head.classes", "classifier"), layer("head.choice", "classifier"))
-"""Entries of the heads for classify and choose."""
 
 MLM_ENTRIES = (
     layer("head.words.dense", "cls.predictions.transform.dense"),
     layer("head.words.norm", "cls.predictions.transform.LayerNorm"),
     entry("head.words.bias", "cls.predictions.bias"),
 )
-"""Entries of the masked-token head of BERT and RoFormer."""
 
 
 def tied_output(prefix: str) -> dict[str, str]:

@@ -141,7 +141,6 @@ SIZE_FIELDS = (
     "maxout_dim", "vocab_size", "max_length", "image_size", "patch_size", "in_channels", "num_colors",
     "stem_kernel", "stem_stride", "window_size",
 )  # fmt: skip
-"""Fields of at least 1."""
 
 NON_NEGATIVE_FIELDS = (
     "max_position_offset", "local_window", "feature_dim", "init_range", "act_max_steps", "ponder_cost", "position_buckets",
@@ -149,10 +148,8 @@ NON_NEGATIVE_FIELDS = (
 )  # fmt: skip
 
 FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dropout", "head_dropout", "drop_path")
-"""Dropout probabilities, in [0, 1)."""
 
 TRAIT_FIELDS = ("vocab_size", "pad_id", "bos_id", "eos_id", "mask_id", "nsp", "act")
-"""Fields that are traits with the same name."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,6 @@ class ModelConfig:
     head_std: ClassVar[float] = 0.02
     """Standard deviation of a new matrix for image classes. 0: equal probabilities at the start."""
     head_bias: ClassVar[bool] = True
-    """Bias of a new head for image classes."""
 
     base_traits: ClassVar[Traits] = Traits()
     """Traits of a system that do not depend on fields."""

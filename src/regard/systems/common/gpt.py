@@ -31,14 +31,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "attention_dropout": ("attn_pdrop",), "embedding_dropout": ("embd_pdrop",), "norm_eps": ("layer_norm_epsilon",),
     "eos_id": ("eos_token_id",),
 }  # fmt: skip
-"""Hugging Face keys of the config fields."""
 
 FIXED: dict[str, Any] = {
     "activation_function": "gelu_new", "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
     "reorder_and_upcast_attn": False, "add_cross_attention": False, "tie_word_embeddings": True,
     "is_encoder_decoder": False,
 }  # fmt: skip
-"""Required keys of GPT-2 in Hugging Face format."""
 
 
 def decoder_entries(

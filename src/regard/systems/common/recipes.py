@@ -129,7 +129,6 @@ TRAIN: dict[str, dict[str, Any]] = {
         **_IMAGES, "epochs": 60, "grad_accum": 1, "lr": 2e-3, "warmup_steps": 0.05, "weight_decay": 0.05,
     },
 }  # fmt: skip
-"""Training settings by recipe."""
 
 DATA: dict[str, dict[str, Any]] = {
     "transformer": {"vocab_size": 37_000}, "convs2s": {"vocab_size": 40_000}, "recurrent": {},
@@ -140,7 +139,6 @@ DATA: dict[str, dict[str, Any]] = {
     "modernbert": {"tokenizer_type": "byte_bpe", "vocab_size": 50_368, "max_length": 1024, "mask_prob": 0.3},
     "captions": {"vocab_size": 2000}, "captions_long": {},
 }  # fmt: skip
-"""Data settings by recipe."""
 
 _BEAM_SEARCH: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "length_penalty_type": "wu"}
 _SAMPLING: dict[str, Any] = {"do_sample": True, "top_k": 40}
@@ -150,7 +148,6 @@ DECODE: dict[str, dict[str, Any]] = {
     "gpt1": _SAMPLING, "gpt2": _SAMPLING, "gpt2_paper": _SAMPLING, "imagegpt": {"do_sample": True},
     "captions": {**_BEAM_SEARCH, "num_beams": 3}, "captions_long": {**_BEAM_SEARCH, "num_beams": 3},
 }  # fmt: skip
-"""Settings of text generation by recipe."""
 
 
 TOKEN_SETTINGS = ("vocab_size", "tokenizer_type", "max_length")
@@ -227,7 +224,6 @@ BERT, LONGFORMER, MODERNBERT = _encoder_recipes(), _encoder_recipes(4096), _enco
 
 _IMAGE_TASKS = ("classify", "segment", "depth")
 SMALL_IMAGES: dict[str, Any] = {"grad_accum": 1, "warmup_steps": 0.1, "weight_decay": 0.05, "label_smoothing": 0.1}
-"""Changes for small models on small images."""
 # the paper uses SGD with 512 images per step, cosine decay and no weight decay
 _VIT: dict[str, Any] = {**TRAIN["imagenet"], "grad_accum": 1, "warmup_steps": 0.1}
 _VIT_CLASSES: Recipe = {"train": {**_VIT, "epochs": 5, "batch_size": 128, "lr": 5e-5, "weight_decay": 0.0}}

@@ -15,7 +15,6 @@ from regard.systems.common.seq2seq import require_prompt
 from regard.types import Batch, Traits
 
 TINY_TOKENS: dict[str, Any] = {"vocab_size": 10_000, "tie_embeddings": "all"}
-"""Fields of the tiny presets."""
 
 
 @dataclass(frozen=True)

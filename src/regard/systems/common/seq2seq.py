@@ -38,11 +38,9 @@ class Seq2SeqInputs:
 
     positions: Tensor
     mask: AttentionMask | None
-    """Self-attention mask of the encoder."""
     decoder_positions: Tensor
     decoder_mask: AttentionMask | None
     cross_mask: AttentionMask | None
-    """Cross-attention mask from target to source."""
 
     @classmethod
     def from_batch(cls, batch: Batch, max_shift: int = 0) -> Seq2SeqInputs:

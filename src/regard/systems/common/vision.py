@@ -61,7 +61,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "dropout": ("hidden_dropout_prob",), "attention_dropout": ("attention_probs_dropout_prob",),
     "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
 }  # fmt: skip
-"""Hugging Face keys of the config fields."""
 
 _QKV = ("{attention}.query", "{attention}.key", "{attention}.value")
 BLOCK_NAMES = (
@@ -152,7 +151,6 @@ CONV_KEYS: dict[str, tuple[str, ...]] = {
     "widths": ("hidden_sizes",),
     "depths": ("depths",),
 }
-"""Hugging Face keys of the config fields."""
 
 
 def backbone_maps(config: Any) -> tuple[FeatureTap, ...]:
@@ -190,18 +188,10 @@ def check_backbone(config: Any) -> None:
 
 def build_backbone(config: Any) -> ConvBody:
     """Backbone of a hybrid: norms after convolutions, padding as in TensorFlow."""
-    made = bit_body(
-        config.in_channels,
-        config.stem_channels,
-        config.widths,
-        config.backbone_depths,
-        pre_norm=False,
-        same_padding=True,
-        pad_pool=True,
-        groups=config.norm_groups,
-    )
-    init_resnet_weights(made)
-    return made
+    sizes = config.in_channels, config.stem_channels, config.widths, config.backbone_depths
+    body = bit_body(*sizes, pre_norm=False, same_padding=True, pad_pool=True, groups=config.norm_groups)
+    init_resnet_weights(body)
+    return body
 
 
 def stage_entries(prefix: str, stem: tuple[str, str], block: str) -> Iterator[NameEntry]:
@@ -224,37 +214,34 @@ def bit_entries(native_prefix: str, prefix: str) -> Iterator[NameEntry]:
     return stage_entries(native_prefix, stem, f"{prefix}.encoder.stages.{{stage}}.layers.{{n}}")
 
 
+_BACKBONE: dict[str, Any] = {
+    "model_type": "bit", "layer_type": "bottleneck", "global_padding": "SAME", "embedding_dynamic_padding": True,
+    "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0,
+}  # fmt: skip
+
+
 def backbone_config(
     channels: int, depths: Sequence[int], start: int, groups: int, taps: Sequence[int]
 ) -> dict[str, Any]:
     """`backbone_config` of a hybrid in Hugging Face format; `taps` are the output stages."""
-    return {
-        "model_type": "bit",
-        "layer_type": "bottleneck",
-        "global_padding": "SAME",
-        "embedding_dynamic_padding": True,
-        "hidden_act": "relu",
-        "output_stride": 32,
-        "width_factor": 1,
-        "drop_path_rate": 0.0,
-        "num_channels": channels,
-        "depths": list(depths),
-        "embedding_size": start,
-        "num_groups": groups,
-        "hidden_sizes": list(stage_widths(start, depths)),
-        "out_features": [f"stage{tap}" for tap in taps],
-    }
+    sizes = {"num_channels": channels, "depths": list(depths), "embedding_size": start, "num_groups": groups}
+    hidden, features = list(stage_widths(start, depths)), [f"stage{tap}" for tap in taps]
+    return {**_BACKBONE, **sizes, "hidden_sizes": hidden, "out_features": features}
 
 
 BACKBONE_FIXED: dict[str, Any] = {"backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False}
 """Required keys of a hybrid in Hugging Face format: the backbone is in `backbone_config`."""
 
-_BACKBONE_DEFAULTS: dict[str, Any] = {
-    "model_type": "bit", "layer_type": "preactivation", "global_padding": None, "embedding_dynamic_padding": False,
-    "hidden_act": "relu", "output_stride": 32, "width_factor": 1, "drop_path_rate": 0.0, "num_channels": 3,
-    "depths": [3, 4, 6, 3], "embedding_size": 64, "num_groups": 32, "hidden_sizes": [256, 512, 1024, 2048],
-}  # fmt: skip
-"""Values of missing keys."""
+_BACKBONE_DEFAULTS: dict[str, Any] = _BACKBONE | {
+    "layer_type": "preactivation",
+    "global_padding": None,
+    "embedding_dynamic_padding": False,
+    "num_channels": 3,
+    "depths": [3, 4, 6, 3],
+    "embedding_size": 64,
+    "num_groups": 32,
+    "hidden_sizes": [256, 512, 1024, 2048],
+}
 
 
 def write_backbone(config: Any, taps: Sequence[int], side: int) -> dict[str, Any]:
