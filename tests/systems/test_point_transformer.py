@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ from regard.nn.points import body as points
 from regard.nn.points.body import PointTransformer, lexicographic_order, point_cloud_head, point_head
 from regard.nn.points.packing import CloudSizes
 from regard.nn.recording import named_attentions, record_attention
-from regard.runs.info import info
-from regard.runs.settings import resolve
-from regard.systems import SYSTEMS, point
+from regard.systems import point
 from regard.systems.point import Config, build
 from regard.types import Batch, Packing
 
@@ -270,29 +267,14 @@ def count(module: nn.Module) -> int:
 
 
 def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_code() -> None:
-    """S3DIS: colors and coordinates, 13 classes. The expected count is a sum over the shapes of the layers."""
+    """S3DIS: colors and coordinates, 13 classes."""
     config = replace(point.PRESETS["point-base"].config, feature_dim=3)
     with torch.device("meta"):
         assert count(build(config)) + count(point_head(config, 13)) == 7_767_729
-    assert config.variant == "released" and config.point_order == "given" and config.share_planes == 8
-    assert config.depths == (1, 2, 3, 5, 2) and config.num_neighbors == (8, 16, 16, 16, 16)
-
-    def block(c: int) -> int:
-        norms = 2 * (3 + c + c // 8) + 3 * 2 * c
-        place, score = (9 + 3) + (3 * c + c), (c * c // 8 + c // 8) + ((c // 8) ** 2 + c // 8)
-        return 2 * c * c + 3 * (c * c + c) + place + score + norms
-
-    widths, total = config.widths, 6 * 32 + 64
-    total += sum(many * block(c) for c, many in zip(widths, config.depths, strict=True))
-    total += sum((3 + before) * after + 2 * after for before, after in pairwise(widths))
-    total += (2 * 512 * 512 + 512 + 1024) + (512 * 512 + 512) + sum(map(block, widths))
-    for fine, coarse in pairwise(widths):
-        total += (fine * fine + fine + 2 * fine) + (coarse * fine + fine + 2 * fine)
-    assert total + (32 * 32 + 32 + 64) + (32 * 13 + 13) == 7_767_729
 
 
 @pytest.mark.parametrize("name", point.PRESETS)
-def test_presets_have_the_stated_parameters_and_existing_recipes(name: str) -> None:
+def test_presets_have_the_stated_parameters(name: str) -> None:
     preset = point.PRESETS[name]
     with torch.device("meta"):
         assert count(build(replace(preset.config, has_decoder=False))) == preset.parameters
@@ -301,17 +283,6 @@ def test_presets_have_the_stated_parameters_and_existing_recipes(name: str) -> N
     told = (Path(__file__).parents[2] / "docs" / "systems.md").read_text("utf-8")
     with torch.device("meta"):
         assert f"| {count(build(preset.config)):,} | {preset.parameters:,} |" in told
-    for task in point.SYSTEM.tasks:
-        recipe = SYSTEMS["point"].recipe(preset, task)
-        made = resolve(recipe, {})
-        assert made.train.batch_size == recipe["train"]["batch_size"] and made.data.jitter == recipe["data"]["jitter"]
-
-
-@pytest.mark.parametrize("name", point.PRESETS)
-def test_a_preset_is_described_layer_by_layer(name: str) -> None:
-    told = info(name)
-    assert told.parameters == point.PRESETS[name].parameters == sum(layer.parameters for layer in told.layers)
-    assert told.flops > 0 and list(told.recipes) == ["classify", "segment"]
 
 
 def test_stages_belong_together() -> None:

@@ -26,9 +26,11 @@ BASE: dict[str, dict[str, Any]] = {
     "imagegpt": {"image_size": 4, "num_colors": 11, "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20},
 }  # fmt: skip
 """Fields of valid configurations; other systems have their defaults."""
+ODD_HEADS = {"width": 27, "heads": 3, "relative_position": "rotary"}
 INVALID: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "transformer": [({"max_position_offset": -1}, "max_position_offset")],
-    "gpt3": [({"local_window": -1}, "local_window")],
+    "transformer": [({"max_position_offset": -1}, "max_position_offset"), (ODD_HEADS, "model.relative")],
+    "gpt2": [(ODD_HEADS, "model.relative")], "decoder": [(ODD_HEADS, "model.relative")],
+    "gpt3": [({"local_window": -1}, "local_window"), (ODD_HEADS, "model.relative")],
     "universal": [
         ({"act_epsilon": 0.0}, "act_epsilon"), ({"act_max_steps": -1}, "act_max_steps"),
         ({"max_position_offset": -2}, "max_position_offset"), ({"num_steps": 0}, "num_steps"),

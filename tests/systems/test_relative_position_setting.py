@@ -14,7 +14,6 @@ import regard
 from conftest import TWELVE, train_tiny
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
-from regard.errors import SettingError, WeightsError
 from regard.model import Model
 from regard.nn.attention.attention import DECODE_KERNELS, Attention
 from regard.nn.attention.kv_cache import LayerCache, StaticCache
@@ -24,7 +23,6 @@ from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBloc
 from regard.nn.kernels import dispatch
 from regard.nn.recording import record_attention
 from regard.runs.info import info
-from regard.systems import SYSTEMS, gpt2
 from regard.tasks.base import LossWeights
 from regard.types import Batch, DecoderInputs
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
@@ -153,24 +151,6 @@ def test_shared_terms_of_all_blocks_are_computed_once_per_pass(monkeypatch: pyte
 # -- text of the user
 
 
-@cases
-def test_a_saved_model_predicts_as_before(case: str, tmp_path: Path) -> None:
-    model, name = model_of(case), CASES[case][0]
-    batch = batch_of(case, model)
-    right = model.body(batch).sequence
-    back = regard.load(model.save(tmp_path / "it"))
-    assert back.config == model.config and torch.equal(back.body(batch).sequence, right)
-    tables = [key for key in back.body.state_dict() if ".position." in key]
-    stacks, depth = (2, 5) if name == "transformer" else (1, 3)
-    kind = model.config.relative_position
-    assert len(tables) == {"t5": stacks, "shaw": 2 * depth}.get(kind, 0)
-    layout = {"rotary": "interleaved", "rotary-halves": "halves"}.get(kind)
-    assert getattr(back.body.decoder.position, "layout", None) == layout
-    if SYSTEMS[name].published.model_type:
-        with pytest.raises(WeightsError, match=f"relative_position={kind}"):
-            regard.save(model, tmp_path / "theirs")
-
-
 def test_a_run_by_name_trains_predicts_and_explains(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     said = train_tiny(few, run, *TWELVE, "model.position_embedding=none", "model.relative_position=t5")
@@ -180,19 +160,6 @@ def test_a_run_by_name_trains_predicts_and_explains(few: Path, tmp_path: Path) -
     assert isinstance(model.predict("a cat", num_beams=2).value, str) and "12" in said
     assert model.explain("a cat").save(tmp_path / "explanation.html").exists()
     assert any("position" in layer.name for layer in info(str(run)).layers)
-
-
-@pytest.mark.parametrize("preset", ["gpt2-tiny-char", "decoder-tiny", "transformer-tiny", "gpt3-mini"])
-def test_invalid_combinations_are_reported_by_setting_names(preset: str) -> None:
-    with pytest.raises(SettingError, match=r"model\.relative"):
-        regard.build(preset, width=27, heads=3, relative_position="rotary")
-    with pytest.raises(SettingError, match="rotary-halves"):
-        regard.build(preset, relative_position="rotery")
-    assert all(
-        gpt2.Config(relative_position=kind).traits.packs_efficiently == kind.startswith("r")
-        for kind in ("rotary", "t5", "shaw")
-    )
-    assert gpt2.Config().traits.packs_efficiently
 
 
 def refused(words: str, position: Any, blocks: Any = None) -> None:

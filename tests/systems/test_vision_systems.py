@@ -31,6 +31,7 @@ NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]
 PRESETS = [preset for name in NAMES for preset in SYSTEMS[name].presets]
 systems = pytest.mark.parametrize("name", NAMES)
 presets = pytest.mark.parametrize("preset", PRESETS)
+all_presets = pytest.mark.parametrize("preset", [*PRESETS, *SYSTEMS["point"].presets])
 
 
 def test_the_image_systems_of_the_lectures_exist() -> None:
@@ -47,7 +48,7 @@ def test_the_tasks_of_a_system_exist_for_images(name: str) -> None:
 
 
 @pytest.mark.every(4)
-@presets
+@all_presets
 def test_a_preset_has_exactly_the_stated_parameters_and_is_described(preset: str) -> None:
     told = info(preset)
     assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
@@ -64,7 +65,7 @@ def test_the_sizes_of_all_presets_are_in_the_docs() -> None:
     assert {preset: f"{find_preset(preset)[1].parameters:,}" for preset in PRESETS}.items() <= told.items()
 
 
-@presets
+@all_presets
 def test_the_recipe_of_a_preset_names_only_settings_that_exist(preset: str) -> None:
     system, found = find_preset(preset)
     assert found.recipe["train"]["batch_size"] > 0
