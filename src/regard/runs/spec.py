@@ -66,7 +66,8 @@ class TrainSpec:
     @property
     def weights_folder(self) -> Path | None:
         """`init_folder`, or the folder with the weights of a part of the model."""
-        return self.init_folder or getattr(self.identity.config, "encoder_folder", None)
+        part = self.identity.config.encoder_folder if self.identity.system.part else None
+        return self.init_folder or part
 
 
 def new_spec(request: TrainRequest) -> TrainSpec:
