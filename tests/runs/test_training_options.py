@@ -159,7 +159,7 @@ def test_a_parameter_has_the_learning_rate_of_its_first_matching_pattern() -> No
     for name, rate in found.items():
         assert rate == pytest.approx(next((r for p, r in rates.items() if Path(name).match(p)), 0.2)), name
     assert len(set(found.values())) == 4
-    for rates, gate in (({}, 0.01), ({"*.gate.*": 0.1}, 0.1)):  # halting gates have a lower rate unless set
+    for rates, gate in (({}, 0.01), ({"*.gate.*": 0.1}, 0.1)):  # halting gates have a lower learning rate
         for name, rate in lr_by_name(tiny("universal", "halting"), rates).items():
             assert rate == pytest.approx(gate if ".gate." in name else 0.2), name
 

@@ -382,7 +382,6 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     if not own:
         held = f"{reader.format_count(len(valid))} held out for validation (data.valid_fraction, by content hash)."
         log(f"note: no --valid given; {held}")
-    valid_fingerprint = content_fingerprint(task, valid)
     options = objective.options.fit(found.labels, valid, data, spec.identity.options)
     processor, config = spec.processor, spec.identity.config  # tokenizer and config of a checkpoint already match
     if processor is None:
@@ -407,7 +406,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         "train": train.num_samples,
         "valid": encoded.num_samples,
         "fingerprint": found.fingerprint,
-        "valid_fingerprint": valid_fingerprint,
+        "valid_fingerprint": compute_fingerprint(text for sample in valid for text in reader.contents(sample)),
     }
     log(f"Data      {facts['train']:,} training {reader.unit}, {facts['valid']:,} validation {reader.unit}")
     log(f"{'Tokenizer' if task.input == 'text' else 'Input    '} {modality.describe_processor(processor)}")

@@ -50,11 +50,6 @@ def collect_overrides(
     found: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
     named = assignments if isinstance(assignments, Mapping) else {}
     plain = [f"{name}={value}" for name, value in named.items()] if named else list(assignments)
-    for name in (text.partition("=")[0].strip() for text in plain):
-        known = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
-        whole = sorted(setting for setting in known if setting.partition(".")[2] == name)
-        if whole:  # a name without its group, such as `lr` or `learning_rate`
-            raise SettingError(f"Unknown setting '{name}'. Did you mean {' or '.join(map(repr, whole))}?")
     for group, values in parse_assignments(plain).items():
         found.setdefault(group, {}).update(values)
     for name, value in named.items():
@@ -81,6 +76,10 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
         name, sign, value = text.partition("=")
         group, dot, key = name.strip().partition(".")
         if not (sign and dot and group and key):
+            known = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
+            whole = sorted(setting for setting in known if setting.partition(".")[2] == name.strip())
+            if whole:  # a name without its group, such as `lr` or `learning_rate`
+                raise SettingError(f"Unknown setting '{name.strip()}'. Did you mean {' or '.join(map(repr, whole))}?")
             raise SettingError(f"'{text}' is not a setting. Use group.name=value, for example train.steps=1000.")
         grouped.setdefault(group, {})[key] = value.strip()
     return grouped
@@ -123,10 +122,9 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
 
     With `resume` the run folder defines the system, and `resume_spec` checks the settings `model.*`."""
     check_task(task)
-    check_groups(overrides)
     if resume:
-        return
-    if model is None:  # the default may depend on the data
+        systems = set[str | None]()
+    elif model is None:  # the default may depend on the data
         rows = [row for row in load_index()["tasks"] if row["task"] == resolve_task_name(task)]
         systems = {presets().get(row["model"]) for row in rows}
     elif is_folder_path(model):
@@ -135,6 +133,7 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
     else:
         check_preset(model)
         systems = {presets()[resolve_preset_name(model)]}
+    check_groups(overrides)
     system = systems.pop() if len(systems) == 1 else None
     known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
     for name in overrides.get("model", ()) if known else ():

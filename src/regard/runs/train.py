@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
-from regard.runs.preprocess import PreparedData, prepare
+from regard.runs.preprocess import LogFn, PreparedData, prepare
 from regard.runs.progress import PipeSafeConsole, print_line
 from regard.runs.settings import collect_overrides
 from regard.runs.spec import (
@@ -32,7 +33,7 @@ from regard.runs.spec import (
 from regard.runs.trainer import Trainer
 from regard.tasks import unused_settings
 from regard.tasks.modality.base import batch_budget
-from regard.training.distributed import init_distributed, pick_device, process_group_from_env
+from regard.training.distributed import init_distributed, pick_device
 from regard.training.optimizer import uses_autocast
 from regard.training.settings import TrainSettings
 
@@ -65,23 +66,24 @@ def train(
     sources = DataSources(files, valid_files, columns or {})
     asked = TrainRequest(found, model, sources, overrides)
     where = pick_device(device)
-    first = process_group_from_env().is_main
-    console = (console or PipeSafeConsole()) if first else Console(quiet=True)
-    for setting in unused:
-        print_line(console, f"note: {setting} has no effect for task '{found.name}' ({found.reader.unit}).")
-    if first and not going_on:
-        folder.check_available()
-        if resume and not sources.data:
-            runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
-            advice = "--resume without --data needs an existing run. To start a new run, add --data."
-            raise UnknownFolderError("run", folder.path, runs, advice)
-        if resume:
-            print_line(console, f"note: {folder.path} contains no run to resume; starting at step 0.")
     with ExitStack() as stack:
+        world = stack.enter_context(init_distributed(where))
+        first = world.is_main
+        console = (console or PipeSafeConsole()) if first else Console(quiet=True)
+        log = partial(print_line, console)
+        for setting in unused:
+            log(f"note: {setting} has no effect for task '{found.name}' ({found.reader.unit}).")
         if first and going_on:
             stack.enter_context(folder.lock())
-        world = stack.enter_context(init_distributed(where))
-        if not first:  # the first process creates the folder, the tokenizer and the token store
+        elif first:
+            folder.check_available()
+            if resume and not sources.data:
+                runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
+                advice = "--resume without --data needs an existing run. To start a new run, add --data."
+                raise UnknownFolderError("run", folder.path, runs, advice)
+            if resume:
+                log(f"note: {folder.path} contains no run to resume; starting at step 0.")
+        else:  # the first process creates the folder, the tokenizer and the token store
             world.all_reduce_max(0)
         order = resume_spec(asked, folder) if going_on or not first else new_spec(asked)
         if world.size > 1:
@@ -89,18 +91,18 @@ def train(
         if order.settings.train.deterministic:
             stack.enter_context(deterministic_algorithms())
         shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5
-        print_line(console, f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
-        prepared = prepare(order, lambda line: print_line(console, line))
+        log(f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
+        prepared = prepare(order, log)
         if few := small_sample_warning(found, prepared.stats["valid"]):
-            print_line(console, f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
+            log(f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
         begun = folder.read_metadata().get("packed") if going_on or not first else None
-        packed = _use_packing(order, prepared, where, console, begun)
+        packed = _use_packing(order, prepared, where, log, begun)
         torch.manual_seed(order.settings.train.seed)
         identity = replace(order.identity, config=prepared.config, options=prepared.options)
         fresh = assemble(identity, prepared.processor)
         made = _init_weights(fresh, order)
         for line in made if not going_on else ():
-            print_line(console, f"note: {line}")
+            log(f"note: {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)
         stack.enter_context(folder.report_disk_errors(trainer.checkpoint_bytes, trainer.resume_command))
@@ -142,9 +144,7 @@ def deterministic_algorithms() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
-def _use_packing(
-    order: TrainSpec, prepared: PreparedData, where: torch.device, console: Console, begun: bool | None
-) -> bool:
+def _use_packing(order: TrainSpec, prepared: PreparedData, where: torch.device, log: LogFn, begun: bool | None) -> bool:
     """True if samples are packed, or padded to a few fixed shapes: `train.packing`, by default if packing is faster.
 
     A resumed run keeps the choice of its start (`begun`), because a micro-batch must contain the same samples."""
@@ -164,7 +164,5 @@ def _use_packing(
         tokens = batch_budget(objective.modality, settings)
         packed = objective.sampler(prepared.train, prepared.config, tokens, settings.seed, True).shape is not None
     if packed and not able and not alone:
-        print_line(
-            console, f"warning: {where} has no kernel for packed rows; attention uses explicit masks, which is slow."
-        )
+        log(f"warning: {where} has no kernel for packed rows; attention uses explicit masks, which is slow.")
     return packed

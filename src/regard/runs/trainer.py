@@ -93,8 +93,10 @@ class Trainer:
         self.sampler = self.objective.sampler(
             prepared.train, model.config, batch_budget(self.modality, self.config), self.config.seed, packed
         )
+        self.padding, self.epoch_size = round(self.sampler.padding_fraction(), 6), self.sampler.num_micro_batches()
+        """fraction of padding in the batches of an epoch, and number of micro-batches"""
         if self.config.epochs:
-            steps = math.ceil(self.config.epochs * self.sampler.num_micro_batches() / self.config.grad_accum)
+            steps = math.ceil(self.config.epochs * self.epoch_size / self.config.grad_accum)
             self.config = replace(self.config, steps=max(steps, 1))
         asked, on_cuda = spec.settings.data.num_workers, model.device.type == "cuda"
         self.num_workers = asked if asked >= 0 else 2 * on_cuda
@@ -108,8 +110,6 @@ class Trainer:
         self.num_frozen = freeze(model, self.config.freeze) - self.num_unused
         self.optimizer = make_optimizer(model, self.config)
         self.ema = WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
-        self.padding = round(self.sampler.padding_fraction(), 6)
-        """fraction of padding in the batches of an epoch"""
         self._log = partial(print_line, console)
         self.signal = 0
         """number of the received signal; 0 before"""
@@ -175,20 +175,20 @@ class Trainer:
         done, config, device = self.completed_steps, self.config, self.model.device
         if self._is_finished() and (self.folder.path / "README.md").exists():  # the card is written last
             return None
-        loss = LossModule(self.model, self.objective, LossWeights(config.label_smoothing, config.lm_loss_weight))
-        shapes = self.sampler.static_shape, self.sampler.bucketed
-        compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
         self._log_summary()
         if self.process_group.is_main and not any(row["kind"] == "plan" for row in self.folder.read_log()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
         if not self._is_finished():
-            chooser = CompileTuner(compute, config, self._log, self.compute_mode)
-            numbers = micro_batch_indices(done, config, self.process_group)
-            batches = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda"))
             unit, losses = self.modality.batch_unit, self.pending_losses
             self.progress = ProgressReporter(
                 config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds
             )
+            loss = LossModule(self.model, self.objective, LossWeights(config.label_smoothing, config.lm_loss_weight))
+            shapes = self.sampler.static_shape, self.sampler.bucketed
+            compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
+            chooser = CompileTuner(compute, config, self._log, self.compute_mode)
+            numbers = micro_batch_indices(done, config, self.process_group)
+            batches = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda"))
             steps = train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema)
             with self.progress.bar or nullcontext(), self._defer_signals(), closing(batches):
                 for step in steps:
@@ -387,7 +387,7 @@ class Trainer:
     def _log_summary(self) -> None:
         count = sum(p.numel() for p in self.model.parameters())
         where, config = self.model.device, self.config
-        epochs = config.steps * config.grad_accum / self.sampler.num_micro_batches()
+        epochs = config.steps * config.grad_accum / self.epoch_size
         precision = "bfloat16 autocast" if uses_autocast(where, config) else "float32"
         counts = {"frozen": self.num_frozen, "unused": self.num_unused}
         frozen = "".join(f" ({number:,} {name})" for name, number in counts.items() if number)
