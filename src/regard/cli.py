@@ -57,15 +57,6 @@ def print_stderr(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def check_model(folder: Path, dtype: str | None) -> None:
-    """Raise an error for an unknown dtype or an invalid model folder."""
-    from regard.index import DTYPES, read_config_files
-
-    if dtype is not None and dtype not in DTYPES:
-        raise UnknownNameError("dtype", dtype, DTYPES)
-    read_config_files(folder)
-
-
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
@@ -181,9 +172,10 @@ def evaluate(
     json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Evaluate a model on validation or test data."""
-    check_model(folder, dtype)
+    from regard.index import check_model
     from regard.runs.settings import check_groups, collect_overrides
 
+    check_model(folder, dtype)
     check_groups(collect_overrides(overrides or ()))
     from regard.runs.evaluate import evaluate as run_evaluate
     from regard.runs.evaluate import write_predictions
@@ -243,8 +235,10 @@ def predict(
 
     Exit code 2: some inputs failed."""
     from regard.decode.settings import apply_overrides
+    from regard.index import check_model
     from regard.runs.settings import check_groups, collect_overrides
 
+    renamed = parse_columns(columns)
     said = collect_overrides(overrides or ())
     if said.keys() - {"decode"}:
         raise RegardError(
@@ -262,16 +256,17 @@ def predict(
     from regard.runs import predict
     from regard.training.distributed import pick_device
 
-    found = None if search is None else predict.read_search_texts(search, parse_columns(columns))
+    found = None if search is None else predict.read_search_texts(search, renamed)
     model = load(folder, task=None if found is None else "embed", device=pick_device(device), dtype=dtype)
-    print_stderr(model.dtype_note)
+    if model.dtype_note:
+        print_stderr(model.dtype_note)
     if found is not None:
         failed = predict.search(model, inputs or [], found, top_k, json, PREDICT_CHUNK)
     elif choices is not None:
         failed = predict.choose(model, inputs or [], choices.split("|"), json)
     else:
         decode = apply_overrides(model.spec.decode, said.get("decode", {}))
-        failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, parse_columns(columns) or None, out)
+        failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out)
     raise typer.Exit(2 if failed else 0)
 
 
@@ -299,6 +294,8 @@ def explain(
     dtype: DtypeOption = None,
 ) -> None:
     """Visualize attention and attributions."""
+    from regard.index import check_model
+
     if out.suffix.lower() not in EXPLANATION_FORMATS:
         raise RegardError(f"{out}: unsupported file type. Supported: {', '.join(EXPLANATION_FORMATS)}.")
     check_model(folder, dtype)
@@ -347,6 +344,8 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Train linear probes on the layers of an image model."""
+    from regard.index import check_model
+
     check_model(folder, dtype)
     from regard.runs.probe import probe as run_probe
 

@@ -305,6 +305,13 @@ def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return published, own
 
 
+def check_model(folder: Path, dtype: str | None) -> None:
+    """Raise an error for an unknown dtype or an invalid model folder."""
+    if dtype is not None and dtype not in DTYPES:
+        raise UnknownNameError("dtype", dtype, DTYPES)
+    read_config_files(folder)
+
+
 def _missing_folder_error(folder: Path) -> RegardError:
     """Error for a name that is not a folder: a preset, a name of the Hub, or a typo."""
     name, parent = str(folder), folder.parent

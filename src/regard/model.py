@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor, nn
 
-from regard import capabilities
+from regard.capabilities import is_fast_on
 from regard.config import as_dict, from_dict, override
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings, apply_overrides, generation_keys, translate_generation_config
@@ -306,7 +306,6 @@ def load(
     with slow half-precision matrix products, where float32 is used, with a note in `model.dtype_note`."""
     folder = local_folder(folder)
     published, own = read_config_files(folder)
-    tensors = read_checkpoint(folder)
     ours = published.get("model_type") == "regard"
     if ours and not own:
         raise RunError(f"{folder}: {METADATA_FILE} is missing, which a model with model_type 'regard' requires.")
@@ -314,10 +313,11 @@ def load(
     config = (
         from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
     )
+    tensors = read_checkpoint(folder)
     if not ours:
         config, tensors = system.published.from_published(config, tensors)
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
-    chosen = find_task(task or made_for, system.modality)
+    chosen = find_task(task or made_for, system.config.modality)
     objective = chosen.objective
     processor = objective.modality.load_processor(folder)
     text = processor if chosen.input == "text" else getattr(processor, "text", None)
@@ -357,7 +357,7 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
         raise UnknownNameError("dtype", dtype, DTYPES)
     if dtype is not None:
         return "", stored if dtype == "stored" else getattr(torch, dtype)
-    if stored.itemsize != 2 or capabilities.is_fast_on(stored, device):
+    if stored.itemsize != 2 or is_fast_on(stored, device):
         return "", stored
     name, size = str(stored).removeprefix("torch."), 4 * sum(p.numel() for p in model.parameters()) / 2**20
     note = (

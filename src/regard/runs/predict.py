@@ -49,10 +49,6 @@ class PredictInput:
     name: str = ""
     """displayed name of an input without text or path, such as an image inside a table"""
 
-    @property
-    def title(self) -> Any:
-        return self.name or self.value
-
     def to_json(self) -> Any:
         """The input in JSON output."""
         if self.name:
@@ -236,17 +232,17 @@ class PredictionWriter:
             return
         options = prediction.extra.get("alternatives", [])
         if len(options) > 1:
-            print(item.title)
+            print(item.name or item.value)
             for option in options:
                 print(f"{option['score']:9.4f}\t{option['value']}", flush=True)
             return
-        print(self.model.objective.format_prediction(item.title, prediction), flush=True)
+        print(self.model.objective.format_prediction(item.name or item.value, prediction), flush=True)
         if self.model.objective.multiline and in_batch:
             print(flush=True)
 
     def _write_files(self, one: PredictInput, answer: Prediction) -> None:
         # a page of this name could not be opened by its address with a #
-        stem = Path(str(one.title)).stem.replace("#", "-") or self.model.task.reader.unit.removesuffix("s")
+        stem = Path(str(one.name or one.value)).stem.replace("#", "-") or self.model.task.reader.unit.removesuffix("s")
         name, number = stem, 1
         while name in self.written_names:  # files of one name from several folders
             number += 1
@@ -258,7 +254,12 @@ class PredictionWriter:
         if self.as_json:
             _print_json({"input": one.to_json(), "value": answer.value, "files": files})
         else:
-            print(self.model.objective.format_prediction(one.title, answer), *files.values(), sep="\t", flush=True)
+            print(
+                self.model.objective.format_prediction(one.name or one.value, answer),
+                *files.values(),
+                sep="\t",
+                flush=True,
+            )
 
     def write_missing(self, item: PredictInput, error: RegardError | None) -> None:
         """Output of an empty input, or of an input with an error."""
