@@ -42,8 +42,8 @@ def test_a_wrong_shape_is_found() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests'); sys.path.insert(0, 'src')\n"
         "import conftest, torch\n"
-        "from regard.nn.blocks.block import RMSNorm\n"
-        "RMSNorm(4)(torch.zeros(3, 4), torch.zeros(2, 4))\n"
+        "from regard.nn.blocks.encoder import first_token_states\n"
+        "first_token_states(torch.zeros(3, 4), None)\n"
     )
     done = checked("-c", code)
     assert done.returncode and "beartype" in done.stderr
