@@ -93,7 +93,7 @@ class Trainer:
         self.sampler = self.objective.sampler(
             prepared.train, model.config, batch_budget(self.modality, self.config), self.config.seed, packed
         )
-        self.padding, self.epoch_size = round(self.sampler.padding_fraction(), 6), self.sampler.num_micro_batches()
+        self.padding, self.epoch_size = round(self.sampler.padding_fraction(), 6), len(self.sampler.cached_epoch(0))
         """fraction of padding in the batches of an epoch, and number of micro-batches"""
         if self.config.epochs:
             steps = math.ceil(self.config.epochs * self.epoch_size / self.config.grad_accum)

@@ -90,21 +90,18 @@ class BatchSampler:
         if index < 0:
             raise IndexError(f"micro-batch index must be at least 0, got {index}")
         while self._epoch_starts[-1] <= index:
-            self._epoch_starts.append(self._epoch_starts[-1] + len(self._cached_epoch(len(self._epoch_starts) - 1)))
+            self._epoch_starts.append(self._epoch_starts[-1] + len(self.cached_epoch(len(self._epoch_starts) - 1)))
         epoch = bisect_right(self._epoch_starts, index) - 1
-        return epoch, self._cached_epoch(epoch)[index - self._epoch_starts[epoch]].copy()
-
-    def num_micro_batches(self, epoch: int = 0) -> int:
-        """Number of micro-batches of an epoch."""
-        return len(self._cached_epoch(epoch))
+        return epoch, self.cached_epoch(epoch)[index - self._epoch_starts[epoch]].copy()
 
     def padding_fraction(self) -> float:
         """Fraction of padding among all positions of epoch 0."""
-        epoch = self._cached_epoch(0)
+        epoch = self.cached_epoch(0)
         padded = sum(map(self.padded_size, epoch))
         return 1 - sum(int(self.row_lengths(rows).sum()) for rows in epoch) / padded if padded else 0.0
 
-    def _cached_epoch(self, epoch: int) -> list[Indices]:
+    def cached_epoch(self, epoch: int) -> list[Indices]:
+        """Micro-batches of one epoch, computed once for the last epoch."""
         if self._last_epoch is None or self._last_epoch[0] != epoch:
             self._last_epoch = epoch, self.epoch(epoch)
         return self._last_epoch[1]

@@ -144,7 +144,9 @@ class TextTokenizer:
     @classmethod
     def train_sentence_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
         """Train byte-level BPE. A leading space is added, so that a word has the same tokens at any position."""
-        return cls(_train_bpe(texts, vocabulary, SENTENCE_DECODER, SPECIAL_TOKENS, prefix_space=True))
+        backend = train_bpe(texts, vocabulary, pre_tokenizers.ByteLevel(), SPECIAL_TOKENS)
+        backend.decoder = SENTENCE_DECODER
+        return cls(backend)
 
     @classmethod
     def train_lm_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
@@ -152,7 +154,8 @@ class TextTokenizer:
         if vocabulary <= 256:
             reason = f"the 256 bytes and {END_OF_TEXT} need 257"
             raise SettingError(f"A vocabulary of {vocabulary} tokens is too small: {reason}.")
-        backend = _train_bpe(texts, vocabulary - 1, decoders.ByteLevel())
+        backend = train_bpe(texts, vocabulary - 1, pre_tokenizers.ByteLevel(add_prefix_space=False))
+        backend.decoder = decoders.ByteLevel()
         # The last id, as in GPT-2: the ids before it are the bytes and the merges in order, as in vocab.json + merges.txt
         # and in tiktoken's ranks, so both formats can be exported.
         backend.add_special_tokens([END_OF_TEXT])
@@ -411,14 +414,3 @@ class TextTokenizer:
             shown.append((text.text.strip() or "␣") if first else "·" + text.text)
             last = text
         return shown
-
-
-def _train_bpe(
-    texts: Iterable[str], size: int, decoder: decoders.Decoder, special: Sequence[str] = (), prefix_space: bool = False
-) -> Tokenizer:
-    """Byte-level BPE with all 256 bytes in the vocabulary."""
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space), decoder
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    train_bpe(backend, texts, vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet)
-    return backend

@@ -15,7 +15,7 @@ import gzip
 import json
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,29 @@ def build_wordpiece(
     return backend
 
 
-def train_bpe(backend: Tokenizer, texts: Iterable[str], **settings: Any) -> None:
-    """Train the merges of a tokenizer; `settings` of `BpeTrainer`."""
+def train_bpe(
+    texts: Iterable[str],
+    size: int,
+    pre_tokenizer: pre_tokenizers.PreTokenizer,
+    special: Sequence[str] = (),
+    normalizer: normalizers.Normalizer | None = None,
+) -> Tokenizer:
+    """Tokenizer with trained merges, without a decoder; the vocabulary of a byte-level tokenizer has all 256 bytes."""
+    backend = Tokenizer(models.BPE())
+    backend.normalizer, backend.pre_tokenizer = normalizer, pre_tokenizer
+    in_bytes = isinstance(pre_tokenizer, pre_tokenizers.ByteLevel)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(special),
+        show_progress=False,
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if in_bytes else [],
+    )
     try:
-        backend.train_from_iterator(texts, trainers.BpeTrainer(min_frequency=2, show_progress=False, **settings))
+        backend.train_from_iterator(texts, trainer)
     except UnicodeEncodeError as error:
         raise DataError(LONE_SURROGATE) from error
+    return backend
 
 
 def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> Tokenizer:
@@ -103,11 +120,7 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> T
         raise SettingError(f"A vocabulary of {vocabulary} tokens is too small: {reason}.")
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     words = pre_tokenizers.BertPreTokenizer()
-    marked = Tokenizer(models.BPE())
-    marked.normalizer = normalizer
-    marked.pre_tokenizer = pre_tokenizers.Sequence(
-        [words, pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)]
-    )
+    mark_starts = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always", split=False)
     seen: Counter[str] = Counter()
 
     def counted() -> Iterator[str]:
@@ -116,7 +129,8 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int, lowercase: bool) -> T
             yield text
 
     # more tokens than needed, because the number of characters, which also need ids, is not known in advance
-    train_bpe(marked, counted(), vocab_size=2 * vocabulary + 4000)
+    split = pre_tokenizers.Sequence([words, mark_starts])
+    marked = train_bpe(counted(), 2 * vocabulary + 4000, split, normalizer=normalizer)
     letters: Counter[str] = Counter()  # occurrences after normalization, which maps É to e, for example
     for raw, count in seen.items():
         for letter in normalizer.normalize_str(raw).strip():
