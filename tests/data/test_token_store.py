@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import KINDS, TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
+from conftest import TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_kind, write_pairs
 from regard.data import store as token_store
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
@@ -293,7 +293,7 @@ def test_the_key_depends_on_content_tokenizer_and_limits_and_not_on_the_path(
 ) -> None:
     train_tiny(few, tmp_path / "first", *ONE)
     others: list[tuple[Any, tuple[str, ...], bool]] = [
-        (KINDS["gz"](tmp_path, pairs[:40]), (), True),
+        (write_kind("gz", tmp_path, pairs[:40]), (), True),
         (few, ("train.lr=1e-5", "model.width=64"), True),
         (few, ("data.vocab_size=300",), False),
         (few, ("data.max_length=20",), False),

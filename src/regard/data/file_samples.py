@@ -117,9 +117,9 @@ def reject_split_folders(entry: str, names: Sequence[str]) -> None:
         held_out = [name for name in names if not name.lower().startswith("train")]
         valid = f" --valid {os.path.join(entry, held_out[0])}" if held_out and len(names) > 1 else ""
         first = next((name for name in names if name.lower().startswith("train")), names[0])
-        advice = f"Pass each split separately: --data {os.path.join(entry, first)}{valid}."
+        problem = f"expected class folders, found splits of the data ({format_list(names)})."
         raise DataError(
-            f"expected class folders, found splits of the data ({format_list(names)}).", entry, advice=advice
+            problem, entry, advice=f"Pass each split separately: --data {os.path.join(entry, first)}{valid}."
         )
 
 
@@ -188,15 +188,13 @@ def _embedded_rows(
 
 def cell_value(path: Path, row: int, value: Any, column: str) -> Any:
     """Text of a cell, or an `EmbeddedFile`."""
+    if isinstance(value, bytes):
+        value = {"bytes": value}
     if isinstance(value, dict) and {"bytes", "path"} & value.keys():
         content, name = value.get("bytes"), value.get("path") or ""
         return EmbeddedFile(content, name) if content else name
-    if isinstance(value, bytes):
-        return EmbeddedFile(value) if value else ""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.strip()
+    if isinstance(value, str | None):
+        return (value or "").strip()
     if isinstance(value, int | float):  # includes bool
         return json.dumps(value)
     advice = "Expected a path, the bytes of a file, or a class."

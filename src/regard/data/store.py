@@ -114,27 +114,22 @@ class StoreWriter:
             os.fsync(file.fileno())
             files[name] = {"size": os.fstat(file.fileno()).st_size, "checksum": self._checksums[name].hexdigest()}
         kinds = {side: kind.str for side, kind in self.dtypes.items()}
-        manifest = {"version": VERSION, "rows": self.num_rows, "kinds": kinds}
-        return {**manifest, "files": files, "facts": dict(metadata)}
+        return {"version": VERSION, "rows": self.num_rows, "kinds": kinds, "files": files, "facts": dict(metadata)}
 
 
 def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner: object = None) -> TokenStore:
     """Store described by the manifest, mapped from open files."""
     sides = {}
     for side, kind in manifest["kinds"].items():
-        values = _memory_map(files[f"{side}.values"], np.dtype(kind))
-        starts = _memory_map(files[f"{side}.starts"], np.dtype("<i8"))
+        values, starts = (
+            # a plain array, because slicing np.memmap is slow; an empty file cannot be mapped
+            np.asarray(np.memmap(file, dtype, "r")) if os.fstat(file.fileno()).st_size else np.empty(0, dtype)
+            for file, dtype in ((files[f"{side}.values"], kind), (files[f"{side}.starts"], "<i8"))
+        )
         if len(starts) != manifest["rows"] + 1 or starts[0] != 0 or starts[-1] != len(values):
             raise CorruptStore(f"{side}: row offsets do not match the number of values")
         sides[side] = RaggedRows(values, starts, owner)
     return TokenStore(sides, manifest["facts"])
-
-
-def _memory_map(file: BinaryIO, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    if not os.fstat(file.fileno()).st_size:
-        return np.empty(0, kind)  # an empty file cannot be mapped
-    # a plain array, because slicing np.memmap is slow
-    return np.asarray(np.memmap(file, dtype=kind, mode="r"))
 
 
 def open_store(folder: Path, owner: object = None) -> TokenStore:
@@ -185,11 +180,9 @@ def cache_folder(kind: str) -> Path:
 
 def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, noun: str = "tokens") -> TokenStore:
     """Store of this key from the cache, or built and cached; in temporary files if the cache is not writable."""
-    limit, place = os.environ.get("REGARD_CACHE_GB", "20"), Path("~/.cache/regard")
-    try:
+    limit, place, max_bytes = os.environ.get("REGARD_CACHE_GB", "20"), Path("~/.cache/regard"), -1.0
+    with suppress(ValueError):
         max_bytes = float(limit) * 1e9
-    except ValueError:
-        max_bytes = -1.0
     if not max_bytes >= 0:
         raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{limit}'.")
     try:
@@ -202,12 +195,10 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
         _remove_stale(place)
         return _build_store(place / key, sides, fill, max_bytes)
     except OSError as error:
-        instead = ""
+        instead, is_full = "", error.errno in (errno.ENOSPC, errno.EDQUOT)
         with suppress(OSError):  # no temporary folder, or no folder of the cache
             folder = tempfile.gettempdir()
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not is_full or os.stat(folder).st_dev != os.stat(place).st_dev:
-                instead = folder
+            instead = "" if is_full and os.stat(folder).st_dev == os.stat(place).st_dev else folder
         if not instead:
             raise _disk_full_error(place, error) from error
         log(
@@ -274,10 +265,9 @@ class FileLock:
             return False
         except OSError:  # file system without locks
             return shared
-        try:
+        with suppress(OSError):
             return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
-        except OSError:
-            return False
+        return False
 
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
@@ -288,16 +278,12 @@ def _open_locked(folder: Path) -> TokenStore | None:
     """Store in `folder` under a shared lock, marked as used; None if the store is missing or damaged."""
     try:
         lock = FileLock(folder / MANIFEST_NAME)
-    except (FileNotFoundError, NotADirectoryError):
+        if not lock.acquire(shared=True):
+            return None  # another process is removing the store
+        store = open_store(folder, owner=lock)
+    except (FileNotFoundError, NotADirectoryError, CorruptStore):
         if folder.is_dir():
             _remove(folder)
-        return None
-    if not lock.acquire(shared=True):
-        return None  # another process is removing the store
-    try:
-        store = open_store(folder, owner=lock)
-    except CorruptStore:
-        _remove(folder)
         return None
     with suppress(OSError):  # the cache may be read-only
         os.utime(folder / MANIFEST_NAME)
