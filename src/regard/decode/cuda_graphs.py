@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,15 @@ GraphKey = tuple[Any, ...]
 
 
 class GraphedSearch:
-    """A search with tensors at fixed addresses, and its captured step."""
+    """A search with tensors at fixed addresses, and its captured step. One search at a time uses it."""
 
-    def __init__(self, search: Any, graph: bool) -> None:
-        self.search = search
+    num_rows: int
+    """rows of the search without padding rows"""
+    max_steps: int
+    """maximum number of steps"""
+
+    def __init__(self, search: Any, graph: bool, cache: GraphCache, key: GraphKey) -> None:
+        self.search, self.cache, self.key = search, cache, key
         self.tensors = search.tensors()
         self.graph: torch.cuda.CUDAGraph | None = None
         if graph:
@@ -61,11 +66,37 @@ class GraphedSearch:
             here.copy_(there)
         self.search.body = search.body
 
-    def step(self) -> None:
-        if self.graph is None:
-            self.search.step()
-        else:
-            self.graph.replay()
+    def iterate(self, stop_fn: StopFn | None = None, streaming: bool = False) -> Iterator[dict[int, list[int]]]:
+        """Run a few steps at a time and yield the new tokens of each row; yield {} without `stop_fn` and `streaming`.
+
+        `streaming`: poll after the first step, so that the first token is yielded early."""
+        monitor = None
+        if streaming or (stop_fn is not None and isinstance(self.search, GreedyOrSample)):
+            monitor = StopMonitor(self.search, stop_fn, self.num_rows)
+        done, stride = 0, 1 if streaming else STEPS_PER_POLL
+        while done < self.max_steps:
+            for _ in range(min(stride, self.max_steps - done)):
+                if self.graph is None:
+                    self.search.step()
+                else:
+                    self.graph.replay()
+            done, stride = done + stride, min(2 * stride, STEPS_PER_POLL)
+            yield {} if monitor is None else monitor.poll()
+            if not bool(self.search.active.any()):
+                return
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = self.search.collect(self.search.hypotheses(list(range(self.num_rows))))
+        return found
+
+    def release(self) -> None:
+        """Return to the cache, for later searches."""
+        with self.cache.lock:
+            self.search.body = None  # a cached graph must not keep its model alive
+            self.cache.entries[self.key] = self
+            self.cache.entries.move_to_end(self.key)
+            while len(self.cache.entries) > MAX_CACHED_GRAPHS:
+                self.cache.entries.popitem(last=False)
 
 
 class GraphCache:
@@ -101,61 +132,18 @@ def graphed_search(
 
     `capture=False` runs each step without a graph, with the same static shapes, for devices without CUDA graphs."""
     with _graph_caches.setdefault(inputs.body, GraphCache()).lock:
-        lease = acquire_graph(inputs, capture)
-        if lease is None:
+        graphed = acquire_graph(inputs, capture)
+        if graphed is None:
             return None
         try:
-            for _ in lease.iterate(stop_fn):
+            for _ in graphed.iterate(stop_fn):
                 pass
-            return lease.hypotheses()
+            return graphed.hypotheses()
         finally:
-            lease.release()
+            graphed.release()
 
 
-@dataclass(frozen=True)
-class GraphLease:
-    """A cached graph while one search uses it."""
-
-    cache: GraphCache
-    key: GraphKey
-    graphed: GraphedSearch
-    num_rows: int
-    """rows of the search without padding rows"""
-    max_steps: int
-    """maximum number of steps"""
-
-    def iterate(self, stop_fn: StopFn | None = None, streaming: bool = False) -> Iterator[dict[int, list[int]]]:
-        """Run a few steps at a time and yield the new tokens of each row; yield {} without `stop_fn` and `streaming`.
-
-        `streaming`: poll after the first step, so that the first token is yielded early."""
-        search = self.graphed.search
-        monitor = None
-        if streaming or (stop_fn is not None and isinstance(search, GreedyOrSample)):
-            monitor = StopMonitor(search, stop_fn, self.num_rows)
-        done, stride = 0, 1 if streaming else STEPS_PER_POLL
-        while done < self.max_steps:
-            for _ in range(min(stride, self.max_steps - done)):
-                self.graphed.step()
-            done, stride = done + stride, min(2 * stride, STEPS_PER_POLL)
-            yield {} if monitor is None else monitor.poll()
-            if not bool(search.active.any()):
-                return
-
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        search = self.graphed.search
-        return search.collect(dict(enumerate(search.hypotheses(list(range(self.num_rows))))))
-
-    def release(self) -> None:
-        """Return the graph to the cache, for later searches."""
-        with self.cache.lock:
-            self.graphed.search.body = None  # a cached graph must not keep its model alive
-            self.cache.entries[self.key] = self.graphed
-            self.cache.entries.move_to_end(self.key)
-            while len(self.cache.entries) > MAX_CACHED_GRAPHS:
-                self.cache.entries.popitem(last=False)
-
-
-def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphLease | None:
+def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphedSearch | None:
     """Start a search with a captured step; None if a step cannot be captured."""
     cache, key = _graph_caches.setdefault(inputs.body, GraphCache()), None
     with cache.lock:
@@ -169,7 +157,7 @@ def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphLease | No
                 return None
             graphed = cache.entries.pop(key, None)
             if graphed is None:
-                graphed = GraphedSearch(search, capture)
+                graphed = GraphedSearch(search, capture, cache, key)
             else:
                 graphed.load(search)
         except torch.OutOfMemoryError:  # free the cached graphs, and run these shapes without a graph
@@ -185,7 +173,8 @@ def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphLease | No
                 f"CUDA graph capture failed for this model ({error}); generation is slower without it.", stacklevel=2
             )
             return None
-    return GraphLease(cache, key, graphed, search.num_samples * len(inputs.limits), int(inputs.limits.max()))
+    graphed.num_rows, graphed.max_steps = search.num_samples * len(inputs.limits), int(inputs.limits.max())
+    return graphed
 
 
 def _graph_key(inputs: SearchInputs, search: Search) -> GraphKey:

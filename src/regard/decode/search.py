@@ -120,17 +120,17 @@ def _stream_steps(inputs: SearchInputs, stop_fn: StopFn | None) -> Generator[dic
     if not len(inputs.limits):
         return
     recheck_packed()
-    lease = acquire_graph(inputs) if can_capture(inputs.body, inputs.batch) else None
-    if lease is None:
+    graphed = acquire_graph(inputs) if can_capture(inputs.body, inputs.batch) else None
+    if graphed is None:
         running = start_search(inputs)
         assert isinstance(running, GreedyOrSample)
         yield from iterate(running, {}, StopMonitor(running, stop_fn))
         return
     try:
-        yield from lease.iterate(stop_fn, streaming=True)
-        lease.hypotheses()  # raises an error for NaN
+        yield from graphed.iterate(stop_fn, streaming=True)
+        graphed.hypotheses()  # raises an error for NaN
     finally:
-        lease.release()
+        graphed.release()
 
 
 def _stream_rows(

@@ -92,15 +92,20 @@ class Search:
     """(B,) maximum number of tokens"""
     active: Tensor
     """(B,) True for rows in progress"""
+    rows: np.ndarray
+    """(B,) initial row numbers"""
 
     def __init__(
-        self, inputs: SearchInputs, state: DecodingState, last_tokens: Tensor, repetition: RepetitionPenalty | None
+        self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None, copies: int
     ) -> None:
+        """`copies`: number of samples, or beams, of each row of the inputs."""
         self.body, self.eos_id, self.settings, self.banned = inputs.body, inputs.eos_id, inputs.settings, inputs.banned
-        self.state, self.last_tokens, self.repetition = state, last_tokens, repetition
-        self.float_type = torch.float32 if last_tokens.device.type == "mps" else torch.float64
-        self.rows = np.arange(len(last_tokens))
-        """(B,) initial row numbers"""
+        first = inputs.batch.last_tokens()
+        rows = torch.arange(len(first), device=first.device).repeat_interleave(copies)
+        self.state, self.last_tokens, self.repetition = state, first[rows], repetition
+        if repetition is not None:
+            repetition.select_rows(rows)
+        self.float_type = torch.float32 if first.device.type == "mps" else torch.float64
 
     def step(self) -> None:
         """Extend each path by one token."""
@@ -154,9 +159,8 @@ class Search:
         reason: FinishReason = "eos" if ended else "stop" if stopped else "length"
         return Hypothesis(tuple(tokens[: len(tokens) - ended]), score, tuple(log_probs), reason)
 
-    def collect(self, finished: dict[int, list[Hypothesis]]) -> list[list[Hypothesis]]:
+    def collect(self, outputs: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Outputs of each source, best first, from the outputs of each row."""
-        outputs = [finished[row] for row in sorted(finished)]
         sources = (outputs[i : i + self.num_samples] for i in range(0, len(outputs), self.num_samples))
         return [sorted((one for row in source for one in row), key=lambda one: -one.score) for source in sources]
 
@@ -170,17 +174,14 @@ class GreedyOrSample(Search):
     row_tensors = ("limits", "lengths", "active", "stopped")
 
     def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
-        settings, last_tokens, limits = inputs.settings, inputs.batch.last_tokens(), inputs.limits
+        settings, longest = inputs.settings, int(inputs.limits.max())
         samples = inputs.samples or range(settings.num_return_sequences if settings.is_sampling else 1)
+        super().__init__(inputs, state, repetition, len(samples))
+        R, device = len(self.last_tokens), self.last_tokens.device
         if len(samples) > 1:
-            rows = torch.arange(len(last_tokens), device=last_tokens.device).repeat_interleave(len(samples))
-            state.select_rows(rows)
-            last_tokens, limits = last_tokens[rows], limits[rows.to(limits.device)]
-            if repetition is not None:
-                repetition.select_rows(rows)
-        super().__init__(inputs, state, last_tokens.clone(), repetition)
-        R, device, longest = len(last_tokens), last_tokens.device, int(limits.max())
-        self.num_samples, self.limits = len(samples), limits.to(device)
+            state.select_rows(torch.arange(len(inputs.limits), device=device).repeat_interleave(len(samples)))
+        self.num_samples, self.rows = len(samples), np.arange(R)
+        self.limits = inputs.limits.repeat_interleave(len(samples)).to(device)
         self.lengths = torch.zeros(R, dtype=torch.long, device=device)
         """(R,) number of generated tokens"""
         self.active = torch.ones(R, dtype=torch.bool, device=device)
@@ -251,12 +252,10 @@ class BeamSearch(Search):
     histories = ("candidates", "candidate_scores", "survivors")
 
     def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
-        settings, last_tokens = inputs.settings, inputs.batch.last_tokens()
-        B, W, device, longest = len(last_tokens), settings.num_beams, last_tokens.device, int(inputs.limits.max())
+        settings, W, longest = inputs.settings, inputs.settings.num_beams, int(inputs.limits.max())
+        super().__init__(inputs, state, repetition, W)
+        B, device = len(inputs.limits), self.last_tokens.device
         state.expand_beams(W)
-        if repetition is not None:
-            repetition.select_rows(torch.arange(B, device=device).repeat_interleave(W))
-        super().__init__(inputs, state, last_tokens.repeat_interleave(W), repetition)
         self.paths, self.rows, self.limits = W, np.arange(B), inputs.limits.to(device)
         self.step_count = torch.zeros(1, dtype=torch.long, device=device)
         self.active = torch.ones(B, dtype=torch.bool, device=device)
@@ -439,7 +438,7 @@ def run_search(search: Search, monitor: StopMonitor | None = None) -> list[list[
     finished: dict[int, list[Hypothesis]] = {}
     for _ in iterate(search, finished, monitor):
         pass
-    return search.collect(finished)
+    return search.collect([finished[row] for row in sorted(finished)])
 
 
 # -- from the logits of a step to the next token: repetition penalty, filters, sampling, and the top k

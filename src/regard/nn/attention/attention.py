@@ -67,14 +67,9 @@ class Attention(RecordedModule):
         k, v = self.split_heads(self.kv(context), 2)
         return k, v
 
-    def project(
-        self, x: Float[Tensor, "B Q D"], context: Float[Tensor, "B K C"] | None = None
-    ) -> tuple[Float[Tensor, "B H Q d"], Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
-        if context is not None:
-            (q,), (k, v) = self.split_heads(self.q(x), 1), self.keys(context)
-            return q, k, v
-        q, k, v = self.split_heads(self.qkv(x), 3)
-        return q, k, v
+    def project(self, x: Float[Tensor, "B L D"]) -> tuple[Tensor, ...]:
+        """Queries, keys and values (B, H, L, d) of self-attention."""
+        return self.split_heads(self.qkv(x), 3)
 
     @recorded
     def forward(

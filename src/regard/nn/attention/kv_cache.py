@@ -24,11 +24,6 @@ class KVCache:
     k: Tensor | None
     v: Tensor | None
 
-    @property
-    def has_past(self) -> bool:
-        """Whether new keys come after existing keys if `at` is None."""
-        raise NotImplementedError
-
     def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
         """Add keys and values of new tokens, and return all keys and values for the queries.
 
@@ -50,10 +45,6 @@ class DynamicCache(KVCache):
     """Buffers with spare columns; `k` and `v` are views of their first columns, so appending does not copy old keys."""
     aligned: bool = True
     """All rows end in the same column, and new keys follow there. If False, new keys are written at `at`."""
-
-    @property
-    def has_past(self) -> bool:
-        return self.k is not None and self.k.shape[-2] > 0
 
     def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
         if self.k is None or self.v is None or not self.k.shape[-2]:
@@ -106,10 +97,6 @@ class StaticCache(KVCache):
     write_columns: Tensor | None = None
     kernel_counters: Tensor | None = None
     """Zeros that a kernel increments and resets to 0."""
-
-    @property
-    def has_past(self) -> bool:
-        return self.write_columns is not None
 
     def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
         if self.k is None or self.v is None:

@@ -165,8 +165,17 @@ class AttentionPosition(nn.Module):
     adds_values = False
     """Adds to the values. Requires the attention weights, which fused kernels do not return."""
 
+    heads: int | None = None
+    head_width: int | None = None
+    """Number and width of the heads that the position supports; None: any."""
+
     def check(self, heads: int, head_width: int) -> None:
         """Raise an error if the position does not fit the number or width of heads."""
+        name = type(self).__name__
+        if self.heads not in (None, heads):
+            raise ValueError(f"{name} has {self.heads} heads, but the attention has {heads}.")
+        if self.head_width not in (None, head_width):
+            raise ValueError(f"{name} has head width {self.head_width}, but the attention has head width {head_width}.")
 
     def rotate(self, q: Queries, k: Queries, v: Queries, position_ids: PositionIds) -> tuple[Queries, Queries, Queries]:
         """Rotate queries, keys and values of the same tokens, before keys and values enter the cache."""
@@ -199,10 +208,7 @@ class Rotary(AttentionPosition):
         if head_width % 2:
             raise ValueError(f"Rotary positions require an even head width, got {head_width}.")
         self.head_width, self.layout, self.base, self.rotates_values = head_width, layout, base, rotate_values
-
-    def check(self, heads: int, head_width: int) -> None:
-        if head_width != self.head_width:
-            raise ValueError(f"Rotary has head width {self.head_width}, but the attention has head width {head_width}.")
+        self.num_pairs = head_width // 2
 
     def rotate(self, q: Queries, k: Queries, v: Queries, position_ids: PositionIds) -> tuple[Queries, Queries, Queries]:
         form = (q.shape[-2], self.head_width, self.base, q.dtype)
@@ -215,8 +221,8 @@ class Rotary(AttentionPosition):
     def cos_sin(self, positions: Int[Tensor, "..."], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (Q, d/2) or (B, 1, Q, d/2), computed in float64."""
         kind = table_dtype(positions.device)
-        pairs = torch.arange(self.head_width // 2, device=positions.device, dtype=kind)
-        angles = positions.to(kind)[..., None] * torch.exp(pairs * (-2 * math.log(self.base) / self.head_width))
+        pairs = torch.arange(self.num_pairs, device=positions.device, dtype=kind)
+        angles = positions.to(kind)[..., None] * torch.exp(pairs * (-math.log(self.base) / self.num_pairs))
         angles = angles[:, None] if angles.ndim == 3 else angles
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
@@ -245,10 +251,6 @@ class T5Bias(AttentionPosition):
             )
         self.table = nn.Embedding(buckets, heads)
         nn.init.normal_(self.table.weight, std=0.02)
-
-    def check(self, heads: int, head_width: int) -> None:
-        if heads != self.heads:
-            raise ValueError(f"T5Bias has {self.heads} heads, but the attention has {heads}.")
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
         """Bucket of each distance: one bucket per distance in the first half, logarithmic buckets in the second half."""
@@ -289,13 +291,6 @@ class Shaw(AttentionPosition):
         for table in self.children():
             assert isinstance(table, nn.Embedding)
             nn.init.xavier_uniform_(table.weight)
-
-    def check(self, heads: int, head_width: int) -> None:
-        if head_width != self.head_width:
-            raise ValueError(
-                f"The relative position table (Shaw) has head width {self.head_width}, "
-                f"but the attention has head width {head_width}."
-            )
 
     def table_index(
         self, shape: Sequence[int], device: torch.device, position_ids: PositionIds

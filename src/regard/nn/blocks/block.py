@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from regard import capabilities
 from regard.errors import SettingError
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.kv_cache import KVCache, LayerCache, StaticCache
+from regard.nn.attention.kv_cache import DynamicCache, KVCache, LayerCache, StaticCache
 from regard.nn.attention.masks import AttentionMask
 from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds
 from regard.nn.kernels.dispatch import decode_step, match_causal
@@ -244,7 +244,8 @@ class Stack(nn.Module):
         tapped: list[Tensor] = []
         masks = mask if isinstance(mask, Sequence) else [mask] * len(self.blocks)
         if self.position is not None and position_ids is None:
-            if at is None and cache is not None and cache[0].self_cache.has_past:
+            past = None if cache is None else cache[0].self_cache
+            if at is None and isinstance(past, DynamicCache) and past.k is not None and past.k.shape[-2]:
                 raise ValueError("Relative positions with a filled KV cache require at or position_ids.")
             position_ids = PositionIds(at)
         for number, block in enumerate(self.blocks):

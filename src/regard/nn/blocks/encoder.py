@@ -175,21 +175,22 @@ class EncoderOnly(Body):
         return PositionIds(places, places)
 
     def attention_masks(self, batch: Batch) -> AttentionMask | list[AttentionMask | None] | None:
-        real = None if batch.mask is None else Padding(batch.mask)
         packed = None if batch.packing is None else PackedDocuments(batch.packing, batch.packing)
+        rest, text = and_masks(packed, None if batch.mask is None else Padding(batch.mask)), batch.text
         if not self.windows:
-            return and_masks(packed, real)
-        text = batch.text
+            return rest
         marked = None if text.global_tokens is None else GlobalTokens(text.global_tokens, text.max_global_tokens)
-        rest = and_masks(packed, real)
         # one mask object per form of window, shared by all blocks with the window
-        masks: dict[object, AttentionMask | None] = {None: rest}
+        shared: dict[object, AttentionMask] = {}
+        masks: list[AttentionMask | None] = []
         for window in self.windows:
-            form = None if window is None else (window.left, window.dilation)
-            if window is not None and form not in masks:
-                mask = and_masks(window if marked is None else window | marked, rest)
-                masks[form] = None if mask is None else Memoized(mask)
-        return [masks[None if window is None else (window.left, window.dilation)] for window in self.windows]
+            if window is None:
+                masks.append(rest)
+                continue
+            near = window if marked is None else window | marked
+            form = (window.left, window.dilation)
+            masks.append(shared.setdefault(form, Memoized(near if rest is None else near & rest)))
+        return masks
 
 
 def first_token_states(sequence: Float[Tensor, "B L D"], offsets: Packing | None) -> Float[Tensor, "N D"]:

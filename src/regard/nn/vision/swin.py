@@ -46,10 +46,6 @@ class RelativePositionBias(AttentionPosition):
         self.table = nn.Embedding((2 * window - 1) ** 2, heads)
         nn.init.trunc_normal_(self.table.weight, std=0.02)
 
-    def check(self, heads: int, head_width: int) -> None:
-        if heads != self.heads:
-            raise ValueError(f"RelativePositionBias has {self.heads} heads, but the attention has {heads}.")
-
     def bias(
         self, q: Float[Tensor, "B H Q d"], k: Float[Tensor, "B H K d"], scale: float, bound: BoundPosition
     ) -> Float[Tensor, "1 H Q K"]:
