@@ -99,14 +99,6 @@ def test_log_probabilities_of_beams_are_unpenalized(body: Any) -> None:
             assert found.score == pytest.approx(score, rel=1e-9), "beams are scored with the penalty"
 
 
-def test_repetition_is_discouraged(body: Any) -> None:
-    def repeated(penalty: float) -> int:
-        found = search(body, *asked([0, 1, 3, 4], repetition_penalty=penalty))
-        return sum(len(f.tokens) - len({*f.tokens}) for (f,) in found)
-
-    assert repeated(0.3) > repeated(1.0) > repeated(1e9)
-
-
 def test_a_search_records_once_for_prompts_of_every_length(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     monkeypatch.setattr(GraphedSearch, "__init__", _counted(GraphedSearch.__init__, made))

@@ -201,22 +201,6 @@ def recent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
 
 
-def test_a_shared_mask_is_materialized_once_per_query_position(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    written: list[Any] = []
-    monkeypatch.setattr(
-        "regard.nn.attention.masks.materialize", lambda *asked: written.append(1) or materialize(*asked)
-    )
-    rule, (q, k, _), at = Memoized(Causal() & Padding(MARKS)), leaves(), torch.tensor([2, 0, 1, 4, 3])
-    for where in (None, at):
-        right = materialize(rule.mask, B, H, torch.arange(L) if where is None else where, torch.arange(L))
-        for _ in range(3):
-            assert torch.equal(dispatch.bool_mask(q, k, rule, where), right)  # type: ignore[arg-type]
-    assert len(written) == 2
-    assert dispatch.bool_mask(q[:1], k[:1], rule, None).shape[0] == 1 and len(written) == 3  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("changed", ["", "deterministic", "old", "off", "dropout", "short", "float32"])
 def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (8, 0) if changed == "old" else (9, 0))

@@ -64,24 +64,6 @@ def test_halves_are_the_sines_and_then_the_cosines_of_the_same_channels(width: i
 # -- residuals and blocks
 
 
-def normalised(x: Tensor, norm: nn.LayerNorm) -> Tensor:
-    mean = x.mean(-1, keepdim=True)
-    return (x - mean) / torch.sqrt(((x - mean) ** 2).mean(-1, keepdim=True) + norm.eps) * norm.weight + norm.bias
-
-
-@pytest.mark.parametrize("placement", ["pre", "post", None])
-def test_the_norm_is_where_it_is_placed(placement: Any) -> None:
-    residual, x = noisy(Residual(nn.Linear(4, 4), 4, placement, eps=0.1)), noise(2, 3, 4).requires_grad_()
-    inner, norm = residual.inner, residual.norm
-    right = {
-        "pre": lambda: x + inner(normalised(x, norm)),
-        "post": lambda: normalised(x + inner(x), norm),
-        None: lambda: x + inner(x),
-    }[placement]()
-    same_with_gradients(residual(x), right, [x, *residual.parameters()])
-    assert Residual(nn.Identity(), 4).norm.eps == 1e-5
-
-
 @pytest.mark.parametrize("placement", ["pre", "post", None])
 def test_dropout_applies_to_the_layer_and_never_to_the_residual_path(placement: Any) -> None:
     residual, x = noisy(Residual(nn.Linear(4, 4), 4, placement, dropout=0.5)).train(), noise(2000, 4)
@@ -89,7 +71,7 @@ def test_dropout_applies_to_the_layer_and_never_to_the_residual_path(placement: 
     torch.manual_seed(0)
     added = F.dropout(plain - x, 0.5)
     torch.manual_seed(0)
-    near(residual(x), normalised(x + added, residual.norm) if placement == "post" else x + added)
+    near(residual(x), residual.norm(x + added) if placement == "post" else x + added)
 
 
 def torch_names(cross: bool) -> dict[str, list[str]]:
@@ -138,7 +120,7 @@ def test_a_stack_runs_its_blocks_in_order_and_returns_the_requested_states() -> 
     for block in blocks:
         states.append(block(states[-1], context, **rules))
     last, taps = Stack(blocks, norm)(x, context, **rules, taps=[2, 0])
-    near(last, normalised(states[3], norm))
+    near(last, norm(states[3]))
     assert [torch.equal(tap, state) for tap, state in zip(taps, (states[1], states[3]), strict=True)] == [True, True]
     bare, none = Stack(blocks)(x, context, **rules)
     assert torch.equal(bare, states[3]) and none == ()

@@ -115,7 +115,7 @@ class DecoderState:
         return list({id(layer.cross_cache): layer.cross_cache for layer in self.layers}.values())
 
     def next_step(self, queries: int) -> StepInputs:
-        """Inputs of a step with `queries` tokens per row, or with one token per beam."""
+        """Inputs of the first step, with `queries` tokens per row, or of a step with one token per row or beam."""
         device, cache, windows = self.positions.device, self.layers[0].self_cache, self.window_sizes
         where, columns = self.positions[:, None], self.key_positions
         if columns is not None:
@@ -123,11 +123,9 @@ class DecoderState:
         if self.beams is not None:
             self.beams.append_keys(self.positions, cache.write_columns if isinstance(cache, StaticCache) else None)
             return StepInputs(where, self._step_masks(self.beams.ancestors, self.beams.key_positions, where), None)
-        if queries > 1 and self.current_length == 0:  # no cached keys yet
+        if queries > 1:  # the prompt: no cached keys yet
             return StepInputs(torch.arange(queries, device=device), layer_masks(Causal(), windows), None)
-        if queries > 1:
-            where = where + torch.arange(queries, device=device)
-        if queries > 1 or (columns is not None and not self.has_bias and dispatch.has_decode_kernel(cache.k)):
+        if columns is not None and not self.has_bias and dispatch.has_decode_kernel(cache.k):
             return StepInputs(where, layer_masks(Causal(), windows), where)
         together = self.aligned and columns is None
         if together and all(not window or self.current_length < window for window in windows):
@@ -300,7 +298,8 @@ class IncrementalDecoder(TokenPredictor):
         return self.to_logits(x.flatten(0, 1))
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:
-        """Hidden states of new tokens: several per row, or one per beam (beams are queries of one row at one position)."""
+        """Hidden states of new tokens: those of the prompt, one per row, or one per beam (beams are queries of one row at
+        one position)."""
         turn = state.next_step(ids.shape[1])
         steps = turn.positions.shape[-1]
         if state.key_positions is None:  # with static caches, finished rows are stepped too
