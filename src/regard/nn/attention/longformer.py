@@ -108,7 +108,8 @@ class LongformerAttention(Attention):
             k, v = self.split_heads(self.far_kv(x), 2)
             if position is not None:
                 _, k, v = position.position.rotate(k, k, v, position.position_ids)
-                q = _rotate_queries(q, places, L, position)
+                at = position.position_ids.query_positions(L, q.device).expand(B, -1).gather(1, places)
+                q, _, _ = position.position.rotate(q, q, q, PositionIds(at))  # each by its position
             if record is not None:
                 record = functools.partial(record, queries=torch.where(there, places, -1))
             mixed = attend(AttentionCall(q, k, v, scale, pattern.token_mask, places, dropout, record=record))
@@ -140,12 +141,3 @@ class LongformerAttention(Attention):
         if self.far_kv.bias is not None:
             mixed = mixed + self.far_kv.bias.view(2, H, 1, -1)[1] * weights.sum(-1, keepdim=True)
         return mixed
-
-
-def _rotate_queries(
-    q: Float[Tensor, "B H G d"], places: Int[Tensor, "B G"], length: int, position: BoundPosition
-) -> Float[Tensor, "B H G d"]:
-    """Rotate the queries of the tokens at `places`, each by its position."""
-    all_places = position.position_ids.query_positions(length, q.device)
-    ids = PositionIds(all_places.expand(len(places), -1).gather(1, places))
-    return position.position.rotate(q, q, q, ids)[0]

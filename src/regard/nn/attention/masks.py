@@ -79,18 +79,14 @@ class SlidingWindow(AttentionMask):
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if self.dilation == 1:
             return (k >= q - self.left) & (k <= q + self.right)
-        wide = self._head_dilation(h)
+        wide: int | Tensor = 1
+        if isinstance(self.dilation, int):
+            wide = self.dilation
+        else:  # without an indexed table, so that the mask can be compiled into a kernel
+            for head, width in enumerate(self.dilation):
+                wide = torch.where(h == head, width, wide)
         near = (k >= q - self.left * wide) & (k <= q + self.right * wide)
         return near & ((q - k) % wide == 0)
-
-    def _head_dilation(self, h: Tensor) -> int | Tensor:
-        """Dilation of each head in h, without an indexed table, so that the mask can be compiled into a kernel."""
-        if isinstance(self.dilation, int):
-            return self.dilation
-        wide = torch.full_like(h, self.dilation[0])
-        for head, width in enumerate(self.dilation):
-            wide = torch.where(h == head, width, wide)
-        return wide
 
 
 @dataclass(frozen=True, eq=False)

@@ -343,7 +343,13 @@ class DecoderOnly(IncrementalDecoder):
             None if batch.mask is None or batch.mask.ndim == 1 else Padding(batch.mask),
         )
         assert mask is not None
-        positions = self._position_ids(batch)
+        length, most, positions = batch.inputs.shape[1], self.position.max_length, batch.positions
+        if positions is None and batch.packing is not None:
+            # padding after the last document may be longer than any document
+            positions = batch.packing.positions(length).clamp(max=None if most is None else most - 1, min=0)
+        elif positions is None:
+            check_length(most, length)
+            positions = torch.arange(length, device=batch.inputs.device)
         x, ids = self.embed(batch.inputs, positions), PositionIds(positions, positions)
         sequence, tapped = self.decoder(x, mask=layer_masks(mask, self.window_sizes), taps=taps, position_ids=ids)
         return BodyOutput(sequence, hidden_states=tapped)
@@ -358,16 +364,6 @@ class DecoderOnly(IncrementalDecoder):
         if batch.prompt_lengths is not None:
             state.set_positions(batch.prompt_lengths - 1)
         return state
-
-    def _position_ids(self, batch: Batch) -> Tensor:
-        length, most = batch.inputs.shape[1], self.position.max_length
-        if batch.positions is not None:
-            return batch.positions
-        if batch.packing is None:
-            check_length(self.position.max_length, length)
-            return torch.arange(length, device=batch.inputs.device)
-        # padding after the last document may be longer than any document
-        return batch.packing.positions(length).clamp(max=None if most is None else most - 1, min=0)
 
     def _validated_prompt(self, batch: Batch) -> Tensor:
         """(B, P) the prompts, truncated to the number of positions."""

@@ -156,7 +156,10 @@ class EncoderOnly(Body):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Hidden states of `batch.inputs`, and a pooled state per row, or per document of a packed row."""
-        ids = None if self.encoder.position is None else self._position_ids(batch)
+        places = batch.positions
+        if places is None and batch.packing is not None and self.encoder.position is not None:
+            places = batch.packing.positions(batch.inputs.shape[1])
+        ids = None if places is None else PositionIds(places, places)
         sequence, tapped = self.encoder(
             self.embedding(batch), mask=self.attention_masks(batch), taps=taps, position_ids=ids
         )
@@ -164,15 +167,6 @@ class EncoderOnly(Body):
             first_token_states(sequence, batch.packing) if self.pool == "first" else mean_token_states(sequence, batch)
         )
         return BodyOutput(sequence, self.pooler(pooled) if self.has_pooler else pooled, tapped)
-
-    def _position_ids(self, batch: Batch) -> PositionIds | None:
-        """Positions of the tokens for relative positions; None: their columns."""
-        if batch.positions is not None:
-            return PositionIds(batch.positions, batch.positions)
-        if batch.packing is None:
-            return None
-        places = batch.packing.positions(batch.inputs.shape[1])
-        return PositionIds(places, places)
 
     def attention_masks(self, batch: Batch) -> AttentionMask | list[AttentionMask | None] | None:
         packed = None if batch.packing is None else PackedDocuments(batch.packing, batch.packing)

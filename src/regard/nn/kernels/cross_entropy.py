@@ -8,13 +8,11 @@ from the GPU cache, so each logit is loaded from memory and stored once. Importe
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.nn.kernels.table import device_of
 from regard.types import IGNORE
 
 MAX_THREADS = 1024
@@ -89,7 +87,7 @@ def cross_entropy_forward(
     on are padding. Invalid labels (neither a token nor IGNORE) give NaN, because an error would synchronize with the GPU."""
     rows, padded = logits.shape
     lanes = min(MAX_THREADS, triton.next_power_of_2(triton.cdiv(padded, 8)))
-    with torch.cuda.device(logits.device) if logits.is_cuda else nullcontext():  # Triton uses the current device
+    with device_of(logits):
         numbers = (logits.stride(0), vocab_size, padded, smoothing)
         sizes = {
             "smooth": smoothing != 0.0,

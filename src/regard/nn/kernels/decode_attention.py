@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import math
-from contextlib import nullcontext
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import cuda
+
+from regard.nn.kernels.table import device_of
 
 MAX_HEAD_WIDTH = 128
 """Maximum head width."""
@@ -187,7 +188,7 @@ def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale:
     sizes = {"width": d, "padded": padded, "block": TILE_NUMEL // padded, "splits": parts, "early": early}
     how = {"num_warps": NUM_WARPS, **({"launch_pdl": True} if early else {})}
     numbers = (H, room, *steps, scale / math.log(2), band)  # weights are powers of 2
-    with torch.cuda.device(k.device) if k.is_cuda else nullcontext():  # Triton uses the current device
+    with device_of(k):
         _decode_kernel[(B * H, parts)](qkv, k, v, at, out, shared, counts, *numbers, **sizes, **how)
     return out
 

@@ -8,7 +8,6 @@ Queries, output and gradient are read once, and weights are not stored. Imported
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.nn.kernels.local_flash import GlobalCall
+from regard.nn.kernels.table import device_of
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 """Supported head widths."""
@@ -156,18 +156,13 @@ def _backward_kernel(
     tl.store(dv + places, told_value)
 
 
-def _device_context(x: Tensor) -> AbstractContextManager[Any]:
-    """Select the device of x: Triton uses the current device."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
 def merge_global_(call: GlobalCall, out: Tensor, lse: Tensor) -> None:
     q, k, v, global_keys, scale, kept = call
     B, L, H, width = q.shape
     far_k, far_v = global_keys.gather(k).contiguous(), global_keys.gather(v).contiguous()
     numbers = (L, H, global_keys.positions.shape[1], *q.stride()[:3], scale)
     sizes: Any = {"width": width, "block": BLOCK, "tile": MARKS, "dropped": kept is not None, "num_warps": 4}
-    with _device_context(q):
+    with device_of(q):
         _merge_kernel[(triton.cdiv(L, BLOCK), B, H)](
             q, far_k, far_v, out, lse, q if kept is None else kept, global_keys.bounds, *numbers, **sizes
         )
@@ -186,7 +181,7 @@ def add_global_gradients_(
     found: tuple[list[Tensor], list[Tensor]] = ([], [])
     for begin in range(0, G, MARKS):  # sequentially: each launch adds to the gradient of the queries
         parts = [torch.empty(spans, B, H, MARKS, width, device=q.device, dtype=torch.float32) for _ in found]
-        with _device_context(q):
+        with device_of(q):
             _backward_kernel[(spans, B, H)](*given, *parts, begin, *numbers, dropped=kept is not None, **sizes)
         for one, part in zip(found, parts, strict=True):
             one.append(part.sum(0))

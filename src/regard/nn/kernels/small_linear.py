@@ -10,7 +10,6 @@ and issues all loads before the first use. Sums are in float32 and rounded once.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 from triton.language.extra import cuda
 
 from regard.nn.kernels.decode_attention import supports_pdl
+from regard.nn.kernels.table import device_of
 
 Activation = Literal["", "gelu", "gelu_tanh", "relu"]
 
@@ -160,7 +160,7 @@ def launch(
     sizes = {"K": K, "padded": triton.next_power_of_2(M), "block_n": rows, "block_k": WARP_COLUMNS * warps}
     early = N <= MAX_OVERLAP_ROWS and supports_pdl(x.device)
     how = {"early": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
-    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current device
+    with device_of(x):
         _small_linear_kernel[(triton.cdiv(N, rows),)](
             x, weight, bias, residual, gain, offset, out, M, N, *steps, eps, **sizes, activation=activation, **how
         )

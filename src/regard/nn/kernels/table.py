@@ -7,10 +7,12 @@ A row of a table names the kernel, the calls that it accepts, the plain formula 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules import module as global_hooks
 
 
@@ -33,6 +35,11 @@ def choose(kernels: Sequence[Kernel], *args: Any) -> Kernel:
         if kernel.accepts(*args):
             return kernel
     raise ValueError("No kernel of the table accepts the call.")
+
+
+def device_of(x: Tensor) -> AbstractContextManager[Any]:
+    """Context that selects the device of x: Triton uses the current device."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def has_hooks(module: nn.Module) -> bool:

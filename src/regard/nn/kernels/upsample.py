@@ -9,12 +9,12 @@ here the neighbors are computed once per pixel. Without gradients only. Imported
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from regard.nn.kernels.table import device_of
 
 LINES_PER_PROGRAM, PIXELS_PER_PROGRAM, CHANNELS_PER_PROGRAM, NUM_WARPS = 4, 8, 128, 2
 """Work per program: consecutive output lines use the same input lines, which are then loaded from memory once."""
@@ -75,7 +75,7 @@ def upsample_forward(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Te
         triton.cdiv(wide, PIXELS_PER_PROGRAM),
         triton.cdiv(channels, CHANNELS_PER_PROGRAM),
     )
-    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # Triton uses the current device
+    with device_of(x):
         numbers = (height, width, high, wide, float(down), float(across), channels)
         sizes = {"lines": LINES_PER_PROGRAM, "pixels": PIXELS_PER_PROGRAM, "block": CHANNELS_PER_PROGRAM}
         given = x if bias is None else bias

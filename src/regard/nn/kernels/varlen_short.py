@@ -10,13 +10,14 @@ without sums over tiles. Imported only if Triton is available.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from regard.nn.kernels.table import device_of
 
 MAX_LENGTH = 128
 """Maximum number of tokens per document."""
@@ -141,11 +142,6 @@ def _backward_kernel(
         _store_rows(dv, tl.dot(tl.trans(weights.to(told.dtype)), told), k_first, keys, columns, head, heads, width)
 
 
-def _device_context(x: Tensor) -> AbstractContextManager[Any]:
-    """Select the device of x: Triton uses the current device."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
 def _launch_args(
     q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool
 ) -> tuple[Any, Any]:
@@ -172,7 +168,7 @@ def forward(
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
     numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
-    with _device_context(q):
+    with device_of(q):
         _forward_kernel[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
     return out, lse
 
@@ -194,7 +190,7 @@ def backward(
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
     grid = (len(q_starts) - 1, q.shape[1])
-    with _device_context(q):
+    with device_of(q):
         _backward_kernel[grid](
             q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes
         )
