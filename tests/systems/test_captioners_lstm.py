@@ -59,61 +59,30 @@ def test_the_image_vector_is_the_mean_of_the_last_feature_map() -> None:
 # -- Show, Attend and Tell
 
 
-def sums(matrix: Tensor, x: list[Tensor], bias: Tensor | None = None) -> list[Tensor]:
-    """Product of a matrix and a vector in scalar operations."""
-    rows = range(matrix.shape[0])
-    return [
-        sum((matrix[r, c] * x[c] for c in range(len(x))), torch.zeros((), dtype=torch.float64))
-        + (0 if bias is None else bias[r])
-        for r in rows
-    ]
-
-
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-x))
-
-
 def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tensor]:
     """Logits (T, V) and attention weights (T, K) of one caption, from the equations alone."""
-    K, D = places.shape
-    n, score = body.gate.weight.shape[1], body.align.score
-    a = [[places[i, d] for d in range(D)] for i in range(K)]
-    mean = [sum(a[i][d] for i in range(K)) / K for d in range(D)]
-    first = [value.clamp(min=0) for value in sums(body.begin["first"].weight, mean, body.begin["first"].bias)]
-    h, c = ([torch.tanh(v) for v in sums(body.begin[k].weight, first, body.begin[k].bias)] for k in ("h", "c"))
-    known = [sums(score.k.weight, a[i], score.k.bias) for i in range(K)]
+
+    def affine(layer: Any, x: Tensor) -> Tensor:
+        return layer.weight @ x + (0 if layer.bias is None else layer.bias)
+
+    score, first = body.align.score, affine(body.begin["first"], places.mean(0)).clamp(min=0)
+    h, c = (torch.tanh(affine(body.begin[name], first)) for name in ("h", "c"))
+    known = places @ score.k.weight.T + score.k.bias
     if body.deeper is not None:
-        known = [[torch.tanh(v) for v in sums(body.deeper.weight, row, body.deeper.bias)] for row in known]
+        known = torch.tanh(known @ body.deeper.weight.T + body.deeper.bias)
     said, looks = [], []
     for t, token in enumerate(tokens):
-        word = [body.tokens.weight[token, m] * (t > 0) for m in range(body.tokens.weight.shape[1])]
-        asked = sums(score.q.weight, h)
-        energy = [
-            sum(score.v.weight[0, j] * torch.tanh(known[i][j] + asked[j]) for j in range(len(asked))) + score.v.bias[0]
-            for i in range(K)
-        ]
-        whole = sum(torch.exp(e) for e in energy)
-        alpha = [torch.exp(e) / whole for e in energy]
-        beta = sigmoid(sums(body.gate.weight, h, body.gate.bias)[0])
-        z = [beta * sum(alpha[i] * a[i][d] for i in range(K)) for d in range(D)]
-        parts = zip(
-            sums(body.cell["x"].weight, word, body.cell["x"].bias),
-            sums(body.cell["h"].weight, h),
-            sums(body.cell["z"].weight, z),
-            strict=True,
-        )
-        total = [x + y + w for x, y, w in parts]
-        i, f, o = ([sigmoid(v) for v in total[k * n : (k + 1) * n]] for k in range(3))
-        g = [torch.tanh(v) for v in total[3 * n :]]
-        c = [f[j] * c[j] + i[j] * g[j] for j in range(n)]
-        h = [o[j] * torch.tanh(c[j]) for j in range(n)]
-        from_h, from_z = (
-            sums(body.out["h"].weight, h, body.out["h"].bias),
-            sums(body.out["z"].weight, z, body.out["z"].bias),
-        )
-        told = [torch.tanh(x + y + w) for x, y, w in zip(from_h, word, from_z, strict=True)]
-        said.append(torch.stack(sums(body.words.weight, told, body.words.bias)))
-        looks.append(torch.stack(alpha))
+        word = body.tokens.weight[token] * (t > 0)
+        energy = torch.tanh(known + score.q.weight @ h) @ score.v.weight[0] + score.v.bias[0]
+        alpha = energy.exp() / energy.exp().sum()
+        z = torch.sigmoid(affine(body.gate, h)) * (alpha @ places)
+        total = sum(affine(body.cell[name], given) for name, given in (("x", word), ("h", h), ("z", z)))
+        i, f, o, g = total.chunk(4)  # type: ignore[union-attr]
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        told = torch.tanh(affine(body.out["h"], h) + word + affine(body.out["z"], z))
+        said.append(affine(body.words, told))
+        looks.append(alpha)
     return torch.stack(said), torch.stack(looks)
 
 

@@ -32,20 +32,16 @@ Vector = list[Tensor]
 
 def layer(p: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
     """b_o + g_o (v_o · x) / |v_o|"""
-    out = []
-    for o in range(len(p[f"{name}.bias"])):
-        v = p[f"{name}.weight"][o]
-        out.append(p[f"{name}.bias"][o] + p[f"{name}.gain"][o] * (v * x).sum() / (v * v).sum().sqrt())
-    return torch.stack(out)
+    v = p[f"{name}.weight"]
+    return p[f"{name}.bias"] + p[f"{name}.gain"] * (v @ x) / v.square().sum(1).sqrt()
 
 
 def block(p: dict[str, Tensor], name: str, x: Vector, kernel: int, before: int, look: Any = None) -> Vector:
     zero, out = torch.zeros_like(x[0]), []
     for i in range(len(x)):
         window = [x[j] if 0 <= j < len(x) else zero for j in range(i - before, i - before + kernel)]
-        y = layer(p, f"{name}.conv", torch.cat(window))
-        half = len(y) // 2
-        h = torch.stack([y[c] / (1 + (-y[half + c]).exp()) for c in range(half)])
+        a, b = layer(p, f"{name}.conv", torch.cat(window)).chunk(2)
+        h = a / (1 + (-b).exp())
         if look is not None:
             h = look(name, h, i)
         kept = layer(p, f"{name}.map", x[i]) if f"{name}.map.weight" in p else x[i]
@@ -73,10 +69,8 @@ def oracle(p: dict[str, Tensor], config: Config, source: list[int], target: list
 
     def look(name: str, h: Tensor, i: int) -> Tensor:
         d = (layer(p, f"{name}.q", h) + g[i]) / math.sqrt(2)
-        scores = torch.stack([(d * place).sum() for place in z]).exp()
-        values = [(a + b) / math.sqrt(2) for a, b in zip(z, e, strict=True)]
-        c = sum((s / scores.sum() * v for s, v in zip(scores, values, strict=True)), torch.zeros_like(e[0]))
-        m = len(z)
+        keys, m = torch.stack(z), len(z)
+        c = (keys @ d).softmax(0) @ (keys + torch.stack(e)) / math.sqrt(2)
         return (layer(p, f"{name}.out", c * m * math.sqrt(1 / m)) + h) / math.sqrt(2)
 
     y = [layer(p, "decoder.into", place) for place in g]

@@ -1,199 +1,87 @@
-"""Recurrent encoder-decoder against loops over its units, and against torch layers on packed sequences."""
+"""Recurrent encoder–decoder and RNNsearch against their equations, one row and one token at a time; the lecture's example."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.model import Model
-from regard.nn.recurrent.rnn import ReadingOrder
+from regard.nn.recording import record_attention
+from regard.nn.recurrent.rnn import GRUCell, ReadingOrder
+from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
 from regard.types import Batch, DecoderInputs
-from tiny import gradients, near, noise, tiny
-
-Vector = list[Tensor]
-Matrix = list[Vector]
+from tiny import gradients, lecture, near, noise, noisy, tiny
 
 X = torch.tensor([[5, 3, 6, 2], [4, 2, 0, 0], [6, 6, 2, 0]])
 LENGTHS = torch.tensor([4, 2, 3])
 TARGET = torch.tensor([[1, 4, 5], [1, 3, 0], [1, 6, 3]])
-SIZES: dict[str, Any] = {"width": 4, "embedding_dim": 3, "depth": 2, "vocab_size": 7}
+BATCH = Batch(X, LENGTHS, decoder=DecoderInputs(TARGET))
+Weights = dict[str, Tensor]
 
 
-# -- loops
-
-
-def numbers(matrix: Tensor) -> Matrix:
-    return [list(row.unbind()) for row in matrix.unbind()]
-
-
-def times(matrix: Matrix, vector: Vector) -> Vector:
-    found = []
-    for row in matrix:
-        total = torch.zeros((), dtype=torch.float64)
-        for weight, value in zip(row, vector, strict=True):
-            total = total + weight * value
-        found.append(total)
-    return found
-
-
-def plus(*vectors: Vector) -> Vector:
-    return [sum(values[1:], values[0]) for values in zip(*vectors, strict=True)]
-
-
-def each(function: Callable[[Tensor], Tensor], vector: Vector) -> Vector:
-    return [function(value) for value in vector]
-
-
-def by(*vectors: Vector) -> Vector:
-    return [one * other for one, other in zip(*vectors, strict=True)]
-
-
-def cell(kind: str, given: Matrix, kept: Matrix, x: Vector, h: Vector, c: Vector) -> tuple[Vector, Vector]:
-    """One step by the equations; gates in the order of torch: i f g o of an LSTM, r z n of a GRU."""
-    W = len(h)
-    sums, own = times(given, x), times(kept, h)
-    part = [slice(W * n, W * (n + 1)) for n in range(4)]
-    if kind == "rnn":
-        return each(torch.tanh, plus(sums, own)), c
-    if kind == "gru":
-        r = each(torch.sigmoid, plus(sums[part[0]], own[part[0]]))
-        z = each(torch.sigmoid, plus(sums[part[1]], own[part[1]]))
-        n = each(torch.tanh, plus(sums[part[2]], by(r, own[part[2]])))
-        return [(1 - z[k]) * n[k] + z[k] * h[k] for k in range(W)], c
-    i, f, o = (each(torch.sigmoid, plus(sums[part[k]], own[part[k]])) for k in (0, 1, 3))
-    g = each(torch.tanh, plus(sums[part[2]], own[part[2]]))
-    c = plus(by(f, c), by(i, g))
-    return by(o, each(torch.tanh, c)), c
-
-
-def run(model: Model, prefix: str, xs: Matrix, h: Vector, c: Vector) -> tuple[Matrix, Vector, Vector]:
-    """Outputs of a layer for a sequence."""
+def assert_rows(model: Model, row_logits: Callable[[Weights, Tensor, Tensor], Tensor]) -> None:
+    """Compare logits and gradients of the longest source and of a source with padding with an implementation for one row."""
     weights = dict(model.body.named_parameters())
-    given, kept = numbers(weights[f"{prefix}.weight_ih_l0"]), numbers(weights[f"{prefix}.weight_hh_l0"])
-    out = []
-    for x in xs:
-        h, c = cell(model.config.cell, given, kept, x, h, c)
-        out.append(h)
-    return out, h, c
-
-
-def looped(model: Model, source: list[int], target: list[int]) -> Tensor:
-    """Logits (T, V) of one row in loops over tokens and units."""
-    weights, config = dict(model.body.named_parameters()), model.config
-    table = numbers(weights["tables.target.weight"])
-    read_by = numbers(weights["tables.source.weight"]) if "tables.source.weight" in weights else table
-    xs = [read_by[token] for token in source]
-    xs = xs[::-1] if config.reverse_source else xs
-    W = config.width // (2 if config.bidirectional else 1)
-    nothing = [torch.zeros((), dtype=torch.float64)] * W
-    states = []
-    for layer in range(config.depth):
-        onward, h, c = run(model, f"encoder.layers.{layer}", xs, nothing, nothing)
-        if config.bidirectional:
-            back, *last = run(model, f"encoder.back.{layer}", xs[::-1], nothing, nothing)
-            onward = [[*one, *other] for one, other in zip(onward, back[::-1], strict=True)]
-            h, c = [*h, *last[0]], [*c, *last[1]]
-        xs = onward
-        states.append((h, c))
-    fed = states[-1][0] if config.feed_context else []
-    ys = [[*table[token], *fed] for token in target]
-    for layer, (h, c) in enumerate(states):
-        ys = run(model, f"decoder.layers.{layer}", ys, h, c)[0]
-    out = table if config.tie_embeddings == "all" else numbers(weights["tables.output.weight"])
-    return torch.stack([torch.stack(times(out, y)) for y in ys])
-
-
-CELLS = ("rnn", "gru", "lstm")
-FORMS: list[dict[str, Any]] = [
-    {"reverse_source": False},
-    {"reverse_source": True, "tie_embeddings": "source_target"},
-    {"bidirectional": True, "reverse_source": False, "feed_context": True},
-    {"bidirectional": True, "reverse_source": True, "depth": 1},
-    {"feed_context": True, "depth": 1, "embedding_dim": 4, "tie_embeddings": "all"},
-]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("cell", CELLS)
-def test_logits_and_gradients_are_those_of_loops_over_the_equations(cell: str, form: dict[str, Any]) -> None:
-    model = tiny("rnn", cell=cell, **{**SIZES, **form})
-    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, decoder=DecoderInputs(TARGET))).sequence)
-    rows, lengths = (0, 1), (3, 2)  # the longest source, and a source with padding
-    right = [
-        looped(model, X[row, : LENGTHS[row]].tolist(), TARGET[row, :n].tolist())
-        for row, n in zip(rows, lengths, strict=True)
-    ]
-    for row, n, logits in zip(rows, lengths, right, strict=True):
-        near(ours[row, :n], logits)
-    pull = [noise(*logits.shape, seed=row) for row, logits in enumerate(right)]
-    mine = sum((ours[row, :n] * p).sum() for row, n, p in zip(rows, lengths, pull, strict=True))
-    theirs = sum((logits * p).sum() for logits, p in zip(right, pull, strict=True))
+    ours, mine, theirs = model.body.to_logits(model.body(BATCH).sequence), 0, 0
+    for row, length in ((0, 3), (1, 2)):
+        right = row_logits(weights, X[row, : LENGTHS[row]], TARGET[row, :length])
+        near(ours[row, :length], right)
+        pull = noise(*right.shape, seed=row)
+        mine, theirs = mine + (ours[row, :length] * pull).sum(), theirs + (right * pull).sum()
     found, wanted = gradients(model.body, mine), gradients(model.body, theirs)  # type: ignore[arg-type]
-    assert set(found) == set(wanted) == set(dict(model.body.named_parameters()))
+    assert set(found) == set(wanted) == set(weights)
     for name, gradient in wanted.items():
         near(found[name], gradient, 1e-11)
 
 
-# -- torch layers
+# -- recurrent layers
 
 
-TORCHS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+def run(kind: str, weights: Weights, prefix: str, xs: list[Tensor], h: Tensor, c: Tensor) -> tuple[Any, Tensor, Tensor]:
+    """Outputs of a layer for a sequence, with cells of torch."""
+    own, out = [weights[f"{prefix}.weight_{part}_l0"] for part in ("ih", "hh")], []
+    for x in xs:
+        if kind == "lstm":
+            h, c = torch.lstm_cell(x, (h, c), *own)
+        else:
+            h = (torch.gru_cell if kind == "gru" else torch.rnn_tanh_cell)(x, h, *own)
+        out.append(h)
+    return out, h, c
 
 
-def torchs(model: Model) -> tuple[Any, Any]:
-    """One torch module per side, with the same parameters."""
-    config, kind = model.config, TORCHS[model.config.cell]
-    ways = 2 if config.bidirectional else 1
-    fed = config.width if config.feed_context else 0
-    usual: dict[str, Any] = {"num_layers": config.depth, "bias": False, "batch_first": True, "dtype": torch.float64}
-    encoder = kind(config.embedding_dim, config.width // ways, bidirectional=ways == 2, **usual)
-    decoder = kind(config.embedding_dim + fed, config.width, **usual)
-    for module, side in ((encoder, model.body.encoder), (decoder, model.body.decoder)):
-        for layer, way, part in product(range(config.depth), range(ways), ("ih", "hh")):
-            if way and module is decoder:
-                continue
-            ours = (side.back if way else side.layers)[layer]
-            theirs = getattr(module, f"weight_{part}_l{layer}{'_reverse' * way}")
-            theirs.data.copy_(getattr(ours, f"weight_{part}_l0"))
-    return encoder, decoder
+def rnn_logits(config: Any, weights: Weights, source: Tensor, target: Tensor) -> Tensor:
+    table = weights["tables.target.weight"]
+    xs = list(weights.get("tables.source.weight", table)[source][:, None])
+    xs = xs[::-1] if config.reverse_source else xs
+    zero, states = torch.zeros(1, config.width // (1 + config.bidirectional), dtype=torch.float64), []
+    for layer in range(config.depth):
+        outputs, h, c = run(config.cell, weights, f"encoder.layers.{layer}", xs, zero, zero)
+        if config.bidirectional:
+            back, *last = run(config.cell, weights, f"encoder.back.{layer}", xs[::-1], zero, zero)
+            outputs = [torch.cat(pair, -1) for pair in zip(outputs, back[::-1], strict=True)]
+            h, c = torch.cat([h, last[0]], -1), torch.cat([c, last[1]], -1)
+        xs = outputs
+        states.append((h, c))
+    ys = [torch.cat([y, states[-1][0]], -1) if config.feed_context else y for y in table[target][:, None]]
+    for layer, (h, c) in enumerate(states):
+        ys = run(config.cell, weights, f"decoder.layers.{layer}", ys, h, c)[0]
+    return torch.cat(ys) @ (table if config.tie_embeddings == "all" else weights["tables.output.weight"]).T
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize(("both_ways", "feeds"), [(False, False), (True, False), (False, True)])
-def test_it_is_torchs_layers_on_packed_sequences(cell: str, both_ways: bool, feeds: bool) -> None:
-    model = tiny("rnn", cell=cell, bidirectional=both_ways, feed_context=feeds, reverse_source=False, width=6, depth=3)
-    encoder, decoder = torchs(model)
-    tables, config = model.body.tables, model.config
-    x = tables.source(X)
-    packed = nn.utils.rnn.pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
-    last = encoder(packed)[1]
-    kept = list(last) if isinstance(last, tuple) else [last]
-    if both_ways:
-        kept = [torch.cat([part[0::2], part[1::2]], -1) for part in kept]
-    for name, part in zip("hc", kept, strict=False):
-        near(model.body.encode(Batch(X, LENGTHS))[name], part.transpose(0, 1))
-    y = tables.target(TARGET)
-    if feeds:
-        y = torch.cat([y, kept[0][-1][:, None].expand(-1, 3, -1)], -1)
-    right = tables.output(decoder(y, tuple(kept) if len(kept) > 1 else kept[0])[0])
-    ours = model.body.to_logits(model.body(Batch(X, LENGTHS, decoder=DecoderInputs(TARGET))).sequence)
-    near(ours, right)
-    pull = noise(*ours.shape, seed=4)
-    mine = gradients(model.body, (ours * pull).sum())
-    whole = nn.ModuleDict({"encoder": encoder, "decoder": decoder, "tables": tables})
-    theirs = gradients(whole, (right * pull).sum())
-    for name, gradient in mine.items():
-        side, _, rest = name.partition(".")
-        if side != "tables":
-            stack, layer, weight = rest.split(".")
-            rest = f"{weight[:-1]}{layer}{'_reverse' * (stack == 'back')}"
-        near(gradient, theirs[f"{side}.{rest}"], 1e-11)
-    assert len(mine) == len(theirs) and config.depth == 3
+@pytest.mark.parametrize("form", [
+    {"reverse_source": False}, {"reverse_source": True, "tie_embeddings": "source_target"},
+    {"bidirectional": True, "reverse_source": False, "feed_context": True},
+    {"bidirectional": True, "reverse_source": True, "depth": 1},
+    {"feed_context": True, "depth": 1, "embedding_dim": 4, "tie_embeddings": "all"},
+])  # fmt: skip
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_the_recurrent_model_equals_cells_of_torch_with_gradients(cell: str, form: dict[str, Any]) -> None:
+    model = tiny("rnn", cell=cell, **{"width": 4, "embedding_dim": 3, "depth": 2, "vocab_size": 7, **form})
+    assert_rows(model, lambda *given: rnn_logits(model.config, *given))
 
 
 def test_the_fed_context_is_the_last_state_and_changes_outputs() -> None:
@@ -221,3 +109,97 @@ def test_rows_are_reversed_within_their_lengths_and_back() -> None:
     full = ReadingOrder.from_mask(None, reversed=True)
     assert full.reorder_ids(ids) is ids
     assert torch.equal(read(full), ReadingOrder.from_mask(None).reverse(read(ReadingOrder.from_mask(None))))
+
+
+# -- RNNsearch
+
+
+def search_cell(w: Weights, name: str, x: Tensor, h: Tensor, seen: Tensor | None = None) -> Tensor:
+    """GRU cell of the paper: gates z and r, r inside the product, and z as the weight of the new state."""
+    given = affine(w, f"{name}.given", x)
+    given = given if seen is None else given + w["decoder.seen.weight"] @ seen
+    (gz, gr, gn), (uz, ur) = given.chunk(3), w[f"{name}.gates"].chunk(2)
+    z, r = torch.sigmoid(gz + uz @ h), torch.sigmoid(gr + ur @ h)
+    return (1 - z) * h + z * torch.tanh(gn + w[f"{name}.new"] @ (r * h))
+
+
+def affine(w: Weights, name: str, x: Tensor) -> Tensor:
+    return w[f"{name}.weight"] @ x + w.get(f"{name}.bias", torch.zeros((), dtype=torch.float64))
+
+
+def search_logits(config: Any, w: Weights, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (T, V) and attention weights (T, S) by the appendix of the paper."""
+    table = w["tables.target.weight"]
+    words, score = w.get("tables.source.weight", table)[source], "decoder.align.score"
+    sides: dict[str, list[Tensor]] = {"onward": [], "back": []}
+    for side, states in sides.items():
+        h = torch.zeros(config.encoder_width, dtype=torch.float64)
+        for x in words if side == "onward" else words.flip(0):
+            h = search_cell(w, f"encoder.{side}", x, h)
+            states.append(h)
+    places = torch.cat([torch.stack(sides["onward"]), torch.stack(sides["back"][::-1])], -1)
+    s, said, seen = torch.tanh(affine(w, "decoder.first", sides["back"][-1])), [], []
+    for y in table[target]:
+        if config.attention_score == "additive":
+            inner = torch.tanh(w[f"{score}.q.weight"] @ s + places @ w[f"{score}.k.weight"].T)
+            alpha = (inner @ w[f"{score}.v.weight"][0]).softmax(0)
+        else:
+            keys = places if config.attention_score == "dot" else places @ w[f"{score}.k.weight"].T
+            alpha = (keys @ s).softmax(0)
+        c = alpha @ places
+        t = affine(w, "decoder.out", torch.cat([s, y, c])).view(-1, 2).amax(1)  # with the previous state
+        s = search_cell(w, "decoder.cell", y, s, c)
+        said.append(table @ t if config.tie_embeddings == "all" else affine(w, "tables.output", t))
+        seen.append(alpha)
+    return torch.stack(said), torch.stack(seen)
+
+
+@pytest.mark.parametrize("form", [
+    {}, {"bias": False, "tie_embeddings": "source_target"}, {"attention_score": "dot", "encoder_width": 2},
+    {"attention_score": "general", "embedding_dim": 3, "tie_embeddings": "all"},
+])  # fmt: skip
+def test_rnnsearch_equals_the_equations_of_the_paper_with_gradients(form: dict[str, Any]) -> None:
+    sizes = {"width": 4, "encoder_width": 3, "embedding_dim": 2, "attention_dim": 5, "maxout_dim": 3, "vocab_size": 7}
+    model = tiny("rnnsearch", **{**sizes, "source_vocab_size": 0, **form})
+    assert_rows(model, lambda *given: search_logits(model.config, *given)[0])
+    with record_attention(model.body) as seen:
+        model.body(BATCH)
+    weights = seen.weights("decoder.align")
+    for row, length in ((0, 3), (1, 2)):
+        given = dict(model.body.named_parameters()), X[row, : LENGTHS[row]], TARGET[row, :length]
+        near(weights[row, 0, :length, : LENGTHS[row]], search_logits(model.config, *given)[1])
+    assert weights.shape == (3, 1, 3, 4) and not weights[1, :, :, 2:].any()
+
+
+def test_the_cell_is_not_torchs() -> None:
+    """Equal to torch for r = 1 and 1 - z; different for r inside the product."""
+    cell, W = noisy(GRUCell(3, 4)), 4
+    other = torch.nn.GRUCell(3, 4, dtype=torch.float64)
+    z, r, n = cell.given.weight.chunk(3)
+    bz, br, bn = cell.given.bias.chunk(3)
+    with torch.no_grad():
+        other.weight_ih.copy_(torch.cat([r, -z, n]))
+        other.weight_hh.copy_(torch.cat([cell.gates[W:], -cell.gates[:W], cell.new]))
+        other.bias_ih.copy_(torch.cat([br, -bz, bn]))
+        other.bias_hh.zero_()
+    x, h = noise(2, 3), noise(2, 4, seed=1)
+    assert not torch.allclose(cell(cell.given(x), h), other(x, h))
+    with torch.no_grad():
+        other.bias_ih[:W] = cell.given.bias[W : 2 * W] = 50.0
+    near(cell(cell.given(x), h), other(x, h), 1e-10)
+
+
+def test_one_attention_step_equals_the_lectures() -> None:
+    given, right = lecture("additive attention")
+    align: Any = ScoreAttention(AdditiveScore(3, 3, 4)).double()
+    with torch.no_grad():
+        align.score.q.weight.copy_(given["W_S"].T)
+        align.score.k.weight.copy_(given["U_H"].T)
+        align.score.v.weight.copy_(given["V"][None])
+    context, query = align.prepare(given["H"][None]), given["S"][None, None]
+    mixed, weights = align(query, context)
+    near(align.score(query, context.keys)[0, 0], right["E"])
+    near(weights[0, 0], right["ALPHA"])
+    near(mixed[0, 0], right["C"])
+    order = torch.tensor([2, 0, 3, 1])  # attention does not depend on the order of the keys
+    near(align(query, align.prepare(given["H"][None, order]))[0], mixed)
