@@ -68,7 +68,7 @@ def test_every_point_equals_the_formula(form: str, counts: tuple[int, ...]) -> N
     wanted = [
         row
         for own, rows in zip(places.split(counts), x.split(counts), strict=True)
-        for row in reference.attend(w, "a", list(rows.numpy()), own.numpy(), 6, form)
+        for row in reference.attend(w, "a", rows.numpy(), own.numpy(), 6, form)
     ]
     assert np.abs(ours.detach().numpy() - np.array(wanted)).max() < 1e-13
 
@@ -188,9 +188,9 @@ def test_the_maximum_over_neighbors_is_taken(counts: tuple[int, ...]) -> None:
     w, wanted, first = weights_of(down, "d."), [], 0
     for own, rows in zip(places.split(counts), x.split(counts), strict=True):
         those = [k - first for k in kept if first <= k < first + len(own)]
-        wanted += reference.down(w, "d", list(rows.numpy()), own.numpy(), those, 6)
+        wanted.append(reference.down(w, "d", rows.numpy(), own.numpy(), those, 6))
         first += len(own)
-    assert np.abs(down(x, near).detach().numpy() - np.array(wanted)).max() < 1e-13
+    assert np.abs(down(x, near).detach().numpy() - np.concatenate(wanted)).max() < 1e-13
 
 
 # -- batch norm of rows
