@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,46 +10,39 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import regard
+from parity import assert_gradients, load_peer, weighted_sum
 from regard.config import as_dict
 from regard.errors import WeightsError
-from regard.nn.vision.patches import VisionTransformer
 from regard.systems import hybrid
 from regard.types import Batch
-from regard.weights.tables import read_checkpoint, write_safetensors
+from regard.weights.tables import write_safetensors
 from tiny import near, noise, noisy
 
 OURS = hybrid.Config(
-    image_size=32,
-    in_channels=2,
-    backbone_depths=(2, 1, 2),
-    stem_channels=8,
-    norm_groups=4,
-    width=12,
-    depth=3,
-    heads=3,
-    ffn_dim=20,
-    norm_eps=1e-12,
-)
+    image_size=32, in_channels=2, backbone_depths=(2, 1, 2), stem_channels=8, norm_groups=4, width=12, depth=3, heads=3,
+    ffn_dim=20, norm_eps=1e-12,
+)  # fmt: skip
 PIXELS = noise(2, 2, 32, 32, seed=3)
 BACKBONE = "vit.embeddings.patch_embeddings.backbone."
 
 
 class Theirs(nn.Module):
-    """ViT with patch size 1 on the last feature map of BiT."""
+    """ViT with patch size 1 on the last feature map of BiT, saved in the format of `transformers` 4."""
+
+    base_model_prefix = "vit"
 
     def __init__(self, config: hybrid.Config) -> None:
         super().__init__()
-        told = hybrid.PUBLISHED.write(as_dict(config))["backbone_config"]
+        self.told = hybrid.PUBLISHED.write(as_dict(config), "classify")
         last = [f"stage{number + 1}" for number in range(len(config.backbone_depths))]
-        self.bit = transformers.BitBackbone(transformers.BitConfig(**{**told, "out_features": last}))
-        side = (
-            self.bit(torch.zeros(1, config.in_channels, config.image_size, config.image_size))
-            .feature_maps[-1]
-            .shape[-1]
+        self.bit = transformers.BitBackbone(
+            transformers.BitConfig(**{**self.told["backbone_config"], "out_features": last})
         )
+        side = self.bit(torch.zeros(1, config.in_channels, *[config.image_size] * 2)).feature_maps[-1].shape[-1]
         self.vit = transformers.ViTForImageClassification(
             transformers.ViTConfig(
                 hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
@@ -63,32 +55,12 @@ class Theirs(nn.Module):
         maps = self.bit(pixels).feature_maps
         return self.vit(maps[-1], interpolate_pos_encoding=True, output_hidden_states=True), maps
 
-    def tensors(self, folder: Path) -> dict[str, Tensor]:
-        """Tensors of both models under the names of one file."""
+    def save_pretrained(self, folder: Path) -> None:
         self.vit.save_pretrained(folder)
-        return {
-            **read_checkpoint(folder),
-            **{BACKBONE + name: tensor for name, tensor in self.bit.state_dict().items()},
-        }
-
-
-def filled(config: hybrid.Config, tensors: dict[str, Tensor]) -> tuple[VisionTransformer, nn.Linear]:
-    config, tensors = hybrid.from_published(config, tensors)
-    body, head = hybrid.build(config).double().eval(), nn.Linear(config.width, 5).double()
-    named = [f"head.classes.{part}" for part in ("weight", "bias")]
-    found, foreign = hybrid.NAMES.read(tensors, [*body.state_dict(), *named])
-    assert not foreign
-    head.load_state_dict({name.removeprefix("head.classes."): found.pop(name) for name in named})
-    body.load_state_dict(found)
-    return body, head
-
-
-def gradients(peer: Theirs, folder: Path) -> dict[str, Tensor]:
-    held = copy.deepcopy(peer)
-    with torch.no_grad():
-        for copied, parameter in zip(held.parameters(), peer.parameters(), strict=True):
-            copied.copy_(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-    return held.tensors(folder)
+        backbone = {BACKBONE + name: tensor for name, tensor in self.bit.state_dict().items()}
+        write_safetensors(folder / "model.safetensors", {**load_file(folder / "model.safetensors"), **backbone})
+        labels = {str(number): f"no. {number}" for number in range(5)}
+        (folder / "config.json").write_text(json.dumps({**self.told, "id2label": labels}))
 
 
 @pytest.mark.parametrize(
@@ -106,26 +78,17 @@ def test_states_maps_classes_and_gradients_are_those_of_bit_and_vit(
 ) -> None:
     config = replace(OURS, **changes)
     peer = noisy(Theirs(config))
-    body, head = filled(config, peer.tensors(tmp_path / "it"))
-    pixels = noise(2, 2, *sides, seed=3)
+    model: Any = load_peer(peer, tmp_path / "it")
+    pixels, stages = noise(2, 2, *sides, seed=3), len(config.backbone_depths)
     right, maps = peer(pixels)
-    stages = len(config.backbone_depths)
-    found = body(Batch(pixels), taps=(*range(-stages, 0), 0, 1, 2))
-    logits = head(found.pooled)
-    near(logits, right.logits, 1e-11)
+    found = model.body(Batch(pixels), taps=(*range(-stages, 0), 0, 1, 2))
     for ours, tap in zip(found.hidden_states, (*reversed(maps), *right.hidden_states[1:]), strict=True):
         near(ours, tap, 1e-11)
-    (logits * noise(2, 5, seed=8)).sum().backward()
-    (right.logits * noise(2, 5, seed=8)).sum().backward()
-    grads = {name: p.grad for name, p in body.named_parameters()}
-    grads |= {f"head.classes.{name}": p.grad for name, p in head.named_parameters()}
-    ours, expected = hybrid.NAMES.write(grads), gradients(peer, tmp_path / "gradients")
-    assert set(ours) == set(expected)
-    largest = max(float(grad.abs().max()) for grad in expected.values())
-    # compared per parameter: gradients of convolutions may be small, and gradients of key biases are 0
-    for name, grad in ours.items():
-        gap, size = float((grad - expected[name]).abs().max()), float(expected[name].abs().max())
-        assert gap <= 1e-10 * size + 1e-14 * largest, f"{name}: {gap:.3g} of {size:.3g}"
+    logits = model.logits(pixels)
+    near(logits, right.logits, 1e-11)
+    # gradients of convolutions may be small, and gradients of key biases are 0
+    totals = weighted_sum([logits]), weighted_sum([right.logits])
+    assert_gradients(model, peer, *totals, tmp_path / "gradients", slack=1e-4)
 
 
 def test_a_stage_that_there_is_not_is_refused() -> None:
@@ -148,19 +111,13 @@ def test_a_config_with_few_keys_means_the_published_defaults() -> None:
 
 
 def test_a_folder_is_read_and_written_with_its_classes(tmp_path: Path) -> None:
-    """The format of `transformers` 4."""
     peer = noisy(Theirs(OURS))
-    write_safetensors(tmp_path / "model.safetensors", peer.tensors(tmp_path / "vit"))
-    told = hybrid.PUBLISHED.write(as_dict(OURS), "classify")
-    (tmp_path / "config.json").write_text(json.dumps({**told, "id2label": {str(n): f"no. {n}" for n in range(5)}}))
-    right = peer(PIXELS)[0].logits
-    model = regard.load(tmp_path)
+    model = load_peer(peer, tmp_path)
     assert model.spec.options.labels == tuple(f"no. {n}" for n in range(5)) and model.config == OURS and not model.notes
-    near(model.logits(PIXELS), right, 1e-11)
     regard.save(model, tmp_path / "ours")
-    ours, theirs = read_checkpoint(tmp_path / "ours"), read_checkpoint(tmp_path)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "ours", tmp_path))
     assert set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    near(regard.load(model.save(tmp_path / "run")).logits(PIXELS), right, 1e-11)
+    near(regard.load(model.save(tmp_path / "run")).logits(PIXELS), peer(PIXELS)[0].logits, 1e-11)
 
 
 TIMM = [
@@ -176,9 +133,9 @@ TIMM = [
 
 
 def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
-    config = replace(OURS, backbone_depths=(2, 1, 5))
-    peer = noisy(Theirs(config))
-    tensors, made = peer.tensors(tmp_path), {}
+    peer = noisy(Theirs(replace(OURS, backbone_depths=(2, 1, 5))))
+    peer.save_pretrained(tmp_path)
+    tensors, made = load_file(tmp_path / "model.safetensors"), {}
     for block in range(3):
         for part in ("weight", "bias"):
             look = f"vit.encoder.layer.{block}.attention.attention"
@@ -191,7 +148,9 @@ def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
     # names of timm
     assert {"patch_embed.backbone.stem.norm.bias", "patch_embed.backbone.stages.0.blocks.1.conv3.weight"} <= set(made)
     assert {"patch_embed.backbone.stages.2.blocks.0.downsample.norm.weight", "blocks.2.mlp.fc2.bias"} <= set(made)
-    body, head = filled(config, made)
-    near(head(body(Batch(PIXELS)).pooled), peer(PIXELS)[0].logits, 1e-11)
+    write_safetensors(tmp_path / "model.safetensors", made)
+    near(regard.load(tmp_path).logits(PIXELS), peer(PIXELS)[0].logits, 1e-11)
+    made["blocks.7.norm1.weight"] = made["blocks.2.norm1.weight"].clone()
+    write_safetensors(tmp_path / "model.safetensors", made)
     with pytest.raises(WeightsError, match="expected"):
-        filled(config, {**made, "blocks.7.norm1.weight": made["blocks.2.norm1.weight"]})
+        regard.load(tmp_path)
