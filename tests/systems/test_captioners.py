@@ -11,8 +11,6 @@ import pytest
 import torch
 
 from regard.config import as_dict, from_dict, override
-from regard.decode.search import search
-from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError, UnknownNameError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
@@ -211,24 +209,6 @@ def test_it_learns_in_bfloat16(name: str, eyes: str) -> None:
         state = body.start(replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :2])))  # type: ignore[index]
         ours = body.step(batch.decoder.inputs[:, 1], state).float()  # type: ignore[index]
     assert float((ours - whole[:, 1]).abs().max()) < 0.05 * float(whole.abs().max()) + 0.02
-
-
-@pytest.mark.slow
-@usual
-def test_a_few_images_are_memorized(name: str, eyes: str) -> None:
-    torch.manual_seed(1)
-    body, batch = fresh(name, eyes, dropout=0.0), batch_of()
-    batch = replace(batch, inputs=batch.inputs.float())
-    body.train()
-    optimiser = torch.optim.AdamW(body.parameters(), lr=3e-2 if name == "caption-attend" else 1e-2)
-    for _ in range(150 if name == "caption-attend" else 80):
-        optimiser.zero_grad()
-        loss_of(body, batch).backward()
-        optimiser.step()
-    asked = Batch(batch.inputs, decoder=DecoderInputs(batch.decoder.inputs[:, :1]))  # type: ignore[index]
-    found = search(body.eval(), asked, 2, torch.tensor([9] * 3), DecodeSettings(num_beams=2))
-    right = [[int(word) for word in row if word > 2] for row in batch.labels]  # type: ignore[union-attr]
-    assert [list(options[0].tokens) for options in found] == right
 
 
 # -- configs

@@ -10,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.nn.recurrent.rnn import lstm_cell
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.types import Batch, DecoderInputs
 from tiny import gradients, lecture, near, noise
-from tiny_caption_models import batch_of, captions, made
+from tiny_caption_models import batch_of, made
 
 # -- Show and Tell
 
@@ -109,28 +108,6 @@ def test_show_attend_and_tell_equals_loops_of_its_equations(inner: int, deeper: 
     near(body(batch).aux_losses["penalty"], penalty, 1e-12)  # type: ignore[arg-type]
 
 
-def test_its_lstm_is_torchs_with_the_gates_in_another_order() -> None:
-    body, n = made("caption-attend"), 10
-    D, m = body.out["z"].weight.shape[1], 7
-    cell = nn.LSTMCell(m + D, n, dtype=torch.float64)
-    order = [0, 1, 3, 2]  # the gate order of torch is i, f, g, o
-
-    def moved(matrix: Tensor) -> Tensor:
-        return torch.cat([matrix.chunk(4)[part] for part in order])
-
-    with torch.no_grad():
-        cell.weight_ih.copy_(moved(torch.cat([body.cell["x"].weight, body.cell["z"].weight], 1)))
-        cell.weight_hh.copy_(moved(body.cell["h"].weight))
-        cell.bias_ih.copy_(moved(body.cell["x"].bias[:, None])[:, 0])
-        cell.bias_hh.zero_()
-    word, z, h, c = (noise(3, size, seed=number) for number, size in enumerate((m, D, n, n)))
-    ours = body.lstm_step(body.cell["x"](word), h, c, z)
-    for mine, theirs in zip(ours, cell(torch.cat([word, z], 1), (h, c)), strict=True):
-        near(mine, theirs)
-    mixed = lstm_cell(noise(2, 8), noise(2, 2, seed=1)), lstm_cell(noise(2, 8), noise(2, 2, seed=1), "ifog")
-    assert not torch.allclose(mixed[0][0], mixed[1][0])
-
-
 def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     """The penalty excludes positions after the end of a caption, given by labels, lengths or a mask."""
     body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
@@ -154,19 +131,6 @@ def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
     near(double(batch).aux_losses["penalty"], 2 * right)
     assert not body.eval()(batch).aux_losses
     assert not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
-
-
-def test_no_token_precedes_the_first_word() -> None:
-    body, (target, _) = made("caption-attend"), captions()
-    other = target.clone()
-    other[:, 0] = 9
-    x = batch_of().inputs
-    near(body(Batch(x, decoder=DecoderInputs(other))).sequence, body(Batch(x, decoder=DecoderInputs(target))).sequence)
-    state = body.start(Batch(x, decoder=DecoderInputs(target[:, :1])))
-    near(
-        body.step(torch.tensor([5, 6, 7]), state),
-        body.to_logits(body(Batch(x, decoder=DecoderInputs(target))).sequence)[:, 0],
-    )
 
 
 # -- attention step of the lectures on a 3 × 3 grid, calculated by hand

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from typer.testing import CliRunner
 
-import regard
-from conftest import train_tiny
-from regard.cli import app
 from regard.nn.recording import record_attention
 from regard.nn.recurrent.conv_sequence import ScaleGradient
 from regard.systems.convs2s import Config, build, parse_stages
@@ -165,29 +159,3 @@ def test_one_attention_per_decoder_block_is_recorded() -> None:
     assert weights.shape == (5, 1, batch.decoder.inputs.shape[1], batch.inputs.shape[1])
     near(weights.sum(-1), torch.ones(weights.shape[:-1]).double())
     assert not weights[1, ..., int(batch.mask[1]) :].any()
-
-
-@pytest.mark.slow
-def test_a_few_lines_are_memorized_and_the_run_is_queried_by_name(pairs: Any, pairs_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    settings = (
-        "model.encoder_stages=32x3x2", "model.embedding_dim=32", "model.output_dim=32", "model.dropout=0",
-        "data.vocab_size=400",
-        "train.batch_tokens=512", "train.lr=1e-2", "train.warmup_steps=10", "train.ema_decay=0", "train.precision=float32",
-        "train.steps=300", "train.eval_every=300", "train.log_every=100", "data.valid_fraction=0.1", "decode.num_beams=1",
-    )  # fmt: skip
-    train_tiny(pairs_file, out, *settings, tiny=False, model="convs2s-tiny")
-    model = regard.load(out)
-    assert model.spec.system.name == "convs2s" and model.config.encoder_stages == ("32x3x2",)
-    said = [str(answer.value) for answer in model.predict([source for source, _ in pairs[:60]])]
-    right = sum(a == b for a, (_, b) in zip(said, pairs[:60], strict=True))
-    assert right > 40, f"{right} of 60"
-    runner = CliRunner()
-    asked = runner.invoke(app, ["predict", str(out), pairs[0][0], "--set", "decode.num_beams=3", "--json"])
-    assert json.loads(asked.stdout.splitlines()[-1])["value"] == model.predict(pairs[0][0], num_beams=3).value
-    told = runner.invoke(app, ["evaluate", str(out), "--data", str(pairs_file)])
-    assert told.exit_code == 0 and "bleu" in told.stdout.lower()
-    shown = runner.invoke(app, ["explain", str(out), pairs[0][0], "--out", str(tmp_path / "explanation.html")])
-    assert shown.exit_code == 0 and (tmp_path / "explanation.html").stat().st_size > 10_000
-    (cross,) = model.explain(pairs[0][0]).maps
-    assert cross.weights.shape[:2] == (2, 1)

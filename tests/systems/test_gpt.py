@@ -119,14 +119,6 @@ def test_a_table_that_is_not_tied_is_refused(name: str, tmp_path: Path) -> None:
         regard.load(folder(peer, tmp_path, state))
 
 
-def test_square_matrices_are_transposed_as_named_independently(tmp_path: Path) -> None:
-    peer = peer_of("gpt2", n_inner=12)
-    model, state = load_peer(peer, tmp_path), peer.state_dict()
-    for name, tensor in model.body.state_dict().items():
-        right = state[gpt2_name(name)]
-        assert torch.equal(tensor, right.T if ".blocks." in name and right.ndim == 2 else right), name
-
-
 def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
     peer = peer_of("gpt1")
     config = load_peer(peer, tmp_path / "with").config
@@ -294,30 +286,6 @@ def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
         for number in (1, 3):
             theirs.transformer.h[number].attn.register_forward_pre_hook(narrow, with_kwargs=True)
     ours_and_theirs(model, theirs, theirs(input_ids=IDS).logits, names, turned=True)
-
-
-def test_bands_equal_the_local_attention_of_gpt_neo() -> None:
-    """GPT-Neo has no biases of q, k and v, does not scale scores, and computes attention in 32 bits."""
-    model = model_of("gpt3", gpt3.Config(**SHAPE, local_window=3))
-    theirs = transformers.GPTNeoForCausalLM(
-        transformers.GPTNeoConfig(
-            vocab_size=23, max_position_embeddings=16, hidden_size=12, num_layers=4, num_heads=3, intermediate_size=20,
-            attention_types=[[["global", "local"], 2]], window_size=3, resid_dropout=0.0, embed_dropout=0.0,
-            attention_dropout=0.0, bos_token_id=22, eos_token_id=22,
-        )
-    ).double().eval()  # fmt: skip
-    state = theirs.state_dict()
-    with torch.no_grad():
-        for name, tensor in model.body.state_dict().items():
-            to = gpt2_name(name).replace(".attn.", ".attn.attention.").replace("attention.c_proj", "attention.out_proj")
-            if name.endswith("qkv.bias"):
-                tensor.zero_()
-            elif name.endswith("qkv.weight"):
-                for letter, part, scale in zip("qkv", tensor.chunk(3), (0.5, 1.0, 1.0), strict=True):
-                    state[to.replace("c_attn", f"{letter}_proj")].copy_(part * scale)
-            else:
-                state[to].copy_(tensor)
-        near(model.logits(IDS), theirs(input_ids=IDS).logits, 1e-5)
 
 
 def test_the_table_of_the_paper_is_resolved_as_documented() -> None:

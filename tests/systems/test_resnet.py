@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -203,35 +202,3 @@ def test_gathered_statistics_are_among_the_weights_and_survive_a_checkpoint(tmp_
     assert found is not None
     model.load_weights(found.tensors()["model"])
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.weights().items())
-
-
-# -- training
-
-
-@pytest.mark.slow
-@pytest.mark.every(2)
-@systems
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_stripes_are_distinguished_from_columns_after_training(system: System, precision: torch.dtype) -> None:
-    torch.manual_seed(1)
-    config = replace(OURS[system.name], in_channels=1)
-    if system is resnet.SYSTEM:
-        config = replace(config, block_type="basic", stem_kernel=3, stem_stride=1, stem_pool=False)
-    body, head = system.build(config), nn.Linear(config.widths[-1], 2)
-    optimiser = torch.optim.AdamW([*body.parameters(), *head.parameters()], lr=4e-3, weight_decay=0.05)
-    waves = torch.sin(torch.arange(16) * 1.3 + torch.rand(64, 1) * 6)[:, None, None].expand(-1, 1, 16, 16)
-    labels = torch.arange(64) % 2
-    x = torch.where(labels[:, None, None, None] == 0, waves, waves.mT) + 0.3 * torch.randn(64, 1, 16, 16)
-    falling = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, total_iters=40)
-    for step in range(40):
-        rows = torch.arange(64).roll(16 * step)[:32]
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
-            loss = F.cross_entropy(head(body(Batch(x[rows])).pooled).float(), labels[rows])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        falling.step()
-    assert all(p.grad is not None for p in body.parameters())
-    with torch.no_grad():  # enough batches for the running statistics
-        found = head(body.eval()(Batch(x)).pooled)
-    assert loss.detach() < 0.3 and (found.argmax(-1) == labels).float().mean() > 0.9

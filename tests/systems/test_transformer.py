@@ -89,30 +89,6 @@ def test_embeddings_are_the_papers_formula() -> None:
     near(body.embed(ids, torch.arange(4)), right, 1e-14)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_interleaved_positions_are_the_halves_with_channels_permuted(norm: str) -> None:
-    halves, interleaved = (
-        tiny("transformer", norm_position=norm, position_embedding=layout, output_bias=True, seed=seed)
-        for layout, seed in (("halves", 1), ("interleaved", 2))
-    )
-    order = [channel for i in range(6) for channel in (i, i + 6)]  # index of channels 2i and 2i + 1 in the half layout
-    permuted = {}
-    for name, tensor in halves.body.state_dict().items():
-        part, kind = name.split(".")[-2:]
-        if part in ("norm", "out", "down"):  # layers that write the hidden states
-            permuted[name] = tensor[order]
-        elif kind == "weight":  # layers that read the hidden states: table, qkv, q, kv, up
-            permuted[name] = tensor[:, order]
-        else:
-            permuted[name] = tensor
-    interleaved.body.load_state_dict(permuted)
-    batch, _, _ = padded(halves)
-    near(interleaved.body(batch).sequence, halves.body(batch).sequence[..., order])
-    near(
-        interleaved.body.to_logits(interleaved.body(batch).sequence), halves.body.to_logits(halves.body(batch).sequence)
-    )
-
-
 # -- decoding
 
 

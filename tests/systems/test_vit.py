@@ -59,15 +59,6 @@ def test_an_image_that_cannot_be_divided_into_patches_is_refused() -> None:
         patches(torch.zeros(1, 1, 8, 8))
 
 
-@pytest.mark.parametrize("grid", [(5, 5), (2, 7), (3, 3)])
-def test_positions_of_other_grids_are_those_of_dpt_too(grid: tuple[int, int]) -> None:
-    from transformers.models.dpt.modeling_dpt import DPTViTEmbeddings
-
-    position = noisy(GridPosition(3, 6, interpolation="bilinear"))
-    right = DPTViTEmbeddings._resize_pos_embed(None, position.table, *grid)
-    near(position(grid), right)
-
-
 def test_a_grid_of_the_trained_size_has_the_trained_positions() -> None:
     position = noisy(GridPosition(3, 6))
     assert position((3, 3)) is position.table
