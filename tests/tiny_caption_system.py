@@ -24,9 +24,8 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
 from regard.systems.captioners.common import expand_to_captions
-from regard.systems.common.configs import TargetTokens
 from regard.systems.common.recipes import TaskRecipes
-from regard.systems.common.system import Preset, System
+from regard.systems.common.system import Preset, System, TargetTokens
 from regard.tasks import find_task
 from regard.types import Batch, Body, BodyOutput, StateSizes
 

@@ -14,7 +14,7 @@ from regard.decode.settings import TRANSFORMERS_DEFAULTS, DecodeSettings, apply_
 from regard.errors import RunError, SettingError
 from regard.index import print_note
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems.common.configs import TargetTokens
+from regard.systems.common.system import TargetTokens
 from tiny import tiny
 from toy_language_models import lively
 

@@ -14,8 +14,7 @@ from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import Stack
 from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, transformer_blocks
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets, transformer_blocks
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, entry, layer, rename_suffixes
 

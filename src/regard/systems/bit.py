@@ -15,8 +15,7 @@ from regard.errors import WeightsError
 from regard.nn.vision.convnet import bit_body, bottleneck_width, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
-from regard.systems.common.configs import check_stages, reject
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, check_stages, presets, reject
 from regard.weights.tables import NameTable, PublishedLayout, layer
 
 STAGES = 4

@@ -27,10 +27,9 @@ from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderConte
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
-from regard.systems.common.configs import reject
 from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqConfig
 from regard.systems.common.seq2seq import valid_targets
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 
 STD = 0.1

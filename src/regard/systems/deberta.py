@@ -18,8 +18,7 @@ from regard.nn.attention.positions import DisentangledPosition, DisentangledTerm
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import LARGE, BertConfig, reject, sizes
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import LARGE, BertConfig, System, presets, reject, sizes
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, entry, layer
 

@@ -14,8 +14,7 @@ from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import Stack, TokenEmbedding
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import recipes
-from regard.systems.common.configs import RelativePosition, Sizes, sizes, transformer_blocks
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import RelativePosition, Sizes, System, presets, sizes, transformer_blocks
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from regard.nn.blocks.decoder import DecoderOnly, init_gpt_weights
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import DecoderConfig
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import DecoderConfig, System, presets
 from regard.weights.tables import NameTable, PublishedLayout
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from regard.nn.blocks.decoder import DecoderOnly, init_gpt_weights
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import LARGE, DecoderConfig, sizes
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import LARGE, DecoderConfig, System, presets, sizes
 from regard.weights.tables import NameTable, PublishedLayout
 
 

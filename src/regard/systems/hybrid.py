@@ -13,8 +13,7 @@ from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import reject, sizes
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, presets, reject, sizes
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
 
 

@@ -24,8 +24,7 @@ from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common import gpt, recipes
-from regard.systems.common.configs import ModelConfig, sizes, transformer_blocks
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import ModelConfig, System, presets, sizes, transformer_blocks
 from regard.types import Batch, BodyOutput, Traits
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 

@@ -16,8 +16,7 @@ from regard.nn.attention.positions import LearnedPosition, make_position
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import LARGE, BertConfig, RelativePosition, reject
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets, reject
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, entry, layer
 

@@ -18,8 +18,7 @@ from regard.nn.attention.positions import Rotary
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import EncoderConfig, Sizes, reject, sizes
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import EncoderConfig, Sizes, System, presets, reject, sizes
 from regard.types import Traits
 from regard.weights.tables import NameTable, entry, layer
 

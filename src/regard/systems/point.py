@@ -14,8 +14,7 @@ from typing import Any, Literal
 from regard.nn.points import body as points
 from regard.nn.points.vector_attention import VectorAttention, paper_attention, reference_attention
 from regard.systems.common import recipes
-from regard.systems.common.configs import ModelConfig, reject
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import ModelConfig, System, presets, reject
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from torch import nn
 from regard.nn.vision import convnet
 from regard.nn.vision.dense import FeatureTap
 from regard.systems.common import recipes, vision
-from regard.systems.common.configs import check_stages, reject
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, check_stages, presets, reject
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 
 STAGES = 4

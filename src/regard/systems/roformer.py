@@ -16,8 +16,7 @@ from regard.nn.blocks.block import Stack
 from regard.nn.blocks.encoder import EncoderOnly
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
-from regard.systems.common.configs import BertConfig, transformer_blocks
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import BertConfig, System, presets, transformer_blocks
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, layer
 

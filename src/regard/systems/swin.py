@@ -21,8 +21,7 @@ from regard.nn.vision.patches import PatchEmbedding
 from regard.nn.vision.swin import PatchMerging, RelativePositionBias, SwinBody, add_drop_path, init_swin_weights
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
-from regard.systems.common.configs import check_stages, reject
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, check_stages, presets, reject
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
 
 STAGES = 4

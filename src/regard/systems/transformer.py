@@ -14,9 +14,17 @@ from torch import Tensor, nn
 from regard.nn.attention.positions import PositionIds, make_absolute_position, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
 from regard.systems.common import recipes, seq2seq
-from regard.systems.common.configs import RelativePosition, Sizes, TargetTokens, reject, sizes, transformer_blocks
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import (
+    RelativePosition,
+    Sizes,
+    System,
+    TargetTokens,
+    presets,
+    reject,
+    sizes,
+    transformer_blocks,
+)
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import PublishedLayout
 

@@ -18,9 +18,8 @@ from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.decoder import DecoderState
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
 from regard.systems.common import recipes
-from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, TargetTokens, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
 from regard.types import IGNORE, Batch, BodyOutput
 

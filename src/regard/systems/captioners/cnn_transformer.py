@@ -22,8 +22,7 @@ from regard.nn.vision.patches import GridPosition
 from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
-from regard.systems.common.configs import reject, sizes, transformer_blocks
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, presets, reject, sizes, transformer_blocks
 from regard.types import Batch
 
 

@@ -21,8 +21,7 @@ from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.common.configs import TargetTokens
-from regard.systems.common.system import System
+from regard.systems.common.system import System, TargetTokens
 
 ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
     {name: SYSTEMS.data[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}

@@ -22,9 +22,8 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionRNN, expand_to_captions
 from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
-from regard.systems.common.configs import reject
 from regard.systems.common.seq2seq import valid_targets
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import System, presets, reject
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
 

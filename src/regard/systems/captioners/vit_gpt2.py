@@ -21,8 +21,7 @@ from regard.systems import SYSTEMS
 from regard.systems.captioners.common import ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common import gpt, recipes, vision
-from regard.systems.common.configs import Sizes, sizes, transformer_blocks
-from regard.systems.common.system import System, presets
+from regard.systems.common.system import Sizes, System, presets, sizes, transformer_blocks
 from regard.types import Batch
 from regard.weights.tables import NameTable, PublishedLayout, layer, matches
 

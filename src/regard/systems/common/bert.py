@@ -11,7 +11,7 @@ from torch import nn
 from regard.nn.attention.positions import AbsolutePosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding
-from regard.systems.common.configs import reject, sizes
+from regard.systems.common.system import reject, sizes
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
 TOKENS: dict[str, Any] = {"vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}

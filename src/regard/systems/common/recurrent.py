@@ -10,8 +10,8 @@ from torch import Tensor
 
 from regard.nn.blocks.block import EmbeddingSharing, SharedEmbeddings, TokenPredictor, check_embeddings
 from regard.nn.recurrent.rnn import RecurrentState
-from regard.systems.common.configs import TargetTokens
 from regard.systems.common.seq2seq import require_prompt
+from regard.systems.common.system import TargetTokens
 from regard.types import Batch, Traits
 
 TINY_TOKENS: dict[str, Any] = {"vocab_size": 10_000, "tie_embeddings": "all"}

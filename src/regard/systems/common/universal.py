@@ -8,7 +8,7 @@ from typing import Any, Literal
 from regard.nn.attention.positions import SinusoidLayout
 from regard.nn.blocks.block import NormPlacement
 from regard.nn.blocks.universal import Mixing, max_steps
-from regard.systems.common.configs import ModelConfig
+from regard.systems.common.system import ModelConfig
 
 
 @dataclass(frozen=True)

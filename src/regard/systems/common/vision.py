@@ -14,7 +14,7 @@ from regard.nn.blocks.block import Stack
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights
-from regard.systems.common.configs import ModelConfig, Sizes, reject, transformer_blocks
+from regard.systems.common.system import ModelConfig, Sizes, reject, transformer_blocks
 from regard.weights.tables import NameEntry, Tensors, entry, layer
 
 
