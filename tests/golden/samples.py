@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -31,75 +32,64 @@ def sentence(number: int) -> str:
     return " and ".join(" ".join(words(number + 11 * part)) for part in range(1 + number % 3))
 
 
-def document(number: int) -> str:
-    return "".join(f"the {sentence(number + 4 * part)}.\n" for part in range(2 + number % 4))
-
-
-def lines(path: Path, rows: list[str]) -> Path:
+def written(path: Path, rows: Iterable[str]) -> str:
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return path
-
-
-def objects(path: Path, rows: list[dict[str, object]]) -> Path:
-    return lines(path, [json.dumps(row) for row in rows])
+    return str(path)
 
 
 def translation(folder: Path) -> str:
-    rows = [
-        f"{text}\t{' '.join(TRANSLATED.get(word, 'und') for word in text.split())}" for text in map(sentence, range(30))
-    ]
-    return str(lines(folder / "pairs.tsv", rows))
+    texts = [sentence(number) for number in range(30)]
+    rows = [f"{text}\t{' '.join(TRANSLATED.get(word, 'und') for word in text.split())}" for text in texts]
+    return written(folder / "pairs.tsv", rows)
 
 
 def reversal(folder: Path) -> str:
     rows = [[str((number * 7 + place * place) % 10) for place in range(2 + number % 4)] for number in range(40)]
-    unique = {" ".join(row): " ".join(reversed(row)) for row in rows}
-    return str(lines(folder / "questions.tsv", [f"{source}\t{target}" for source, target in unique.items()]))
+    return written(folder / "questions.tsv", dict.fromkeys(f"{' '.join(row)}\t{' '.join(row[::-1])}" for row in rows))
 
 
 def documents(folder: Path) -> str:
     (folder / "documents").mkdir()
     for number in range(20):
-        (folder / "documents" / f"{number:02}.txt").write_text(document(number), encoding="utf-8")
+        text = "".join(f"the {sentence(number + 4 * part)}.\n" for part in range(2 + number % 4))
+        (folder / "documents" / f"{number:02}.txt").write_text(text, encoding="utf-8")
     return str(folder / "documents")
 
 
 def labeled(folder: Path) -> str:
     rows = [f"{sentence(number)}\t{words(number)[1]}" for number in range(30)]
-    return str(lines(folder / "labels.tsv", ["text\tlabel", *rows]))
+    return written(folder / "labels.tsv", ["text\tlabel", *rows])
 
 
 def tagged(folder: Path) -> str:
-    rows = []
-    for number in range(30):
-        for word in sentence(number).split():
-            rows.append(f"{word} {'B-A' if word in NOUNS else 'B-B' if word in THINGS else 'O'}")
-        rows.append("")
-    return str(lines(folder / "tags.conll", rows[:-1]))
+    tags = {**dict.fromkeys(NOUNS, "B-A"), **dict.fromkeys(THINGS, "B-B")}
+    texts = [[f"{word} {tags.get(word, 'O')}" for word in sentence(number).split()] for number in range(30)]
+    return written(folder / "tags.conll", ["\n\n".join(map("\n".join, texts))])
 
 
 def questions(folder: Path) -> str:
-    rows: list[dict[str, object]] = []
+    rows = []
     for number in range(30):
         noun, verb, thing = words(number)
         context = f"today {sentence(number)} here"
         answer = {"answer": thing, "start": context.index(thing)} if number % 5 else {"answer": ""}
-        rows.append({"question": f"what does the {noun} {verb} ?", "context": context, **answer})
-    return str(objects(folder / "questions.jsonl", rows))
+        rows.append(json.dumps({"question": f"what does the {noun} {verb} ?", "context": context, **answer}))
+    return written(folder / "questions.jsonl", rows)
 
 
 def choices(folder: Path) -> str:
-    rows: list[dict[str, object]] = []
+    rows = []
     for number in range(30):
         offered = [NOUNS[(number + 2 * place) % 6] for place in range(2 + number % 2)]
         right = number % len(offered)
-        rows.append({"context": f"a {offered[right]} came", "question": "who ?", "choices": offered, "label": right})
-    return str(objects(folder / "choices.jsonl", rows))
+        row = {"context": f"a {offered[right]} came", "question": "who ?", "choices": offered, "label": right}
+        rows.append(json.dumps(row))
+    return written(folder / "choices.jsonl", rows)
 
 
 def related(folder: Path) -> str:
     rows = [f"{' '.join(words(number))}\twhat {' '.join(reversed(words(number)))} ?" for number in range(30)]
-    return str(lines(folder / "related.tsv", list(dict.fromkeys(rows))))
+    return written(folder / "related.tsv", dict.fromkeys(rows))
 
 
 # -- images
@@ -122,42 +112,44 @@ def region(number: int, height: int = 20, width: int = 24) -> np.ndarray:
     return mask
 
 
-def picture(path: Path, number: int) -> Path:
+def saved(path: Path, content: np.ndarray) -> None:
+    """Write an image or an array."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels(number)).save(path)
-    return path
+    if path.suffix == ".png":
+        Image.fromarray(content).save(path)
+    else:
+        np.save(path, content)
 
 
 def sorted_images(folder: Path) -> str:
     for number in range(18):
-        picture(folder / "classes" / "abc"[number % 3] / f"{number:02}.png", number)
+        saved(folder / "classes" / "abc"[number % 3] / f"{number:02}.png", pixels(number))
     return str(folder / "classes")
 
 
 def segmented_images(folder: Path) -> str:
     for number in range(10):
-        picture(folder / "scenes" / "images" / f"{number}.png", number)
-        (folder / "scenes" / "masks").mkdir(exist_ok=True)
-        Image.fromarray(region(number)).save(folder / "scenes" / "masks" / f"{number}.png")
+        saved(folder / "scenes" / "images" / f"{number}.png", pixels(number))
+        saved(folder / "scenes" / "masks" / f"{number}.png", region(number))
     return str(folder / "scenes")
 
 
 def depth_images(folder: Path) -> str:
     for number in range(10):
-        picture(folder / "spaces" / "images" / f"{number}.png", number)
-        (folder / "spaces" / "depth").mkdir(exist_ok=True)
+        saved(folder / "spaces" / "images" / f"{number}.png", pixels(number))
         depth = 1 + region(number).astype(np.float32) + np.arange(24, dtype=np.float32) / 16
-        np.save(folder / "spaces" / "depth" / f"{number}.npy", depth)
+        saved(folder / "spaces" / "depth" / f"{number}.npy", depth)
     return str(folder / "spaces")
 
 
 def captioned_images(folder: Path) -> str:
-    rows: list[dict[str, object]] = []
+    rows = []
     for number in range(14):
         color = COLORS[number % 4]
-        picture(folder / "album" / "images" / f"{number}.png", number)
-        rows.append({"image": f"{number}.png", "captions": [f"a {color} thing", f"this is {color} , really"]})
-    objects(folder / "album" / "captions.jsonl", rows)
+        saved(folder / "album" / "images" / f"{number}.png", pixels(number))
+        captions = [f"a {color} thing", f"this is {color} , really"]
+        rows.append(json.dumps({"image": f"{number}.png", "captions": captions}))
+    written(folder / "album" / "captions.jsonl", rows)
     return str(folder / "album")
 
 
@@ -174,16 +166,13 @@ def cloud(number: int, points: int = 40) -> np.ndarray:
 
 def sorted_clouds(folder: Path) -> str:
     for number in range(14):
-        path = folder / "solids" / ("box", "plane")[number % 2] / f"{number:02}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, cloud(number))
+        saved(folder / "solids" / ("box", "plane")[number % 2] / f"{number:02}.npy", cloud(number))
     return str(folder / "solids")
 
 
 def segmented_clouds(folder: Path) -> str:
     (folder / "rooms").mkdir()
     for number in range(10):
-        places = cloud(number)
-        rows = [f"{x} {y} {z} {int(x > 0.5)}" for x, y, z in places.tolist()]
-        lines(folder / "rooms" / f"{number}.csv", ["x,y,z,label", *(row.replace(" ", ",") for row in rows)])
+        rows = [f"{x},{y},{z},{int(x > 0.5)}" for x, y, z in cloud(number).tolist()]
+        written(folder / "rooms" / f"{number}.csv", ["x,y,z,label", *rows])
     return str(folder / "rooms")
