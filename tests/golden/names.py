@@ -128,10 +128,7 @@ STEP_SIZE: dict[str, dict[str, Any]] = {"float64": {"train.lr": 1e-3}, "float32"
 """In float32 small steps, and a large eps so that rounding errors in gradients do not cause full steps: CPUs then agree."""
 
 TASK_SETTINGS: dict[str, dict[str, Any]] = {
-    **{
-        task: {"data.vocab_size": 300, "data.max_length": 48}
-        for task in ("t03", "t04", "t05", "t06", "t07", "t08", "t09")
-    },
+    **{f"t0{number}": {"data.vocab_size": 300, "data.max_length": 48} for number in range(3, 10)},
     "t01": {"data.vocab_size": 300, "decode.max_extra_tokens": 2},
     "t02": {"decode.max_extra_tokens": 2},
     **{task: {"train.batch_size": 4} for task in ("t10", "t11", "t12", "t13")},
@@ -231,36 +228,28 @@ METRICS: dict[str, str] = {
 }  # fmt: skip
 
 QUESTIONS: dict[str, tuple[Any, ...]] = {
-    "t04": ("the cat [MASK] fish .",),
-    "t05": ("dog finds milk",),
-    "t06": (("dog", "finds", "milk"),),
+    "t04": ("the cat [MASK] fish .",), "t05": ("dog finds milk",), "t06": (("dog", "finds", "milk"),),
     "t07": (("what does the cat eat ?", "today cat eats fish here"),),
     "t08": ({"context": "a cow came", "question": "who ?", "choices": ["cow", "hen", "fox"]},),
-    "t09": (
-        "cat eats fish",
-        {"query": "cat eats fish", "corpus": ["dog sees milk", "fish eats cat", "owl"], "top_k": 2},
-    ),
-}
+    "t09": ("cat eats fish", {"query": "cat eats fish", "corpus": ["dog sees milk", "fish eats cat", "owl"], "top_k": 2}),
+}  # fmt: skip
 """Inputs of text tasks without generation; image and point tasks use the first file of the data."""
 PROMPTS: dict[str, str] = {"t01": "cat eats fish", "t02": "1 2 3", "t03": "the cat"}
 OFFERED = {"t03": ("eats fish", "sees a dog", "milk")}
 """Continuations for ranking by a language model."""
 
+PLAIN = {"a1": "value", "a2": "score"}
+THIRD = {
+    **dict.fromkeys(("t01", "t02", "t03", "t14"), "token_ids"), **dict.fromkeys(("t05", "t10", "t15"), "probabilities"),
+    "t07": "start", "t08": "index", "t11": "mask",
+}  # fmt: skip
 FIELDS: dict[str, dict[str, str]] = {
-    **{task: {"a1": "value", "a2": "score", "a3": "extra.token_ids"} for task in ("t01", "t02", "t03", "t14")},
-    "t04": {"a1": "value", "a2": "score"},
-    "t05": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
-    "t06": {"a1": "value", "a2": "score"},
-    "t07": {"a1": "value", "a2": "score", "a3": "extra.start"},
-    "t08": {"a1": "value", "a2": "score", "a3": "extra.index"},
-    "t09": {"a1": "value", "a2": "score"},
-    "t10": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
-    "t11": {"a1": "value", "a2": "score", "a3": "extra.mask"},
+    **dict.fromkeys(("t04", "t06", "t09"), PLAIN),
+    **{task: {**PLAIN, "a3": f"extra.{name}"} for task, name in THIRD.items()},
     "t12": {"a1": "value.low", "a2": "value.median", "a3": "value.high", "a4": "extra.depth"},
     "t13": {"a2": "score", "a3": "extra.images"},
-    "t15": {"a1": "value", "a2": "score", "a3": "extra.probabilities"},
-    "t16": {"a1": "value", "a2": "score", "a3": "extra.classes", "a4": "extra.probabilities"},
-}  # fmt: skip
+    "t16": {**PLAIN, "a3": "extra.classes", "a4": "extra.probabilities"},
+}
 DECODING: dict[str, dict[str, Any]] = {
     "greedy": {"num_beams": 1},
     "beam": {"num_beams": 3},

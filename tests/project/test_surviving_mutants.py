@@ -43,13 +43,8 @@ class Noting(ForwardBackward):
 def seeds(done: int = 0, **more: Any) -> list[int]:
     settings = TrainSettings(**{"steps": 3, "grad_accum": 2, "precision": "float32", **more})
     model, ids = small(), torch.arange(3, 9).view(2, 3)
-    noting = Noting(
-        LossModule(model, find_task("translate").objective, LossWeights()),
-        settings,
-        model.device,
-        ProcessGroup(),
-        static_shape=False,
-    )
+    loss = LossModule(model, find_task("translate").objective, LossWeights())
+    noting = Noting(loss, settings, model.device, ProcessGroup(), static_shape=False)
     noting.seeds = []
     batches = (
         Batch(ids, labels=ids, decoder=DecoderInputs(ids)) for _ in micro_batch_indices(done, settings, ProcessGroup())
@@ -68,9 +63,7 @@ def test_every_micro_batch_has_a_separate_seed_and_the_same_one_after_a_resume()
 class Quoting(Translate):
     """Predicts fixed texts."""
 
-    def predict(
-        self, model: Any, inputs: Any, decode: DecodeSettings, first: int = 0, budget: int = 8192
-    ) -> list[Prediction]:
+    def predict(self, *_: Any, **__: Any) -> list[Prediction]:
         return [Prediction(text) for text in SAID]
 
 
@@ -100,31 +93,23 @@ def test_a_model_in_training_mode_predicts_without_dropout(monkeypatch: pytest.M
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of flushed or renamed files, in call order."""
     found: list[str] = []
-    flush, rename, replace = os.fsync, os.rename, os.replace
+    flush = os.fsync
 
     def fsync(handle: int) -> None:
         found.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
         flush(handle)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    for name, real in (("rename", rename), ("replace", replace)):
-        monkeypatch.setattr(
-            os, name, lambda old, new, real=real: (found.append(f"to {Path(new).name}"), real(old, new))
-        )
+    for real in (os.rename, os.replace):
+        named = lambda old, new, real=real: (found.append(f"to {Path(new).name}"), real(old, new))  # noqa: E731
+        monkeypatch.setattr(os, real.__name__, named)
     return found
 
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
-
-
-@needs_proc
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, calls: list[str]) -> None:
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
+def test_files_and_checkpoints_are_on_the_disk_before_they_have_their_names(tmp_path: Path, calls: list[str]) -> None:
     write_json(tmp_path / "a.json", {"x": 1})
     assert calls == ["fsync .a.json.writing", "to a.json"]
-
-
-@needs_proc
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, calls: list[str]) -> None:
     save_checkpoint(tmp_path, 3, {"model": {"x": torch.ones(2)}}, {}, keep=1)
     named = calls.index("to step-00000003")
     before = {"fsync state.safetensors", "fsync state.json", "fsync .writing-00000003"}
