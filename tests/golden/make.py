@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent / "src")]
 
 import torch  # noqa: E402
-from torch import nn  # noqa: E402
 
 from golden import compute, names, record  # noqa: E402
 
@@ -40,18 +38,14 @@ def name_parameters(workshop: compute.Workshop) -> None:
     """Assign an id to every new parameter, starting with a letter of `compute.VECTORS`, or with w for matrices."""
     path = HERE / "parameters.json"
     known: dict[str, dict[str, str]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    runs = [(case, None) for case in compute.CASES] + [*names.RUNS.values()]
-    makers: list[tuple[str, Callable[[], nn.Module]]] = [
-        (case, lambda case=case, more=more: workshop.trained[workshop.run(case, "float32", more)])
-        for case, more in runs
-    ]
-    makers += [(case, lambda name=name: compute.built(name)) for name, (case, _) in names.VARIANTS.items()]
-    for case, make in makers:
+    runs = [*((case, None) for case in compute.CASES), *names.RUNS.values()]
+    models = [(case, workshop.trained[workshop.run(case, "float32", more)]) for case, more in runs]
+    models += [(case, compute.built(name)) for name, (case, _) in names.VARIANTS.items()]
+    for case, model in models:
         ids = known.setdefault(case.split(".")[0], {})
-        for name, tensor in make().state_dict().items():
+        for name, tensor in model.state_dict().items():
             kind = "v" if name.endswith(names.POSITIVE) else "g" if name.endswith(names.GAIN) else "b"
-            kind = "w" if tensor.ndim > 1 else kind
-            ids.setdefault(name, f"{kind}{len(ids) + 1:03}")
+            ids.setdefault(name, f"{'w' if tensor.ndim > 1 else kind}{len(ids) + 1:03}")
     lines = [f"{json.dumps(system)}: {json.dumps(ids)}" for system, ids in sorted(known.items())]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     compute.parameter_ids.cache_clear()
@@ -92,9 +86,9 @@ def make(to: Path, chosen: list[str]) -> None:
     kept: dict[str, Any] = {"salts": {}, "tolerances": {}, "values": {}}
     tensors: dict[str, torch.Tensor] = {}
     if (HERE / record.VALUES).exists():
-        old, tensors = record.read()
-        kept = old if chosen else {**kept, "salts": old["salts"], "tolerances": old["tolerances"]}
-        tensors = tensors if chosen else {}
+        kept, tensors = record.read()
+        if not chosen:
+            kept["values"], tensors = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ["REGARD_CACHE"] = str(Path(folder) / "cache")
         workshop = compute.Workshop(Path(folder))
@@ -142,18 +136,13 @@ def main() -> None:
     parser.add_argument("--overwrite", action="store_true", help="Replace all values of the record.")
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="Replace this case, run or variant.")
     parser.add_argument("--measure", action="store_true", help="Compute in other environments and write tolerances.")
-    parser.add_argument(
-        "--to", type=Path, default=HERE, metavar="FOLDER", help="Write to this folder and keep the record."
-    )
+    parser.add_argument("--to", type=Path, default=HERE, metavar="FOLDER", help="Write to this folder instead.")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    exists = given.to == HERE and (HERE / record.VALUES).exists()
     if given.measure:
         measure()
-    elif exists and not (given.overwrite or given.only):
-        raise SystemExit(
-            f"{HERE / record.VALUES} exists. Use --overwrite to replace the record, or --only ID to replace a part."
-        )
+    elif given.to == HERE and (HERE / record.VALUES).exists() and not (given.overwrite or given.only):
+        raise SystemExit(f"{HERE / record.VALUES} exists. Use --overwrite, or --only ID to replace a part.")
     else:
         make(given.to, given.only)
 
