@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.errors import SettingError
+from regard.errors import check_settings
 
 PairOrder = Literal["ordered", "symmetric"]
 
@@ -84,12 +84,15 @@ class DataSettings:
     """Tokens between windows: for perplexity (0: no overlap), long texts in tag and qa (0: overlap 128)."""
 
     def __post_init__(self) -> None:
-        for name, minimum in {"vocab_size": 1, "max_length": 1, "eval_samples": 1, "stride": 0}.items():
-            if getattr(self, name) < minimum:
-                raise SettingError(f"data.{name} must be at least {minimum}, got {getattr(self, name)}.")
-        for name in ("num_points", "voxel_size", "block_size", "num_workers"):
-            if getattr(self, name) < 0 and getattr(self, name) != -1:
-                raise SettingError(f"data.{name} must be at least 0, or -1 for the default, got {getattr(self, name)}.")
-        for name in ("mask_prob", "valid_fraction"):
-            if not 0 < getattr(self, name) < 1:
-                raise SettingError(f"data.{name} must be between 0 and 1, got {getattr(self, name)}.")
+        minimums = {"vocab_size": 1, "max_length": 1, "eval_samples": 1, "stride": 0}
+        defaults = ("num_points", "voxel_size", "block_size", "num_workers")
+        own = vars(self)
+        check_settings(
+            *((own[name] >= least, f"data.{name}", f"at least {least}", own[name]) for name, least in minimums.items()),
+            *(
+                (own[name] >= 0 or own[name] == -1, f"data.{name}", "at least 0, or -1 for the default", own[name])
+                for name in defaults
+            ),
+            (0 < self.mask_prob < 1, "data.mask_prob", "between 0 and 1", self.mask_prob),
+            (0 < self.valid_fraction < 1, "data.valid_fraction", "between 0 and 1", self.valid_fraction),
+        )

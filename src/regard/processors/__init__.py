@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 
 
 def read_processor_file(folder: str | os.PathLike[str], name: str, inputs: str) -> dict[str, Any]:
@@ -22,10 +22,3 @@ def read_processor_file(folder: str | os.PathLike[str], name: str, inputs: str) 
     if not isinstance(settings, dict):
         raise DataError("expected a JSON object.", path)
     return settings
-
-
-def check_settings(*rules: tuple[bool, str]) -> None:
-    """Raise `SettingError` with the message of the first rule (valid, message) that is not valid."""
-    for valid, message in rules:
-        if not valid:
-            raise SettingError(message)

@@ -30,9 +30,9 @@ from PIL import Image
 from torch import Tensor
 
 from regard.data.images.image_io import MAX_PIXELS
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, SettingError, check_settings
 from regard.files import write_json
-from regard.processors import check_settings, read_processor_file
+from regard.processors import read_processor_file
 
 if TYPE_CHECKING:
     from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -92,18 +92,14 @@ class ImageProcessor:
     std: RGB = RGB_HALF
 
     def __post_init__(self) -> None:
-        check_settings(
-            (
-                min(self.size) >= 1 and self.edge >= 0 and self.multiple >= 1,
-                f"Invalid image size {self.size[0]} × {self.size[1]} (edge {self.edge}, multiple {self.multiple}): "
-                "height, width and multiple must be at least 1, edge at least 0.",
-            ),
-            (
-                self.resample in [int(known) for known in Image.Resampling],
-                f"resample={self.resample} is not a resampling filter of Pillow.",
-            ),
-            (all(self.std), "The standard deviation of the pixel normalization must not be 0."),
-        )
+        if min(self.size) < 1 or self.edge < 0 or self.multiple < 1:
+            sizes = f"{self.size[0]} × {self.size[1]} (edge {self.edge}, multiple {self.multiple})"
+            expected = "height, width and multiple must be at least 1, edge at least 0"
+            raise SettingError(f"Invalid image size {sizes}: {expected}.")
+        if self.resample not in [int(known) for known in Image.Resampling]:
+            raise SettingError(f"resample={self.resample} is not a resampling filter of Pillow.")
+        if not all(self.std):
+            raise SettingError("The standard deviation of the pixel normalization must not be 0.")
 
     # -- files
 
@@ -391,19 +387,17 @@ class Augment:
     """maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)"""
 
     def __post_init__(self) -> None:
+        scale, erasing = (
+            "data.crop_scale (minimum fraction of the image area)",
+            f"0, or at least {MIN_ERASE_AREA} and below 1",
+        )
         check_settings(
-            (
-                0 < self.crop <= 1,
-                f"data.crop_scale (minimum fraction of the image area) must be above 0 and at most 1, got {self.crop}.",
-            ),
-            (self.ratio >= 1, f"The maximum aspect ratio of random crops must be at least 1, got {self.ratio}."),
-            (0 <= self.color_jitter < 1, f"data.color_jitter must be at least 0 and below 1, got {self.color_jitter}."),
-            (self.mixup >= 0, f"data.mixup must be at least 0, got {self.mixup}."),
-            (0 <= self.shift < 1, f"data.shift must be at least 0 and below 1, got {self.shift}."),
-            (
-                not self.erase or MIN_ERASE_AREA <= self.erase < 1,
-                f"data.random_erasing must be 0, or at least {MIN_ERASE_AREA} and below 1, got {self.erase}.",
-            ),
+            (0 < self.crop <= 1, scale, "above 0 and at most 1", self.crop),
+            (self.ratio >= 1, "The maximum aspect ratio of random crops", "at least 1", self.ratio),
+            (0 <= self.color_jitter < 1, "data.color_jitter", "at least 0 and below 1", self.color_jitter),
+            (self.mixup >= 0, "data.mixup", "at least 0", self.mixup),
+            (0 <= self.shift < 1, "data.shift", "at least 0 and below 1", self.shift),
+            (not self.erase or MIN_ERASE_AREA <= self.erase < 1, "data.random_erasing", erasing, self.erase),
         )
 
     @property

@@ -14,16 +14,16 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.config import as_dict, from_dict
 from regard.data.points.cloud import PointCloud
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, SettingError, check_settings
 from regard.files import write_json
-from regard.processors import check_settings, read_processor_file
+from regard.processors import read_processor_file
 
 Indices = NDArray[np.int64]
 
@@ -105,32 +105,26 @@ class PointProcessor:
     """vertical axis, for frame=floor and for blocks"""
 
     def __post_init__(self) -> None:
-        known = tuple(name for name in FEATURES if name in self.features)
+        known, features = tuple(name for name in FEATURES if name in self.features), ", ".join(self.features)
         check_settings(
-            (self.count >= 0, f"data.num_points must be at least 1, or 0 for all points, got {self.count}."),
-            *(
-                (math.isfinite(size) and size >= 0, f"data.{name}_size must be at least 0, got {size}.")
-                for name, size in (("voxel", self.voxel), ("block", self.block))
-            ),
+            (self.count >= 0, "data.num_points", "at least 1, or 0 for all points", self.count),
+            (0 <= self.voxel < math.inf, "data.voxel_size", "at least 0", self.voxel),
+            (0 <= self.block < math.inf, "data.block_size", "at least 0", self.block),
             (
-                self.frame in ("unit_sphere", "center", "floor"),
-                f"data.point_norm must be unit_sphere, center or floor, got '{self.frame}'.",
+                self.frame in get_args(CoordinateFrame),
+                "data.point_norm",
+                "unit_sphere, center or floor",
+                f"'{self.frame}'",
             ),
-            (self.up in ("x", "y", "z"), f"data.up_axis must be x, y or z, got '{self.up}'."),
-            (
-                not self.block or self.frame != "unit_sphere",
-                "data.block_size requires data.point_norm=floor or center, because blocks keep the scale of the scene.",
-            ),
-            (
-                not self.block or self.block >= self.voxel,
-                f"data.block_size={self.block} must be at least data.voxel_size={self.voxel}.",
-            ),
-            (
-                known == tuple(self.features),
-                f"data.point_features must be {' or '.join(FEATURES)}, or both in this order, "
-                f"got {', '.join(self.features)}.",
-            ),
+            (self.up in get_args(Axis), "data.up_axis", "x, y or z", f"'{self.up}'"),
         )
+        if self.block and self.frame == "unit_sphere":
+            reason = "because blocks keep the scale of the scene"
+            raise SettingError(f"data.block_size requires data.point_norm=floor or center, {reason}.")
+        if 0 < self.block < self.voxel:
+            raise SettingError(f"data.block_size={self.block} must be at least data.voxel_size={self.voxel}.")
+        expected = f"{' or '.join(FEATURES)}, or both in this order"
+        check_settings((known == tuple(self.features), "data.point_features", expected, features))
 
     # -- files
 
@@ -351,21 +345,13 @@ class PointAugment:
     """each axis is scaled by a separate factor between 1 and 1 + stretch, or by the inverse"""
 
     def __post_init__(self) -> None:
+        bounded = ("shift", "jitter", "tilt", "stretch")
+        valid_scale = len(self.scale) == 2 and 0 < self.scale[0] <= self.scale[1] < math.inf
         check_settings(
-            (self.rotate in ("none", "up", "any"), f"data.rotate must be none, up or any, got '{self.rotate}'."),
-            (
-                len(self.scale) == 2 and 0 < self.scale[0] <= self.scale[1] < math.inf,
-                f"data.scale must be the minimum and maximum factor, such as 0.8,1.25, got {self.scale}.",
-            ),
-            *(
-                (0 <= value < math.inf, f"data.{name} must be at least 0, got {value}.")
-                for name, value in vars(self).items()
-                if name in ("shift", "jitter", "tilt", "stretch")
-            ),
-            (
-                0 <= self.point_dropout < 1,
-                f"data.point_dropout must be at least 0 and below 1, got {self.point_dropout}.",
-            ),
+            (self.rotate in get_args(RotateMode), "data.rotate", "none, up or any", f"'{self.rotate}'"),
+            (valid_scale, "data.scale", "the minimum and maximum factor, such as 0.8,1.25", self.scale),
+            *((0 <= vars(self)[name] < math.inf, f"data.{name}", "at least 0", vars(self)[name]) for name in bounded),
+            (0 <= self.point_dropout < 1, "data.point_dropout", "at least 0 and below 1", self.point_dropout),
         )
 
 

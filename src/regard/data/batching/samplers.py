@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, check_settings
 
 Indices = npt.NDArray[np.int64]
 
@@ -49,10 +49,10 @@ class BatchSampler:
         sides = sides[:, None] if sides.ndim == 1 else sides
         if sides.ndim != 2 or (sides < 0).any():
             raise ValueError(f"lengths must be non-negative and have shape (N,) or (N, sides), got shape {sides.shape}")
-        if budget < 1:
-            raise SettingError(f"The size of a micro-batch must be at least 1, got {budget}.")
-        if seed < 0:
-            raise SettingError(f"The seed must be at least 0, got {seed}.")
+        check_settings(
+            (budget >= 1, "The size of a micro-batch", "at least 1", budget),
+            (seed >= 0, "The seed", "at least 0", seed),
+        )
         if not len(sides):
             raise DataError("No samples to batch.", advice="Check whether every row of the data is empty or skipped.")
         self.side_lengths, self.total_lengths, self.budget, self.seed = sides, sides.sum(1), budget, seed

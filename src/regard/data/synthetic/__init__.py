@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from regard.config import override
-from regard.errors import DataError, SettingError, UnknownNameError
+from regard.errors import DataError, UnknownNameError, check_settings
 
 SPLITS = ("train", "valid", "test")
 
@@ -43,10 +43,10 @@ class Recipe:
             settings[name] = value
         return override(self, settings, f"{kind}#")
 
-    def check(self, part: str, minimums: Mapping[str, tuple[int, int]]) -> None:
-        """Raise SettingError for an unknown split, or for a setting (value, minimum) below its minimum."""
-        for name, (value, minimum) in minimums.items():
-            if value < minimum:
-                raise SettingError(f"{self.kind}: {name} must be at least {minimum}, got {value}.")
-        if part not in SPLITS:
-            raise SettingError(f"{self.kind}: part must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}, got '{part}'.")
+    def check(self, minimums: Mapping[str, int], *rules: tuple[bool, str, str, object]) -> None:
+        """Raise SettingError for a setting below its minimum, an unknown split, or an invalid rule of `check_settings`."""
+        own = vars(self)
+        lowest = [(own[name] >= least, name, f"at least {least}", own[name]) for name, least in minimums.items()]
+        split = (own["part"] in SPLITS, "part", f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}", f"'{own['part']}'")
+        checks = (*lowest, split, *rules)
+        check_settings(*((valid, f"{self.kind}: {name}", *message) for valid, name, *message in checks))

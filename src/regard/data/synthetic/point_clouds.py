@@ -36,7 +36,7 @@ from regard.data.synthetic.meshes import (
     uniform_numbers,
 )
 from regard.data.synthetic.rooms import CLASSES, room_cloud
-from regard.errors import DataError, SettingError
+from regard.errors import DataError
 
 SEED: Final = 2021
 HOLE_FRACTIONS: Final = (0.03, 0.12)
@@ -129,14 +129,12 @@ class CloudRecipe(Recipe):
     """index of a single point cloud; -1: all"""
 
     def __post_init__(self) -> None:
-        minimums = {"samples": (self.samples, 0), "points": (self.points, 0)}
-        self.check(self.part, minimums | {"number": (self.number, -1), "holes": (self.holes, -1)})
-        if self.turn not in ("", "none", "up", "any"):
-            raise SettingError(f"{self.kind}: turn must be none, up or any, got '{self.turn}'.")
-        if self.holes > MAX_HOLES:
-            raise SettingError(f"{self.kind}: holes must be at most {MAX_HOLES}, got {self.holes}.")
-        if self.noise < 0 and self.noise != -1:
-            raise SettingError(f"{self.kind}: noise must be at least 0, got {self.noise}.")
+        self.check(
+            {"samples": 0, "points": 0, "number": -1, "holes": -1},
+            (self.turn in ("", "none", "up", "any"), "turn", "none, up or any", f"'{self.turn}'"),
+            (self.holes <= MAX_HOLES, "holes", f"at most {MAX_HOLES}", self.holes),
+            (self.noise >= 0 or self.noise == -1, "noise", "at least 0", self.noise),
+        )
 
     @property
     def count(self) -> int:
