@@ -102,14 +102,8 @@ def test_every_side_has_the_numbers_that_it_needs_and_others_are_refused() -> No
 
 
 def test_keys_differ_with_their_inputs() -> None:
-    keys = [
-        cache_key(1, "ab", "c"),
-        cache_key(1, "a", "bc"),
-        cache_key("1", "ab", "c"),
-        cache_key(1, ("ab", "c")),
-        cache_key(),
-    ]
-    assert len(set(keys)) == len(keys) and cache_key(1, ("a",)) == cache_key(1, ["a"])
+    inputs = ((1, "ab", "c"), (1, "a", "bc"), ("1", "ab", "c"), (1, ("ab", "c")), ())
+    assert len({cache_key(*parts) for parts in inputs}) == len(inputs) and cache_key(1, ("a",)) == cache_key(1, ["a"])
 
 
 # -- the cache
@@ -279,10 +273,8 @@ def test_a_second_run_takes_the_tokens_of_the_first_and_is_the_same(few: Path, t
     first = train_tiny(few, tmp_path / "a", *TWELVE)
     second = train_tiny(few, tmp_path / "b", *TWELVE)
     assert HIT not in first and HIT in second and len(left_in(place)) == 1
-    assert (
-        rows(tmp_path / "a") == rows(tmp_path / "b")
-        and facts(tmp_path / "a")["data_stats"] == facts(tmp_path / "b")["data_stats"]
-    )
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    assert facts(tmp_path / "a")["data_stats"] == facts(tmp_path / "b")["data_stats"]
     same_tensors(tmp_path / "a/model.safetensors", tmp_path / "b/model.safetensors")
     shutil.rmtree(place.parent)
     assert HIT not in train_tiny(few, tmp_path / "c", *TWELVE) and rows(tmp_path / "c") == rows(tmp_path / "a")
@@ -331,10 +323,8 @@ def test_files_are_not_parsed_again_where_nothing_has_changed(few: Path, tmp_pat
 def test_data_that_changes_between_two_reads_is_refused(
     when: str, pairs: Pairs, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    step, notes = (
-        {"before the tokenizer": "_make_tokenizer", "before the tokens": "_load_or_encode"}[when],
-        tmp_path / "cache/notes",
-    )
+    step = {"before the tokenizer": "_make_tokenizer", "before the tokens": "_load_or_encode"}[when]
+    notes = tmp_path / "cache/notes"
     data, real = write_pairs(tmp_path / "d.tsv", pairs[:30]), getattr(preprocess, step)
 
     def grown(*given: Any) -> Any:
@@ -356,7 +346,6 @@ def test_the_first_row_that_is_too_long_is_named_at_its_current_path(pairs: Pair
         said = train_tiny(
             data, tmp_path / f"run {name}", *ONE, "data.max_length=60", valid=write_pairs(tmp_path / "v.tsv", many)
         )
-        assert f"1 training pairs have more than 60 tokens (data.max_length) and are skipped; first: {data}, "
         assert f"first: {data}, line {21 + blank}" in said and (HIT in said) == bool(blank)
         assert ("3 rows with an empty field skipped" in said) == bool(blank)
 

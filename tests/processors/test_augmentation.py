@@ -91,11 +91,8 @@ def test_translated_images_keep_their_pixels_and_repeat_the_edge() -> None:
     found = augment_maps(maps, table(right=-5 / 56, down=4 / 40), (40, 56))
     assert torch.equal(found[:, 4:, :51], maps[:, :36, 5:])
     drawn = sample_params(np.random.default_rng(1), 4000, Augment(crop=1, shift=0.1))[:, 10:12]
-    assert (
-        0.099 < abs(drawn).max() <= 0.1
-        and abs(drawn.mean()) < 0.005
-        and not Augment(1, 1, False, 0, shift=0.1).is_identity
-    )
+    assert 0.099 < abs(drawn).max() <= 0.1 and abs(drawn.mean()) < 0.005
+    assert not Augment(1, 1, False, 0, shift=0.1).is_identity
 
 
 def test_a_gray_rectangle_covers_a_part_and_nothing_else() -> None:

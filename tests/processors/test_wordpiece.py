@@ -159,9 +159,8 @@ def test_frequent_words_are_one_token_and_only_possible_pieces_are_in_the_vocabu
 ) -> None:
     ids = trained.encode(["The CAT sat"])[0]
     assert [trained.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
-    assert trained.decode([ids]) == ["the cat sat"] and cased.decode(cased.encode(["The Katze saß"])) == [
-        "The Katze saß"
-    ]
+    assert trained.decode([ids]) == ["the cat sat"]
+    assert cased.decode(cased.encode(["The Katze saß"])) == ["The Katze saß"]
     rare = trained.encode(["catmats"])[0]
     assert len(rare) > 1 and trained.decode([[2, *rare, 3]]) == ["catmats"]
     assert trained.decode(trained.encode(["Once more: the cat, 4 mats!"])) == ["once more : the cat, 4 mats!"]
@@ -219,15 +218,11 @@ def test_a_saved_tokenizer_gives_the_same_rows_in_transformers(
     same(texts, list(zip(found["input_ids"], found["token_type_ids"], strict=True)), singles)
     found = theirs(texts, texts[::-1], return_token_type_ids=True)
     same(texts, list(zip(found["input_ids"], found["token_type_ids"], strict=True)), pairs)
-    assert theirs.mask_token_id == made.special_id("mask") == again.special_id(
-        "mask"
-    ) and theirs.pad_token_id == made.special_id("pad")
+    assert theirs.mask_token_id == made.special_id("mask") == again.special_id("mask")
+    assert theirs.pad_token_id == made.special_id("pad")
     assert theirs.cls_token_id == made.special_id("start") and theirs.sep_token_id == made.special_id("end")
-    assert (
-        again.template == made.template
-        and again.special_tokens_map() == made.special_tokens_map()
-        and again.encode(texts) == made.encode(texts)
-    )
+    assert again.template == made.template and again.special_tokens_map() == made.special_tokens_map()
+    assert again.encode(texts) == made.encode(texts)
     assert again.fingerprint() == made.fingerprint() and again.with_template() is again
 
 
@@ -245,11 +240,8 @@ def test_rows_are_those_of_the_published_tokenizers(trained: TextTokenizer, robe
         theirs.save_pretrained(tmp_path / "theirs")
         again = TextTokenizer.load(tmp_path / "theirs")
         assert again.encode(texts) == ids and again.encode_offsets(texts) == made.encode_offsets(texts)
-        assert (
-            again.template == made.template
-            and again.special_tokens_map() == made.special_tokens_map()
-            and again.special_ids == made.special_ids
-        )
+        assert again.template == made.template and again.special_tokens_map() == made.special_tokens_map()
+        assert again.special_ids == made.special_ids
         assert again.with_template() is again and again.decode(ids) == made.decode(ids)
 
 
@@ -355,9 +347,8 @@ def test_added_tokens_follow_the_vocabulary(trained: TextTokenizer, tmp_path: Pa
     folder = write_vocabulary(trained, tmp_path, {"additional_special_tokens": ["<x>"]})
     (folder / "added_tokens.json").write_text(json.dumps({"<y>": trained.size}))
     made, theirs = TextTokenizer.load(folder), theirs_of(folder)
-    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [trained.size, trained.size + 1] and made.size == len(
-        theirs
-    )
+    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [trained.size, trained.size + 1]
+    assert made.size == len(theirs)
     assert made.encode(["the <y> cat <x>"]) == theirs(["the <y> cat <x>"], add_special_tokens=False)["input_ids"]
 
 
