@@ -315,7 +315,7 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
 def test_an_invalid_file_of_classes_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(RegardError, match=said) as error:
-        images.read_classes(tmp_path / name)
+        images.find_classes_above(str(tmp_path))
     assert name in str(error.value)
 
 

@@ -256,11 +256,17 @@ def find_classes(entries: Sequence[str]) -> ClassMap | None:
 
 def find_classes_above(folder: str, search_depth: int = SEARCH_DEPTH) -> ClassMap | None:
     """Classes from a class file in `folder` or its parents, `search_depth` folders in all; None if there is no file."""
-    for _ in range(search_depth):
-        for name in CLASS_FILES:
-            if os.path.isfile(os.path.join(folder, name)):
-                return read_classes(os.path.join(folder, name))
-        folder = os.path.dirname(folder)
+    for level in (Path(folder), *Path(folder).parents[: search_depth - 1]):
+        for path in (level / name for name in CLASS_FILES):
+            if not path.is_file():
+                continue
+            try:
+                classes = _read_json(path) if path.suffix == ".json" else _read_text(path)
+            except DataError as error:
+                raise error if error.path else DataError(error.problem, path) from error
+            if not classes.names:
+                raise DataError("no classes defined.", path)
+            return classes
     return None
 
 
@@ -271,17 +277,6 @@ def infer_classes(values: Iterable[int]) -> ClassMap:
     void = tuple(value for value in (255, 65535) if there[-1:] == [value] and value - 1 not in there and len(there) > 2)
     kept = tuple(value for value in there if value not in void)
     return ClassMap(tuple(map(str, kept)), kept, void)
-
-
-def read_classes(path: str | Path) -> ClassMap:
-    path = Path(path)
-    try:
-        classes = _read_json(path) if path.suffix == ".json" else _read_text(path)
-    except DataError as error:
-        raise error if error.path else DataError(error.problem, path) from error
-    if not classes.names:
-        raise DataError("no classes defined.", path)
-    return classes
 
 
 def _build_class_map(named: Sequence[tuple[int, str]], values: Sequence[Any], void: Sequence[int]) -> ClassMap:

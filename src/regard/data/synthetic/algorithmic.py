@@ -88,29 +88,26 @@ class StoryState:
 
 def generate_story(num_facts: int, random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
     """Story of `length` sentences with a question, the answer, and the indices of the `num_facts` supporting sentences."""
-    while True:
+    questions: list[GeneratedSample] = []
+    while not questions:
         world = StoryState(random)
         for _ in range(max(length, num_facts + 1)):
             world.step()
-        questions = _candidate_questions(world, num_facts)
-        if questions:
-            question, answer, support = random.choice(questions)
-            return " ".join([*world.sentences, question]), answer, support
-
-
-def _candidate_questions(world: StoryState, facts: int) -> list[tuple[str, str, tuple[int, ...]]]:
-    if facts == 1:
-        return [(f"where is {who} ?", place, (at,)) for who, (place, at) in world.people.items()]
-    questions = []
-    for name, thing in world.objects.items():
-        place, came = thing.location_history[-1]
-        if facts == 2:
-            questions.append((f"where is the {name} ?", place, tuple(sorted({thing.moved_at, came}))))
-        elif len(thing.location_history) > 1 and thing.holder is not None and thing.moved_at < came:
-            before, since = thing.location_history[-2]
-            question = f"where was the {name} before the {place} ?"
-            questions.append((question, before, tuple(sorted({thing.moved_at, came, since}))))
-    return [one for one in questions if len(one[2]) == facts]
+        if num_facts == 1:
+            questions = [(f"where is {who} ?", place, (at,)) for who, (place, at) in world.people.items()]
+            continue
+        for name, thing in world.objects.items():
+            place, came = thing.location_history[-1]
+            question, answer, facts = f"where is the {name} ?", place, {thing.moved_at, came}
+            if num_facts == 3:
+                if len(thing.location_history) < 2 or thing.holder is None or thing.moved_at >= came:
+                    continue
+                answer, since = thing.location_history[-2]
+                question, facts = f"where was the {name} before the {place} ?", {*facts, since}
+            if len(facts) == num_facts:
+                questions.append((question, answer, tuple(sorted(facts))))
+    question, answer, support = random.choice(questions)
+    return " ".join([*world.sentences, question]), answer, support
 
 
 MAX_TRIES = 100
