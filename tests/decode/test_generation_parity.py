@@ -113,11 +113,8 @@ def their_gpt2(body: Any) -> Any:
     names = {
         f"decoder.blocks.{n}.{ours}": f"transformer.h.{n}.{there}" for n in range(2) for ours, there in parts.items()
     }
-    names |= {
-        "tokens.table": "transformer.wte",
-        "position.table": "transformer.wpe",
-        "decoder.norm": "transformer.ln_f",
-    }
+    wholes = {"tokens.table": "wte", "position.table": "wpe", "decoder.norm": "ln_f"}
+    names |= {ours: f"transformer.{there}" for ours, there in wholes.items()}
     places = dict(theirs.named_parameters())
     with torch.no_grad():
         for name, parameter in body.named_parameters():

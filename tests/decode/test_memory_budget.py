@@ -16,13 +16,7 @@ from tiny_caption_models import batch_of, config_of
 from tiny_caption_models import made as captioner
 
 SPOKEN = [(name, label) for name in ("rnn", "rnnsearch", "convs2s") for label in ("", *TINY[name].variants)]
-ROLLING = [
-    *SPOKEN,
-    ("caption-fixed", ""),
-    ("caption-attend", ""),
-    ("caption-attend", "vit"),
-    ("caption-attend", "swin"),
-]
+ROLLING = [*SPOKEN, ("caption-fixed", ""), *(("caption-attend", encoder) for encoder in ("", "vit", "swin"))]
 
 
 def asked(name: str, label: str) -> tuple[Any, Batch]:

@@ -34,10 +34,8 @@ def test_a_masked_target_token_is_not_read_and_others_keep_their_positions(name:
     real[0, 1] = real[1, 2:4] = False
     ours = logits(model, Batch(x, decoder=DecoderInputs(holed, mask=real)))
     for row in range(2):
-        near(
-            ours[row, real[row]],
-            logits(model, Batch(x[row : row + 1], decoder=DecoderInputs(holed[row : row + 1, real[row]])))[0],
-        )
+        alone = Batch(x[row : row + 1], decoder=DecoderInputs(holed[row : row + 1, real[row]]))
+        near(ours[row, real[row]], logits(model, alone)[0])
 
 
 # -- command line and explanations
@@ -45,13 +43,9 @@ def test_a_masked_target_token_is_not_read_and_others_keep_their_positions(name:
 SMALL = {
     "rnn": ("model.width=24", "model.embedding_dim=24", "model.bidirectional=true"),
     "rnnsearch": (
-        "model.width=24",
-        "model.encoder_width=12",
-        "model.embedding_dim=16",
-        "model.maxout_dim=16",
-        "model.attention_dim=8",
+        "model.width=24", "model.encoder_width=12", "model.embedding_dim=16", "model.maxout_dim=16", "model.attention_dim=8",
     ),
-}
+}  # fmt: skip
 USUAL = (
     "data.vocab_size=400", "train.batch_tokens=512", "train.lr=5e-3", "train.warmup_steps=2", "train.steps=6",
     "train.eval_every=3", "train.ema_decay=0", "data.valid_fraction=0.1", "decode.num_beams=2", "data.eval_samples=8",

@@ -105,11 +105,7 @@ def test_queries_attend_from_their_positions(at: list[Any] | None, kernel: str) 
     places = None if at is None else torch.tensor(at)
     q, k, v = leaves(queries=3 if places is None else places.shape[-1])
     row = [at or [0, 1, 2]] * 2 if places is None or places.ndim == 1 else at
-    ours = (
-        dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, Causal(), places), 1.3)[0]
-        if kernel == "plain"
-        else dispatch.sdpa(AttentionCall(q, k, v, 1.3, Causal(), places, 0.0))
-    )
+    ours = (dispatch._eager if kernel == "plain" else dispatch.sdpa)(AttentionCall(q, k, v, 1.3, Causal(), places))
     same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= row[b][i], 1.3), [q, k, v])
 
 

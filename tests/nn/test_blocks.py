@@ -193,10 +193,7 @@ def test_an_invalid_label_is_not_trained_as_another() -> None:
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder, self.decoder = (
-            Stack([transformer_block(6, 2, 8)]),
-            Stack([transformer_block(6, 2, 8, cross=True)]),
-        )
+        self.encoder, self.decoder = (Stack([transformer_block(6, 2, 8, cross=cross)]) for cross in (False, True))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         context, _ = self.encoder(x, mask=Padding(torch.tensor([3, 2])))

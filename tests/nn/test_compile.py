@@ -85,14 +85,8 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
 
 
 def test_convs2s_is_one_graph_with_its_gradients() -> None:
-    config = convs2s.Config(
-        encoder_stages=("10x3x2", "14x1"),
-        decoder_stages=("8x3", "11x2"),
-        embedding_dim=12,
-        output_dim=9,
-        vocab_size=23,
-        max_length=9,
-    )
+    stages = {"encoder_stages": ("10x3x2", "14x1"), "decoder_stages": ("8x3", "11x2")}
+    config = convs2s.Config(embedding_dim=12, output_dim=9, vocab_size=23, max_length=9, **stages)  # type: ignore[arg-type]
     body = convs2s.build(config).double().eval()
     batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), decoder=DecoderInputs(torch.arange(10).view(2, 5)))
     right = body(batch).sequence
@@ -141,11 +135,8 @@ def test_image_bodies_with_patches_are_one_graph() -> None:
 
 
 def test_swin_is_one_graph() -> None:
-    body = (
-        swin.build(swin.Config(width=8, patch_size=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window_size=3))
-        .double()
-        .eval()
-    )
+    config = swin.Config(width=8, patch_size=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window_size=3)
+    body = swin.build(config).double().eval()
     traced = torch.compile(body, backend="eager", fullgraph=True, dynamic=False)
     batch = Batch(torch.randn(2, 3, 57, 43, dtype=torch.float64))
     assert torch.allclose(traced(batch).pooled, body(batch).pooled, 1e-12)

@@ -82,10 +82,7 @@ def test_each_dtype_is_near_the_exact_result(dtype: torch.dtype) -> None:
     rows, rule = CASES["marked, lengths"]
     exact = [x.detach().to(dtype).double().requires_grad_() for x in leaves(rows)]
     given = [x.detach().to(dtype).requires_grad_() for x in exact]
-    ours, right = (
-        attend_local_global(*given, band_of(rule), 0.7),
-        attend_local_global(*exact, band_of(rule), 0.7),
-    )
+    ours, right = (attend_local_global(*leaves, band_of(rule), 0.7) for leaves in (given, exact))
     assert ours.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     near(ours.double(), right, tolerance)
@@ -185,11 +182,9 @@ def test_window_masks_are_recognized_by_their_form() -> None:
 
 
 def test_a_window_covers_rows_no_longer_than_each_of_its_sides() -> None:
-    assert (
-        LocalPattern(SlidingWindow(9, 8)).covers(9)
-        and not LocalPattern(SlidingWindow(9, 8)).covers(10)
-        and not LocalPattern(SlidingWindow(9, 9, 2)).covers(9)
-    )
+    for window, length, covers in ((SlidingWindow(9, 8), 9, True), (SlidingWindow(9, 8), 10, False),
+                                   (SlidingWindow(9, 9, 2), 9, False)):  # fmt: skip
+        assert LocalPattern(window).covers(length) == covers
 
 
 def test_global_tokens_are_found_once_from_left_to_right() -> None:

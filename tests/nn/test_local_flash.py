@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,10 +81,7 @@ def test_flash_and_columns_joined_are_one_softmax(name: str) -> None:
     rows, rule = CASES[name]
     band, x = band_of(rule), noise(rows, L, 3, H, 4).requires_grad_()
     q, k, v = x.permute(2, 0, 3, 1, 4)  # views of one matrix, as after a joint projection
-    ours, right = (
-        local_flash.flash_local_attention(q, k, v, band, 0.7),
-        written_out(q, k, v, Columns(band))[0],
-    )
+    ours, right = local_flash.flash_local_attention(q, k, v, band, 0.7), written_out(q, k, v, Columns(band))[0]
     real = band.valid_tokens(L)
     if real is not None:  # rows of padding are not read
         ours, right = (y * real[:, None, :, None] for y in (ours, right))
@@ -123,51 +116,6 @@ def test_dropout_removes_its_fraction_and_keeps_the_mean(way: Any) -> None:
     assert abs(float((kept == 0).double().mean()) - share) < 0.02
     far = found[..., 64:, :8]
     assert abs(float((far == 0).double().mean()) - share) < 0.04, "global tokens too"
-
-
-BESIDE = """
-import torch
-from regard.nn.kernels import local_globals_triton as beside
-from regard.nn.kernels import local_flash as columns
-from regard.nn.kernels.local_attention import LocalPattern, chunked_attention
-from regard.nn.attention.masks import GlobalTokens, SlidingWindow
-
-torch.manual_seed(0)
-beside.BLOCK, beside.SPAN = 16, 32
-single = torch.float32
-for B, L, H, d, many, dtype in ((2, 45, 2, 16, 3, single), (1, 70, 1, 32, 20, single), (2, 33, 3, 16, 1, torch.float16)):
-    for dropout in (0.0, 0.3):
-        marks = torch.zeros(B, L, dtype=torch.bool)
-        marks[0, torch.randperm(L)[:many]] = True
-        marks[-1, 0] = True
-        starts = torch.tensor([at for b in range(B) for at in (b * L, b * L + L - 7)] + [B * L], dtype=torch.int32)
-        far = columns.make_global_keys(LocalPattern(SlidingWindow(3, 5), GlobalTokens(marks)), starts, L)
-        x, out, lse = torch.randn(B, L, 3, H, d).to(dtype), torch.randn(B * L, H, d).to(dtype), torch.randn(H, B * L)
-        low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout)
-        high, wide = x.float().unbind(2), None if kept is None else kept.float()
-        ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
-        call, exact_call = columns.GlobalCall(*low, far, 0.3, kept), columns.GlobalCall(*high, far, 0.3, wide)
-        beside.merge_global_(call, *ours)
-        columns.merge_global_(exact_call, *right)
-        told, before = torch.randn(B, L, H, d).to(dtype), [torch.randn(B, L, H, d).to(dtype) for _ in range(3)]
-        after, exact = tuple(y.clone() for y in before), tuple(y.float().clone() for y in before)
-        beside.add_global_gradients_(call, told, ours, after)
-        columns.add_global_gradients_(exact_call, told.float(), (ours[0].float(), ours[1]), exact)
-        for mine, theirs in zip((*ours, *after), (*right, *exact), strict=True):
-            assert (mine - theirs).abs().max() < (2e-5 if dtype == torch.float32 else 0.01), (B, L, many, dtype, dropout)
-        assert all((y.float() - z).abs().max() > 0.1 for y, z in zip(after, before, strict=True))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs in test_on_a_gpu_every_way_is_the_rule")
-def test_the_kernel_for_global_tokens_equals_the_plain_form() -> None:
-    pytest.importorskip("triton")
-    # in a subprocess: Triton selects its interpreter on import
-    source = str(Path(__file__).parents[2] / "src")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": source}
-    done = subprocess.run([sys.executable, "-c", BESIDE], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 # -- compiled, and on a GPU

@@ -188,11 +188,8 @@ def test_recorded_weights_give_the_outputs(name: str) -> None:
     mixed = table[..., :L] @ values
     if band.global_tokens is not None:
         (far,) = others
-        assert (
-            far.key_index is None
-            and far.query_index is not None
-            and far.weights.shape[2:] == (far.query_index.shape[1], L)
-        )
+        assert far.key_index is None and far.query_index is not None
+        assert far.weights.shape[2:] == (far.query_index.shape[1], L)
         for row, queries in enumerate(far.query_index.tolist()):
             assert [at for at in queries if at >= 0] == band.global_tokens.tokens[row].nonzero()[:, 0].tolist()
             own = far.weights[row] @ module.split_heads(module.far_kv(x), 2)[1][row]

@@ -339,13 +339,11 @@ def t5_encoder(depth: int, hidden: int) -> Any:
     def residual(inner: nn.Module) -> Residual:
         return Residual(inner, width, "pre", eps=1e-6, norm_type=RMSNorm)
 
-    blocks = [
-        TransformerBlock(
-            residual(Attention(width, H, bias=False, scale=1.0)),
-            residual(FeedForward(width, hidden, bias=False)),
-        )
-        for _ in range(depth)
-    ]
+    def block() -> TransformerBlock:
+        attention, feed = Attention(width, H, bias=False, scale=1.0), FeedForward(width, hidden, bias=False)
+        return TransformerBlock(residual(attention), residual(feed))
+
+    blocks = [block() for _ in range(depth)]
     return noisy(Stack(blocks, RMSNorm(width), T5Bias(H))).eval()
 
 
@@ -445,7 +443,5 @@ def test_each_block_has_its_own_projections_of_a_disentangled_position() -> None
     with torch.no_grad():
         position.projections[1]["c2p"].weight.zero_()
     assert not torch.allclose(stack(x)[0], before)
-    assert torch.allclose(
-        stack(x, taps=[0])[1][0],
-        blocks[0](x, position=BoundPosition(position, PositionIds(), blocks[0].attend.inner, 0)),
-    )
+    bound = BoundPosition(position, PositionIds(), blocks[0].attend.inner, 0)
+    assert torch.allclose(stack(x, taps=[0])[1][0], blocks[0](x, position=bound))

@@ -192,6 +192,39 @@ places = places[places[:, 0].argsort()]  # each nearer than those before
 assert torch.equal(triton_kernels.knn(places, places, packing, packing, 8), neighbours.knn(places, packing, 8))
 """
 
+BESIDE = """
+import torch
+from regard.nn.kernels import local_globals_triton as beside
+from regard.nn.kernels import local_flash as columns
+from regard.nn.kernels.local_attention import LocalPattern, chunked_attention
+from regard.nn.attention.masks import GlobalTokens, SlidingWindow
+
+torch.manual_seed(0)
+beside.BLOCK, beside.SPAN = 16, 32
+single = torch.float32
+for B, L, H, d, many, dtype in some((1, 70, 1, 32, 20, single), (2, 45, 2, 16, 3, single), (2, 33, 3, 16, 1, torch.float16)):
+    for dropout in (0.0, 0.3):
+        marks = torch.zeros(B, L, dtype=torch.bool)
+        marks[0, torch.randperm(L)[:many]] = True
+        marks[-1, 0] = True
+        starts = torch.tensor([at for b in range(B) for at in (b * L, b * L + L - 7)] + [B * L], dtype=torch.int32)
+        far = columns.make_global_keys(LocalPattern(SlidingWindow(3, 5), GlobalTokens(marks)), starts, L)
+        x, out, lse = torch.randn(B, L, 3, H, d).to(dtype), torch.randn(B * L, H, d).to(dtype), torch.randn(H, B * L)
+        low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout)
+        high, wide = x.float().unbind(2), None if kept is None else kept.float()
+        ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
+        call, exact_call = columns.GlobalCall(*low, far, 0.3, kept), columns.GlobalCall(*high, far, 0.3, wide)
+        beside.merge_global_(call, *ours)
+        columns.merge_global_(exact_call, *right)
+        told, before = torch.randn(B, L, H, d).to(dtype), [torch.randn(B, L, H, d).to(dtype) for _ in range(3)]
+        after, exact = tuple(y.clone() for y in before), tuple(y.float().clone() for y in before)
+        beside.add_global_gradients_(call, told, ours, after)
+        columns.add_global_gradients_(exact_call, told.float(), (ours[0].float(), ours[1]), exact)
+        for mine, theirs in zip((*ours, *after), (*right, *exact), strict=True):
+            assert (mine - theirs).abs().max() < (2e-5 if dtype == torch.float32 else 0.01), (B, L, many, dtype, dropout)
+        assert all((y.float() - z).abs().max() > 0.1 for y, z in zip(after, before, strict=True))
+"""
+
 
 SOME = """
 import torch
@@ -199,7 +232,7 @@ import torch
 def some(*cases, quick=1):
     return cases[:quick] if QUICK else cases
 """
-PROGRAMS = (SHORT, VOCABULARY, STEP, FEW, ENLARGED, NEARBY)
+PROGRAMS = (SHORT, VOCABULARY, STEP, FEW, ENLARGED, NEARBY, BESIDE)
 
 
 def run_interpreted(quick: bool) -> None:

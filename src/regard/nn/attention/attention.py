@@ -63,10 +63,6 @@ class Attention(RecordedModule):
         B, L, _ = x.shape
         return tuple(x.view(B, L, parts, self.heads, self.width // self.heads).permute(2, 0, 3, 1, 4))
 
-    def keys(self, context: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B H K d"], Float[Tensor, "B H K d"]]:
-        k, v = self.split_heads(self.kv(context), 2)
-        return k, v
-
     def project(self, x: Float[Tensor, "B L D"]) -> tuple[Tensor, ...]:
         """Queries, keys and values (B, H, L, d) of self-attention."""
         return self.split_heads(self.qkv(x), 3)
@@ -106,7 +102,7 @@ class Attention(RecordedModule):
             elif context is None:
                 raise ValueError("Cross-attention requires a context, or a KV cache that contains the keys of one.")
             else:
-                k, v = self.keys(context)
+                k, v = self.split_heads(self.kv(context), 2)
                 if isinstance(cache, CrossCache):
                     cache.kv = k, v
         else:

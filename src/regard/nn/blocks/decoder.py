@@ -436,7 +436,7 @@ class CrossDecoder(IncrementalDecoder):
         caches: dict[nn.Module, CrossCache] = {}
         for layer, block in zip(state.layers, blocks, strict=True):
             if block not in caches:
-                k, v = block.cross.inner.keys(context)
+                k, v = block.cross.inner.split_heads(block.cross.inner.kv(context), 2)
                 if context_mask is not None:  # cross-attention to a source without any valid position returns 0
                     v = v.masked_fill(~context_mask.any(-1)[:, :, None, None], 0.0)
                 caches[block] = CrossCache(
