@@ -142,7 +142,9 @@ class ForwardBackward:
     def backward(self, batch: Batch, last: bool = True) -> LossSum:
         with self.module.no_sync() if not last and self.process_group.size > 1 else nullcontext():
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-                total, count = (self.compiled or self.module)(batch.to(self.device))
+                # no `or`: a compiled module has no truth value
+                module = self.module if self.compiled is None else self.compiled
+                total, count = module(batch.to(self.device))
             torch.autograd.backward(total)
         return total.detach(), count
 
