@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from PIL import Image
 from fixed_attention_captioner import Captioner, spotted
 from page_data import page_data
 from regard.demos.scenes import ShapeScene, caption, caption_words, generate_splits, render_scene
-from regard.draw.page import write_caption_page
 from regard.draw.panels import (
     MIN_BRIGHTNESS,
     MIN_UNIFORM_MULTIPLE,
@@ -138,15 +136,6 @@ def test_without_attention_a_word_is_attributed_to_occluded_patches(text: TextTo
     assert not model.explain(255 - picture).attention.layers[0].weights.any()
 
 
-def test_modes_of_a_model_are_left_as_they_were(text: TextTokenizer) -> None:
-    for given in (tables(text, (2,)), []):
-        model = Captioner("a red star", given, GRID, 24, text)
-        for training in (True, False):
-            model.train(training)
-            model.explain(PICTURE)
-            assert model.training == training == model.body.training
-
-
 def test_attention_to_named_objects_is_scored(scene: ShapeScene) -> None:
     text = TextTokenizer.train_sentence_bpe([caption(scene.objects)] * 3, 330)
     picture, boxes = render_scene(scene, 64)
@@ -199,26 +188,19 @@ def test_a_sheet_has_an_image_for_each_word(text: TextTokenizer, tmp_path: Path)
     sheet = found.save(tmp_path / "sheet.svg", layer=2, head=1).read_text()
     assert sheet.count("<image") == 7 + 1 + 1  # the image itself and the legend
     assert all(f">{word}<" in sheet for word in SENTENCE.split()) and "layer 2 of 2, head 1 of 2" in sheet
-    with Image.open(found.save(tmp_path / "sheet.png", layer=2, head=1)) as shown:
-        assert shown.width > 1500 and np.asarray(shown.convert("L")).std() > 10
 
 
-@pytest.mark.parametrize("many, size", [(1, (8, 8)), (7, (30, 90)), (20, (90, 30))])
-def test_sheets_of_few_and_of_many_words(tmp_path: Path, many: int, size: tuple[int, int]) -> None:
-    words = tuple(CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(many))
-    weights = RANDOM.dirichlet(np.ones(6), (1, many)).reshape(1, many, 2, 3)
-    attention = CaptionAttention(np.zeros((*size, 3), dtype=np.uint8), words, (CaptionLayer("layer 1", weights),))
-    path = draw_caption_attention(attention, tmp_path / "sheet.png", "a very long title " * 30, "$1 and $2")
-    with Image.open(path) as sheet:
+def test_a_sheet_of_many_words_has_several_rows(tmp_path: Path) -> None:
+    words = tuple(CaptionWord(f"word{'s' * (30 * (n == 2))}", 0.5 / (n + 1)) for n in range(20))
+    weights = RANDOM.dirichlet(np.ones(6), (1, 20)).reshape(1, 20, 2, 3)
+    attention = CaptionAttention(np.zeros((90, 30, 3), dtype=np.uint8), words, (CaptionLayer("layer 1", weights),))
+    with Image.open(draw_caption_attention(attention, tmp_path / "a.png", "a very long title " * 30)) as sheet:
         assert sheet.width <= 11.5 * 160
-    assert len(page_data(write_caption_page(attention, tmp_path / "page.html", "t", "n", {}))["words"]) == many
 
 
 def test_page_and_numbers_contain_the_weights(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
-    path = found.save(tmp_path / "page.html")
-    data, whole = page_data(path), path.read_text()
-    assert "://" not in whole and not re.search(r'(src|href)="', whole) and "<!--" not in whole
+    data = page_data(found.save(tmp_path / "page.html"))
     assert data["picture"].startswith("data:image/png;base64,")
     assert data["grid"] == list(GRID) and [word["word"] for word in data["words"]] == SENTENCE.split()
     for layer, right in zip(data["layers"], found.attention.layers, strict=True):
@@ -231,21 +213,11 @@ def test_page_and_numbers_contain_the_weights(text: TextTokenizer, tmp_path: Pat
     assert np.allclose(numbers["weights"]["layer 1"], found.attention.layers[0].weights)
 
 
-def test_no_word_can_break_a_page(tmp_path: Path) -> None:
-    wild = '</script><b onclick="x">&<!--data-->'
-    layer = CaptionLayer("layer 1", np.ones((1, 1, 2, 2)) / 4)
-    attention = CaptionAttention(PICTURE, (CaptionWord(wild, 1.0, ((wild, 1.0),)),), (layer,))
-    path = write_caption_page(attention, tmp_path / "page.html", wild, wild, {wild: wild})
-    assert page_data(path)["words"][0]["word"] == wild and "<b onclick" not in path.read_text()
-
-
 def test_layers_and_heads_that_are_not_there_are_refused(text: TextTokenizer, tmp_path: Path) -> None:
     found = explained(text, tables(text, (2,), (3,)))
     for layer, head, message in ((3, None, "Layer"), (1, 3, "Head"), (None, 3, "Head")):
         with pytest.raises(RegardError, match=message):
             found.save(tmp_path / "sheet.png", layer, head)
-    with pytest.raises(RegardError, match="file type"):
-        found.save(tmp_path / "sheet.gif")
     with pytest.raises(RegardError, match="word"):
         CaptionAttention(PICTURE, (), ())
     with pytest.raises(ValueError, match="words"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from page_data import page_data, page_tags
+from page_data import page_data
 from regard.draw.attention import draw_heatmaps
 from regard.draw.charts import draw_training_curves
 from regard.draw.colors import DARK, LIGHT, WARM_DARK, WARM_LIGHT
@@ -53,34 +53,19 @@ def pixels(path: Path) -> NDArray[np.float64]:
     return np.asarray(imread(path), dtype=np.float64)[..., :3]
 
 
-def test_the_figure_is_written_to_a_new_folder_and_is_neither_empty_nor_huge(tmp_path: Path) -> None:
-    path = draw_heatmaps(translation(), tmp_path / "new" / "folder" / "heat.png", title="a → b")
-    picture = pixels(path)
+def test_the_figure_of_a_long_text_is_neither_empty_nor_huge(tmp_path: Path) -> None:
+    words = tuple(f"word{at}" for at in range(60))
+    picture = pixels(draw_heatmaps([attention("cross", words, words)], tmp_path / "long.png", title="long " * 200))
     assert all(600 < side < 3500 for side in picture.shape[:2])
     assert 0.02 < (picture.min(axis=2) < 0.9).mean() < 0.9
-    assert [found.name for found in path.parent.iterdir()] == ["heat.png"]
-    words = tuple(f"word{at}" for at in range(60))
-    long = draw_heatmaps(translation(words, words), tmp_path / "long.png", title="long " * 200)
-    assert max(pixels(long).shape[:2]) < 3500
 
 
 def test_the_large_panel_shows_the_weights_of_the_last_cross_layer(tmp_path: Path) -> None:
     maps = translation()
-    first, second = (draw_heatmaps(maps, tmp_path / name, title="t").read_bytes() for name in ("a.svg", "b.svg"))
-    assert first == second, "a figure has the same bytes every time"
-    text = "".join(ElementTree.fromstring(first).itertext())
+    drawn = draw_heatmaps(maps, tmp_path / "a.svg", title="t").read_bytes()
+    text = "".join(ElementTree.fromstring(drawn).itertext())
     assert f"{maps[2].weights[-1].mean(axis=0).max():.2f}".removeprefix("0") in text.split()
     assert all(word in text for word in SOURCE + TARGET)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("ending", ["png", "svg"])
-def test_hostile_tokens_are_drawn_without_a_warning(tmp_path: Path, ending: str) -> None:
-    path = draw_heatmaps(translation(HOSTILE, HOSTILE[:5]), tmp_path / f"hostile.{ending}", title="$x_{ \n </b> 😀")
-    if ending == "svg":
-        text = "".join(ElementTree.fromstring(path.read_bytes()).itertext())
-        assert "$x_{" in text
-        assert "line↵break" in text
 
 
 def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
@@ -92,19 +77,6 @@ def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
             draw_heatmaps([item], tmp_path / "a.png", title="t", layer=layer, head=head)
     for head, words in ((3, "layer 2 of 4, head 3 of 4"), (None, "layer 2 of 4, average over 4 heads")):
         assert words in draw_heatmaps([item], tmp_path / "a.svg", title="t", layer=2, head=head).read_text("utf-8")
-
-
-def test_only_supported_file_extensions_are_accepted_and_named(tmp_path: Path) -> None:
-    for name in ("a.gif", "a", "a.pdf"):
-        with pytest.raises(RegardError, match=r"\.png.*\.svg.*\.html"):
-            draw_heatmaps(translation(), tmp_path / name, title="t")
-        with pytest.raises(RegardError, match=r"\.html"):
-            write_attention_page(translation(), tmp_path / name, title="t")
-        with pytest.raises(RegardError, match=r"\.png"):
-            draw_training_curves(TRAIN, tmp_path / name)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RegardError, match="write"):
-        write_attention_page(translation(), tmp_path / "file" / "a.html", title="t")
 
 
 def test_broken_weights_are_refused() -> None:
@@ -119,21 +91,11 @@ def test_broken_weights_are_refused() -> None:
 def test_the_page_is_self_contained_and_shows_cross_attention_first(tmp_path: Path) -> None:
     maps = translation()
     path = write_attention_page(maps, tmp_path / "page.html", title="t", note="n", facts={"a": "b"})
-    data, _ = page_data(path), page_tags(path)
+    data = page_data(path)
     assert [item["name"] for item in data["maps"]] == ["cross", "encoder", "decoder"]
     for item, origin in zip(data["maps"], (maps[2], maps[0], maps[1]), strict=True):
         assert np.abs(np.array(item["weights"]) / data["scale"] - origin.weights).max() <= 1e-4
         assert (tuple(item["queries"]), tuple(item["keys"])) == (origin.queries, origin.keys)
-
-
-def test_hostile_tokens_titles_and_facts_survive_the_page(tmp_path: Path) -> None:
-    bad = "</script><!--data--><b onclick='x'>&"
-    path = write_attention_page(
-        translation(HOSTILE, HOSTILE), tmp_path / "a.html", title=bad, note=bad, facts={bad: bad}
-    )
-    assert tuple(page_data(path)["maps"][0]["keys"]) == HOSTILE
-    plain = write_attention_page(translation(), tmp_path / "plain.html", title="t", facts={"a": "b"})
-    assert page_tags(path) == page_tags(plain)
 
 
 def expected(*pieces: str, given: int = 0, row: int = 0) -> TextLikelihood:
@@ -191,14 +153,7 @@ def test_colors_are_not_stretched_to_a_column_that_gathers_many_keys(tmp_path: P
     assert page_data(write_attention_page([many], tmp_path / "a.html", title="t"))["maps"][0]["gathered"] is True
 
 
-@pytest.mark.filterwarnings("error")
-def test_any_token_can_be_drawn_and_of_a_long_text_the_end(tmp_path: Path) -> None:
-    maps = [attention("decoder", HOSTILE, HOSTILE)]
-    for ending in ("png", "svg"):
-        path = draw_heatmaps(
-            maps, tmp_path / f"a.{ending}", title="t", likelihood=expected(*HOSTILE, "<|endoftext|>" * 30)
-        )
-        assert path.stat().st_size > 10_000
+def test_of_a_long_text_the_end_is_drawn() -> None:
     strip = surprisal_strip(expected(*(f"␣word{at}" for at in range(2000))), 8.0)
     assert len({box.middle for box in strip.boxes}) == MAX_LINES and strip.boxes[-1].text == " word1999"
     assert f"first {2000 - len(strip.boxes):,} tokens not shown" in strip.note
@@ -214,8 +169,7 @@ def test_the_page_contains_likelihoods_only_for_texts(tmp_path: Path) -> None:
     second = stored["tokens"][1]
     assert second["chance"] == pytest.approx(math.exp(-0.5), rel=1e-3) and second["rank"] == 2
     assert second["likeliest"] == [["x", 0.5], ["y", 0.25]] and second["bits"] == pytest.approx(0.721, abs=1e-3)
-    plain = write_attention_page(maps, tmp_path / "b.html", title="t")
-    assert page_data(plain)["reading"] is None and page_tags(path) == page_tags(plain)
+    assert page_data(write_attention_page(maps, tmp_path / "b.html", title="t"))["reading"] is None
 
 
 def test_any_token_becomes_one_visible_line() -> None:

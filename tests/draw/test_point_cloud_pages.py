@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from regard.draw.point_cloud import (
     write_cloud_page,
     write_neighbors_page,
 )
-from regard.errors import RegardError
 from regard.types import IGNORE
 
 RANDOM = np.random.default_rng(8)
@@ -65,17 +64,6 @@ def test_a_page_contains_the_point_cloud_quantized_by_its_longest_side(tmp_path:
     assert data["sure"] is data["right"] is data["colours"] is data["truths"] is None
 
 
-def test_a_page_is_complete_and_has_no_external_requests(tmp_path: Path) -> None:
-    wild = '<script>alert("x")</script> & "quotes"'
-    cloud = PredictedCloud(classed(4).coordinates, np.array([0, 1, 0, 1]), (wild, "b"))
-    text = write_cloud_page(cloud, tmp_path / "it.html", wild, wild, {wild: wild}).read_text()
-    assert "<!--" not in text.replace("<!--data", "") and "alert(" in text and '<script>alert("x")' not in text
-    assert not re.search(r"https?://|src=|@import|url\(", text), "no network access"
-    assert "default-src 'none'" in text and text.count("<script") == text.count("</script>") == 2
-    with pytest.raises(RegardError, match=r"\.html"):
-        write_cloud_page(cloud, tmp_path / "it.png", "it")
-
-
 def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp_path: Path) -> None:
     cloud = classed(MAX_PAGE_POINTS + 50)
     page, fractions = write_cloud_page(cloud, tmp_path / "it.html", "it"), cloud.fractions()[0]
@@ -103,8 +91,10 @@ def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:
     data = page_data(write_cloud_page(cloud, tmp_path / "it.html", "it"))
     assert data["shares"] == [[0, 1.0], [2, 0.0]], "classes in neither labels nor predictions are not listed"
     assert data["truths"] == [0.25, 0.0, 0.75] and data["mistakes"] == "60 errors in 100 points shown"
-    text = draw_clouds([cloud], tmp_path / "it.svg").read_text()
-    assert "lamp" in text and "nowhere" not in text and "prediction and label together" in text
+    other = replace(classed(name="two", colors=np.zeros((300, 3), np.uint8)), predictions=np.zeros(300, np.int64))
+    text = draw_clouds([replace(cloud, name="one"), other], tmp_path / "it.svg").read_text()
+    assert all(word in text for word in ("one: prediction", "two: prediction", "label", "lamp", "label together"))
+    assert "nowhere" not in text
 
 
 def test_frames_of_panels_are_whole_on_all_sides(tmp_path: Path) -> None:
@@ -138,17 +128,6 @@ def test_colors_of_an_image_are_those_of_the_points() -> None:
     seen = render_points(places, np.tile(color, (len(places), 1)), tilt=np.pi / 2, size=120)
     drawn = seen[np.any(seen != 255, axis=-1)]
     assert len(drawn) > 0.1 * 120**2 and (drawn.max(0) <= color).all() and (drawn == color).all(-1).mean() > 0.5
-
-
-def test_point_clouds_are_drawn_next_to_the_reference_with_class_names(tmp_path: Path) -> None:
-    clouds = [
-        classed(targets=RANDOM.integers(0, 3, 300), name="one"),
-        classed(name="two", colors=np.zeros((300, 3), np.uint8)),
-    ]
-    with Image.open(draw_clouds(clouds, tmp_path / "it.png")) as picture:
-        assert picture.size[0] > 1000
-    text = draw_clouds(clouds, tmp_path / "it.svg").read_text()
-    assert all(word in text for word in ("one: prediction", "two: prediction", "label", *LABELS))
 
 
 # -- attention of a point
@@ -187,17 +166,11 @@ def test_a_page_of_neighbors_contains_every_known_row(tmp_path: Path) -> None:
     assert numbers(data["levels"][1], "<u4").tolist() == list(range(0, 60, 4))
 
 
-def test_attention_is_drawn_layer_by_layer(tmp_path: Path) -> None:
-    sizes = []
-    for layer in (None, 2):
-        with Image.open(draw_neighbors(gazing(), tmp_path / "it.png", "t", layer=layer)) as picture:
-            sizes.append(picture.size[0])
-    assert sizes[0] > sizes[1], "the point, and two layers or one"
-
-
 def test_colors_of_each_panel_end_at_its_largest_fraction(tmp_path: Path) -> None:
     text = draw_neighbors(gazing(), tmp_path / "it.svg").read_text()
     assert "level 2, block 1 · max 80 %" in text and "given above each image" in text
+    chosen = draw_neighbors(gazing(), tmp_path / "it.svg", layer=2).read_text()
+    assert "level 2, block 1" in chosen and "level 1" not in chosen
     alone = NeighborAttention("level 1, block 1", "block 1", 0, np.zeros((1, 1), np.int64), np.ones((1, 1)))
     one = CloudAttention(np.ones((1, 3), np.float32), (np.arange(1),), (alone,), 0)
     assert "block 1 · max 100 %" in draw_neighbors(one, tmp_path / "it.svg").read_text()

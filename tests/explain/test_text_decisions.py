@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.text.samples import LabeledText
 from regard.draw.token_data import GRADIENT, ROLLOUT, TokenAttribution
 from regard.errors import RegardError
 from regard.explain import Explanation
@@ -139,64 +138,6 @@ def test_explaining_leaves_the_model_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     for a, b in zip(counted(quiet), counted(again), strict=True):
         assert np.array_equal(a.fractions, b.fractions)  # dropout is disabled during the explanation
-
-
-WORDS = ("cat", "dog", "mat", "moon", "table", "comet", "evening")
-DECIDE = {"wonderful": "good", "dreadful": "bad"}
-
-
-@pytest.fixture(scope="module", params=["bert", "gpt2"])
-def reader(request: pytest.FixtureRequest) -> Model:
-    """Classifier trained for a second on texts with one of two decisive words among neutral words."""
-    known, task = " ".join([*WORDS, *DECIDE]), find_task("classify", "text")
-    sizes = {
-        "width": 128,
-        "depth": 2,
-        "heads": 4,
-        "ffn_dim": 256,
-        "max_length": 24,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-    }
-    if request.param == "bert":
-        text, steps, rate, more = TextTokenizer.train_wordpiece([known] * 9, 200), 100, 3e-4, {"head_dropout": 0.0}
-    else:
-        text, steps, rate, more = (
-            TextTokenizer.train_lm_bpe([f" {known}"] * 9, 400),
-            60,
-            1e-3,
-            {"embedding_dropout": 0.0},
-        )
-    config = SYSTEMS[request.param].config(**sizes, **more)
-    text = task.modality.build_processor(text, config)
-    config = task.modality.fit_config(config, text)
-    torch.manual_seed(0)
-    model = assemble(ModelSpec(SYSTEMS[request.param], config, task, options=HeadOptions(LABELS)), text)
-    random, optimiser = np.random.default_rng(0), torch.optim.Adam(model.parameters(), rate)
-    for _ in range(steps):
-        lines, right = random.choice(WORDS, (16, 6)).tolist(), random.integers(0, 3, 16).tolist()
-        for line, number in zip(lines, right, strict=True):
-            if number < 2:
-                line[random.integers(6)] = [*DECIDE][number]
-        samples = [LabeledText(" ".join(line), "", LABELS[number]) for line, number in zip(lines, right, strict=True)]
-        encoded = task.objective.encode(samples, text, config, 24, None, HeadOptions(LABELS))
-        total, count = task.objective.loss(model, task.objective.collate(encoded, range(16), config))
-        optimiser.zero_grad()
-        (total / count).backward()
-        optimiser.step()
-    assert float((total / count).detach()) < 0.1
-    return model.eval()
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("keyword", DECIDE)
-def test_the_word_that_decides_is_the_word_that_counted(reader: Model, keyword: str) -> None:
-    shares = []
-    for line in (f"cat moon table {keyword} evening dog", f"{keyword} moon table cat", f"evening table dog {keyword}"):
-        found = reader.explain(line)
-        assert found.decision is not None and found.decision.prediction == DECIDE[keyword]
-        shares.append(dict(counted(found)[0].top_words(9)).get(keyword, 0.0))
-    assert np.mean(shares) > 0.6 and np.median(shares) > 0.6
 
 
 # -- inputs and predictions of tasks

@@ -103,15 +103,6 @@ def joined(pieces: tuple[str, ...]) -> str:
     return "".join(piece[1:] if piece.startswith("·") else f" {piece.strip('␣')}" for piece in pieces).strip()
 
 
-def test_rows_sum_to_one_and_attention_is_causal(given: Explanation) -> None:
-    for item in given.maps:
-        np.testing.assert_allclose(item.weights.sum(-1), 1, atol=1e-5)
-        assert item.weights.min() >= 0 and item.heads == 2 and item.layers == 1
-    decoder, cross = maps(given)["decoder"].weights, maps(given)["cross"].weights
-    assert not np.triu(decoder, 1).any() and decoder[0, :, 0, 0].tolist() == [1, 1]
-    assert np.triu(cross[..., : cross.shape[-2]], 1).any()
-
-
 def test_without_a_translation_its_own_is_explained(model: regard.Model, pairs: Pairs) -> None:
     source = pairs[3][0]
     own, translation = model.explain(source), model.predict(source).value
@@ -131,37 +122,6 @@ def test_the_probabilities_are_those_of_the_words_it_was_given(model: regard.Mod
     chances = logits.softmax(-1)[0, range(len(said)), said].tolist()
     shown = given.facts["probability of each token"].split(" | ")
     assert shown == [f"{piece} {p:.2f}" for piece, p in zip(maps(given)["cross"].queries, chances, strict=True)]
-
-
-def test_explaining_drops_nothing_and_leaves_the_model_as_it_was(trained: Trained, given: Explanation) -> None:
-    model = regard.load(trained.path).train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.5
-    again = model.explain(SOURCE, TARGET)
-    assert model.training and not any(module._forward_pre_hooks for module in model.modules())
-    assert all(np.array_equal(a.weights, b.weights) for a, b in zip(given.maps, again.maps, strict=True))
-
-
-def test_the_page_holds_the_same_numbers_and_words(given: Explanation, tmp_path: Path) -> None:
-    path = given.save(tmp_path / "deep" / "explanation.html")
-    text, data = path.read_text("utf-8"), page_data(path)
-    for item in data["maps"]:
-        mine = maps(given)[item["name"]]
-        assert (tuple(item["queries"]), tuple(item["keys"])) == (mine.queries, mine.keys)
-        np.testing.assert_allclose(np.array(item["weights"]) / data["scale"], mine.weights, atol=1e-4)
-    assert SOURCE in text and TARGET in text and "http://" not in text and "https://" not in text
-
-
-def test_figures_are_written_and_one_head_is_another_figure(given: Explanation, tmp_path: Path) -> None:
-    whole = given.save(tmp_path / "map.png").read_bytes()
-    one = given.save(tmp_path / "one.PNG", layer=1, head=2).read_bytes()
-    assert whole.startswith(b"\x89PNG") and one.startswith(b"\x89PNG") and whole != one
-    drawn = given.save(tmp_path / "map.svg").read_text("utf-8")
-    assert drawn.startswith("<?xml") and all(piece in drawn for piece in maps(given)["cross"].keys if piece.isalpha())
-    with pytest.raises(RegardError, match="Head"):
-        given.save(tmp_path / "none.png", head=3)
-    assert not (tmp_path / "none.png").exists()
 
 
 # -- text: token probabilities and causal attention
@@ -298,12 +258,3 @@ def test_a_text_becomes_figure_and_page(poet: regard.Model, tmp_path: Path) -> N
     assert (
         data["reading"]["row"] == 0 and len(data["maps"]) == 1 and all(value in text for value in found.facts.values())
     )
-
-
-def test_a_text_is_read_without_dropout_and_a_diverged_model_is_refused(poet: regard.Model) -> None:
-    again = speaker(TextTokenizer.from_characters([VERSE])).train()
-    assert again.config.dropout > 0 and again.explain(VERSE).likelihood == poet.eval().explain(VERSE).likelihood
-    assert again.training and not any(module._forward_pre_hooks for module in again.modules())
-    again.body.decoder.norm.weight.data.fill_(math.nan)
-    with pytest.raises(RegardError, match="diverged"):
-        again.explain(VERSE)
