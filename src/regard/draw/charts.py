@@ -302,8 +302,7 @@ COUNT_WIDTH: Final = 1.5
 SCORE_MARKERS: Final[tuple[dict[str, Any], ...]] = (
     {"marker": "o", "markersize": 5.2, "markerfacecolor": "white", "markeredgecolor": INK},
     {"marker": "D", "markersize": 4.6, "markerfacecolor": WARM, "markeredgecolor": INK},
-)
-"""precision and recall"""
+)  # precision and recall
 MAX_COUNTS: Final = 30  # maximum number of classes per chart of frequencies, most frequent first
 MAX_LABELS: Final = 40  # maximum number of labels with scores, most frequent first
 MAX_CLASSES: Final = 24  # maximum number of classes for a readable confusion matrix

@@ -191,8 +191,7 @@ def draw_captions(samples: Sequence[CaptionSample], path: Path) -> Path:
 
 # -- segmentation and depth
 
-MAX_IMAGE_SIDE: Final = 1600
-"""Maximum side of drawn images in pixels; more would not be visible in a figure and would need too much memory."""
+MAX_IMAGE_SIDE: Final = 1600  # maximum side of drawn images in pixels; more would not be visible in a figure
 
 
 class DenseSample(NamedTuple):
@@ -200,8 +199,7 @@ class DenseSample(NamedTuple):
 
     image: ImageArray
     prediction: MapArray  # (H, W)
-    target: MapArray | None = None
-    """(H, W) label; depths that are not finite are unknown, and absolute depths not above 0"""
+    target: MapArray | None = None  # (H, W) label; unknown: depths that are not finite, and absolute depths not above 0
     name: str = ""
 
     @property
@@ -322,8 +320,7 @@ class OverlayMap(NamedTuple):
 
     name: str
     weights: MapArray  # (h, w) or (heads, h, w) on a grid of any size
-    extent: tuple[float, float] = (1.0, 1.0)
-    """height and width of the grid relative to the image; a grid may extend below and to the right of the image"""
+    extent: tuple[float, float] = (1.0, 1.0)  # height and width of the grid relative to the image, at least 1
     weights_per_query: MapArray | None = None  # (queries, heads, h, w) attention of each stored query
 
 
@@ -412,8 +409,7 @@ class CaptionWord(NamedTuple):
 
 class CaptionLayer(NamedTuple):
     name: str
-    weights: npt.NDArray[np.floating]
-    """(heads, words, rows, columns): fractions of the total attention; the sum is below 1 if tokens are outside the grid"""
+    weights: npt.NDArray[np.floating]  # (heads, words, rows, columns); a map sums to less than 1 if tokens are outside
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,12 @@ MAX_PAGE_POINTS: Final = 200_000  # Maximum number of points on a page; larger p
 MAX_STILL_POINTS: Final = 60_000  # Maximum number of points in a figure.
 STILL_SIZE: Final = 560  # Width and height of a rendered image in pixels.
 QUANTIZATION_STEPS: Final = 2**16 - 1
-HEIGHT_COLORS: Final = ("#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
-"""From low to high: matplotlib's viridis without the darkest colors."""
+HEIGHT_COLORS: Final = ("#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")  # viridis without dark colors
 CONFIDENCE_COLORS: Final = ("#c8501e", "#e3a85a", "#9db4c4", "#2b6fae")
-ERROR_COLORS: Final = ("#a9b4c2", "#d3302b")
-"""Correct, wrong."""
+ERROR_COLORS: Final = ("#a9b4c2", "#d3302b")  # correct, wrong
 NO_CLASS: Final = 2**16 - 1  # Class index of points without a label in page data.
 VIEWER: Final = ("page.css", "cloud.css"), "cloud.html"  # styles and body of a page with a rotatable point cloud
-AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}
-"""Axes in cyclic order with the up axis last; cyclic, because other orders would reflect the point cloud."""
+AXIS_ORDER: Final = {"x": (1, 2, 0), "y": (2, 0, 1), "z": (0, 1, 2)}  # cyclic, the up axis last; other orders reflect
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,7 @@ class PredictedCloud:
     colors: npt.NDArray[np.uint8] | None = None  # (N, 3)
     name: str = ""
     up: str = "z"
-    origin: tuple[float, ...] = (0.0, 0.0, 0.0)
-    """offset that was subtracted from the coordinates and is added for display"""
+    origin: tuple[float, ...] = (0.0, 0.0, 0.0)  # subtracted from the coordinates before, and added for display
 
     def subsample(self, max_points: int) -> PredictedCloud:
         """At most `max_points` points, randomly chosen with a fixed seed."""

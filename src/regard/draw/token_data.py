@@ -26,14 +26,10 @@ class AttentionMap:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     weights: NDArray[np.floating]
-    has_rest_column: bool = False
-    """True if the first key is the sum of all keys not shown; this column does not affect the color scale"""
-    boundaries: tuple[int, ...] = ()
-    """first token of each further text in the same sequence; a line is drawn before the token"""
-    sqrt_scale: bool = False
-    """True for a square root color scale, so that attention spread over thousands of tokens is visible"""
-    row_kind: Literal["tokens", "layers"] = "tokens"
-    """meaning of the rows; if rows are layers, the first dimension of `weights` is 1"""
+    has_rest_column: bool = False  # True if the first key is the sum of all keys not shown, not used by the color scale
+    boundaries: tuple[int, ...] = ()  # first token of each further text in the same sequence, marked by a line
+    sqrt_scale: bool = False  # True for a square root color scale, for attention spread over thousands of tokens
+    row_kind: Literal["tokens", "layers"] = "tokens"  # if rows are layers, the first dimension of `weights` is 1
     is_gradient: bool = False  # True if the weights are gradient norms, for models without attention
     description: str = "Rows: queries. Columns: keys."  # subtitle of the map
 
@@ -161,14 +157,12 @@ class TokenAttribution:
     method: str  # `GRADIENT` or `ROLLOUT`
     pieces: tuple[str, ...]
     fractions: NDArray[np.float64]
-    special: tuple[bool, ...]
-    """special tokens: included in the total, but not colored, because large values would hide differences between words"""
+    special: tuple[bool, ...]  # part of the total, but not colored: large values would hide differences of words
     words: tuple[int, ...]  # word index of each token
     second_start: int = 0  # position of the second text; 0: there is no second text
     output_positions: tuple[int, ...] = ()  # tokens whose hidden states are the input of the head
     map_index: int = 0  # index of the attention map with the same tokens
-    truncations: tuple[tuple[int, int], ...] = ()
-    """positions after a truncation, each with the number of tokens removed before the position"""
+    truncations: tuple[tuple[int, int], ...] = ()  # positions with the number of tokens removed before each
     target_kind: str = ""  # kind of the explained output, for example `class`
 
     def __post_init__(self) -> None:

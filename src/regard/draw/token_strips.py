@@ -39,8 +39,7 @@ MAX_STEPS_LINES: Final = 24
 MAX_TOKEN_WIDTH: Final = 40
 MAX_ANSWERS: Final = 6  # Maximum number of candidates, most likely first.
 MAX_STRIPS: Final = 6  # Maximum number of texts per figure.
-MAX_TOKENS: Final = 480
-"""Maximum number of tokens per text; longer texts show the passages with the largest attribution."""
+MAX_TOKENS: Final = 480  # longer texts show the passages with the largest attribution
 
 SPACE_SYMBOL, NEWLINE_SYMBOLS = "␣", ("⏎", "↵")
 

@@ -30,8 +30,7 @@ from regard.tasks.modality.image import load_image
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
 TOP_K = 5  # Alternatives listed per word.
-OCCLUSION_GRID = 8
-"""Rows and columns of occluded regions, for models without attention; a region is two cells high and wide."""
+OCCLUSION_GRID = 8  # rows and columns of occluded regions; a region is two cells high and wide
 OCCLUSION_BATCH = 16  # Occluded images per forward pass.
 CROP_NOTE_THRESHOLD = 0.99  # The center crop is reported if less than this fraction of the image is kept.
 
@@ -200,8 +199,7 @@ def _occlusion_maps(model: ModelProtocol, batch: Batch, ids: list[int], groups: 
 Box = Sequence[int]
 
 ALL_KINDS = "all"
-MIN_RELATIVE_COVERAGE = 0.5
-"""A cell belongs to a region if the coverage is at least this fraction of the largest coverage of any cell."""
+MIN_RELATIVE_COVERAGE = 0.5  # minimum coverage of a cell in a region, as a fraction of the largest coverage of any cell
 
 
 class WordAttention(NamedTuple):

@@ -77,8 +77,7 @@ Shape = tuple[int, int]
 
 MAX_STORED_WEIGHTS = 6_000_000  # Limit of attention weights stored for single queries: enough for all patches of ViT-B.
 
-GRADIENT_MEMORY_FACTOR = 8
-"""Memory with gradients divided by memory of the weights alone, at most; ImageGPT needs a factor of six."""
+GRADIENT_MEMORY_FACTOR = 8  # memory with gradients / memory of the weights, at most; ImageGPT needs a factor of six
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class TokenGrid:
     prefix_tokens: int = 0  # tokens at the start of the sequence without a position in the image
     shift: int = 0  # 1 if the output at a token predicts the next token (image generators), else 0
     keys_per_query: int | None = None  # keys per query, if attention is limited to windows
-    extent: tuple[float, float] = (1.0, 1.0)
-    """height and width of the grid relative to the image; padding is below and to the right of the image"""
+    extent: tuple[float, float] = (1.0, 1.0)  # height and width relative to the image; padding is below and right
 
     def token_at(self, position: tuple[float, float]) -> int:
         """Token that predicts the cell at `position`, given as fractions of image height and width."""

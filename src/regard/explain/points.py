@@ -22,11 +22,9 @@ from regard.tasks.modality.base import warn_once
 from regard.tasks.modality.points import open_cloud, pack_clouds
 from regard.types import AttentionRecord, Batch, BodyOutput
 
-MAX_STORED_QUERIES = 4096
-"""Levels up to this size store the attention of all points, larger levels only of the query point."""
+MAX_STORED_QUERIES = 4096  # larger levels store only the attention of the query point
 
-FAR_FRACTION = 0.1
-"""A warning is printed if the nearest point is farther from the given coordinates than this fraction of the extent."""
+FAR_FRACTION = 0.1  # maximum distance of the nearest point without a warning, as a fraction of the extent
 
 PointQuery = int | tuple[float, ...]  # Index of a point in the file, or coordinates, which select the nearest point.
 

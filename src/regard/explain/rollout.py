@@ -246,11 +246,9 @@ class RowAttention:
 
 # -- recorded forward passes and gradients
 
-MAX_BYTES = 8 * 2**30
-"""Memory limit for attention weights with gradients; above the limit, only attention rollout is computed."""
+MAX_BYTES = 8 * 2**30  # memory limit for weights with gradients; above, only attention rollout is computed
 
-GRADIENT_MEMORY_FACTOR = 12
-"""Memory with gradients divided by memory of the weights alone, at most; measured for windows over 57,767 tokens."""
+GRADIENT_MEMORY_FACTOR = 12  # memory with gradients / memory of the weights, measured for windows over 57,767 tokens
 
 
 def record_layers(
@@ -305,8 +303,7 @@ class OutputScore:
     name: str
     row: int
     positions: tuple[int, ...]  # tokens whose last hidden states are the input of the head
-    score_fn: Callable[[Tensor], Tensor] | None
-    """computes the score from the logits of the task; None: no score, only attention rollout"""
+    score_fn: Callable[[Tensor], Tensor] | None  # of the logits of the task; None: only attention rollout
     kind: str = ""  # kind of the explained output for titles, for example `class`
 
 

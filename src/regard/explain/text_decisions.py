@@ -52,8 +52,7 @@ from regard.types import IGNORE, Batch
 
 MAX_WEIGHTS = 3_000_000
 """Attention weights per text on a page. If one map row per token would need more, tokens are grouped into blocks."""
-MIN_TOKEN_ROWS, MAX_TOKEN_ROWS = 96, 512
-"""Texts up to the minimum always have one map row per token, texts above the maximum never."""
+MIN_TOKEN_ROWS, MAX_TOKEN_ROWS = 96, 512  # one map row per token: always up to the minimum, never above the maximum
 MAX_BLOCKS = 128  # Blocks per text if tokens are grouped.
 
 
@@ -64,8 +63,7 @@ class TokenRow:
     ids: tuple[int, ...]
     second_start: int = 0  # position of the second text; 0: there is no second text
     name: str = ""  # name for titles if there are several rows
-    truncations: tuple[tuple[int, int], ...] = ()
-    """positions after a truncation, each with the number of tokens removed before the position"""
+    truncations: tuple[tuple[int, int], ...] = ()  # positions with the number of tokens removed before each
 
 
 @dataclass(frozen=True)
