@@ -97,8 +97,7 @@ SHAPES: Final[dict[str, InsideTest]] = {
 
 
 def coverage(shape: str, center: tuple[float, float], radius: float, image_size: int) -> tuple[Box, FloatArray]:
-    """Bounding box of a shape, and the covered fraction of each pixel in the box. `center` is (y, x); all lengths are in
-    pixels."""
+    """Bounding box of a shape, and the covered fraction of each pixel in the box. `center` is (y, x) in pixels."""
     across = math.ceil(2 * radius) + 3
     top, left = (math.floor(middle - radius) - 1 for middle in center)
     at = (np.arange(across * SAMPLES_PER_AXIS) + 0.5) / SAMPLES_PER_AXIS

@@ -184,8 +184,7 @@ def draw_layer_scores(
 
 
 def draw_lengths(lengths: Lengths, path: Path) -> Path:
-    """Draw sequence lengths in estimated tokens, the unit of `data.max_length`, into a .png or .svg file: histograms, and
-    source against target length of pairs or cumulative tokens of documents."""
+    """Draw histograms of estimated tokens, and the lengths of pairs or the cumulative tokens of documents."""
     is_pair, over = len(lengths.names) == 2, int((lengths.tokens.max(axis=1) > lengths.max_length).sum())
     note = f"{len(lengths.tokens):,} {lengths.unit}"
     if lengths.max_length:
@@ -204,8 +203,7 @@ def draw_lengths(lengths: Lengths, path: Path) -> Path:
 
 
 def _bin_edges(lengths: Lengths, count: int) -> tuple[NDArray[np.floating[Any]], bool]:
-    """Bin edges between integers, and True for logarithmic bins, used if a few very long texts would compress all other lengths
-    into one bin."""
+    """Bin edges between integers, and True for logarithmic bins, used if a few texts are much longer than all others."""
     least, most = int(lengths.tokens.min()), int(lengths.tokens.max())
     if least == most:  # for example one document: a visible bar in the middle
         return np.array([0.85 * least, 1.15 * least + 1]), False
@@ -325,8 +323,7 @@ def bar_axes(
 
 
 def draw_class_counts(class_counts: Sequence[ClassCounts], path: Path) -> Path:
-    """Draw the frequencies of classes, one chart below the other, into a .png or .svg file: a bar for training and a mark
-    for validation."""
+    """Draw the frequencies of classes, one chart below the other: a bar for training and a mark for validation."""
     tables = [(counts, counts.rows()) for counts in class_counts]
     left = MARGIN + text_width((label(row[0], 28) for _, rows in tables for row in rows[:MAX_COUNTS]), 9.5) + 0.2
     heights = [ROW_HEIGHT * len(rows[:MAX_COUNTS]) + 1.15 for _, rows in tables]
@@ -373,8 +370,7 @@ class LabelScore(NamedTuple):
 
 
 def draw_per_label(scores: Sequence[LabelScore], overall: LabelScore, unit: str, path: Path) -> Path:
-    """Draw F1, precision, recall and support, one row per label, most frequent first, below a row for all labels. `unit`:
-    plural of the counted items."""
+    """Draw F1, precision, recall and support of the most frequent labels. `unit`: plural of the counted items."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -50,8 +50,7 @@ DEPTH_COLORS: Final = ("#fcffa4", "#fbb61a", "#ed6925", "#bc3754", "#781c6d", "#
 
 @functools.cache
 def class_colors(num_classes: int) -> tuple[tuple[int, int, int], ...]:
-    """An RGB color for each class, as different as possible from all previous colors in OKLab, a perceptually uniform color
-    space. More classes do not change the colors of the first classes."""
+    """An RGB color for each class, as different as possible from all previous colors in OKLab."""
     steps = np.linspace(0, 255, 14).round()
     every = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
     seen = _oklab(every)

@@ -214,8 +214,7 @@ def write_image_page(
     positions: Any = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a page with selectable heatmaps over the image: every layer and head, for the query or any stored query, and
-    `methods`. `query`: name and relative position; `descriptions`: texts for the methods and for "attention"."""
+    """Write a page with heatmaps over the image: `methods`, and each layer and head for any stored query."""
     data: dict[str, object] = {
         "picture": data_uri(image),
         "size": image.shape[:2],

@@ -208,8 +208,7 @@ class DenseSample(NamedTuple):
 
 
 def fit_to_sheet(sample: DenseSample) -> DenseSample:
-    """The sample with an image of at most `MAX_IMAGE_SIDE` pixels, and maps of the same size. Sizes may differ before, because
-    large images are decoded at reduced size."""
+    """The sample with an image of at most `MAX_IMAGE_SIDE` pixels, and maps of the same size."""
     from PIL import Image
 
     image = sample.image
@@ -327,8 +326,7 @@ class OverlayMap(NamedTuple):
 def overlay_heatmap(
     image: ImageArray, weights: MapArray, max_weight: float | None = None, extent: tuple[float, float] = (1.0, 1.0)
 ) -> ImageArray:
-    """Heatmap over the darkened image. The grid is resized to the image, or beyond (`extent`). `max_weight`: upper end of the
-    color scale; None: the largest weight."""
+    """Heatmap over the darkened image. `max_weight`: upper end of the color scale; None: the largest weight."""
     max_weight = float(np.nanmax(weights, initial=0.0)) if max_weight is None else max_weight
     fractions = resize_grid(np.nan_to_num(weights) / (max_weight or 1.0), image.shape, extent).clip(0, 1)
     image = _to_rgb(image, fractions)
@@ -354,8 +352,7 @@ def draw_heatmap_overlays(
     subtitle: str = "",
     mark: tuple[float, float] | None = None,
 ) -> Path:
-    """Draw heatmaps (h, w) over the image, each on a separate color scale with the maximum in the title. `mark`: a position as
-    fractions of image height and width."""
+    """Draw heatmaps (h, w) over the image, each on a separate color scale. `mark`: a position as fractions of the image."""
     images = [overlay_heatmap(image, one.weights, extent=one.extent) for one in maps]
     maxima = [float(np.nanmax(one.weights, initial=0.0)) for one in maps]
     names = [f"{one.name} · {100 * most:.3g} %" for one, most in zip(maps, maxima, strict=True)]

@@ -93,8 +93,7 @@ def default_tilt(size: FloatArray, up: str) -> float:
 
 
 def point_spacing(coordinates: FloatArray, longest: float) -> float:
-    """Approximate distance between neighboring points on a surface, from the number of occupied cells of a grid coarse enough
-    for at least three points per cell on average."""
+    """Approximate distance between neighboring points on a surface, from the number of occupied cells of a grid."""
     for cells in (64, 32, 16, 8, 4, 2):
         at = np.floor((coordinates - coordinates.min(0)) / longest * (cells - 1e-6)).astype(np.int64)
         covered = len(np.unique(at @ np.array([cells**2, cells, 1])))
@@ -211,8 +210,7 @@ def _shade_depth(image: ImageArray, depth: FloatArray) -> ImageArray:
 
 
 def draw_clouds(clouds: Sequence[PredictedCloud], path: Path) -> Path:
-    """Draw each point cloud from the side and from above in predicted classes, and labels or else original colors if
-    known, with a legend of the classes that occur."""
+    """Draw each point cloud from the side and from above in predicted classes, and labels or else original colors."""
     rows, names = [], []
     for number, whole in enumerate(clouds):
         cloud = whole.subsample(MAX_STILL_POINTS)
@@ -329,8 +327,7 @@ def write_neighbors_page(
 def draw_neighbors(
     attention: CloudAttention, path: Path, title: str = "", subtitle: str = "", layer: int | None = None
 ) -> Path:
-    """Draw all points, in faded class colors if known, and the attention around the query point in each layer, or in one layer
-    (counted from 1)."""
+    """Draw all points, and the attention around the query point in each layer, or in one layer (counted from 1)."""
     chosen = attention.layers if layer is None else (attention.layers[layer - 1],)
     base = np.full((len(attention.coordinates), 3), POINT_GRAY)
     if attention.predictions is not None:

@@ -60,8 +60,7 @@ class AttentionMap:
         return self.layers == self.heads == 1
 
     def color_max(self, weights: NDArray[np.floating]) -> float:
-        """Upper end of the color scale: the largest weight of a single key, or `MIN_UNIFORM_MULTIPLE` times the uniform weight
-        if larger, so that uniform attention looks uniform."""
+        """Upper end of the color scale: the largest weight, at least `MIN_UNIFORM_MULTIPLE` times the uniform weight."""
         largest = float(weights[..., int(self.has_rest_column) :].max(initial=0))
         if self.has_rest_column or largest > 1:
             return largest or 1.0
@@ -250,8 +249,7 @@ class TokenAttribution:
         )
 
     def top_passages(self, max_tokens: int) -> list[tuple[int, int]]:
-        """Passages (start, end) with at most `max_tokens` tokens in total: the start of the text and the chunks with the
-        largest attribution, in text order."""
+        """The start of the text and the chunks with the largest attribution, (start, end), with at most `max_tokens` tokens."""
         if len(self.pieces) <= max_tokens:
             return [(0, len(self.pieces))]
         starts = np.arange(0, len(self.pieces), CHUNK_TOKENS)

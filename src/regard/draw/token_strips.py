@@ -221,8 +221,7 @@ def act_steps_strip(act_steps: ActSteps, width: float) -> TokenStrip:
 
 
 def attribution_strip(attribution: TokenAttribution, width: float) -> TokenStrip:
-    """Tokens colored by attribution. A long text has a profile of all tokens as bars, and below only the passages with the
-    largest attribution."""
+    """Tokens colored by attribution. For a long text: a profile, and the passages with the largest attribution."""
     texts: list[list[tuple[str, int | None]]] = [[]]  # pieces of each text with token index, None for notes
     for kind, value in attribution.layout(MAX_TOKENS):
         if kind == "second text":

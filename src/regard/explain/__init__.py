@@ -63,8 +63,7 @@ class Explanation:
         return ()
 
     def save(self, path: str | Path, layer: int | None = None, head: int | None = None) -> Path:
-        """Save as PNG, SVG, self-contained HTML page or JSON, by file extension. `layer` and `head` select maps of a figure and
-        count from 1; None: all."""
+        """Save as PNG, SVG, HTML page or JSON, by file extension. `layer` and `head` of a figure count from 1; None: all."""
         path = Path(path)
         if path.suffix.lower() == ".json":
             from regard.draw.figure import write_atomic

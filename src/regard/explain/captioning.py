@@ -213,8 +213,7 @@ class WordAttention(NamedTuple):
 
 @dataclass(frozen=True)
 class PointingScore:
-    """Averages over words: fraction of attention inside the region, fraction of attention maxima inside the region, and the
-    same values for uniform attention."""
+    """Averages over words: fraction of attention and of attention maxima inside the region, also for uniform attention."""
 
     num_words: int
     inside_fraction: float

@@ -272,8 +272,7 @@ class ImageExplanation(Explanation):
         )
 
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
-        """Draw the methods and the selected attention maps: averages over heads, one head of each layer, or all heads of a
-        layer."""
+        """Draw the methods, and averages over heads, one head of each layer, or all heads of a layer."""
         if self.layers:
             check_choice("Layer", layer, len(self.layers))
             heads = len(self.attention[layer - 1]) if layer is not None else max(map(len, self.attention))
@@ -459,8 +458,7 @@ def normalize_sum(grid: GridArray) -> GridArray:
 
 
 def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
-    """Grad-CAM (Selvaraju et al. 2017) for models without attention: positive part of the last feature map weighted by the
-    average gradient of each channel."""
+    """Grad-CAM (Selvaraju et al. 2017): positive part of the last feature map weighted by its average gradients."""
     is_dense = model.task.name != "classify"
     taps = model.head.tap_indices if is_dense else (model.config.feature_maps()[-1].index,)
     with torch.enable_grad():

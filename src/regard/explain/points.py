@@ -148,8 +148,7 @@ def query_index(cloud: PointCloud, query: PointQuery | None) -> int:
 def layer_attention(
     records: list[AttentionRecord], levels: tuple[np.ndarray, ...], coordinates: np.ndarray, query: int
 ) -> tuple[NeighborAttention, ...]:
-    """Attention of each layer, averaged over channels, for all points of the level, or of large levels for the point nearest to
-    the query point."""
+    """Attention of each layer, averaged over channels; of large levels only for the point nearest to the query point."""
     layers = []
     for record in records:
         # `down.2.blocks.0` is on level 2, `up.0.blocks.0` on the coarsest level

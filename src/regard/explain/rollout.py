@@ -283,8 +283,7 @@ def record_layers(
 def relevance_layers(
     value: Tensor, record_groups: Sequence[Sequence[AttentionRecord]], row: int, lengths: Sequence[int]
 ) -> Iterator[AttentionLayer]:
-    """The matrix Ā of each layer, the positive part of gradient × attention for the score `value`. `lengths`: number of tokens
-    in each layer."""
+    """The matrix Ā of each layer, of `lengths` tokens: the positive part of gradient × attention for the score `value`."""
     weights = [record.weights for group in record_groups for record in group]
     gradients = iter(torch.autograd.grad(value, weights, retain_graph=True, allow_unused=True))
     for group, length in zip(record_groups, lengths, strict=True):
@@ -303,7 +302,7 @@ class OutputScore:
     name: str
     row: int
     positions: tuple[int, ...]  # tokens whose last hidden states are the input of the head
-    score_fn: Callable[[Tensor], Tensor] | None  # of the logits of the task; None: only attention rollout
+    score_fn: Callable[[Tensor], Tensor] | None  # function of the logits of the task; None: only rollout
     kind: str = ""  # kind of the explained output for titles, for example `class`
 
 

@@ -180,9 +180,7 @@ MAX_TARGETS = 6  # Limit of explained labels, entities or mask tokens per text.
 
 
 def explain_classify(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
-    """Explain a classifier. `target`: the second text of a pair, or the class to explain instead of the predicted class.
-
-    The most likely other class is explained too. Multi-label classifiers: all predicted labels, up to `MAX_TARGETS`."""
+    """Explain the predicted and the next class, or all predicted labels. `target`: second text, or class to explain."""
     labels, pairing = model.spec.options.labels, model.spec.options.pair_order
     named = target if not pairing and target in labels else None
     if target is not None and named is None and not pairing and len(target.split()) == 1:
@@ -432,8 +430,7 @@ def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
 def _encoded_rows(
     model: Any, encoded: Encoded, names: Sequence[str], texts: Sequence[Sequence[str]]
 ) -> tuple[TokenRow, ...]:
-    """Token rows of one sample (a text, both orders of a pair, or one row per choice) with the positions and sizes of
-    truncations in the middle of a text."""
+    """Token rows of one sample, with the positions and sizes of truncations in the middle of a text."""
     tokenizer, marks = model.require_tokenizer(), SpecialTokens.from_tokenizer(model.require_tokenizer(), model.config)
     parts = np.split(encoded.fields["text"][0], np.cumsum(encoded.fields["ways"][0])[:-1].astype(np.int64))
     rows = []

@@ -87,9 +87,7 @@ NO_ATTENTION_NOTE = (
 
 
 def explain_translation(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
-    """Translate (unless `target` is given), then run the model on source and translation with attention recording.
-
-    A row of the cross-attention map is the decoder step that predicts the token of the row."""
+    """Translate (unless `target` is given), then run the model on source and translation with attention recording."""
     if not source.strip():
         raise RegardError("Nothing to explain: the input is empty.")
     text, config = model.require_tokenizer(), model.config
@@ -148,9 +146,7 @@ TOP_K = 5  # Alternatives listed per token.
 
 
 def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
-    """Explain the likelihood of a text. The end token is prepended, so that the first token has a context.
-
-    With `target`, `source` is the prompt, and the metrics include only the tokens of `target`."""
+    """Explain the likelihood of a text, or of `target` after the prompt `source`."""
     text, config = model.require_tokenizer(), model.config
     prompt, continuation = text.encode([source, target or ""])
     ids = [*prompt, *continuation]
