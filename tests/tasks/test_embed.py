@@ -1,4 +1,4 @@
-"""Task embed: vectors equal sentence-transformers, contrastive training on pairs, nearest texts."""
+"""Task embed: vectors equal sentence-transformers, pooling and its files, contrastive training, nearest texts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from objectives import assert_loss, assert_one_shape, collate, encode
+from objectives import assert_loss, assert_one_shape, collate, encode, scores_of
+from test_cli import Cli
+from test_cli import cli as cli
 from torch import Tensor
 
 import regard
 from conftest import stopped_in
 from encoders import encoder
 from regard.data.text.samples import Pair
-from regard.errors import SettingError
+from regard.errors import RegardError, SettingError, WeightsError
 from regard.model import Model
 from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
 from regard.runs.spec import DataSources, resume_spec
 from regard.runs.spec import TrainRequest as Order
 from regard.systems import SYSTEMS
-from regard.tasks import find_task
-from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
-from regard.tasks.embed import SCALE, Embed, Pooling, _encode_texts, pooling_files
-from regard.types import Batch
+from regard.tasks import embed, find_task
+from regard.tasks.base import EncodingContext, HeadOptions, LossSum, LossWeights
+from regard.tasks.embed import SCALE, Embed, Pooling, TextIndex, _encode_texts, pooling_files, read_pooling
+from regard.types import Batch, Packing
 from tiny import gradients, near, noise, noisy
 from tiny_text_models import train
 from tokenizer_files import TEXTS, make, theirs_of, write_vocabulary
@@ -277,3 +280,232 @@ def test_a_run_trains_on_pairs_and_is_searched(tmp_path: Path) -> None:
     rows = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")([said[7][0]], return_tensors="pt")
     states = peer(**rows).last_hidden_state[0].mean(0)
     near(values([model.predict(said[7][0])]).float(), (states / states.norm())[None], 1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_packed_row_has_the_vectors_of_its_texts(mode: Any) -> None:
+    states = noise(1, 12, 5).requires_grad_()
+    starts = torch.tensor([0, 4, 5, 10, 12, 12])  # the fourth span is padding, the last is empty
+    packed = Pooling(mode)(states, Batch(torch.zeros(1, 12, dtype=torch.long), packing=Packing(starts, 5)))
+    weigh = noise(3, 5, seed=4)
+    apart = torch.cat([Pooling(mode)(states[:, a:b], Batch(states[:, a:b, 0])) for a, b in ((0, 4), (4, 5), (5, 10))])
+    near(packed[:3], apart)
+    assert bool(packed.isfinite().all())
+    ours, right = (torch.autograd.grad((x[:3] * weigh).sum(), states, retain_graph=True)[0] for x in (packed, apart))
+    near(ours, right)
+
+
+def test_padding_is_not_pooled() -> None:
+    states, lengths = noise(2, 6, 5), torch.tensor([6, 2])
+    x = torch.zeros(2, 6, dtype=torch.long)
+    for mode in MODES:
+        pool = Pooling(mode)  # type: ignore[arg-type]
+        right = torch.cat([pool(states[:1], Batch(x[:1])), pool(states[1:, :2], Batch(x[1:, :2]))])
+        near(pool(states, Batch(x, lengths)), right)
+        near(pool(states, Batch(x, torch.arange(6) < lengths[:, None])), right)
+
+
+# -- pooling files
+
+
+def write(folder: Path, files: dict[str, Any]) -> Path:
+    for name, value in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(value))
+    return folder
+
+
+@pytest.mark.parametrize("pooling", [Pooling(), Pooling("cls", False), Pooling("max", True, 256, True)])
+def test_pooling_files_are_written_and_read(pooling: Pooling, tmp_path: Path) -> None:
+    assert read_pooling(write(tmp_path, pooling_files(pooling, 12))) == pooling
+    assert read_pooling(tmp_path / "1_Pooling") == Pooling()  # the default without such files
+    named = {"embedding_dimension": 12, "pooling_mode": pooling.mode}  # the format of newer files
+    assert read_pooling(write(tmp_path, {"1_Pooling/config.json": named})) == pooling
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("modules.json", [{"type": "a.Transformer"}, {"type": "a.Pooling"}, {"type": "a.Dense"}], "Dense"),
+        ("modules.json", {"type": "a"}, "JSON"),
+        ("1_Pooling/config.json", {"pooling_mode_lasttoken": True}, "lasttoken"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "mean"),
+        ("sentence_bert_config.json", {"max_seq_length": "many"}, "max_seq_length"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "'query'"),
+    ],
+)
+def test_a_manner_that_we_do_not_compute_is_refused(name: str, value: Any, words: str, tmp_path: Path) -> None:
+    write(tmp_path, {**pooling_files(Pooling(), 12), name: value})
+    with pytest.raises(WeightsError, match=words):
+        read_pooling(tmp_path)
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path, pooling_files(Pooling(), 12))
+    (tmp_path / "1_Pooling/config.json").write_text("{")
+    with pytest.raises(WeightsError, match=r"config\.json"):
+        read_pooling(tmp_path)
+
+
+CORPUS = [f"{a} {b} on the {c}" for a in ("cats", "the dog") for b in ("sat", "is") for c in ("mat", "été", "façade")]
+
+
+@pytest.fixture(scope="module")
+def searcher() -> Model:
+    return encoder("embed", [STORY, *CORPUS, "abcdefghijklm"], vocab_size=200)
+
+
+# -- nearest texts
+
+
+def test_the_nearest_are_those_of_the_largest_cosines(searcher: Model) -> None:
+    texts = [*CORPUS, CORPUS[3], CORPUS[0]]  # some duplicates
+    query = "a cat on a mat"
+    answer = searcher.predict({"query": query, "corpus": texts, "top_k": 4})
+    cosines = np.array([a.value for a in searcher.predict(CORPUS)]) @ np.array(searcher.predict(query).value)
+    order = np.argsort(-cosines, kind="stable")[:4]
+    assert [(hit["value"], hit["index"]) for hit in answer.extra["hits"]] == [(CORPUS[i], i) for i in order]
+    assert answer.score == pytest.approx(cosines[order], abs=1e-12) and answer.value == CORPUS[order[0]]
+    assert len(searcher.predict({"query": query, "corpus": texts}).score) == 5
+    assert len(searcher.predict({"query": query, "corpus": texts, "top_k": 999}).score) == len(set(texts))
+
+
+def test_texts_that_are_searched_are_read_once(searcher: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = embed.embed_texts
+    monkeypatch.setattr(embed, "embed_texts", lambda m, texts, *more: read.append(len(texts)) or real(m, texts, *more))
+    texts = ["one", "two", "two"]
+    answers = searcher.predict([{"query": query, "corpus": texts} for query in ("x", "y", "two")])
+    assert read == [3, 2] and answers[2].value == "two" and answers[2].score[0] == pytest.approx(1)
+
+
+def test_ties_keep_input_order_and_vector_length_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.tasks.embed.MAX_COSINES", 4)  # one query at a time
+    vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
+    hits = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
+    assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]
+    assert hits[0][0].cosine == pytest.approx(1) and hits[0][2].cosine == pytest.approx(0.5**0.5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ([3], "Expected a text"), ({"query": "a"}, '"corpus"'), ({"query": "a", "corpus": []}, "non-empty list of texts"),
+        ({"query": "a", "corpus": "b"}, "texts"), ({"query": "a", "corpus": ["b"], "top_k": 0}, "at least 1, got 0"),
+        ({"query": "a", "corpus": ["b", 2]}, "got 2"), ({"query": "a", "corpus": ["b"], "k": 1}, '"top_k"'),
+    ],
+)  # fmt: skip
+def test_unsupported_requests_are_reported(searcher: Model, asked: Any, words: str) -> None:
+    with pytest.raises(RegardError, match=words):
+        searcher.predict(asked)
+
+
+def test_no_query_gives_no_result(searcher: Model) -> None:
+    assert searcher.predict([]) == []
+
+
+# -- metrics
+
+
+def score(searcher: Model, pairs: list[Pair], most: int | None = None) -> tuple[dict[str, Any], list[int]]:
+    scores, answers = scores_of(searcher, encode(searcher, pairs, 99), loss=LossSum(1.0, 1.0), most=most)
+    return scores, [answer.extra["rank"] for answer in answers]
+
+
+def placed(searcher: Model, monkeypatch: pytest.MonkeyPatch, table: dict[str, float]) -> None:
+    """Substitute embeddings: the vector of each text is a given angle."""
+    name = {
+        tuple(embed._encode_texts([text], searcher.config, EncodingContext(searcher.tokenizer))[0][0].tolist()): at
+        for text, at in table.items()
+    }
+    angles = lambda rows: np.array([name[tuple(np.asarray(row).tolist())] for row in rows])  # noqa: E731
+    monkeypatch.setattr(
+        embed, "_embed_rows", lambda model, rows, tell=None: np.stack([np.cos(angles(rows)), np.sin(angles(rows))], 1)
+    )
+
+
+def test_ranks_count_nearer_texts_and_any_correct_text_is_accepted(
+    searcher: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed(
+        searcher, monkeypatch, {"the cat": 0.0, "sat": 0.3, "is": 0.2, "mat": 0.1, "a dog": 1.0, "on": 1.4, "b": 0.25}
+    )
+    pairs = [("the cat", "sat"), ("the cat", "is"), ("a dog", "on"), ("b", "mat"), ("mat", "the cat"), ("on", "on")]
+    scores, ranks = score(searcher, [Pair(a, b, "", 1) for a, b in pairs])
+    # 'mat' is nearer to 'the cat' than both of its correct texts; 'mat' itself is excluded from its own ranking
+    assert ranks == [2, 2, 1, 3, 2, 1]
+    assert scores == {"mrr": round(100 * (0.5 + 0.5 + 1 + 1 / 3 + 0.5 + 1) / 6, 2), "accuracy": 33.33, "samples": 6}
+    assert score(searcher, [Pair(a, b, "", 1) for a, b in pairs], 3)[1] == ranks[:3]
+
+
+def test_vectors_that_are_all_the_same_find_nothing(searcher: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "abcdefghijklm"
+    placed(searcher, monkeypatch, dict.fromkeys(words, 0.5))
+    scores, ranks = score(searcher, [Pair(a, b, "", 1) for a, b in zip(words, words[1:] + "a", strict=True)])
+    assert set(ranks) == {12} and scores["mrr"] == scores["accuracy"] == 0
+
+
+# -- the command
+
+
+@pytest.fixture
+def saved(searcher: Model, tmp_path: Path) -> Path:
+    return searcher.save(tmp_path / "my encoder")
+
+
+def test_a_file_is_searched_for_the_nearest_texts(cli: Cli, saved: Path, searcher: Model, tmp_path: Path) -> None:
+    (tmp_path / "my texts.txt").write_text("\n\n".join([*CORPUS, CORPUS[0]]) + "\n")
+    right = searcher.predict({"query": "the mat", "corpus": CORPUS, "top_k": 2})
+    told = "".join(
+        f"{score:7.4f}  {hit['value']}\n" for score, hit in zip(right.score, right.extra["hits"], strict=True)
+    )
+    done = cli("predict", saved, "the mat", "--search", "my texts.txt", "--top-k", 2)
+    assert (done.code, done.out) == (0, told) and "Searching 13 texts in my texts.txt" in done.err
+    several = cli("predict", saved, "--search", "my texts.txt", "--top-k", 2, stdin="the mat\nthe cat\n")
+    assert several.out.startswith(f"the mat\n{told}\nthe cat\n")
+    row = json.loads(cli("predict", saved, "the mat", "--search", "my texts.txt", "--json").out)
+    assert row["input"] == "the mat" and row["value"] == right.value and len(row["hits"]) == 5
+    assert [hit["line"] for hit in row["hits"]][:2] == [1 + 2 * hit["index"] for hit in right.extra["hits"]]
+
+
+def test_a_table_is_searched_by_its_column(cli: Cli, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text,more\n1,the cat,x\n2,a dog,the mat\n")
+    (tmp_path / "a.jsonl").write_text('{"text": "the cat"}\n{"text": "a dog"}\n')
+    for file in ("a.csv", "a.jsonl"):
+        row = json.loads(cli("predict", saved, "the cat", "--search", file, "--json").out)
+        assert row["value"] == "the cat" and row["score"][0] == pytest.approx(1)
+    other = cli("predict", saved, "the mat", "--search", "a.csv", "--columns", "text=more", "--top-k", 1)
+    assert other.out == " 1.0000  the mat\n"
+
+
+def test_vectors_are_printed_one_a_line(cli: Cli, saved: Path, searcher: Model) -> None:
+    done = cli("predict", saved, stdin="the cat\na dog\n")
+    rows = [[float(number) for number in line.split()] for line in done.out.splitlines()]
+    assert np.allclose(rows, [a.value for a in searcher.predict(["the cat", "a dog"])], atol=1e-6)
+    assert json.loads(cli("predict", saved, "the cat", "--json").out)["value"] == searcher.predict("the cat").value
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--search", "none.txt"), "file not found"), (("--search", "empty.txt"), "is empty"),
+        (("--search", "blank.txt"), "contains no text"), (("--search", "."), "got a folder"), (("--top-k", "2"), "--search"),
+        (("--search", "a.csv"), "no column is named 'text'"), (("--choices", "a|b"), "--search"),
+        (("--search", "a.txt", "--columns", "text=a"), "no columns"), (("--search", "a.txt", "--choices", "a|b"), "--top-k"),
+    ],
+)  # fmt: skip
+def test_errors_of_a_search_are_reported(
+    cli: Cli, saved: Path, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    for name, text in (("empty.txt", ""), ("blank.txt", "\n \n"), ("a.csv", "x,y\n1,2\n"), ("a.txt", "a\n")):
+        (tmp_path / name).write_text(text)
+    done = cli("predict", saved, "the cat", *words)
+    assert done.code == 2 and done.err.startswith("regard: ") and said in done.err and not done.out
+
+
+def test_long_searches_report_progress(cli: Cli, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
+    monkeypatch.setattr("regard.tasks.embed.BUDGET", 24)
+    (tmp_path / "a.txt").write_text("\n".join(CORPUS))
+    err = cli("predict", saved, "the cat", "--search", "a.txt").err
+    assert "of 12 texts," in err and "12 of 12" not in err
