@@ -159,21 +159,7 @@ def test_every_micro_batch_has_equally_many_images_and_every_image_its_own_seed(
     assert Uniform(3, 8, 0).epoch(0)[0].shape == (3, 2)
 
 
-def test_an_image_is_read_once_if_all_fit() -> None:
-    reads: list[int] = []
-
-    def read(value: int) -> np.ndarray:
-        reads.append(value)
-        return np.full((2, 2), value, dtype=np.float32)
-
-    for album, times in ((ImageCache(3, (2, 2), dtype=np.float32), 1), (ImageCache(3, (2, 2), max_bytes=8), 2)):
-        reads.clear()
-        for _ in range(2):
-            assert float(album(1, lambda: read(7))[0, 0]) == 7.0
-        assert len(reads) == times
-
-
-def test_threads_read_missing_images_and_other_sizes_are_not_cached() -> None:
+def test_images_are_read_once_if_all_fit_and_other_sizes_are_not_cached() -> None:
     read: list[int] = []
 
     def picture(number: int) -> np.ndarray:
@@ -185,6 +171,8 @@ def test_threads_read_missing_images_and_other_sizes_are_not_cached() -> None:
         found = album.get_many([5, 4, 1, 0], picture, threads=3)
         assert [int(one[0, 0]) for one in found] == [5, 4, 1, 0] and found[1].shape == (2, 3)
     assert sorted(read) == [0, 1, 4, 4, 5]
+    small = ImageCache(6, (2, 2), max_bytes=8)  # too little memory: nothing is cached
+    assert [int(small(1, lambda: picture(1))[0, 0]) for _ in range(2)] == [1, 1] and read.count(1) == 3
 
 
 def test_a_task_has_a_class_per_modality() -> None:
