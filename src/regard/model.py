@@ -322,9 +322,9 @@ def load(
     processor = objective.modality.load_processor(folder)
     text = processor if chosen.input == "text" else getattr(processor, "text", None)
     if text is not None and not own:
-        from regard.tasks.modality.text import with_special_ids
+        from regard.tasks.modality.text import special_token_ids
 
-        config = with_special_ids(config, text)
+        config = replace(config, **special_token_ids(text)) if config.traits.is_encoder else config
     config = objective.adapt_config(config)
     usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
     decode = None if own else _published_decode(folder, published, config, chosen)

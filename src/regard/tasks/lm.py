@@ -166,7 +166,9 @@ class LanguageModeling(base.Objective):
             "bits_per_byte": round(spec.loss.total / math.log(2) / max(size, 1), 4),
         }
         clean = DETOKENIZERS[spec.data.detokenize]  # the training texts were cleaned in the same way
-        prompts = [_prompt_prefix(clean(sample.text)) for sample in encoded.samples[:SHOWN]]
+        texts = [clean(sample.text) for sample in encoded.samples[:SHOWN]]
+        # beginning of the text up to a word boundary
+        prompts = [x[: len(x) // 2] if len(x) <= BEGINNING else x[:BEGINNING].rsplit(" ", 1)[0] for x in texts]
         return scores, self.predict(model, prompts, replace(spec.decode, truncate_prompt=True))
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
@@ -313,10 +315,3 @@ def _iter_text(steps: Iterator[list[list[int]]], decoder: StreamDecoder) -> Iter
             return
     if rest := decoder.end():
         yield rest
-
-
-def _prompt_prefix(text: str) -> str:
-    """Beginning of the text up to a word boundary, as prompt."""
-    if len(text) <= BEGINNING:
-        return text[: len(text) // 2]
-    return text[:BEGINNING].rsplit(" ", 1)[0]

@@ -144,8 +144,16 @@ class MaskedLM(base.Objective):
         measured = np.zeros(5)
         with torch.inference_mode():
             for batch in self.eval_batches(encoded, model.config, base.BATCH_TOKENS):
-                measured += _batch_scores(model, batch.to(model.device))
-        loss, hits, words, correct, pairs = measured.tolist()
+                batch = batch.to(model.device)
+                states, labels, follows = model.body(batch), batch.labels, batch.text.nsp_labels
+                assert labels is not None
+                logits = model.head.words(labeled_states(states, batch), model.body.tokens)
+                found = [*cross_entropy(logits, labels), (logits.argmax(-1) == labels).sum()]
+                if model.head.has_nsp and follows is not None:
+                    predicted = model.head.follows(states.pooled).argmax(-1)
+                    found += [(predicted == follows).sum(), (follows != IGNORE).sum()]
+                measured[: len(found)] += [float(value) for value in found]
+        loss, words, hits, correct, pairs = measured.tolist()
         scores: base.Scores = {
             "mlm_loss": round(loss / max(words, 1), 4),
             "perplexity": round(base.safe_exp(loss / max(words, 1)), 2),
@@ -274,19 +282,6 @@ def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
         return states.sequence
     # index_select, because the backward pass of advanced indexing sorts the indices first
     return states.sequence.flatten(0, 1).index_select(0, batch.text.label_positions)
-
-
-def _batch_scores(model: base.ModelProtocol, batch: Batch) -> list[float]:
-    """Sum of the loss, correct predictions and number of masked tokens; correct predictions and number of text pairs."""
-    assert batch.labels is not None
-    states, labels = model.body(batch), batch.labels
-    logits = model.head.words(labeled_states(states, batch), model.body.tokens)
-    loss, count = cross_entropy(logits, labels)
-    found = [loss, (logits.argmax(-1) == labels).sum(), count]
-    if model.head.has_nsp and batch.text.nsp_labels is not None:
-        follows = model.head.follows(states.pooled).argmax(-1)
-        found += [(follows == batch.text.nsp_labels).sum(), (batch.text.nsp_labels != IGNORE).sum()]
-    return [float(value) for value in found] + [0.0] * (5 - len(found))
 
 
 def _mask_words(text: str, model: base.ModelProtocol) -> tuple[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,17 +34,10 @@ from regard.tasks.modality.text import (
 )
 from regard.types import IGNORE, Batch, Prediction
 
+Span = tuple[float, int, int]  # score, start and end of characters of the context
 MAX_ANSWER_TOKENS = 30  # maximum tokens per answer if `decode.max_new_tokens` is not set
 MAX_LISTED = 5  # maximum number of answers in a prediction
 MAX_CANDIDATES = 20  # maximum number of candidate spans per question
-
-
-class SpanCandidate(NamedTuple):
-    """Character span of the context with its score."""
-
-    score: float
-    start: int
-    end: int
 
 
 class QuestionAnswering(WindowObjective):
@@ -125,7 +118,7 @@ class QuestionAnswering(WindowObjective):
         contexts = model.require_tokenizer().encode_offsets([sample.context for sample in encoded.samples])
         predictions = []
         for sample, rows, (_, places) in zip(encoded.samples, rows_by_sample(encoded), contexts, strict=True):
-            candidates: list[SpanCandidate] = []
+            candidates: list[Span] = []
             nothing = np.inf
             for row in rows:
                 begin, first = int(encoded.fields["second"][row][0]), window_start(encoded, row)
@@ -211,7 +204,7 @@ def _packed_log_sums(logits: Tensor, batch: Batch, right: Tensor) -> tuple[Tenso
     return sums, logits.gather(0, at)
 
 
-def _best_spans(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: int) -> list[SpanCandidate]:
+def _best_spans(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: int) -> list[Span]:
     """Best spans of one window with start ≤ end and at most `longest` tokens."""
     count = min(len(logits), len(places))
     if not count:
@@ -224,17 +217,15 @@ def _best_spans(logits: np.ndarray, places: Sequence[tuple[int, int]], longest: 
     kept = np.argpartition(-flat, min(MAX_CANDIDATES, len(flat) - 1))[:MAX_CANDIDATES]
     kept = kept[np.argsort(-flat[kept], kind="stable")]
     found = [(float(flat[i]), *divmod(int(i), count)) for i in kept if np.isfinite(flat[i])]
-    return [SpanCandidate(score, places[first][0], places[last][1]) for score, first, last in found]
+    return [(score, places[first][0], places[last][1]) for score, first, last in found]
 
 
-def _make_prediction(
-    sample: QASample, found: Sequence[SpanCandidate], nothing: float, threshold: float | None
-) -> Prediction:
+def _make_prediction(sample: QASample, found: Sequence[Span], nothing: float, threshold: float | None) -> Prediction:
     """Prediction from the spans of all windows, with probabilities over the candidates (and no answer, with a threshold)."""
     best: dict[tuple[int, int], float] = {}
-    for place in found:
-        key = place.start, place.end
-        best[key] = max(best.get(key, -np.inf), place.score)
+    for score, *place in found:
+        key = place[0], place[1]
+        best[key] = max(best.get(key, -np.inf), score)
     order = sorted(best, key=lambda key: (-best[key], key))[:MAX_CANDIDATES]
     scores = np.array([best[key] for key in order] + [nothing] * (threshold is not None))
     chances = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum() if len(scores) else scores

@@ -80,10 +80,13 @@ class Tag(WindowObjective):
         marks = SpecialTokens.from_tokenizer(context.processor, config)
         room = marks.max_text_tokens(min(context.max_length, config.max_length), 1)
         scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
-        tags = [_tag_ids(sample, labels, scheme) for sample in samples]
         rows: list[TokenWindow] = []
         for owner, (ids, words) in enumerate(context.processor.encode_words([sample.words for sample in samples])):
-            token_labels = _token_labels(words, tags[owner])
+            tags = _tag_ids(samples[owner], labels, scheme)
+            # tag index + 1 at the first token of each word, 0 at other tokens: the token store has no negative values
+            token_labels = [
+                tags[word] + 1 if word != last else 0 for word, last in zip(words, [-1, *words[:-1]], strict=True)
+            ]
             for first, last in windows(len(ids), room, 0 if data is None else data.stride):
                 label = [*[0] * len(marks.start), *token_labels[first:last], *[0] * len(marks.extract)]
                 word = next((word for word, tag in zip(words[first:], token_labels[first:], strict=True) if tag), 0)
@@ -122,7 +125,16 @@ class Tag(WindowObjective):
             extra: dict[str, Any] = {"words": list(sample.words)}
             if finds_entities:
                 extra["scheme"] = options.tag_scheme or _detect_scheme(names)
-                extra["entities"] = _entities(sample.words, tags, chances)
+                extra["entities"] = [
+                    {
+                        "type": entity.type,
+                        "text": " ".join(sample.words[entity.first : entity.last + 1]),
+                        "first": entity.first,
+                        "last": entity.last,
+                        "probability": min(chances[entity.first : entity.last + 1]),
+                    }
+                    for entity in extract_entities(tags)
+                ]
             predictions.append(Prediction(tags, tuple(chances), tuple(sample.words), extra))
         return predictions
 
@@ -199,12 +211,6 @@ def _detect_scheme(labels: Sequence[str]) -> TagScheme:
     return "IOB2"
 
 
-def _token_labels(words: Sequence[int], tags: Sequence[int]) -> list[int]:
-    """Tag index + 1 at the first token of each word, 0 at other tokens: the token store has no negative values."""
-    before = [-1, *words[:-1]]
-    return [tags[word] + 1 if word != last else 0 for word, last in zip(words, before, strict=True)]
-
-
 def _merge_windows(count: int, encoded: base.Encoded, rows: Sequence[int], logits: Sequence[np.ndarray]) -> np.ndarray:
     """(words, tags) logits from overlapping windows; a word uses the window with the most context on both sides."""
     table, context = np.zeros((count, logits[rows[0]].shape[-1])), np.full(count, -1)
@@ -215,20 +221,6 @@ def _merge_windows(count: int, encoded: base.Encoded, rows: Sequence[int], logit
         better = depth > context[words]
         context[words[better]], table[words[better]] = depth[better], logits[row][places[better]]
     return table
-
-
-def _entities(words: Sequence[str], tags: Sequence[str], chances: Sequence[float]) -> list[dict[str, Any]]:
-    """Entities with the minimum of the probabilities of their words."""
-    return [
-        {
-            "type": entity.type,
-            "text": " ".join(words[entity.first : entity.last + 1]),
-            "first": entity.first,
-            "last": entity.last,
-            "probability": min(chances[entity.first : entity.last + 1]),
-        }
-        for entity in extract_entities(tags)
-    ]
 
 
 def _format_tags(words: Sequence[str], tags: Sequence[str], as_entities: bool) -> str:

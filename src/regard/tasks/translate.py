@@ -57,8 +57,12 @@ class Translate(base.Objective):
         rows = list(rows)
         source, target = ([encoded.fields[side][i] for i in rows] for side in self.fields)
         reads, says = [row[:-1] for row in target], [row[1:] for row in target]
-        if isinstance(shape, PaddedShape):
-            return _pad_to_block(source, reads, says, config.pad_id, shape)
+        if isinstance(shape, PaddedShape):  # missing rows repeat the first source with all labels ignored
+            missing, (across, over) = shape.num_documents - len(rows), shape.max_lengths
+            x, mask = pad(source + source[:1] * missing, config.pad_id, across)
+            y, _ = pad(reads + reads[:1] * missing, config.pad_id, over)
+            labels, _ = pad(says + [says[0][:0]] * missing, IGNORE, over)
+            return Batch(x, mask, labels=labels, decoder=DecoderInputs(y))
         x, mask, offsets = pad_or_pack(source, config.pad_id, shape)
         # No mask for the target: padding at the end is hidden by the causal mask.
         y, _, target_offsets = pad_or_pack(reads, config.pad_id, shape, side=-1)
@@ -129,18 +133,6 @@ class Translate(base.Objective):
 def source_ids(text: TextTokenizer, inputs: Sequence[str], config: Any) -> list[list[int]]:
     """Encoder inputs: the stripped text, as in training, and the end token."""
     return [[*row, config.eos_id] for row in text.encode([item.strip() for item in inputs])]
-
-
-def _pad_to_block(
-    source: list[np.ndarray], reads: list[np.ndarray], says: list[np.ndarray], fill: int, block: PaddedShape
-) -> Batch:
-    """Batch with the shape of a block. Missing rows repeat the first source with all labels ignored."""
-    missing = block.num_documents - len(source)
-    across, over = block.max_lengths
-    x, lengths = pad(source + source[:1] * missing, fill, across)
-    y, _ = pad(reads + reads[:1] * missing, fill, over)
-    labels = pad(says + [says[0][:0]] * missing, IGNORE, over)[0]
-    return Batch(x, lengths, labels=labels, decoder=DecoderInputs(y))
 
 
 def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Prediction:

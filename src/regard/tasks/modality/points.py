@@ -155,7 +155,10 @@ class Points(Modality):
         points, room = encoded.context.processor, 0
         for number in range(len(encoded)):
             source = decode_cloud_source(encoded.fields["cloud"][number])
-            room += len(source.content) or _file_size(source.source)
+            try:
+                room += len(source.content) or os.path.getsize(source.source)
+            except OSError:  # a synthetic point cloud
+                room += 2**16
             if room > _cache(encoded).max_bytes:
                 return False
         if len(encoded) >= LARGE_VALIDATION:
@@ -366,11 +369,3 @@ def cloud_from_array(rows: np.ndarray, points: PointProcessor) -> PointCloud:
         return normalize_cloud(RawCloud(rows[:, :3], **parts))
     except FileFormatError as error:
         raise error.to_data_error("point cloud") from error
-
-
-def _file_size(path: str) -> int:
-    """File size as an estimate of the memory of a point cloud, or a small constant for synthetic point clouds."""
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 2**16

@@ -85,7 +85,14 @@ class Text(Modality):
         return TextTokenizer.load(folder) if TextTokenizer.exists(folder) else None
 
     def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
-        text = self._with_template(processor, config) if export else processor
+        text = processor
+        if export and config.traits.is_encoder:
+            # a post-processor for special tokens, so that other programs use the same token ids
+            end, types = (config.eos_id,), min(config.traits.token_types - 1, 1)
+            text = text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
+        elif export and self.head_tokens and all(text.token_to_id(mark) is not None for mark in HEAD_TOKENS):
+            one, two = f"{_START} $A {_EXTRACT}", f"{_START} $A {_DELIMITER} $B {_EXTRACT}"
+            text = text.with_post_processor(one, two, HEAD_TOKENS)
         text.save(folder / "tokenizer.json")
         # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
         found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
@@ -93,22 +100,16 @@ class Text(Modality):
             found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
         write_json(folder / "tokenizer_config.json", found)
 
-    def _with_template(self, text: TextTokenizer, config: Any) -> TextTokenizer:
-        """Tokenizer with a post-processor for special tokens, so that other programs use the same token ids."""
-        if config.traits.is_encoder:
-            end = (config.eos_id,)
-            types = min(config.traits.token_types - 1, 1)
-            return text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
-        ids = [(number,) for token in HEAD_TOKENS if (number := text.token_to_id(token)) is not None]
-        if not self.head_tokens or len(ids) < len(HEAD_TOKENS):
-            return text
-        start, delimiter, extract = ids
-        return text.with_template(TokenTemplate(start, delimiter, extract))
-
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
         ids: dict[str, Any]
         if config.traits.is_encoder:
             ids = special_token_ids(processor)
+            if missing := [str(role) for name, role in SPECIAL_ID_FIELDS.items() if name not in ids]:
+                raise DataError(
+                    f"The tokenizer lacks special tokens that an encoder requires: {', '.join(missing)}.",
+                    advice="Remove data.tokenizer, or set data.tokenizer_type=wordpiece, to train a tokenizer with these "
+                    "tokens.",
+                )
         elif self.tokenizer in ("sentence", "words"):
             ids = {name: processor.token_to_id(token) for name, token in SEQ2SEQ_TOKENS.items()}
             if missing := [SEQ2SEQ_TOKENS[name] for name, number in ids.items() if number is None]:
@@ -218,22 +219,9 @@ def pad_id(config: Any) -> int:
 
 
 def special_token_ids(text: TextTokenizer) -> dict[str, int]:
-    """Ids of the special tokens that an encoder requires. A missing token is an error."""
+    """Ids of the special tokens of an encoder that the tokenizer has, by config field."""
     ids = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
-    if missing := [SPECIAL_ID_FIELDS[name] for name, number in ids.items() if number is None]:
-        raise DataError(
-            f"The tokenizer lacks special tokens that an encoder requires: {', '.join(missing)}.",
-            advice="Remove data.tokenizer, or set data.tokenizer_type=wordpiece, to train a tokenizer with these tokens.",
-        )
     return {name: number for name, number in ids.items() if number is not None}
-
-
-def with_special_ids(config: Any, text: TextTokenizer) -> Any:
-    """The config of an encoder with the special token ids of the tokenizer."""
-    if not config.traits.is_encoder:
-        return config
-    ids = {name: text.special_id(role) for name, role in SPECIAL_ID_FIELDS.items()}
-    return replace(config, **{name: number for name, number in ids.items() if number is not None})
 
 
 # -- special tokens
