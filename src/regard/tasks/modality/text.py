@@ -30,7 +30,7 @@ from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
 from regard.types import IGNORE, Batch, BodyOutput, Packing, Prediction, TextFields
 
-HEAD_TOKENS = _START, _DELIMITER, _EXTRACT = ("_start_", "_delimiter_", "_classify_")
+HEAD_TOKENS = ("_start_", "_delimiter_", "_classify_")
 """Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
 
 SPECIAL_ID_FIELDS: dict[str, Role] = {"pad_id": "pad", "bos_id": "start", "eos_id": "end", "mask_id": "mask"}
@@ -91,8 +91,8 @@ class Text(Modality):
             end, types = (config.eos_id,), min(config.traits.token_types - 1, 1)
             text = text.with_template(TokenTemplate((config.bos_id,), end * config.traits.separators, end, types))
         elif export and self.head_tokens and all(text.token_to_id(mark) is not None for mark in HEAD_TOKENS):
-            one, two = f"{_START} $A {_EXTRACT}", f"{_START} $A {_DELIMITER} $B {_EXTRACT}"
-            text = text.with_post_processor(one, two, HEAD_TOKENS)
+            marks = SpecialTokens.from_tokenizer(text, config)
+            text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
         text.save(folder / "tokenizer.json")
         # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
         found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
