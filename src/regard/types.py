@@ -214,10 +214,6 @@ class Body(nn.Module):
         """Rows and columns of the image features for cross-attention; None without such a grid."""
         return None
 
-    def act_steps(self, batch: Batch) -> Tensor | None:
-        """(B, S) number of ACT steps of each source token; None for a fixed number of steps."""
-        return None
-
     def position_embeddings(self) -> Tensor | None:
         """(positions, D) learned embeddings of the image positions; None without such embeddings."""
         return None
@@ -234,6 +230,8 @@ class Traits:
     eos_id: int | None = None
     mask_id: int | None = None
     """id of the mask token; None for systems other than text encoders"""
+    is_encoder: bool = False
+    """text encoder: bidirectional attention and a mask token"""
     token_types: int = 1
     """number of segment embeddings"""
     separators: int = 1
@@ -260,16 +258,6 @@ class Traits:
     """an image is a sequence of palette colors"""
     optional_lm_head: bool = False
     """the config has the field `lm_head`"""
-
-    @property
-    def special_ids(self) -> tuple[int | None, ...]:
-        """Ids of the special tokens."""
-        return self.bos_id, self.eos_id, self.pad_id, self.mask_id
-
-    @property
-    def is_encoder(self) -> bool:
-        """True for text encoders: bidirectional attention and a mask token."""
-        return self.mask_id is not None
 
 
 @dataclass(frozen=True)

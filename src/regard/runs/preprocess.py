@@ -495,7 +495,8 @@ def _load_or_encode(
     if task.input != "text":
         name, what = f"{task.name} {task.input}", f"the list of {files.reader.unit}"
         mark = f"{mark} {files.location_key()}"
-    special = config.traits.special_ids
+    traits = config.traits
+    special = (traits.bos_id, traits.eos_id, traits.pad_id, traits.mask_id)
     key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, special, count, flavor)
 
     def write_tokens(writer: StoreWriter) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Translate(base.Objective):
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
             with torch.inference_mode():
-                steps = model.body.act_steps(batch)
+                steps = model.body.act_steps(batch) if config.traits.act else None
             for number, (i, hypotheses) in enumerate(zip(rows, found, strict=True)):
                 predictions[i] = text_prediction(text, hypotheses)
                 if steps is not None:

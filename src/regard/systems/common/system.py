@@ -242,6 +242,7 @@ class ModelConfig:
     def traits(self) -> Traits:
         """Properties that tasks, training and explanations need to know; some are fields with the same name."""
         traits = {name: getattr(self, name) for name in TRAIT_FIELDS if hasattr(self, name)}
+        traits["is_encoder"] = traits.get("mask_id") is not None
         if hasattr(self, "type_vocab_size"):
             traits["token_types"] = self.type_vocab_size
         if hasattr(self, "relative_position"):
