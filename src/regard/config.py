@@ -26,7 +26,8 @@ as_dict = dataclasses.asdict
 
 def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values converted to the field types of `cls`; an unknown key raises an error with the nearest name."""
-    hints = field_types(cls)
+    types_by_name = typing.get_type_hints(cls)
+    hints = {field.name: types_by_name[field.name] for field in dataclasses.fields(cls)}
     for key in values:
         if key not in hints:
             raise SettingError(f"Unknown setting '{prefix}{key}'. {suggest(str(key), hints, prefix)}")
@@ -62,11 +63,6 @@ def _field_docs(kind: type[Any]) -> dict[str, str]:
             if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
                 docs[field.target.id] = " ".join(text.value.value.split())
     return docs
-
-
-def field_types(cls: type[Any]) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def coerce(value: Any, hint: Any, name: str) -> Any:
@@ -110,25 +106,16 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _type_error(name, value, hint)
     try:
-        read = _parse_int(value) if hint is int else hint(value)
+        if hint is int and not str(value).strip().lstrip("+-").isdecimal():  # "3e5" is accepted, 2.5 is refused
+            value = float(value)
+            if value != int(value):
+                raise ValueError(value)
+        read = hint(value)
         if isinstance(read, float) and not math.isfinite(read):
             raise ValueError(value)
         return read
     except (TypeError, ValueError, OverflowError) as error:
         raise _type_error(name, value, hint) from error
-
-
-def _parse_int(value: str | int | float) -> int:
-    """Integer from a number or string; "3e5" is accepted, 2.5 raises ValueError."""
-    try:
-        if isinstance(value, str | int):
-            return int(value)
-    except ValueError:
-        pass
-    number = float(value)
-    if number != int(number):
-        raise ValueError(value)
-    return int(number)
 
 
 def _type_error(name: str, value: Any, hint: Any) -> SettingError:

@@ -12,13 +12,10 @@ os.umask(UMASK)
 """Umask of the process, read once at import, because reading the umask changes it for a moment in all threads."""
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    # line separators of the system, as in text mode
-    write_bytes(path, text.replace("\n", os.linesep).encode("utf-8"))
-
-
-def write_bytes(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file atomically; text has the line separators of the system."""
+    if isinstance(content, str):
+        content = content.replace("\n", os.linesep).encode("utf-8")
     aside = path.with_name(f".{path.name}.writing")
     try:
         aside.write_bytes(content)
@@ -30,7 +27,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def fsync(path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import regard
-from regard.config import as_dict, field_types, from_dict
+from regard.config import as_dict, from_dict
 from regard.errors import RegardError
 from regard.model import ModelSpec, assemble
 from regard.runs.info import info
@@ -44,7 +44,7 @@ def test_the_tasks_of_a_system_exist_for_images(name: str) -> None:
     assert system.tasks and all(find_task(task, "image") for task in system.tasks) and system.description
     assert all(find_task(task, "image").name == task for task in system.tasks)
     assert not system.published.model_type or find_by_model_type(system.published.model_type) is system
-    assert set(system.published.keys) <= set(field_types(system.config))
+    assert set(system.published.keys) <= set(system.config.__dataclass_fields__)
 
 
 @pytest.mark.every(4)

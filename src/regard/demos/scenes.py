@@ -26,7 +26,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.files import write_json, write_text
+from regard.files import write_file, write_json
 
 ImageArray = NDArray[np.uint8]
 FloatArray = NDArray[np.float64]
@@ -345,4 +345,4 @@ def _write_split(folder: Path, scenes: Sequence[ShapeScene], side: int) -> None:
         lines.append(
             json.dumps({"image": name, "captions": [caption(scene.objects)], "objects": things, "words": words})
         )
-    write_text(folder / "captions.jsonl", "".join(f"{line}\n" for line in lines))
+    write_file(folder / "captions.jsonl", "".join(f"{line}\n" for line in lines))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.draw.text import markdown_table
-from regard.files import write_text
+from regard.files import write_file
 from regard.index import display_name
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
@@ -81,7 +81,7 @@ def write_card(
         "## Usage\n\n" + usage(name, task, samples),
         "## Settings\n\n" + markdown_table(settings),
     ]
-    write_text(folder.path / "README.md", "\n\n".join(parts) + "\n")
+    write_file(folder.path / "README.md", "\n\n".join(parts) + "\n")
 
 
 def _scores(facts: dict[str, Any], few: str) -> str:

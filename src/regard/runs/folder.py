@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from regard import capabilities
 from regard.errors import RegardError, RunError
-from regard.files import write_text
+from regard.files import write_file
 from regard.index import METADATA_FILE, check_format, load_index
 from regard.training.checkpoint import latest_checkpoint
 
@@ -161,13 +161,13 @@ class RunFolder:
     def truncate_log(self, step: int) -> None:
         """Remove log rows and samples after `step`: the resumed run writes them again."""
         kept = [row for row in self.read_log() if row["step"] <= step]
-        write_text(self.log_file, "".join(json.dumps(row) + "\n" for row in kept))
+        write_file(self.log_file, "".join(json.dumps(row) + "\n" for row in kept))
         if self.samples_file.exists():
             # a kill may have cut a UTF-8 character
             text = self.samples_file.read_text(encoding="utf-8", errors="replace")
             text = text[: text.rfind("\n\n") + 2]
             parts = [re.match(r"step (\d+)\n", part) for part in re.split(r"^(?=step \d+\n)", text, flags=re.MULTILINE)]
-            write_text(self.samples_file, "".join(part.string for part in parts if part and int(part[1]) <= step))
+            write_file(self.samples_file, "".join(part.string for part in parts if part and int(part[1]) <= step))
         for left in self.path.glob(".curves.png.*.part"):
             left.unlink(missing_ok=True)
         self._write_event(step + 1, {})

@@ -43,7 +43,7 @@ from regard.data.points.cloud import (
 )
 from regard.data.points.formats import read_glb, read_obj, read_off, read_ply, read_points, read_stl
 from regard.errors import DataError
-from regard.files import write_bytes
+from regard.files import write_file
 
 TEXT_SUFFIXES = (".xyz", ".txt", ".pts", ".asc", ".csv")
 CLOUD_SUFFIXES = (".ply", ".off", ".obj", ".stl", ".glb", *TEXT_SUFFIXES, ".npy", ".npz")
@@ -294,4 +294,4 @@ def write_ply(
     header = ["ply", "format binary_little_endian 1.0"]
     header += [f"comment class {n} {' '.join(name.split())}" for n, name in enumerate(tuple(classes) or cloud.classes)]
     header += [f"element vertex {len(cloud)}", *(f"property {types[kind]} {n}" for n, (kind, _) in columns.items())]
-    write_bytes(Path(path), "\n".join([*header, "end_header\n"]).encode() + table.tobytes())
+    write_file(Path(path), "\n".join([*header, "end_header\n"]).encode() + table.tobytes())

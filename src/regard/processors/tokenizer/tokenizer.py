@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from regard.errors import DataError, SettingError
-from regard.files import write_text
+from regard.files import write_file
 from regard.processors.tokenizer.token_text import (
     DECODER_FORMATS,
     SENTENCE_DECODER,
@@ -207,7 +207,7 @@ class TextTokenizer:
         return type(self)(backend, self.declared_tokens)
 
     def save(self, path: Path) -> None:
-        write_text(path, self.backend.to_str(pretty=True))
+        write_file(path, self.backend.to_str(pretty=True))
 
     def with_template(self, template: TokenTemplate | None = None) -> TextTokenizer:
         """Tokenizer that adds the special tokens of a template in other programs; None: `self.template`."""
