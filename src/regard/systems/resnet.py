@@ -67,9 +67,8 @@ def build(config: Config) -> nn.Module:
             pool=nn.MaxPool2d(3, 2, padding=1) if config.stem_pool else None,
         ),
         stages=[
-            convnet.resnet_stage(
-                block, inputs, outputs, depth, stride=2 if stage or config.downsample_first_stage else 1
-            )
+            [block(inputs, outputs, 1 + bool(stage or config.downsample_first_stage))]
+            + [block(outputs, outputs, 1) for _ in range(depth - 1)]
             for stage, (inputs, outputs, depth) in enumerate(
                 zip((config.stem_channels, *config.widths[:-1]), config.widths, config.depths, strict=True)
             )

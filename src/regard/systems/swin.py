@@ -18,7 +18,7 @@ from regard.nn.attention.layouts import GridWindows
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import PatchEmbedding
-from regard.nn.vision.swin import PatchMerging, RelativePositionBias, SwinBody, add_drop_path, init_swin_weights
+from regard.nn.vision.swin import DropPath, PatchMerging, RelativePositionBias, SwinBody, init_swin_weights
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import System, check_stages, presets, reject
@@ -89,7 +89,9 @@ def build(config: Config) -> SwinBody:
     shares = iter([config.drop_path * number / max(blocks - 1, 1) for number in range(blocks)])
 
     def residual(inner: nn.Module, width: int, share: float) -> Residual:
-        return add_drop_path(Residual(inner, width, "pre", config.dropout, config.norm_eps), share)
+        branch: Any = Residual(inner, width, "pre", config.dropout, config.norm_eps)
+        branch.dropout = nn.Sequential(branch.dropout, DropPath(share))
+        return branch
 
     def block(width: int, heads: int, number: int, share: float) -> TransformerBlock:
         windows = GridWindows(config.window_size, config.window_size // 2 if number % 2 else 0)

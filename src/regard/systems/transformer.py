@@ -21,7 +21,6 @@ from regard.systems.common.system import (
     System,
     TargetTokens,
     presets,
-    reject,
     sizes,
     transformer_blocks,
 )
@@ -46,12 +45,6 @@ class Config(TargetTokens, RelativePosition, Sizes):
     scale_embedding: bool = True
     output_bias: bool = False
     max_length: int = 512
-
-    def check(self) -> None:
-        reject(
-            self.max_position_offset and self.position_embedding == "none",
-            "model.max_position_offset requires absolute positions; model.position_embedding is none.",
-        )
 
 
 TINY = sizes(128, 4, 4, 256) | {"decoder_depth": 4, "vocab_size": 10_000, "dropout": 0.3}

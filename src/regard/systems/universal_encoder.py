@@ -9,8 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from regard.nn.attention.masks import AttentionMask, PackedDocuments, Padding, and_masks, valid_mask
 from regard.nn.attention.positions import SinusoidalPosition
@@ -66,11 +65,6 @@ class UniversalEncoder(Body):
     def repeats(self) -> int:
         return self.encoder.depth
 
-    def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:
-        """Embeddings of tokens and segments without positions, which are added before each step."""
-        types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
-        return self.dropout(self.tokens(batch.inputs) + self.types(types))
-
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Hidden states, and the state of the first token of each row or packed document; `taps` are steps."""
         real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
@@ -78,7 +72,9 @@ class UniversalEncoder(Body):
         if batch.packing is not None:
             real, rule = batch.inputs != self.pad, and_masks(PackedDocuments(batch.packing, batch.packing), rule)
         where = position_ids(batch.inputs, batch.packing) if batch.positions is None else batch.positions
-        ran = self.encoder(self.embed(batch), self.position(where), mask=rule, taps=taps, valid=real)
+        types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
+        x = self.dropout(self.tokens(batch.inputs) + self.types(types))  # positions are added before each step
+        ran = self.encoder(x, self.position(where), mask=rule, taps=taps, valid=real)
         states = BodyOutput(ran.states, first_token_states(ran.states, batch.packing), ran.taps)
         if ran.act is None:
             return states

@@ -9,7 +9,7 @@ Shape letters: B images, C channels, h and w size of a feature map; D, H and W o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -220,15 +220,6 @@ def init_resnet_weights(body: nn.Module) -> nn.Module:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return body
-
-
-BlockFactory = Callable[[int, int, int], nn.Module]
-"""Function (inputs, outputs, stride) -> block."""
-
-
-def resnet_stage(make: BlockFactory, inputs: int, outputs: int, depth: int, stride: int) -> list[nn.Module]:
-    """Blocks of a stage; the first changes the size."""
-    return [make(inputs, outputs, stride), *(make(outputs, outputs, 1) for _ in range(depth - 1))]
 
 
 def resnet_block(inputs: int, outputs: int, stride: int, bottleneck: bool, stride_first: bool = False) -> PostActBlock:

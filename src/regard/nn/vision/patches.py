@@ -130,7 +130,13 @@ class VisionTransformer(Body):
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
         """Taps 0, 1, … are states (B, L, D) after a block, before the final norm, including the class token; -1, -2, …
         are feature maps (B, C, h, w) after the first, second, … convolutional stage."""
-        self._check_taps(taps)
+        depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.has_stem else 0
+        for tap in taps:
+            if not -stages <= tap < depth:
+                raise ValueError(
+                    f"Tap {tap} does not exist: the model has {depth} blocks (0 to {depth - 1}) and {stages} convolutional "
+                    f"stages (-1 to -{stages})."
+                )
         pixels = batch.inputs.to(self.patches.weight.dtype)
         maps = self.front.feature_maps(pixels) if self.has_stem else [pixels]
         x, grid = self.patches(maps[-1])
@@ -158,15 +164,6 @@ class VisionTransformer(Body):
         """Remove all modules after the tap of a block."""
         del self.encoder.blocks[tap + 1 :]
         self.encoder.norm = nn.Identity()
-
-    def _check_taps(self, taps: Sequence[int]) -> None:
-        depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.has_stem else 0
-        for tap in taps:
-            if not -stages <= tap < depth:
-                raise ValueError(
-                    f"Tap {tap} does not exist: the model has {depth} blocks (0 to {depth - 1}) and {stages} convolutional "
-                    f"stages (-1 to -{stages})."
-                )
 
 
 def init_vit_weights(body: VisionTransformer) -> VisionTransformer:

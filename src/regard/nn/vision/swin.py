@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
 from regard.nn.attention.positions import AttentionPosition, BoundPosition
-from regard.nn.blocks.block import Residual, Stack, to_autocast_dtype
+from regard.nn.blocks.block import Stack, to_autocast_dtype
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput
@@ -81,12 +81,6 @@ class DropPath(nn.Module):
             return x
         stays = x.new_empty(len(x), *[1] * (x.ndim - 1)).bernoulli_(1 - self.drop_prob)
         return x * stays.div_(1 - self.drop_prob)
-
-
-def add_drop_path(residual: Residual, drop_prob: float) -> Residual:
-    """Insert stochastic depth into a residual branch: training skips the branch at random."""
-    residual.dropout = nn.Sequential(residual.dropout, DropPath(drop_prob))  # type: ignore[assignment]
-    return residual
 
 
 class SwinBody(Body):

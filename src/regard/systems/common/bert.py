@@ -18,15 +18,12 @@ TOKENS: dict[str, Any] = {"vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id"
 MINI = sizes(256, 4, 4) | TOKENS
 
 
-def head_architectures(name: str) -> dict[str, str]:
-    """Hugging Face class by task."""
-    heads = {
-        "mlm": "MaskedLM",
-        "classify": "SequenceClassification",
-        "tag": "TokenClassification",
-        "qa": "QuestionAnswering",
-    }
-    return {**{task: f"{name}For{head}" for task, head in heads.items()}, "embed": f"{name}Model"}
+HEADS = {
+    "mlm": "MaskedLM",
+    "classify": "SequenceClassification",
+    "tag": "TokenClassification",
+    "qa": "QuestionAnswering",
+}
 
 
 def build_embedding(
@@ -66,7 +63,11 @@ def published_layout(model_type: str, name: str, config: type[Any], names: NameT
         ignored_keys=("initializer_range", "eos_token_id", *more.pop("ignored_keys", ())),
         value_maps={"activation": ACTIVATIONS, **more.pop("value_maps", {})},
         after_read=lambda read: fill_fields(after_read(read)),
-        head_architectures={**head_architectures(name), **more.pop("head_architectures", {})},
+        head_architectures={
+            **{task: f"{name}For{head}" for task, head in HEADS.items()},
+            "embed": f"{name}Model",
+            **more.pop("head_architectures", {}),
+        },
         names=names,
         **more,
     )

@@ -199,26 +199,28 @@ GPT = TaskRecipes(
 )
 
 
-def _encoder_recipes(long: int = 0) -> TaskRecipes:
-    """Two to four epochs at 2e-5 to 5e-5 in the paper, with 16 or 32 texts per batch; batch_tokens fits texts of typical
-    length. `long`: maximum length of long-document encoders, with two full documents per micro-batch."""
-    tasks: dict[str, Recipe] = {}
-    for task, epochs, tokens, lr, length in (
-        ("classify", 3, 1024, 3e-5, 256),
-        ("choose", 3, 4096, 2e-5, 256),
-        ("tag", 3, 1024, 5e-5, 256),
-        ("qa", 2, 8192, 3e-5, 384),
-        ("embed", 1, 8192, 2e-5, 256),
-    ):
-        if long and task != "embed":
-            tokens, length = 2 * long, long
-        train = {**TRAIN["bert_task"], "epochs": epochs, "batch_tokens": tokens, "lr": lr}
-        tasks[task] = {"train": train, "data": {"max_length": length}}
-    mlm = {"mlm": {"train": TRAIN["mlm_finetuning"], "data": {"max_length": 512}}}
-    return TaskRecipes(("mlm", "classify", "tag", "qa", "choose", "embed"), tasks, tasks | mlm)
-
-
-BERT, LONGFORMER, MODERNBERT = _encoder_recipes(), _encoder_recipes(4096), _encoder_recipes(8192)
+_ENCODER_TASKS: list[dict[str, Recipe]] = [
+    {
+        task: {
+            "train": {**TRAIN["bert_task"], "epochs": epochs, "batch_tokens": 2 * long or tokens, "lr": lr},
+            "data": {"max_length": long or length},
+        }
+        for task, epochs, tokens, lr, length, long in (
+            ("classify", 3, 1024, 3e-5, 256, longest),
+            ("choose", 3, 4096, 2e-5, 256, longest),
+            ("tag", 3, 1024, 5e-5, 256, longest),
+            ("qa", 2, 8192, 3e-5, 384, longest),
+            ("embed", 1, 8192, 2e-5, 256, 0),
+        )
+    }
+    for longest in (0, 4096, 8192)
+]
+"""Two to four epochs at 2e-5 to 5e-5 in the paper, with 16 or 32 texts per batch; batch_tokens fits texts of typical
+length, or two full documents of a long-document encoder."""
+_MLM: dict[str, Recipe] = {"mlm": {"train": TRAIN["mlm_finetuning"], "data": {"max_length": 512}}}
+BERT, LONGFORMER, MODERNBERT = (
+    TaskRecipes(("mlm", "classify", "tag", "qa", "choose", "embed"), tasks, tasks | _MLM) for tasks in _ENCODER_TASKS
+)
 
 # -- images
 
@@ -235,28 +237,22 @@ VIT = TaskRecipes(_IMAGE_TASKS, _VIT_DENSE, {"classify": _VIT_CLASSES, **_VIT_DE
 
 BIT_DATA: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
 RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
-
-
-def _conv_recipes(data: dict[str, Any], classes: Recipe) -> TaskRecipes:
-    """Depth takes half as many epochs, and its images are not cropped, because scale implies depth."""
-    settings: dict[str, Any] = {"batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
-    dense, finetuning = (
-        {
-            task: get("resnet", {**data, "crop_scale": crop}, **settings, epochs=count, lr=lr)
-            for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
-        }
-        for epochs, lr in ((100, 5e-4), (50, 1e-4))
-    )
-    return TaskRecipes(_IMAGE_TASKS, dense, {"classify": classes, **finetuning})
-
-
 _FEW: dict[str, Any] = {"epochs": 10, "batch_size": 64, "grad_accum": 1}
-BIT = _conv_recipes(
-    BIT_DATA, get("resnet", {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, **_FEW, lr=1e-4, weight_decay=0.0)
-)
-RESNET = _conv_recipes(
-    RESNET_DATA, get("resnet", {**RESNET_DATA, "crop_scale": 0.5}, **_FEW, lr=2e-4, warmup_steps=0.1, weight_decay=0.01)
-)
+_BIT_CLASSES = get("resnet", {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, **_FEW, lr=1e-4, weight_decay=0.0)
+_RESNET_FEW: dict[str, Any] = {**_FEW, "lr": 2e-4, "warmup_steps": 0.1, "weight_decay": 0.01}
+_RESNET_CLASSES = get("resnet", {**RESNET_DATA, "crop_scale": 0.5}, **_RESNET_FEW)
+_DENSE: dict[str, Any] = {"batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
+# depth takes half as many epochs, and its images are not cropped, because scale implies depth
+_CONV_DENSE = [
+    {
+        task: get("resnet", {**data, "crop_scale": crop}, **_DENSE, epochs=count, lr=lr)
+        for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
+    }
+    for data in (BIT_DATA, RESNET_DATA)
+    for epochs, lr in ((100, 5e-4), (50, 1e-4))
+]
+BIT = TaskRecipes(_IMAGE_TASKS, _CONV_DENSE[0], {"classify": _BIT_CLASSES, **_CONV_DENSE[1]})
+RESNET = TaskRecipes(_IMAGE_TASKS, _CONV_DENSE[2], {"classify": _RESNET_CLASSES, **_CONV_DENSE[3]})
 _SWIN_DENSE = {
     task: {**_VIT_DENSE[task], "data": {"crop_scale": crop, "flip": True, "color_jitter": 0.4, "mixup": 0.0}}
     for task, crop in (("segment", 0.5), ("depth", 1.0))

@@ -51,15 +51,13 @@ class System:
     part: EncoderPart | None = None
     """Part that may come from another folder: the image encoder of captioning models."""
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        return self.task_recipes.tasks
+    tasks: tuple[str, ...] = field(init=False)
+    modality: str = field(init=False)
+    """Input of the body: text, image or points."""
 
-    @property
-    def modality(self) -> str:
-        """Input of the body: text, image or points."""
-        modality: str = self.config.modality
-        return modality
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", self.task_recipes.tasks)
+        object.__setattr__(self, "modality", self.config.modality)
 
     def unsupported_by_layout(self, config: Any) -> str:
         """Reason why the config cannot be saved in Hugging Face format; empty if supported."""
@@ -266,6 +264,10 @@ class ModelConfig:
                 raise SettingError(f"model.{name} must be at least 0, got {value}.")
         if not 0 < values.get("act_epsilon", 0.5) < 1:
             raise SettingError(f"model.act_epsilon must be between 0 and 1, got {values['act_epsilon']}.")
+        if values.get("max_position_offset") and values.get("position_embedding") == "none":
+            raise SettingError(
+                "model.max_position_offset requires absolute positions; model.position_embedding is none."
+            )
         if "vocab_size" in values and not 0 <= values.get("eos_id", 0) < values["vocab_size"]:
             raise SettingError(
                 f"model.eos_id must be between 0 and model.vocab_size - 1 ({values['vocab_size'] - 1}), "
