@@ -240,10 +240,12 @@ def test_names_with_dots_at_the_top_of_a_file_work_as_on_a_command_line(tmp_path
 SETTINGS = {row["setting"] for row in index.load_index()["settings"]}
 
 
-def test_ninety_six_names_are_supported() -> None:
+def test_ninety_six_names_are_supported_and_values_of_synonyms_are_checked() -> None:
     """One of the names, decode.max_length, is also a setting of the same meaning."""
     assert len(SYNONYMS) + len(RELATED) + ("decode.max_length" in SETTINGS) == 96
     assert not SYNONYMS.keys() & RELATED.keys()
+    with pytest.raises(SettingError, match=r"train\.lr"):
+        check_groups(collect_overrides(["train.learning_rate=fast"]))
 
 
 @pytest.mark.parametrize("name", SYNONYMS)
@@ -268,18 +270,10 @@ def test_a_related_name_sets_nothing_and_names_the_setting(name: str) -> None:
         collect_overrides([f"{name}=7"])
 
 
-def test_values_of_synonyms_are_checked_like_those_of_settings() -> None:
-    with pytest.raises(SettingError, match=r"train\.lr"):
-        check_groups(collect_overrides(["train.learning_rate=fast"]))
-
-
-@pytest.mark.parametrize("name", task_aliases())
-def test_pipeline_names_are_tasks(name: str) -> None:
-    assert find_task(name).name == task_aliases()[name]
-    index.check_task(name)
-
-
-def test_presets_by_the_name_of_their_paper() -> None:
+def test_pipeline_names_are_tasks_and_presets_have_the_name_of_their_paper() -> None:
+    for name, task in task_aliases().items():
+        assert find_task(name).name == task
+        index.check_task(name)
     for alias, preset in PRESET_ALIASES.items():
         assert find_preset(alias) == find_preset(preset) and alias not in index.presets()
         index.check_preset(alias)

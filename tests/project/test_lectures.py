@@ -154,13 +154,10 @@ def test_w06_the_first_wave_has_frequency_one() -> None:
         apart(ours, reading("W06", other)["P"], 0.05)
 
 
-def test_w07_an_odd_width_ends_with_a_sine() -> None:
+def test_w07_w08_positions_are_added_to_the_words_and_an_odd_width_ends_with_a_sine() -> None:
     positions = SinusoidalPosition(5, "interleaved")(torch.tensor(LECTURES["W07"]["inputs"]["positions"]))
     near(positions, reading("W07")["p"])
     near(tensor(reading("W07")["e"]) + positions, LECTURES["W07"]["slide"]["sum"])
-
-
-def test_w08_positions_are_added_to_the_words() -> None:
     positions = SinusoidalPosition(2, "interleaved")(torch.arange(3))
     near(positions, reading("W08")["PE"])
     near(tensor(LECTURES["W08"]["inputs"]["V"]) + positions, reading("W08")["out"])
@@ -173,10 +170,7 @@ def test_w09_positions_are_bounded_of_one_length_and_one_step_apart() -> None:
     near((waves**2).sum(-1), [right["norm_sq_every_row"]] * size["T"])
     steps = (waves[1:] - waves[:-1]).norm(dim=-1)
     assert right["step_distance_min"] - 1e-9 < steps.min() and steps.max() < right["step_distance_max"] + 1e-9
-
-
-def test_w09_similarity_depends_on_the_distance_alone_and_no_two_positions_are_equal() -> None:
-    right = reading("W09")
+    # similarity depends on the distance alone, and no two positions are equal
     waves = SinusoidalPosition(512, "interleaved")(torch.arange(2000)) / 16
     alike = waves @ waves.T
     by_distance = alike[0]

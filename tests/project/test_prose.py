@@ -180,16 +180,11 @@ def test_texts_of_python_have_kinds_and_lines() -> None:
     read = read_python("src/a.py", SOURCE, help_fields=True)
     texts = {each.text: (each.kind, each.lines[0]) for each in read.blocks}
     assert texts == {
-        "Module text on two lines.": ("doc", 1),
-        "    python run.py picture  # comment of a command": ("code", 4),
-        "comment of a command": ("doc", 4),
-        "first line second line": ("comment", 7),
-        "same line": ("comment", 9),
-        "help of a field": ("help", 13),
-        "help of an option": ("help", 16),
-        "Help of a command.": ("help", 17),
+        "Module text on two lines.": ("doc", 1), "    python run.py picture  # comment of a command": ("code", 4),
+        "comment of a command": ("doc", 4), "first line second line": ("comment", 7), "same line": ("comment", 9),
+        "help of a field": ("help", 13), "help of an option": ("help", 16), "Help of a command.": ("help", 17),
         "message with ‹› and more text": ("message", 18),
-    }
+    }  # fmt: skip
     assert {"typer", "Config", "size", "name"} <= read.names and "picture" not in read.names
     kinds = {each.text: each.kind for each in read_python("src/a.py", SOURCE, help_fields=False).blocks}
     assert kinds["help of a field"] == "doc"
@@ -217,11 +212,9 @@ def test_texts_of_pages() -> None:
     script = 'say("two words");\n// a comment\n// goes here\nconst t = `${n ? `${n} more words` : ""} at the end`;\n'
     texts = {each.text: (each.kind, each.lines[0]) for each in read_script("a.js", script).blocks}
     assert texts == {
-        "two words": ("page", 1),
-        "a comment goes here": ("comment", 2),
-        "‹› more words": ("page", 4),
+        "two words": ("page", 1), "a comment goes here": ("comment", 2), "‹› more words": ("page", 4),
         "‹› at the end": ("page", 4),
-    }
+    }  # fmt: skip
     page = '<style>a b c {}</style>\n<p title="text of a title">text of\n a page</p><!-- not a text -->'
     assert [each.text for each in read_page("a.html", page).blocks] == ["text of a title", "text of a page"]
 
@@ -235,9 +228,6 @@ def test_scopes_of_files(tmp_path: Path) -> None:
     corpus = read_corpus(tmp_path)
     paths = {scope: [each.path for each in blocks] for scope, blocks in corpus.blocks.items()}
     assert paths == {
-        "messages": ["src/regard/a.py", "src/regard/d.js", "src/regard/d.js"],
-        "help": [],
-        "docs": ["docs/deep/c.md"],
-        "code": ["src/regard/a.py"],
-        "tests": ["tests/b.py"],
-    }
+        "messages": ["src/regard/a.py", "src/regard/d.js", "src/regard/d.js"], "help": [], "docs": ["docs/deep/c.md"],
+        "code": ["src/regard/a.py"], "tests": ["tests/b.py"],
+    }  # fmt: skip
