@@ -26,11 +26,7 @@ from regard.training.optimizer import uses_autocast
 from regard.types import Prediction
 
 ALLOWED_SETTINGS = (
-    "data.pretokenized",
-    "data.detokenize",
-    "data.stride",
-    "data.eval_samples",
-    "data.depth_scale",
+    *(f"data.{name}" for name in ("pretokenized", "detokenize", "stride", "eval_samples", "depth_scale")),
     "train.batch_tokens",
     "train.precision",
 )
@@ -131,9 +127,6 @@ def small_sample_warning(task: Task, num_samples: int) -> str:
     """Warning about imprecise scores on few samples, or an empty string."""
     if task.reader.min_valid_samples == 1 or num_samples >= MIN_RELIABLE_SAMPLES:
         return ""
-    worth = (
-        ""
-        if task.objective.lower_is_better or task.objective.has_file_output
-        else f": each sample counts {100 / max(num_samples, 1):.1f} points"
-    )
+    has_points = not (task.objective.lower_is_better or task.objective.has_file_output)
+    worth = f": each sample counts {100 / max(num_samples, 1):.1f} points" if has_points else ""
     return f"scores on {task.reader.format_count(num_samples)} are imprecise{worth}"

@@ -200,18 +200,9 @@ class GraphedForwardBackward:
         if not self.eager.static_shape and (key not in self.seen_shapes or len(self.graphs) >= self.max_graphs):
             self.seen_shapes.add(key)  # a single occurrence does not justify a capture
             return False
-        try:
-            # a copy, because later micro-batches are copied into these tensors
-            self.graphs[key] = self._capture(batch.map(lambda part: part.to(self.eager.device, copy=True)))
-        except RuntimeError as error:
-            if not self.graphs:
-                raise
-            self.max_graphs = len(self.graphs)
-            self.eager.log(f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)}).")
-        return key in self.graphs
-
-    def _capture(self, batch: Batch) -> CapturedGraph:
-        """Capture one micro-batch. The warmup runs must leave no gradients or batch-norm statistics."""
+        # a copy, because later micro-batches are copied into these tensors
+        batch = batch.map(lambda part: part.to(self.eager.device, copy=True))
+        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # graphs never run concurrently
 
         def forward_backward() -> LossSum:
             if not self.accumulates:
@@ -219,10 +210,16 @@ class GraphedForwardBackward:
                     parameter.grad = None
             return self.eager.backward(batch)
 
-        pool = next((kept.graph.pool() for kept in self.graphs.values()), None)  # graphs never run concurrently
-        with self._restore_state(always=True):
-            graph, result = capture(forward_backward, self.eager.device, pool=pool)
-        return CapturedGraph(graph, batch, result)
+        try:
+            with self._restore_state(always=True):  # warmup runs leave no gradients or batch-norm statistics
+                graph, result = capture(forward_backward, self.eager.device, pool=pool)
+            self.graphs[key] = CapturedGraph(graph, batch, result)
+        except RuntimeError as error:
+            if not self.graphs:
+                raise
+            self.max_graphs = len(self.graphs)
+            self.eager.log(f"note: CUDA graphs are limited to {self.max_graphs} shapes ({first_line(error)}).")
+        return key in self.graphs
 
     @contextmanager
     def _restore_state(self, always: bool) -> Iterator[None]:
@@ -277,11 +274,14 @@ class CompileTuner:
         """Count an optimizer step. Timing restarts after an evaluation (`disturbed`) or a new shape."""
         if not self.tuning:
             return
-        if self.compile_tried and self._compile_timed_out():
-            self.tuning = False
-            self.forward_backward.set_mode(self.base_mode)
-            self.log(f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.base_mode]}.")
-            return
+        if self.compile_tried:
+            limit = MAX_COMPILE_SECONDS + 2 * (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values())
+            spent = time.perf_counter() - self.compile_start
+            if self.forward_backward.process_group.all_reduce_max(int(spent > limit)):
+                self.tuning = False
+                self.forward_backward.set_mode(self.base_mode)
+                self.log(f"note: torch.compile keeps recompiling; continuing with {MODE_NAMES[self.base_mode]}.")
+                return
         if disturbed or self.forward_backward.num_shapes != self.num_shapes:
             self.steps_timed, self.num_shapes = 0, self.forward_backward.num_shapes
             return
@@ -292,11 +292,6 @@ class CompileTuner:
         elif self.steps_timed == WARMUP_STEPS + TIMED_STEPS:
             torch.cuda.synchronize()
             self._record_time((time.perf_counter() - self.timer_start) / TIMED_STEPS, steps_left)
-
-    def _compile_timed_out(self) -> bool:
-        limit = MAX_COMPILE_SECONDS + 2 * (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values())
-        spent = time.perf_counter() - self.compile_start
-        return bool(self.forward_backward.process_group.all_reduce_max(int(spent > limit)))
 
     def _record_time(self, seconds: float, steps_left: int) -> None:
         mode, self.steps_timed = self.forward_backward.mode, 0
