@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,8 @@ def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str
 
     split = str.split if data.pretokenized else tokenize_words
     ours, theirs = [split(text) for text in predictions], [[split(text) for text in texts] for texts in references]
-    streams = _reference_streams([[" ".join(row) for row in rows] for rows in theirs])
+    # first reference of each sample, second reference, …; None for missing references
+    streams = [*map(list, zip_longest(*([" ".join(row) for row in rows] for rows in theirs)))]
     scores, signature = base.Scores(), ""
     if len(predictions) > 1:
         scores["cider"] = round(100 * float(np.mean(cider(ours, theirs))), 2)
@@ -294,7 +296,7 @@ def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str
         bleu = BLEU(tokenize="none", force=True, effective_order=True, max_ngram_order=order)
         scores[f"bleu{order}"] = round(bleu.corpus_score([" ".join(row) for row in ours], streams).score, 2)
         signature = str(bleu.get_signature()) if order == 4 else signature
-    scores["chrf"] = round(CHRF().corpus_score(predictions, _reference_streams(references)).score, 2)
+    scores["chrf"] = round(CHRF().corpus_score(predictions, [*map(list, zip_longest(*references))]).score, 2)
     same = sum(row in rows for row, rows in zip(ours, theirs, strict=True))
     scores["exact_match"] = round(100 * same / max(len(predictions), 1), 2)
     return {
@@ -302,9 +304,3 @@ def caption_scores(predictions: Sequence[str], references: Sequence[Sequence[str
         "samples": len(predictions),
         "signature": signature + ("" if data.pretokenized else "|words:lower-bare"),
     }
-
-
-def _reference_streams(meant: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """First reference of each sample, second reference, …; None for missing references."""
-    most = max(map(len, meant))
-    return [[texts[n] if n < len(texts) else None for texts in meant] for n in range(most)]

@@ -19,7 +19,7 @@ from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
-from regard.tasks.metrics.per_class import ClassMetrics, class_report
+from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix
 from regard.tasks.modality.text import (
     SequenceOutput,
     SpecialTokens,
@@ -138,19 +138,18 @@ class Choose(TextObjective):
             "samples": len(predictions),
         }
         if spec.complete:
-            names, counts = _choice_confusion(some.samples, predictions)
-            scores |= class_report(names, counts, _per_choice_metrics(some.samples, predictions))
+            scores |= class_report(*_choice_report(some.samples, predictions))
         return scores, predictions
 
     def save_figures(
         self, folder: Path, samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
     ) -> list[str]:
         """Confusion matrix of choice positions, which shows position bias."""
-        names, counts = _choice_confusion(samples, predictions)
+        names, counts, metrics = _choice_report(samples, predictions)
         if len(names) < 2:
             return []
         if len(names) > MAX_CLASSES:
-            return [_per_choice_metrics(samples, predictions).save_figure(folder / "choices.png").name]
+            return [metrics.save_figure(folder / "choices.png").name]
         return [draw_confusion(names, counts, folder / "confusion.png").name]
 
     def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
@@ -167,21 +166,15 @@ def _choice_logits(model: base.ModelProtocol, output: SequenceOutput) -> Tensor:
     return base.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 
 
-def _per_choice_metrics(samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]) -> ClassMetrics:
-    """Precision, recall and F1 per choice position."""
-    targets = [[f"choice {sample.label}"] for sample in samples]
-    return ClassMetrics.from_labels(targets, [[f"choice {one.extra['index']}"] for one in predictions], "questions")
-
-
-def _choice_confusion(
+def _choice_report(
     samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
-) -> tuple[list[str], np.ndarray]:
-    """Names of choice positions, and counts by position of the correct choice (rows) and of the predicted one (columns)."""
-    places = max((len(sample.choices) for sample in samples), default=0)
-    counts = np.zeros((places, places), dtype=np.int64)
-    for sample, one in zip(samples, predictions, strict=True):
-        counts[sample.label, one.extra["index"]] += 1
-    return [f"choice {place}" for place in range(places)], counts
+) -> tuple[list[str], np.ndarray, ClassMetrics]:
+    """Names of choice positions, counts by position of the correct choice (rows) and of the predicted one (columns), and
+    metrics per position."""
+    names = [f"choice {place}" for place in range(max((len(sample.choices) for sample in samples), default=0))]
+    targets, predicted = [names[sample.label] for sample in samples], [names[one.extra["index"]] for one in predictions]
+    metrics = ClassMetrics.from_labels([(name,) for name in targets], [(name,) for name in predicted], "questions")
+    return names, confusion_matrix(names, targets, predicted), metrics
 
 
 def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:
