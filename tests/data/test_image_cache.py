@@ -42,7 +42,7 @@ def bitmaps(folder: Path, *shades: int) -> None:
 def album(folder: Path, high: int = 1) -> str:
     """Twelve images and masks with the values 0 and `high`."""
     for name, mode in (("images", "RGB"), ("masks", "L")):
-        (folder / name).mkdir()
+        (folder / name).mkdir(parents=True)
         for number in range(12):
             color = (number, 0, 0) if mode == "RGB" else high * (number % 2)
             Image.new(mode, (32, 32), color).save(folder / name / f"{number}.png")
@@ -85,7 +85,9 @@ def test_colors_are_those_of_the_current_images(table: bool, tmp_path: Path) -> 
     assert set(before) == {10, 200} and look() == [210 - shade for shade in before]
 
 
-def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path) -> None:
+def test_classes_that_were_renamed_are_read_again_and_the_lowest_and_highest_numbers_are_two_classes(
+    tmp_path: Path,
+) -> None:
     entry = album(tmp_path)
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")
@@ -94,9 +96,6 @@ def test_classes_that_were_renamed_above_the_masks_are_read_again(tmp_path: Path
         assert " ".join(made.options.labels) == names
         labels = first("segment", made).labels
         assert labels is not None and labels.max() < 2
-
-
-def test_masks_of_the_lowest_and_the_highest_number_are_of_two_classes(tmp_path: Path) -> None:
-    made = prepared("segment", album(tmp_path, 255), "dpt-small", image_size=32)
+    made = prepared("segment", album(tmp_path / "other/set", 255), "dpt-small", image_size=32)
     labels = find_task("segment", "image").objective.collate(made.train, np.arange(8), made.config).labels
     assert made.options.labels == ("0", "255") and labels is not None and labels.unique().tolist() == [0, 1]

@@ -76,16 +76,13 @@ def test_a_label_is_recognized_by_its_usual_names(name: str) -> None:
     np.testing.assert_array_equal(cloud.labels, made[name])
 
 
-def test_a_property_of_any_name_can_be_chosen_as_the_label() -> None:
+def test_a_property_of_any_name_is_a_label_and_colors_of_more_than_bytes_become_bytes() -> None:
     made = points()
     made["thing"] = made.pop("label")
     assert read_cloud(ply(made, "<")).labels is None
     np.testing.assert_array_equal(read_cloud(ply(made, "<"), columns={"label": "thing"}).labels, made["thing"])
     with pytest.raises(DataError, match="'other'"):
         read_cloud(ply(made, "<"), columns={"label": "other"})
-
-
-def test_colors_of_more_than_bytes_become_bytes() -> None:
     made = bare(3)
     floats = {name: np.array([0, 0.5, 1], "f4") for name in ("red", "green", "blue")}
     wide = {name: np.array([0, 32768, 65535], "u2") for name in ("red", "green", "blue")}

@@ -84,7 +84,7 @@ def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
     assert holds(make("a", never)) and np.shares_memory(side[8], side.values)
 
 
-def test_every_side_has_the_numbers_that_it_needs_and_others_are_refused() -> None:
+def test_every_side_has_the_numbers_that_it_needs_and_keys_differ_with_their_inputs() -> None:
     """A length may exceed every token id: a length of 65,536 takes four bytes, and a token still two."""
 
     def fill(writer: StoreWriter) -> Mapping[str, Any]:
@@ -99,9 +99,6 @@ def test_every_side_has_the_numbers_that_it_needs_and_others_are_refused() -> No
         make("a", lambda writer: writer.add(source=[np.array([70_000])], target=[np.array([1])]) or {})
     for _ in range(2):
         assert len(make("empty", lambda _: {}).sides["source"]) == 0
-
-
-def test_keys_differ_with_their_inputs() -> None:
     inputs = ((1, "ab", "c"), (1, "a", "bc"), ("1", "ab", "c"), (1, ("ab", "c")), ())
     assert len({cache_key(*parts) for parts in inputs}) == len(inputs) and cache_key(1, ("a",)) == cache_key(1, ["a"])
 
@@ -225,13 +222,6 @@ def test_the_least_recently_used_are_evicted_but_none_in_use(place: Path, monkey
     assert left_in(place) == ["g"]
 
 
-def test_an_invalid_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for said in ("much", "-1", "nan"):
-        monkeypatch.setenv("REGARD_CACHE_GB", said)
-        with pytest.raises(SettingError, match="gigabytes"):
-            make("a", filled())
-
-
 def test_without_a_writable_folder_the_tokens_are_kept_for_this_run_and_invalid_limits_are_refused(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -241,6 +231,10 @@ def test_without_a_writable_folder_the_tokens_are_kept_for_this_run_and_invalid_
     assert holds(make("a", filled(), said))
     assert len(said) == 1 and str(tmp_path / "file") in said[0] and "REGARD_CACHE=FOLDER" in said[0]
     assert save_note("key", 1) is None and load_note("key") is None
+    for said in ("much", "-1", "nan"):
+        monkeypatch.setenv("REGARD_CACHE_GB", said)
+        with pytest.raises(SettingError, match="gigabytes"):
+            make("a", filled())
 
 
 def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,13 +371,12 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     assert len(seen) >= 10
 
 
-def test_a_stream_is_refused_because_it_is_read_more_than_once(tmp_path: Path) -> None:
+def test_a_stream_is_refused_because_it_is_read_more_than_once_and_a_long_read_reports_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "d.tsv")
     with pytest.raises(DataError, match="stream"):
         train_tiny(tmp_path / "d.tsv", tmp_path / "run", *ONE)
-
-
-def test_a_long_read_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     clock: Iterator[int] = iter(range(0, 1000, 6))
     monkeypatch.setattr("regard.runs.preprocess.time.monotonic", lambda: next(clock))
     said: list[str] = []

@@ -50,7 +50,7 @@ def pixels(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
 
 
-def test_without_augmentation_images_are_their_bytes_over_255() -> None:
+def test_images_are_unchanged_without_augmentation_and_flipped_after_the_crop() -> None:
     x = photographs(4)
     for how in (None, NO_AUGMENT):
         changes = torch.from_numpy(sample_params(np.random.default_rng(1), 4, NO_AUGMENT))
@@ -58,6 +58,10 @@ def test_without_augmentation_images_are_their_bytes_over_255() -> None:
     assert NO_AUGMENT.is_identity and not Augment().is_identity
     maps = torch.randint(0, 60000, (4, 40, 56))
     assert torch.equal(augment_maps(maps, changes, (40, 56)), maps)
+    x = photographs()
+    box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
+    assert torch.equal(augment_images(x, table(**box, mirrored=1.0), 20), augment_images(x, table(**box), 20).flip(3))
+    assert torch.equal(augment_images(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (40, 56), (90, 70), (7, 9)])
@@ -71,13 +75,6 @@ def test_a_random_crop_equals_pillow(size: tuple[int, int], box: tuple[float, ..
         wanted = pillow(x, number).resize(size[::-1], Image.Resampling.BILINEAR, box=corners)
         # Pillow rounds to bytes after the horizontal and the vertical resampling
         assert (found[number] - pixels(wanted)).abs().max() <= 1.01 / 255
-
-
-def test_flipping_comes_after_the_crop() -> None:
-    x = photographs()
-    box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
-    assert torch.equal(augment_images(x, table(**box, mirrored=1.0), 20), augment_images(x, table(**box), 20).flip(3))
-    assert torch.equal(augment_images(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
 def test_translated_images_keep_their_pixels_and_repeat_the_edge() -> None:

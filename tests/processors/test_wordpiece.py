@@ -144,7 +144,9 @@ def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
 # -- training
 
 
-def test_training_gives_one_vocabulary_however_often(trained: TextTokenizer) -> None:
+def test_training_gives_one_vocabulary_of_frequent_words_and_possible_pieces(
+    trained: TextTokenizer, cased: TextTokenizer, roberta: Path
+) -> None:
     texts = [STORY, *PROSE, *MARKED]
     one = TextTokenizer.train_wordpiece(texts, 200)
     for _ in range(3):
@@ -152,11 +154,6 @@ def test_training_gives_one_vocabulary_however_often(trained: TextTokenizer) -> 
     assert one.size == 200 < trained.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
     for made in (one, trained):
         assert [made.token_to_id(name) for name in BERT_TOKENS] == [0, 1, 2, 3, 4]
-
-
-def test_frequent_words_are_one_token_and_only_possible_pieces_are_in_the_vocabulary(
-    trained: TextTokenizer, cased: TextTokenizer, roberta: Path
-) -> None:
     ids = trained.encode(["The CAT sat"])[0]
     assert [trained.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
     assert trained.decode([ids]) == ["the cat sat"]
@@ -175,7 +172,7 @@ def test_frequent_words_are_one_token_and_only_possible_pieces_are_in_the_vocabu
     assert made.display_tokens([0, *made.encode(["the cat"])[0], 2]) == ["<s>", "the", "␣cat", "</s>"]
 
 
-def test_letters_that_never_occurred_are_unknown_and_counted(trained: TextTokenizer) -> None:
+def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_refused(trained: TextTokenizer) -> None:
     assert unknowns(trained, [STORY]).total() == 0
     found = unknowns(trained, ["the Ⴀcat", "a ☃ and ☃☃", "x" * 101])
     assert found == {"Ⴀcat": 1, "☃": 1, "☃☃": 1, "x" * 101: 1} and found.total() == 4
@@ -185,9 +182,6 @@ def test_letters_that_never_occurred_are_unknown_and_counted(trained: TextTokeni
     assert unknowns(small, rare).total() > 280
     # the most frequent ones
     assert unknowns(TextTokenizer.train_wordpiece(["0123456789 abcdefghijk", "猫 鳥 " * 20], 20), ["猫鳥"]).total() == 0
-
-
-def test_nothing_to_learn_from_is_refused() -> None:
     with pytest.raises(DataError, match="character"):
         TextTokenizer.train_wordpiece(["", " \n", "\x00"], 100)
     with pytest.raises(SettingError, match="small"):
@@ -329,7 +323,9 @@ def test_a_broken_folder_is_named(tmp_path: Path, name: str) -> None:
         assert str(folder) in str(caught.value) and caught.value.line == line
 
 
-def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(tmp_path: Path) -> None:
+def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(
+    tmp_path: Path, trained: TextTokenizer
+) -> None:
     content = b"[PAD]\r\n[UNK]\r\na\r\n##b\r\n\r\n"
     (tmp_path / "vocab.txt").write_bytes(content)
     made = TextTokenizer.load(tmp_path / "vocab.txt")
@@ -341,9 +337,6 @@ def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(t
     assert not TextTokenizer.exists(tmp_path)
     with pytest.raises(DataError, match=r"merges\.txt"):
         TextTokenizer.load(tmp_path)
-
-
-def test_added_tokens_follow_the_vocabulary(trained: TextTokenizer, tmp_path: Path) -> None:
     folder = write_vocabulary(trained, tmp_path, {"additional_special_tokens": ["<x>"]})
     (folder / "added_tokens.json").write_text(json.dumps({"<y>": trained.size}))
     made, theirs = TextTokenizer.load(folder), theirs_of(folder)
