@@ -84,6 +84,10 @@ def test_numbers_may_be_endless_signals_are_for_the_run_and_closing_ends_the_wor
         assert [int(batch.inputs[0, 0]) for batch in islice(grains, 4)] == [2, 5, 8, 11]
         pids = workers()
         assert len(pids) == 2
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
+        assert [int(batch.inputs[0, 0]) for batch in islice(grains, 20)] == list(range(14, 74, 3))
     wait_until_gone(pids, 5)
 
 
@@ -108,16 +112,6 @@ def test_an_error_for_the_user_arrives_unchanged(wrong: Exception, many: int) ->
 def test_an_internal_error_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError, match="Traceback"):
         list(prefetch(Maker(ZeroDivisionError("no")).grain, range(20), 1))
-
-
-@linux
-def test_signals_are_for_the_run_and_not_for_its_workers() -> None:
-    with closing(prefetch(Maker().grain, count(), 2)) as grains:
-        next(grains)
-        for pid in workers():
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGINT)
-        assert [int(batch.inputs[0, 0]) for batch in islice(grains, 20)] == list(range(1, 21))
 
 
 @linux

@@ -129,7 +129,7 @@ def open_source(source: str | bytes, noun: str, location: Location | None = None
     the content become `DataError` with the path, or with the table and row of an embedded file."""
     path, line = location or (source if isinstance(source, str) else noun, None)
     name = os.path.expanduser(source) if isinstance(source, str) else ""
-    if name and not os.path.isfile(name):
+    if isinstance(source, str) and not os.path.isfile(name):
         article = "an" if noun[0] in "aeiou" else "a"
         other = f"expected {article} {noun} file, got a folder." if os.path.isdir(name) else "not a regular file."
         raise DataError(other if os.path.exists(name) else "file not found.", path, line)

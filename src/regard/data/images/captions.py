@@ -209,7 +209,11 @@ def _group_by_image(
 ) -> CaptionIterator:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
-    folders, splits, inputs_only = _image_folders(path), dict[str, int](), required != REQUIRED_COLUMNS
+    splits, inputs_only, parent, above = dict[str, int](), required != REQUIRED_COLUMNS, path.parent, path.parent.parent
+    subfolder, split = find_subfolder(str(parent), IMAGE.folders), path.stem.rpartition("_")[2]
+    # in COCO, annotations/captions_val2017.json refers to val2017
+    siblings = (parent / split, above / split, above / "images" / split, above / "images")
+    folders = [str(parent), *filter(None, [subfolder]), *(str(folder) for folder in siblings if folder.is_dir())]
     order: list[SkippedRow | _ImageCaptions] = []
     by_path: dict[str, _ImageCaptions] = {}
     embedded: _ImageCaptions | None = None
@@ -279,14 +283,6 @@ def _parse_row(
 def _make_sample(path: Path, group: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
     source, content = resolve_file(IMAGE, str(path), group.error_line, group.image, folders=folders)
     return CaptionedImage(source, path=str(path), line=group.line, content=content, captions=tuple(group.captions))
-
-
-def _image_folders(path: Path) -> list[str]:
-    """Folders to search for images; in COCO, annotations/captions_val2017.json refers to val2017."""
-    parent, split = path.parent, path.stem.rpartition("_")[2]
-    subfolder = find_subfolder(str(parent), IMAGE.folders)
-    siblings = [parent / split, parent.parent / split, parent.parent / "images" / split, parent.parent / "images"]
-    return [str(parent), *([subfolder] if subfolder else []), *(str(folder) for folder in siblings if folder.is_dir())]
 
 
 def _check_splits(path: Path, selected: Sequence[str], counts: Mapping[str, int], inputs_only: bool) -> None:
