@@ -439,23 +439,17 @@ def _snapshot(name: str) -> Path:
     if not REPOSITORY.fullmatch(repository):
         raise RegardError(f"'{name}' is not a name on the Hub. Write hf:ORG/NAME or hf:ORG/NAME@REVISION.")
     folder = _download(repository, revision, CONFIG_FILES)
-    _check_model_type(name, folder)
-    _download(repository, revision, (*CONFIG_FILES, *SAFETENSORS_FILES))
-    if not any(folder.glob("model*.safetensors")):
-        _download(repository, revision, PICKLE_FILES)
-    return folder
-
-
-def _check_model_type(name: str, folder: Path) -> None:
-    """Raise an error for an unsupported architecture before its weights are downloaded."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RegardError(f"{name}: no readable config.json, so the model is not in Hugging Face format.") from error
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    supported = sorted(model_types())
-    if kind not in (*supported, "regard"):
+    kind, supported = config.get("model_type") if isinstance(config, dict) else None, sorted(model_types())
+    if kind not in (*supported, "regard"):  # before the weights are downloaded
         raise RegardError(f"{name}: model_type '{kind}' is not supported. Supported: {', '.join(supported)}.")
+    _download(repository, revision, (*CONFIG_FILES, *SAFETENSORS_FILES))
+    if not any(folder.glob("model*.safetensors")):
+        _download(repository, revision, PICKLE_FILES)
+    return folder
 
 
 def _download(repository: str, revision: str, patterns: Sequence[str]) -> Path:

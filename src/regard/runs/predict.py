@@ -271,17 +271,15 @@ class PredictionWriter:
             _print_json(row if error is None else {**row, "error": str(error)})
         else:
             print(flush=True)
-        if error is not None:
-            self.failed += 1
-            self._report_error(item, error)
-
-    def _report_error(self, one: PredictInput, problem: RegardError) -> None:
-        where = "" if isinstance(problem, DataError) and problem.path is not None else one.location
-        if str(problem) in self.error_locations and not self.interactive:
-            self.error_locations[str(problem)].append(where)
+        if error is None:
             return
-        self.error_locations[str(problem)] = []
-        print(f"regard: error: {where}{': ' if where else ''}{problem}", file=sys.stderr)
+        self.failed += 1
+        where = "" if isinstance(error, DataError) and error.path is not None else item.location
+        if str(error) in self.error_locations and not self.interactive:
+            self.error_locations[str(error)].append(where)
+            return
+        self.error_locations[str(error)] = []
+        print(f"regard: error: {where}{': ' if where else ''}{error}", file=sys.stderr)
 
     def warn_mask_token(self, item: PredictInput) -> None:
         """Warn once if an input contains the mask token and the task is not mlm."""
