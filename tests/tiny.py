@@ -17,24 +17,7 @@ from regard.data.text.documents import Passage
 from regard.data.text.samples import Pair
 from regard.data.text.tagged import TaggedSentence
 from regard.model import Model, ModelSpec, assemble
-from regard.systems import (
-    SYSTEMS,
-    bert,
-    convs2s,
-    deberta,
-    decoder,
-    gpt1,
-    gpt2,
-    gpt3,
-    longformer,
-    modernbert,
-    rnn,
-    rnnsearch,
-    roformer,
-    transformer,
-    universal,
-    universal_encoder,
-)
+from regard.systems import SYSTEMS
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
 from regard.tasks.lm import document_spans
@@ -104,7 +87,8 @@ UNIVERSAL: dict[str, Any] = {"width": 12, "num_steps": 3, "heads": 3, "ffn_dim":
 NONE = {"position_embedding": "none"}
 TINY: dict[str, Tiny] = {
     "transformer": Tiny(
-        transformer.Config(width=12, depth=2, decoder_depth=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40), PAIRS,
+        SYSTEMS["transformer"].config(width=12, depth=2, decoder_depth=3, heads=3, ffn_dim=20, vocab_size=23, max_length=40),
+        PAIRS,
         {
             "pre-norm": {"norm_position": "pre"}, "interleaved": {"position_embedding": "interleaved"},
             "pre-norm, interleaved, biased": {"norm_position": "pre", "position_embedding": "interleaved", "output_bias": True},
@@ -115,35 +99,36 @@ TINY: dict[str, Tiny] = {
         },
     ),
     "decoder": Tiny(
-        decoder.Config(**SIZES), TEXTS,
+        SYSTEMS["decoder"].config(**SIZES), TEXTS,
         {
             "halves": {"position_embedding": "halves", "activation": "gelu"}, "nowhere": NONE,
             "rotary": {"relative_position": "rotary", **NONE},
         },
     ),
     "gpt1": Tiny(
-        gpt1.Config(**{**SIZES, "ffn_dim": 48}), TEXTS, {"narrow": {"ffn_dim": 20}, "shaw": {"relative_position": "shaw"}},
+        SYSTEMS["gpt1"].config(**{**SIZES, "ffn_dim": 48}), TEXTS,
+        {"narrow": {"ffn_dim": 20}, "shaw": {"relative_position": "shaw"}},
     ),
     "gpt2": Tiny(
-        gpt2.Config(**SIZES), TEXTS,
+        SYSTEMS["gpt2"].config(**SIZES), TEXTS,
         {
             "another eps": {"norm_eps": 1e-2, "depth": 1}, "rotary in halves": {"relative_position": "rotary-halves", **NONE},
             "buckets beside learned": {"relative_position": "t5"},
         },
     ),
     "gpt3": Tiny(
-        gpt3.Config(**SIZES, local_window=3, dropout=0.1), TEXTS,
+        SYSTEMS["gpt3"].config(**SIZES, local_window=3, dropout=0.1), TEXTS,
         {
             "dense": {"local_window": 0}, "shaw": {"relative_position": "shaw", **NONE},
             "buckets": {"relative_position": "t5", **NONE},
         },
     ),
     "bert": Tiny(
-        bert.Config(**ENCODER, max_length=16, pooler=False), WORDS,
+        SYSTEMS["bert"].config(**ENCODER, max_length=16, pooler=False), WORDS,
         {"relu": {"activation": "relu", "type_vocab_size": 1}}, **TAGS,
     ),
     "modernbert": Tiny(
-        modernbert.Config(
+        SYSTEMS["modernbert"].config(
             **{**ENCODER, "depth": 4}, max_length=16, local_attention=4, dropout=0.1, attention_dropout=0.1
         ),
         WORDS,
@@ -151,7 +136,7 @@ TINY: dict[str, Tiny] = {
         **TAGS,
     ),
     "deberta": Tiny(
-        deberta.Config(**ENCODER, max_length=16, position_buckets=6),
+        SYSTEMS["deberta"].config(**ENCODER, max_length=16, position_buckets=6),
         WORDS,
         {
             "convolution, segments": {"conv_kernel_size": 3, "type_vocab_size": 2, "position_embedding": "learned"},
@@ -160,11 +145,11 @@ TINY: dict[str, Tiny] = {
         **TAGS,
     ),
     "roformer": Tiny(
-        roformer.Config(**ENCODER, embedding_dim=12, max_length=16), WORDS,
+        SYSTEMS["roformer"].config(**ENCODER, embedding_dim=12, max_length=16), WORDS,
         {"narrow": {"embedding_dim": 8}, "turned values": {"rotary_value": True}}, **TAGS,
     ),
     "longformer": Tiny(
-        longformer.Config(**ENCODER, max_length=16, attention_window=(4, 2, 8)), WORDS,
+        SYSTEMS["longformer"].config(**ENCODER, max_length=16, attention_window=(4, 2, 8)), WORDS,
         {
             "dilated": {"dilation": (1, 2, 1), "undilated_layers": 1}, "one window": {"attention_window": (4,)},
             "rotary": {"relative_position": "rotary"}, "rotary halves": {"relative_position": "rotary-halves"},
@@ -172,7 +157,7 @@ TINY: dict[str, Tiny] = {
         **TAGS,
     ),
     "rnn": Tiny(
-        rnn.Config(width=10, embedding_dim=7, depth=3, dropout=0.2, vocab_size=23), PAIRS,
+        SYSTEMS["rnn"].config(width=10, embedding_dim=7, depth=3, dropout=0.2, vocab_size=23), PAIRS,
         {
             "plain": {"cell": "rnn", "reverse_source": False}, "gru, both ways": {"cell": "gru", "bidirectional": True},
             "both ways": {"bidirectional": True, "depth": 2, "reverse_source": False},
@@ -182,7 +167,7 @@ TINY: dict[str, Tiny] = {
         },
     ),
     "rnnsearch": Tiny(
-        rnnsearch.Config(
+        SYSTEMS["rnnsearch"].config(
             width=10, encoder_width=6, embedding_dim=7, attention_dim=8, maxout_dim=9, dropout=0.2, vocab_size=23,
             source_vocab_size=29,
         ),
@@ -196,7 +181,7 @@ TINY: dict[str, Tiny] = {
         },
     ),
     "convs2s": Tiny(
-        convs2s.Config(
+        SYSTEMS["convs2s"].config(
             encoder_stages=("10x3x2", "14x1"), decoder_stages=("8x3", "11x2", "11x3"), embedding_dim=12, output_dim=9,
             vocab_size=23, max_length=40,
         ),
@@ -210,7 +195,7 @@ TINY: dict[str, Tiny] = {
         },
     ),
     "universal": Tiny(
-        universal.Config(**UNIVERSAL, max_length=40, max_position_offset=5), PAIRS,
+        SYSTEMS["universal"].config(**UNIVERSAL, max_length=40, max_position_offset=5), PAIRS,
         {
             "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
             "halting, accumulated": {
@@ -222,7 +207,7 @@ TINY: dict[str, Tiny] = {
         },
     ),
     "universal-encoder": Tiny(
-        universal_encoder.Config(**UNIVERSAL, max_length=16, pad_id=0, bos_id=2, eos_id=3, mask_id=4), WORDS,
+        SYSTEMS["universal-encoder"].config(**UNIVERSAL, max_length=16, pad_id=0, bos_id=2, eos_id=3, mask_id=4), WORDS,
         {
             "halting": {"act": True, "act_max_steps": 5, "act_epsilon": 0.1},
             "halting, accumulated": {"act": True, "act_max_steps": 6, "act_mixing": "accumulated", "norm_position": "pre"},

@@ -11,28 +11,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
-from parity import LENGTHS, REAL, SIZES, assert_gradients, load_peer, make_peer, text_inputs
+from parity import REAL, SIZES, assert_gradients, load_peer, make_peer, text_inputs
 from regard.errors import RegardError
 from regard.tasks.base import LossWeights
-from regard.types import IGNORE, Batch, Packing, TextFields
+from regard.types import IGNORE, Batch, TextFields
 from tiny import near
 
 
 def loaded(name: str, folder: Path, task: str = "", **changes: Any) -> tuple[Any, regard.Model]:
     peer = make_peer("BertConfig", name, **{**SIZES["Bert"], **changes})
     return peer, load_peer(peer, folder, **({"task": task} if task else {}))
-
-
-def test_a_packed_row_has_the_states_and_summaries_of_its_texts(tmp_path: Path) -> None:
-    _, model = loaded("BertModel", tmp_path)
-    x, types, _ = text_inputs()
-    padded = model.states(x, mask=REAL, token_types=types)
-    starts = torch.tensor([0, *LENGTHS.cumsum(0), 36])  # and an empty text at the end
-    packed = model.body(
-        Batch(x[REAL][None], packing=Packing(starts, 19), text=TextFields(token_types=types[REAL][None]))
-    )
-    near(packed.sequence[0], padded.sequence[REAL])
-    near(packed.pooled[:3], padded.pooled)
 
 
 def test_heads_of_other_tasks_are_dropped_and_new_heads_are_created(tmp_path: Path) -> None:

@@ -116,15 +116,6 @@ def test_weights_of_the_other_task_are_dropped_and_reported(tmp_path: Path) -> N
 # -- sampling
 
 
-def test_cached_steps_equal_one_pass(tmp_path: Path) -> None:
-    model, x = load_peer(peer_of(), tmp_path), color_rows()
-    whole = model.logits(x)
-    for prompt, room in ((3, None), (5, 16)):
-        state = model.body.start(Batch(x[:, :prompt]), max_positions=room)
-        for at in range(prompt - 1, 16):
-            near(model.body.step(x[:, at], state), whole[:, at])
-
-
 def test_greedy_and_beam_search_equal_transformers(tmp_path: Path) -> None:
     peer, prompt = peer_of(), color_rows()[:, :4]
     model = load_peer(peer, tmp_path)

@@ -31,7 +31,7 @@ SHAPE: dict[str, Any] = {
 
 
 def peer_of(name: str, **changes: Any) -> Any:
-    family = "Longformer" if name.startswith("Longformer") else "RoFormer"
+    family = next(family for family in ("Bert", "Longformer", "RoFormer") if name.startswith(family))
     return make_peer(f"{family}Config", name, **{**SIZES[family], **changes})
 
 
@@ -78,13 +78,13 @@ def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path
     assert (drawn.weights[:, :, :end] > 0).all() and (drawn.weights[0, :, end, end + 3 :] == 0).all()  # a window of 4
 
 
-@pytest.mark.parametrize("name", ["RoFormerModel", "LongformerModel"])
+@pytest.mark.parametrize("name", ["BertModel", "RoFormerModel", "LongformerModel"])
 def test_packed_documents_have_the_states_they_have_alone(name: str, tmp_path: Path) -> None:
     model = load_peer(peer_of(name), tmp_path)
     x, types, marked = text_inputs()
-    own: dict[str, Tensor] = {"token_types": types} if name == "RoFormerModel" else {"global_tokens": marked}
+    own: dict[str, Tensor] = {"global_tokens": marked} if name == "LongformerModel" else {"token_types": types}
     padded = model.states(x, mask=REAL, **own)
-    offsets = Packing(torch.tensor([0, *LENGTHS.cumsum(0), 36]), 19)
+    offsets = Packing(torch.tensor([0, *LENGTHS.cumsum(0), 36]), 19)  # and an empty text at the end
     packed = model.body(
         Batch(x[REAL][None], packing=offsets, text=TextFields(**own).map(lambda table: table[REAL][None]))
     )
