@@ -84,10 +84,6 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "padding": "even" if told is None else "same"}
 
 
-def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "padding": None if fields["padding"] == "even" else "SAME"}
-
-
 PUBLISHED = PublishedLayout(
     model_type="bit",
     architecture="BitModel",
@@ -104,7 +100,7 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("out_features", "out_indices", "_out_*", "stage_names"),
     value_maps={"pre_activation": {"preactivation": True, "bottleneck": False}},
     after_read=_after_read,
-    before_write=_before_write,
+    before_write=lambda fields: {**fields, "padding": None if fields["padding"] == "even" else "SAME"},
     head_architectures={"classify": "BitForImageClassification"},
     names=NAMES,
 )

@@ -80,10 +80,7 @@ class CloudSizes:
     def starts(self, device: torch.device) -> Int[Tensor, "starts"]:
         if self.uniform_size:
             return torch.arange(len(self.counts) + 1, device=device) * self.uniform_size
-        starts = [0]
-        for count in self.counts:
-            starts.append(starts[-1] + count)
-        return torch.tensor(starts, device=device)
+        return torch.tensor([*itertools.accumulate(self.counts, initial=0)], device=device)
 
     def sizes(self, device: torch.device) -> Int[Tensor, "B"]:
         if self.uniform_size:
@@ -114,18 +111,12 @@ class CloudSizes:
         """(N, …) -> (B, longest, …); padding consists of points of other point clouds."""
         if self.uniform_size:
             return x.view(len(self.counts), self.uniform_size, *x.shape[1:])
-        return x[self.padded_index(x.device).clamp_(max=len(x) - 1)]
-
-    def padded_index(self, device: torch.device) -> Int[Tensor, "B longest"]:
-        """Row of each point of a padded batch; padding has the rows that follow."""
-        return self.starts(device)[:-1, None] + torch.arange(self.max_size, device=device)
+        rows = self.starts(x.device)[:-1, None] + torch.arange(self.max_size, device=x.device)
+        return x[rows.clamp_(max=len(x) - 1)]
 
     def valid_mask(self, device: torch.device) -> Tensor | None:
         """(B, longest) False at padding; None: no padding."""
         return None if self.uniform_size else torch.arange(self.max_size, device=device) < self.sizes(device)[:, None]
-
-
-INDEX_BITS = 2**32 - 1
 
 
 def to_search_dtype(points: Tensor) -> Tensor:
@@ -154,7 +145,7 @@ def smallest_k(
         return found[..., :k], indices.gather(-1, again[..., :k])
     keys = distances.contiguous().view(torch.int32).to(torch.int64).bitwise_left_shift_(32).bitwise_or_(indices)
     best = keys.topk(k, largest=False).values
-    return (best >> 32).to(torch.int32).view(torch.float32), best & INDEX_BITS
+    return (best >> 32).to(torch.int32).view(torch.float32), best & (2**32 - 1)
 
 
 # -- farthest point sampling

@@ -32,9 +32,6 @@ class AdditiveScore(nn.Module):
             Linear(inner, 1, bias),
         )
 
-    def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]:
-        return self.k(context)
-
     def forward(self, query: Float[Tensor, "B Q D"], keys: Float[Tensor, "B K n"]) -> Float[Tensor, "B Q K"]:
         return self.v(torch.tanh(self.q(query)[:, :, None] + keys[:, None]))[..., 0]
 
@@ -50,9 +47,6 @@ class MultiplicativeScore(nn.Module):
             )
         self.inner = query_width
         self.k = Linear(key_width, query_width, False) if general else nn.Identity()
-
-    def keys(self, context: Float[Tensor, "B K C"]) -> Float[Tensor, "B K n"]:
-        return self.k(context)
 
     def forward(self, query: Float[Tensor, "B Q D"], keys: Float[Tensor, "B K n"]) -> Float[Tensor, "B Q K"]:
         return query @ keys.mT
@@ -97,7 +91,7 @@ class ScoreAttention(RecordedModule):
         values: Float[Tensor, "B K e"] | None = None,
     ) -> ScoreContext:
         """`values`: values other than the context."""
-        return ScoreContext(self.score.keys(context), context if values is None else values, valid)
+        return ScoreContext(self.score.k(context), context if values is None else values, valid)
 
     def weights(self, query: Float[Tensor, "B Q D"], context: ScoreContext) -> Float[Tensor, "B Q K"]:
         scores = self.score(query, context.keys)
