@@ -1,4 +1,4 @@
-"""Text documents from files, folders, JSON, Parquet and tables, split without a change of tokens."""
+"""Text documents from files and folders, split without a change of tokens; detokenization of public datasets."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import gzip
 import json
 import os
 import random
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_tables import complaint
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from data_files import jsonl, parquet, write
+from data_files import jsonl, write
+from regard.config import from_dict
+from regard.data.settings import DataSettings
 from regard.data.text import documents as texts
 from regard.data.text import files
 from regard.data.text.documents import (
+    DETOKENIZERS,
     MAX_LINE_SEARCH,
     MIN_PASSAGE_CHARS,
     PASSAGE_CHARS,
     Passage,
+    count_words,
     iterate_texts,
     passage_size,
     split_document,
@@ -28,9 +34,10 @@ from regard.data.text.documents import (
 )
 from regard.data.text.files import read_blocks
 from regard.data.text.tables import SkippedRow
-from regard.errors import DataError, RegardError, UnknownNameError
+from regard.errors import RegardError
 
-VOCABULARY = Path(__file__).parents[3] / "shared/data/vocab/gpt2"
+SHARED = Path(__file__).parents[3] / "shared/data"
+VOCABULARY = SHARED / "vocab/gpt2"
 
 
 def read(*data: str, **columns: str) -> list[Passage | SkippedRow]:
@@ -45,12 +52,6 @@ def documents(*data: str, **columns: str) -> list[str]:
     return found
 
 
-def complaint(*data: str, kind: type[RegardError] = DataError, **columns: str) -> str:
-    with pytest.raises(kind) as caught:
-        read(*data, **columns)
-    return str(caught.value)
-
-
 # -- plain files
 
 
@@ -60,66 +61,24 @@ def test_a_plain_file_is_one_document_kept_exactly(folder: Path, name: str) -> N
     assert read(write(name, content)) == [Passage(content, name, 1, True)]
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_handled(folder: Path) -> None:
-    assert documents(write("a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\r\r\n")) == ["one\n\ntwo\r\n"]
-
-
-def test_files_come_in_the_order_given_and_patterns_sorted(folder: Path) -> None:
-    for name in ("b.txt", "a.txt", "c.md"):
-        write(name, name)
-    assert documents("c.md", "*.txt") == ["c.md", "a.txt", "b.txt"]
-    assert text_files(Path("c.md")) == ["c.md"]
-
-
-def test_empty_documents_are_skipped_and_named(folder: Path) -> None:
-    write("a.txt", " \n\t\n"), write("b.txt", ""), write("c.txt", "c"), write("d.txt", b"\xef\xbb\xbf")
-    a, b, d = (SkippedRow(f"{name}.txt", 1) for name in "abd")
-    assert read("a.txt", "b.txt", "c.txt", "d.txt") == [a, b, Passage("c", "c.txt", 1, True), d]
-    assert complaint("a.txt", "b.txt") == "a.txt, b.txt: no text found: all 2 documents are empty."
-    assert complaint("a.txt") == "a.txt: no text found: the document is empty."
-    assert "No data given" in complaint()
-
-
-REFUSED: list[tuple[str, str | bytes, str, str]] = [
-    ("a.txt", b"one\ntw\xf6\n", "", "a.txt, line 2: invalid UTF-8: byte 0xf6 at byte offset 6. Convert the file"),
-    ("a.txt", b"one\ntwo \xe2\x82", "", "a.txt, line 2: invalid UTF-8: byte 0xe2 at byte offset 8."),
-    ("a.txt", b"one\n\ntw\0\n", "", "a.txt, line 3: not a text file: contains NUL bytes."),
-    ("a.txt", "text".encode("utf-16"), "", "expected UTF-8, got UTF-16"),
-    ("a.txt", b"PK\x03\x04\x14\x00\x06", "", "not a text file: the content is a zip archive"),
-    ("a.txt", gzip.compress(b"one\n" * 1000, mtime=0)[:-9], "", "damaged gzip file"),
-    ("a.jsonl", '{"body": "x", "id": 5}\n', "",
-     "a.jsonl, line 1: missing key 'text' (keys: body, id). Pass --columns text=NAME."),
-    ("a.jsonl", '{"body": "x", "id": 5}\n', "text=id", "expected text in 'id', got 5"),
-    ("a.jsonl", '{"body": "x", "id": 5}\n', "text=bdy", "Did you mean 'body'?"),
-    ("a.csv", "body,id\nx,5\n", "text=bdy", "Did you mean 'body'?"),
-    ("a.csv", "body,id\nx,5\n", "txt=body", "Unknown column choice 'txt'. Did you mean 'text'?"),
-    ("a.csv", "body,id\nx,5\n", "", "no column is named 'text'"),
-    ("a.txt", "x", "text=body", "a.txt: plain text has no columns. Remove --columns."),
-    ("a.json", "[\n]\n", "", "a.json, line 1: invalid JSON"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "content", "columns", "part"), REFUSED)
-def test_invalid_text_and_columns_are_refused(
-    folder: Path, name: str, content: str | bytes, columns: str, part: str
-) -> None:
-    kind = UnknownNameError if "Did you mean" in part else DataError
-    assert part in complaint(write(name, content), kind=kind, **dict([columns.split("=")] if columns else []))
+def test_files_come_in_the_order_given_and_empty_ones_are_named(folder: Path) -> None:
+    for name, content in (("b.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\r\r\n"), ("a.txt", b"a"), ("c.md", b"c")):
+        write(name, content)
+    assert documents("c.md", "*.txt") == ["c", "a", "one\n\ntwo\r\n"] and text_files(Path("c.md")) == ["c.md"]
+    write("d.txt", " \n\t\n"), write("e.txt", ""), write("f.txt", b"\xef\xbb\xbf")
+    d, e, f = (SkippedRow(f"{name}.txt", 1) for name in "def")
+    assert read("d.txt", "e.txt", "a.txt", "f.txt") == [d, e, Passage("a", "a.txt", 1, True), f]
+    assert complaint("lm", "d.txt", "e.txt") == "d.txt, e.txt: no text found: all 2 documents are empty."
+    assert documents("a.txt", write("a.csv", "body,id\nx,5\n"), text="body") == ["a", "x"]
+    assert [item.line for item in read(write("c.csv", 'id,text\n1," one\ntwo "\n1,""\n1,"three"\n'))] == [2, 4, 5]
 
 
 def test_line_numbers_of_errors_are_right_far_into_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 100)
     content = b"\xef\xbb\xbf" + b"a line of text\n" * 500 + b"x" * 333 + b"\xff" + b"y" * 50
     write("a.txt", content), write("a.txt.gz", content)
-    assert f"a.txt, line 501: invalid UTF-8: byte 0xff at byte offset {content.index(255)}." in complaint("a.txt")
-    assert f"byte offset {content.index(255)} after unzipping." in complaint("a.txt.gz")
-
-
-def test_a_missing_file_is_reported_with_the_nearest_name(folder: Path) -> None:
-    write("train.txt", "a"), write("train.jsonl", "a")
-    assert "trian.txt: file not found. Did you mean 'train.txt'" in complaint("trian.txt")
-    assert "Did you mean 'train.jsonl'" in complaint("trian.jsonl")
-    assert "no file matches this pattern" in complaint("*.md")
+    assert f"a.txt, line 501: invalid UTF-8: byte 0xff at byte offset {content.index(255)}." in complaint("lm", "a.txt")
+    assert f"byte offset {content.index(255)} after unzipping." in complaint("lm", "a.txt.gz")
 
 
 # -- folders
@@ -141,39 +100,10 @@ def test_a_folder_is_the_files_of_text_below_it(folder: Path) -> None:
 def test_a_folder_without_text_reports_its_contents(folder: Path) -> None:
     Path("set/code").mkdir(parents=True)
     write("set/code/a.py", "x")
-    message = complaint("set")
+    message = complaint("lm", "set")
     assert message.startswith("set: no text file") and " code/a.py." in message and "'set/*.py'" in message
     (folder / "none").mkdir()
-    assert complaint("none").startswith("none: the folder is empty.")
-
-
-# -- documents in rows
-
-
-def test_json_parquet_and_tables_hold_a_document_a_row(folder: Path) -> None:
-    content = [" one\r\ntwo ", "", "three\n\n"]
-    wanted = [" one\ntwo ", "three\n\n"]
-    write("a.jsonl", "\n".join(json.dumps({"id": 1, "text": text}) for text in content) + "\n\n")
-    jsonl("b.ndjson.gz", *({"body": text} for text in content))
-    write("c.csv", "id,text\n" + "".join(f'1,"{text}"\n' for text in content))
-    write("d.tsv", "text\tid\n one\t1\n\t2\nthree\t3\n")
-    assert documents("a.jsonl") == documents("b.ndjson.gz", text="body") == documents("c.csv") == wanted
-    first, last = Passage(" one", "d.tsv", 2, True), Passage("three", "d.tsv", 4, True)
-    assert read("d.tsv") == [first, SkippedRow("d.tsv", 3), last]
-    assert [item.line for item in read("c.csv")] == [2, 4, 5]
-    assert documents("d.tsv", text="id") == ["1", "2", "3"]
-    assert documents("d.tsv", text="0") == ["text", " one", "three"]
-
-
-def test_parquet_uses_text_or_its_only_column_of_text(folder: Path) -> None:
-    assert read(parquet("a.parquet", {"text": ["one\r\n", None, "b"], "by": ["x"] * 3})) == [
-        Passage("one\n", "a.parquet", 1, True), SkippedRow("a.parquet", 2), Passage("b", "a.parquet", 3, True),
-    ]  # fmt: skip
-    assert documents(parquet("b.pq", {"id": [1, 2], "content": ["c", "d"]})) == ["c", "d"]
-    two = parquet("c.pq", {"title": ["e"], "content": ["f"]})
-    assert "expected 1 text column, got 2. Pass --columns text=NAME (available: title, content)" in (complaint(two))
-    assert documents(two, text="content") == ["f"]
-    assert documents(write("a.txt", "x"), write("a.csv", "body,id\nx,5\n"), text="body") == ["x", "x"]
+    assert complaint("lm", "none").startswith("none: the folder is empty.")
 
 
 # -- passages
@@ -330,3 +260,78 @@ def test_memory_does_not_grow_with_the_file(folder: Path, line: str, name: str) 
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert size == 20_000_000 // len(line) * len(line) and most < 5e6
+
+
+# -- detokenization of WikiText and Penn Treebank
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "wanted"),
+    [
+        ("wikitext", " A well @-@ known castle ( of 1 @,@ 200 ) , 3 @.@ 5 km . ", "A well-known castle (of 1,200), 3.5 km."),
+        ("wikitext", " = Castle = ", "= Castle ="),
+        ("wikitext", " = = = Early days = = = ", "=== Early days ==="),
+        ("wikitext", " x = 5 = y ", "x = 5 = y"),
+        ("wikitext", " = = only on one side ", "= = only on one side"),
+        ("wikitext", ' " It is " , she said , " a <unk> [ fine ] day ! " ', '"It is", she said, "a <unk> [fine] day!"'),
+        ("wikitext", ' He said : " the so @-@ called \' cat \' " ; no ? ', "He said: \"the so-called 'cat'\"; no?"),
+        ("wikitext", " It 's O 'Brien 's , don 't touch . ", "It's O'Brien's, don't touch."),
+        ("wikitext", " the sisters ' house and the ' big ' one ", "the sisters' house and the 'big' one"),
+        ("wikitext", " in the ' 80s ", "in the '80s"),
+        ("wikitext", " people ’ s “ own ” dogs ’ tails ", "people’s “own” dogs’ tails"),
+        ("wikitext", " It cost $ 5 million , US $ 7 or £ 3 ( 8 % ) . ", "It cost $5 million, US$7 or £3 (8%)."),
+        ("wikitext", " won 3 – 1 at 10 : 30 – a record ; note : 5 ", "won 3–1 at 10:30 – a record; note: 5"),
+        ("wikitext", " 84 ° F ( − 2 ° C ) , at 35 ° and 5 − 3 ", "84 °F (−2 °C), at 35° and 5 − 3"),
+        ("wikitext", " 93 km / h and / or issue # 4 — so it was ", "93 km/h and/or issue #4—so it was"),
+        ("wikitext", " he waited ... and  waited . . . ", "he waited ... and  waited..."),
+        ("wikitext", " ", ""),
+        ("ptb", " the company does n't say it 's <unk> ", "the company doesn't say it's <unk>"),
+        ("ptb", " companies ' profits rose $ N million or N N % ", "companies' profits rose $N million or N N%"),
+        ("ptb", " c$ N and # N to standard & poor 's ", "c$N and #N to standard & poor's"),
+        ("ptb", " `` We 'll see , '' said Mr. Vinken -LRB- 61 -RRB- . ", '"We\'ll see," said Mr. Vinken (61).'),
+    ],
+)  # fmt: skip
+def test_text_reads_as_it_was_written(name: str, line: str, wanted: str) -> None:
+    assert DETOKENIZERS[name](line) == wanted
+
+
+def test_words_are_counted_by_the_rule_of_wikitext() -> None:
+    assert count_words(" \n = A = \n some text . \n") == 3 + 3 + 3
+    assert count_words("") == 0 and count_words("no end of line") == 4
+    text = " one two \n \n three . \n"
+    assert all(count_words(text[:cut]) + count_words(text[cut:]) == count_words(text) for cut in (5, 10, 12, len(text)))
+
+
+@pytest.mark.parametrize("name", ["wikitext", "ptb"])
+def test_only_spaces_and_markers_are_removed(name: str) -> None:
+    clean, draw = DETOKENIZERS[name], random.Random(4)
+    tokens = [*"aT5,.;:()[]\"'$%=#−–—/°C’‘“”…Né\n", "The", "'s", "n't", "@-@", "@,@", "@.@", "<unk>", ""]
+    for _ in range(500):
+        line = " ".join(draw.choices(tokens, k=30))
+        marked = re.sub("@([-,.])@", r"\1", line) if name == "wikitext" else line
+        assert clean(line).replace(" ", "") == marked.replace(" ", "")
+        first, last = line[: len(line) // 2] + "\n", line[len(line) // 2 :]
+        assert clean(first) + clean(last) == clean(first + last)
+        assert clean(line).count("\n") == line.count("\n")
+
+
+def test_none_changes_nothing_and_settings_accept_the_names() -> None:
+    text = " as @-@ is \n\n"
+    assert DETOKENIZERS["none"](text) == text
+    for name in DETOKENIZERS:
+        assert from_dict(DataSettings, {"detokenize": name}, "data.").detokenize == name
+    with pytest.raises(RegardError):
+        from_dict(DataSettings, {"detokenize": "wikitxt"}, "data.")
+
+
+@pytest.mark.parametrize(("name", "count"), [("valid", 217_646), ("test", 245_569)])
+def test_the_published_text_has_its_published_size_and_stays_apart(name: str, count: int) -> None:
+    path = SHARED / "wikitext-2" / f"wiki.{name}.raw.gz"
+    if not path.exists():
+        pytest.skip(f"the data set is not there: {path}")
+    text = gzip.decompress(path.read_bytes()).decode()
+    assert count_words(text) == count
+    lines = {line.strip(" ") for line in text.split("\n")}
+    repaired = {DETOKENIZERS["wikitext"](line) for line in lines}
+    assert len(repaired) == len(lines)
+    assert not [line for line in repaired if re.search(r" [,.;!?)] | @.@ |\( ", line)]

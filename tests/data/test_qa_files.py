@@ -51,11 +51,7 @@ def test_scores_beyond_the_threshold_give_no_answer() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
     found = squad_scores(spans, said, doubts)
-    assert (
-        found["exact_match"] == 75
-        and found["unanswerable_exact_match"] == 100
-        and found["answerable_exact_match"] == 50
-    )
+    assert [found[f"{kind}exact_match"] for kind in ("", "unanswerable_", "answerable_")] == [75, 100, 50]
     assert (found["best_exact_match"], found["best_exact_match_threshold"]) == (75, -1.25)
     assert squad_scores(spans, said, doubts, threshold=1.0)["exact_match"] == 75
     assert squad_scores(spans, said, doubts, threshold=9.0)["exact_match"] == 50
@@ -136,9 +132,8 @@ def test_an_empty_answer_is_wrong_if_every_question_has_an_answer() -> None:
     spans = [asked("Paris"), asked("1889")]
     found = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0])
     assert found["exact_match"] == found["f1"] == found["answerable_f1"] == 50
-    assert (
-        squad_scores(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])["f1"] == found["best_f1"] == 100
-    )
+    best = squad_scores(spans, ["Paris", "1889"], [5.0, -1.0], found["best_f1_threshold"])
+    assert best["f1"] == found["best_f1"] == 100
 
 
 def test_invalid_predictions_are_refused() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from data_files import jsonl, parquet, write
+from regard.data.text.documents import Passage, iterate_texts
 from regard.data.text.files import read_lines
 from regard.data.text.formats import Row
 from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
@@ -35,7 +36,7 @@ from regard.errors import DataError, RegardError
 
 ITERATORS: dict[str, Callable[..., Any]] = {
     "pairs": iterate_pairs, "positive": iterate_positive_pairs, "classify": iterate_labeled, "choose": iterate_questions,
-    "tag": iterate_tagged, "qa": iterate_qa,
+    "tag": iterate_tagged, "qa": iterate_qa, "lm": iterate_texts,
     "text": lambda data, columns: iterate_rows(data[0], ("text",), columns),
     "rows": lambda data, columns: iterate_rows(data[0], ("text", "label"), columns),
     "optional": lambda data, columns: iterate_rows(data[0], ("text", "label"), columns, optional=("second", "third")),
@@ -57,6 +58,8 @@ def brief(item: Any) -> Any:
         return item.context, item.question, item.choices, item.label
     if isinstance(item, TaggedSentence):
         return " ".join(item.words), " ".join(item.tags)
+    if isinstance(item, Passage):
+        return item.text
     if isinstance(item, QASample):
         return item.question, item.answers, item.starts, item.is_answerable
     return item.reason if isinstance(item, SkippedRow) else item
@@ -138,10 +141,7 @@ READ: list[tuple[str, str, Any, str, list[Any]]] = [
     ("text", "b.csv", "one\ntwo\n", "text=0", [(1, {"text": "one"}), (2, {"text": "two"})]),
     ("rows", "a.tsv", "Label\tid\tTEXT\nx\t1\t a b \ny\t2\tc\n", "",
      [(2, {"text": " a b ", "label": "x"}), (3, {"text": "c", "label": "y"})]),
-    ("rows", "a.csv.gz", "sentence,kind\n a b ,x\nc,y\n", "text=sentence label=kind",
-     [(2, {"text": " a b ", "label": "x"}), (3, {"text": "c", "label": "y"})]),
     ("rows", "b.txt", "c\ty\n", "", [(1, {"text": "c", "label": "y"})]),
-    ("rows", "c.tsv", "y\tc\t5\n", "text=1 label=0", [(1, {"text": "c", "label": "y"})]),
     ("optional", "a.tsv", "text\tsecond\tlabel\na\tb\tc\n", "", [(2, {"text": "a", "label": "c", "second": "b"})]),
     ("optional", "b.tsv", "a\tc\n", "", [(1, {"text": "a", "label": "c"})]),
     ("optional", "a.jsonl", [{"text": "a", "label": "c"}, {"text": "a", "second": "b", "label": "c"}], "",
@@ -231,6 +231,15 @@ READ: list[tuple[str, str, Any, str, list[Any]]] = [
     ("tag", "b.conll", "a NN\nb O\nc S\n", "", [("a b c", "NN O S")]),  # single letters may be classes
     ("tag", "a.csv", "words,tags\na b,\n,O O\n\nx,O\n\n", "",
      ["missing tags for: a b", "missing words for: O O", "", ("x", "O")]),
+    ("lm", "a.jsonl", [{"id": 1, "text": text} for text in (" one\r\ntwo ", "", "3\n\n")], "", [" one\ntwo ", "", "3\n\n"]),
+    ("lm", "b.ndjson.gz", '{"body": "one"}\n\n', "text=body", ["one"]),
+    ("lm", "c.csv", 'id,text\n1," one\r\ntwo "\n', "", [" one\ntwo "]),
+    ("lm", "d.tsv", "text\tid\n one\t1\n\t2\nthree\t3\n", "", [" one", "", "three"]),
+    ("lm", "d.tsv", "text\tid\n one\t1\n\t2\nthree\t3\n", "text=id", ["1", "2", "3"]),
+    ("lm", "d.tsv", "text\tid\n one\t1\n\t2\nthree\t3\n", "text=0", ["text", " one", "", "three"]),
+    ("lm", "a.parquet", {"text": ["one\r\n", None, "b"], "by": ["x"] * 3}, "", ["one\n", "", "b"]),
+    ("lm", "b.pq", {"id": [1, 2], "content": ["c", "d"]}, "", ["c", "d"]),  # the only text column
+    ("lm", "c.pq", {"title": ["e"], "content": ["f"]}, "text=content", ["f"]),
     *(("qa", name, json.dumps(squad(WHERE, WHEN, WHY), indent=indent), "", ASKED)
       for name in ("a.json", "a.json.gz") for indent in (None, 1)),
     *(("qa", name, [flat(answers), {"context": CONTEXT, "question": "When?", "answer": "1889", "start": 3}, flat(None, "Why?")],
@@ -425,7 +434,8 @@ def test_files_that_do_not_exist_are_reported_with_the_nearest_name(folder: Path
     for number in range(30):
         write(f"{number:04}.jpg", "x")
     assert "has a similar name" in complaint("pairs", "words.bin")
-    assert "No data given" in complaint("pairs") and "given" in complaint("classify")
+    assert all("No data given" in complaint(kind) for kind in ("pairs", "classify", "lm"))
+    assert all("Did you mean 'train.tsv'" in complaint("lm", name) for name in ("trian.tsv", "trian.txt"))
 
 
 GZIP = gzip.compress("\n".join(f"{n}\t{n * n}" for n in range(5000)).encode())
@@ -478,6 +488,19 @@ REFUSED: list[tuple[str, str, Any, str, tuple[str, ...]]] = [
     ("pairs", "train.en", "a\n", "", ("train.en: unsupported file type '.en'", ".jsonl", "SRC:TGT")),
     ("pairs", "train", "a\n", "", ("the file name has no extension",)),
     ("positive", "a.csv", "text,pair,label\na,b,0\n", "", ("--columns",)),  # the label may mark negative pairs
+    ("lm", "a.txt", b"one\ntw\xf6\n", "", ("a.txt, line 2: invalid UTF-8: byte 0xf6 at byte offset 6. Convert the file",)),
+    ("lm", "a.txt", b"one\ntwo \xe2\x82", "", ("a.txt, line 2: invalid UTF-8: byte 0xe2 at byte offset 8.",)),
+    ("lm", "a.txt", b"one\n\ntw\0\n", "", ("a.txt, line 3: not a text file: contains NUL bytes.",)),
+    ("lm", "a.txt", "text".encode("utf-16"), "", ("expected UTF-8, got UTF-16",)),
+    ("lm", "a.txt", b"PK\x03\x04\x14\x00\x06", "", ("not a text file: the content is a zip archive",)),
+    ("lm", "a.txt", GZIP[:-9], "", ("damaged gzip file",)),
+    ("lm", "a.txt", "x", "text=body", ("a.txt: plain text has no columns. Remove --columns.",)),
+    ("lm", "a.jsonl", '{"body": "x", "id": 5}\n', "text=id", ("expected text in 'id', got 5",)),
+    ("lm", "a.csv", "body,id\nx,5\n", "txt=body", ("Unknown column choice 'txt'. Did you mean 'text'?",)),
+    ("lm", "a.json", "[\n]\n", "", ("a.json, line 1: invalid JSON",)),
+    ("lm", "c.pq", {"title": ["e"], "content": ["f"]}, "",
+     ("expected 1 text column, got 2. Pass --columns text=NAME (available: title, content)",)),
+    ("lm", "a.txt", " \n\t\n", "", ("a.txt: no text found: the document is empty.",)),
     ("text", "b.csv", "one\ntwo\n", "", ("b.csv, line 1: no column is named 'text'.", "--columns text=0.")),
     ("rows", "a.tsv", "sentence\tlabel\n" + "a fine day\t1\n" * 9, "",
      ("the first row (sentence, label) looks like a header. For a header, pass", "--columns text=sentence label=label; ")),

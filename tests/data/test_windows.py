@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -35,18 +37,12 @@ def labels(grains: list[np.ndarray]) -> list[int]:
 
 def test_long_documents_are_windows_of_one_shape_none_across_two_documents() -> None:
     plan = make_window_sampler(LONG, 16, 64, seed=1, packed=False)
-    assert (
-        isinstance(plan, FixedWindows)
-        and plan.static_shape
-        and plan.shape is None
-        and 0 < plan.padding_fraction() < 0.1
-    )
-    assert "windows of 16 tokens" in plan.description
+    assert isinstance(plan, FixedWindows) and plan.static_shape and plan.shape is None
+    assert 0 < plan.padding_fraction() < 0.1 and "windows of 16 tokens" in plan.description
     for number in range(300):
         _, grain = plan.micro_batch(number)
-        assert (
-            grain.shape == (4, 4) and plan.padded_size(grain) == 64 and plan.num_tokens(number) == len(labels([grain]))
-        )
+        assert grain.shape == (4, 4) and plan.padded_size(grain) == 64
+        assert plan.num_tokens(number) == len(labels([grain]))
         assert set(grain[:, 3].tolist()) == {16} and int((grain[:, 1] - grain[:, 0]).max()) <= 16
         assert (grain[:, 0] <= grain[:, 2]).all() and (grain[:, 2] < grain[:, 1]).all() and inside(grain[:, :2], LONG)
         # a padded row begins a document or is a whole document
@@ -70,21 +66,14 @@ def test_an_epoch_has_each_token_once_except_for_incomplete_micro_batches() -> N
 def test_the_beginning_of_a_document_is_read_as_such_in_every_epoch() -> None:
     documents = np.array([[0, 100_000]])
     plan = FixedWindows(documents, 256, 256, seed=1)
-    lengths = [
-        last - first
-        for epoch in range(60)
-        for first, last, *_ in np.concatenate(plan.epoch(epoch)).tolist()
-        if first == 0
-    ]
+    rows = np.concatenate([grain for epoch in range(60) for grain in plan.epoch(epoch)])
+    lengths = rows[rows[:, 0] == 0, 1]
     assert len(lengths) == 60 and min(lengths) < 40 and max(lengths) > 216
 
 
 def test_window_offsets_change_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
-    for kind in (
-        FixedWindows,
-        lambda *given: VariableWindows(*given, packed=True),
-        lambda *given: VariableWindows(*given, packed=False),
-    ):
+    variable = (partial(VariableWindows, packed=packed) for packed in (True, False))
+    for kind in (FixedWindows, *variable):
         one, again, other = (kind(LONG, 16, 64, seed) for seed in (3, 3, 4))
         starts = [sorted(np.concatenate(one.epoch(epoch))[:, 0].tolist()) for epoch in range(3)]
         assert starts[0] != starts[1] != starts[2] != starts[0]
@@ -127,13 +116,8 @@ def test_documents_of_all_lengths_can_be_packed_into_rows_of_one_shape() -> None
     ends = np.cumsum(draw.integers(2, 70, 300))
     documents = np.stack([ends[:-1], ends[1:] - 1], axis=1)
     plan = make_window_sampler(documents, 16, 64, seed=1, packed=True)
-    assert (
-        isinstance(plan, VariableWindows)
-        and plan.static_shape
-        and plan.shape is not None
-        and "packed rows" in plan.description
-    )
-    assert plan.shape.row_lengths == (64,) and 0 < plan.padding_fraction() < 0.2
+    assert isinstance(plan, VariableWindows) and plan.static_shape and plan.shape is not None
+    assert "packed rows" in plan.description and plan.shape.row_lengths == (64,) and 0 < plan.padding_fraction() < 0.2
     for epoch in range(10):
         grains = plan.epoch(epoch)
         assert sorted(labels(grains)) == said(documents)
