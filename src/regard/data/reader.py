@@ -23,12 +23,10 @@ class Reader:
     unit: str  # plural noun for samples
     columns: tuple[str, ...]  # columns that the user can rename
     sample_type: type[Any]
-    samples: Callable[[Sequence[str], Columns], Iterator[Any]]
-    """samples of all data entries, with a `SkippedRow` for each skipped row"""
+    samples: Callable[[Sequence[str], Columns], Iterator[Any]]  # with a `SkippedRow` for each skipped row
     inputs: Callable[[str, Columns, ErrorHandler], Iterator[Any]] = read_text_column
     """inputs of `predict` from a table without labels: line number and input, or samples for readers with `suffixes`"""
-    split_key: Callable[[Any], str]
-    """samples with equal keys are in the same split, to prevent leaks between training and validation"""
+    split_key: Callable[[Any], str]  # samples with equal keys are in one split, to prevent leaks from training data
     contents: Callable[[Any], Iterable[str]]  # texts for the fingerprint of the data, with targets
     texts: Callable[[Any], Iterable[str]] = lambda sample: ()  # texts for the training of a tokenizer
     boundaries: Callable[[Any], Iterable[str]] = lambda sample: ()
@@ -37,16 +35,12 @@ class Reader:
     """the sample, marked as following a gap; the second argument is the first of the samples removed before it"""
     labels: Callable[[Any], Iterable[str]] = lambda sample: ()  # classes of a sample
     keeps_label_order: bool = False  # True if classes keep the order of the data; otherwise classes are sorted
-    label_source: Callable[[Sequence[str]], str] = lambda data: ""
-    """content of a file next to the data with class definitions; empty if such a file has no effect"""
-    min_valid_samples: int = 100
-    """minimum number of held-out samples or groups in large datasets: scores of fewer samples are imprecise"""
+    label_source: Callable[[Sequence[str]], str] = lambda data: ""  # content of a file with class definitions
+    min_valid_samples: int = 100  # minimum of held-out samples in large datasets: fewer give imprecise scores
     suffixes: tuple[str, ...] = ()  # extensions of files that are samples; empty: samples are texts
-    table_suffixes: tuple[str, ...] = TABLE_SUFFIXES
-    """suffixes of files with one input per row; other files have one input per line"""
+    table_suffixes: tuple[str, ...] = TABLE_SUFFIXES  # files with one input per row; others: per line
     files: Callable[[Sequence[str]], list[str]] = expand_patterns  # files of paths and glob patterns
-    file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)
-    """files or folders of a data entry"""
+    file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)  # of an entry
     recipe: Callable[[str], Any] = lambda entry: None  # recipe of a synthetic dataset; None if the entry is a file
 
     def expand(self, data: Sequence[str]) -> list[str]:

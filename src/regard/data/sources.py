@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 from regard.errors import DataError
 
-_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?\]?[^\]]*\]")
-"""Wildcards: any folders, any characters, one character, one character of a set."""
+_WILDCARD = re.compile(r"\*\*/|\*+|\?|\[!?\]?[^\]]*\]")  # any folders, any characters, one character, one of a set
 _PATTERN_HINT = (
     "Patterns support * ? [abc] and **/ (folders at any depth). Quote patterns so that the shell does not expand them."
 )

@@ -29,8 +29,7 @@ from regard.errors import DataError
 Columns = Mapping[str, str] | None
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Indices = NDArray[np.int64]
-ProgressCallback = Callable[[str, int], None]
-"""Called with the name of the current stage and the number of processed samples."""
+ProgressCallback = Callable[[str, int], None]  # called with the current stage and the number of processed samples
 EntryReader = Callable[[str, Columns, ErrorHandler], Iterator[Any]]
 
 HIGH_FRACTION = 0.1  # fraction of the rows above which `Spec.frequent` is the severity
@@ -80,8 +79,7 @@ class Survey(ABC):
     sides: ClassVar[tuple[str, ...]]  # names of the texts with a length
     reader: ClassVar[EntryReader]
     findings: ClassVar[FindingTable]
-    leaks: ClassVar[tuple[str, ...]]
-    """for each hash, the finding for validation samples with the same hash as a training sample"""
+    leaks: ClassVar[tuple[str, ...]]  # for each hash, the finding for samples also in the training data
     conflict: ClassVar[str] = "conflicting_labels"  # finding for samples with equal inputs and different targets
     counted: ClassVar[str] = "classes"  # name of the class counts
     class_words: Mapping[str, str] = {}  # nouns for classes and counted things in messages

@@ -48,16 +48,16 @@ FILES: FindingTable = {
     "encoding": Spec("error", "lines with invalid UTF-8",
         "Convert the file from its encoding to UTF-8 with iconv, or remove the lines.", drops=True),
     "format": Spec("error", "invalid rows", "Fix or remove the rows: training rejects the file.", drops=True),
-    "header": Spec(
-        "error", "files with a probable header", "Name the columns with --columns, or remove the header.", per="files"),
+    "header": Spec("error", "files with a probable header", "Name the columns with --columns, or remove the header.",
+        per="files"),
 }
 QUALITY: FindingTable = {
     "mojibake": Spec("warning", "rows with UTF-8 decoded as another encoding, such as Ã¼ for ü",
         "Recreate the file, or repair the text, for example with the Python package ftfy.", "error"),
-    "replacement_character": Spec(
-        "warning", "rows with U+FFFD, which replaces lost characters", "Recreate the file from its source.", "error"),
-    "control_character": Spec(
-        "warning", "rows with control characters", "Remove the control characters, unless intended."),
+    "replacement_character": Spec("warning", "rows with U+FFFD, which replaces lost characters",
+        "Recreate the file from its source.", "error"),
+    "control_character": Spec("warning", "rows with control characters",
+        "Remove the control characters, unless intended."),
     "markup": Spec("note", "rows with HTML entities or tags, such as &amp;",
         "Unescape the entities, unless the text is tokenizer output to be detokenized later."),
 }
@@ -65,9 +65,10 @@ COUNTS: FindingTable = {
     "few:none": Spec("error", "no usable {unit}", "Pass files with {unit}. Skipped files and rows are listed above."),
     "few:split": Spec("error", "{unit} with identical content, so no validation split is possible",
         "Add data, or pass separate validation data with --valid."),
-    "few:small": Spec(
-        "warning", "small dataset, number of {unit}", "Aim for several hundred {unit}, better several thousand."),
+    "few:small": Spec("warning", "small dataset, number of {unit}",
+        "Aim for several hundred {unit}, better several thousand."),
     "duplicates": Spec("warning", "duplicate {unit}", "Remove the duplicates, unless a higher weight is intended."),
+    "leak": Spec("error", "{unit} also present in the training data", LEAK_ADVICE),
 }
 CLASSES: FindingTable = {
     "classes": Spec("note", "classes ({classes})"),
@@ -81,9 +82,8 @@ CLASSES: FindingTable = {
         "Add samples, or merge rare classes with other classes."),
     "unseen_classes": Spec("error", "classes absent from the training data ({classes})",
         "Add samples of these classes to the training data, or remove these classes from the validation data."),
-    "conflicting_labels": Spec(
-        "warning", "identical {unit} with different labels", "Correct the wrong labels, or merge overlapping classes.",
-        "error"),
+    "conflicting_labels": Spec("warning", "identical {unit} with different labels",
+        "Correct the wrong labels, or merge overlapping classes.", "error"),
 }
 PAIRS: FindingTable = {
     **FILES,
@@ -103,35 +103,33 @@ PAIRS: FindingTable = {
         "Several targets per source are normal in some data; the model is trained on all targets."),
     "long": Spec("warning", "pairs with a side longer than {limit}",
         "Training skips these pairs. Split the texts, or raise data.max_length."),
-    "length_ratio": Spec(
-        "warning", f"pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
+    "length_ratio": Spec("warning",
+        f"pairs with a length mismatch (source/target ratio more than {MAX_LENGTH_RATIO:g}× off the median)",
         "Check whether the pairs are aligned."),
     "swapped_file": Spec("error", "pairs in a file with source and target swapped relative to {reference}",
         "Swap the columns of the file, or name the columns with --columns."),
-    "indistinguishable_languages": Spec(
-        "note", "source and target language cannot be distinguished by characters, so swapped rows are not detected"),
-    "swapped": Spec(
-        "warning", "rows with source and target probably swapped", "Swap the sides, or remove the rows.", "error"),
-    "same_language": Spec(
-        "warning", "rows with probably the same language on both sides", "Check whether the rows are translated."),
-    "leak": Spec("error", "pairs also present in the training data", LEAK_ADVICE),
+    "indistinguishable_languages": Spec("note",
+        "source and target language cannot be distinguished by characters, so swapped rows are not detected"),
+    "swapped": Spec("warning", "rows with source and target probably swapped", "Swap the sides, or remove the rows.",
+        "error"),
+    "same_language": Spec("warning", "rows with probably the same language on both sides",
+        "Check whether the rows are translated."),
     "leak_source": Spec("warning", "sources also present in the training data, with another target", NEAR_LEAK_ADVICE),
-    "leak_near_duplicate": Spec(
-        "warning", "sources also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE),
+    "leak_near_duplicate": Spec("warning", "sources also present in the training data, ignoring case and punctuation",
+        NEAR_LEAK_ADVICE),
 }
 _TRANSLATION_ONLY = ("identical_sides", "multiple_targets", "length_ratio", "swapped_file", "indistinguishable_languages",
     "swapped", "same_language")
 CONTRASTIVE_PAIRS: FindingTable = {
     **select(PAIRS, *(key for key in PAIRS if key not in _TRANSLATION_ONLY)),
-    "identical_sides": Spec(
-        "warning", "pairs of two identical texts", "Remove the pairs: identical texts give no training signal.",
-        "error"),
+    "identical_sides": Spec("warning", "pairs of two identical texts",
+        "Remove the pairs: identical texts give no training signal.", "error"),
     "long": Spec("warning", "pairs with a text longer than {limit}",
         "Texts are truncated at the end, to data.max_length and to the model's maximum length. "
         "Split the texts, or raise data.max_length."),
     "leak_anchor": Spec("warning", "first texts also present in the training data", NEAR_LEAK_ADVICE),
-    "leak_near_duplicate": Spec(
-        "warning", "first texts also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE),
+    "leak_near_duplicate": Spec("warning",
+        "first texts also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE),
 }
 QUESTIONS: FindingTable = {
     **select(PAIRS, *(key for key in PAIRS if key not in _TRANSLATION_ONLY or key == "multiple_targets")),
@@ -159,13 +157,12 @@ TEXT: FindingTable = {
     "few:small": Spec("warning", "small dataset, number of characters",
         "The model will memorize the text. Aim for several million characters or more."),
     "duplicates": COUNTS["duplicates"],
-    "duplicate_lines": Spec(
-        "note", f"duplicate lines of at least {MIN_LINE_LENGTH} characters{{sampling}}, with percentage of all text",
+    "duplicate_lines": Spec("note",
+        f"duplicate lines of at least {MIN_LINE_LENGTH} characters{{sampling}}, with percentage of all text",
         "Consider removing repeated headers and notices.", "warning"),
     "leak": Spec("error", "documents also present in the training data", TEXT_LEAK_ADVICE),
-    "leak_near_duplicate": Spec(
-        "warning", "documents also present in the training data, ignoring case, whitespace and punctuation",
-        TEXT_LEAK_ADVICE),
+    "leak_near_duplicate": Spec("warning",
+        "documents also present in the training data, ignoring case, whitespace and punctuation", TEXT_LEAK_ADVICE),
     "leak_lines": Spec("note",
         f"lines of at least {MIN_LINE_LENGTH} characters also present in the training data{{sampling}}, "
         "with percentage of all text",
@@ -186,16 +183,16 @@ LABELED: FindingTable = {
     "long": Spec("warning", "{unit} longer than {limit}",
         "Training truncates long {unit} in the middle. If the model's context is longer, raise data.max_length."),
     "leak": Spec("error", "rows also present in the training data", LEAK_ADVICE),
-    "leak_conflicting_labels": Spec(
-        "warning", "rows also present in the training data, with another label", "Check which label is correct."),
-    "leak_near_duplicate": Spec(
-        "warning", "rows also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE),
+    "leak_conflicting_labels": Spec("warning", "rows also present in the training data, with another label",
+        "Check which label is correct."),
+    "leak_near_duplicate": Spec("warning", "rows also present in the training data, ignoring case and punctuation",
+        NEAR_LEAK_ADVICE),
 }
 CHOICES: FindingTable = {
     **LABELED,
     "correct_choice_positions": Spec("note", "positions of the correct choice, counted from 0 ({classes})"),
-    "imbalance": Spec(
-        "warning", "the correct choice is unevenly distributed: questions with the correct choice at position '{name}'",
+    "imbalance": Spec("warning",
+        "the correct choice is unevenly distributed: questions with the correct choice at position '{name}'",
         "Predicting only '{name}' scores {percent:.0f} % accuracy."),
 }
 TAGS: FindingTable = {
@@ -205,10 +202,10 @@ TAGS: FindingTable = {
     **COUNTS,
     "tag_scheme": Spec("note", "tags use the {scheme} scheme"),
     "tag_scheme:words": Spec("note", "tags are classes of single words"),
-    "tag_scheme:ambiguous": Spec(
-        "warning", "tags use the {scheme} scheme, but {ambiguity}", "Entities are parsed the same way in every scheme."),
-    "tag_scheme:words_ambiguous": Spec(
-        "warning", "tags are classes of single words, but {ambiguity}", "Check whether the tags should mark entities."),
+    "tag_scheme:ambiguous": Spec("warning", "tags use the {scheme} scheme, but {ambiguity}",
+        "Entities are parsed the same way in every scheme."),
+    "tag_scheme:words_ambiguous": Spec("warning", "tags are classes of single words, but {ambiguity}",
+        "Check whether the tags should mark entities."),
     "invalid_tags": Spec("warning", "sentences with invalid {scheme} tags ({num_invalid:,} tags)",
         "Invalid tags are repaired: a tag without an entity to continue starts a new entity.", "error"),
     "outside_words": Spec("note", "words tagged O (outside of entities)"),
@@ -223,9 +220,8 @@ TAGS: FindingTable = {
         "Check the score of each class: the overall score hides rare classes."),
     "rare": Spec("warning", f"{{types}} with fewer than {MIN_CLASS_SAMPLES} {{counted}} ({{classes}})",
         "Add {counted}, or merge rare {types} with other {types}."),
-    "conflicting_labels": Spec(
-        "warning", "identical {unit} with different tags", "Correct the wrong labels, or merge overlapping classes.",
-        "error"),
+    "conflicting_labels": Spec("warning", "identical {unit} with different tags",
+        "Correct the wrong labels, or merge overlapping classes.", "error"),
     "long": Spec("warning", "sentences longer than {limit}",
         "Is a blank line between two sentences missing? Long sentences are split into overlapping windows, "
         "unless data.max_length is raised."),
@@ -233,10 +229,10 @@ TAGS: FindingTable = {
         "Add sentences with these {types} to the training data, or remove these {types} from the validation data."),
     "leak": Spec("warning", "sentences also present in the training data",
         "Consider removing all but the short duplicates from the training data.", "error"),
-    "leak_conflicting_labels": Spec(
-        "warning", "sentences also present in the training data, with different tags", "Check which tags are correct."),
-    "leak_near_duplicate": Spec(
-        "warning", "sentences also present in the training data, ignoring case and punctuation", NEAR_LEAK_ADVICE),
+    "leak_conflicting_labels": Spec("warning", "sentences also present in the training data, with different tags",
+        "Check which tags are correct."),
+    "leak_near_duplicate": Spec("warning", "sentences also present in the training data, ignoring case and punctuation",
+        NEAR_LEAK_ADVICE),
 }
 QA: FindingTable = {
     **FILES,
@@ -259,7 +255,6 @@ QA: FindingTable = {
         "Long contexts are split into overlapping windows. If the model's context is longer, raise data.max_length."),
     "long_answer": Spec("warning", f"questions with an answer of more than {MAX_ANSWER_WORDS} words",
         "Check that the answers are not whole sentences."),
-    "leak": Spec("error", "questions also present in the training data", LEAK_ADVICE),
     "leak_question": Spec("error", "questions also present in the training data, with different answers", LEAK_ADVICE),
     "leak_context": Spec("warning", "questions about contexts also present in the training data", SPLIT_ADVICE),
     "leak_article": Spec("note", "questions about articles also present in the training data", SPLIT_ADVICE),
@@ -269,14 +264,13 @@ FILE_SAMPLES: FindingTable = {
     "missing": Spec("error", "rows with a missing file", "Fix the paths: training rejects the table.", drops=True),
     **COUNTS,
     **CLASSES,
-    "leak": Spec("error", "{unit} also present in the training data", LEAK_ADVICE),
-    "leak_conflicting_labels": Spec(
-        "warning", "{unit} also present in the training data, with different labels", "Check which labels are correct."),
+    "leak_conflicting_labels": Spec("warning", "{unit} also present in the training data, with different labels",
+        "Check which labels are correct."),
 }
 PARTS: FindingTable = {
     "single_class": Spec("error", "too few classes in the {parts}", "Segmentation needs at least two classes."),
-    "classes_without_samples": Spec(
-        "warning", "classes without samples: no {part} contains {classes}", "These classes cannot be {used}."),
+    "classes_without_samples": Spec("warning", "classes without samples: no {part} contains {classes}",
+        "These classes cannot be {used}."),
     "void": Spec("note", "{void}: {percent:.1f} %"),
     "void:large": Spec("warning", "{void}: {percent:.1f} %", "Training ignores this part of the data."),
 }
@@ -284,26 +278,26 @@ IMAGES: FindingTable = {
     **FILE_SAMPLES,
     "unmatched_files": Spec("error", "files without a matching image, mask or depth map",
         "Add the missing files, or remove the unmatched files: training stops at unmatched files.", drops=True),
-    "decode_error": Spec(
-        "error", "files with a decoding error", "Repair or remove the files: training would stop there.", drops=True),
-    "empty": Spec(
-        "warning", "images or rows with missing data", "Training skips these images and rows.", "error", drops=True),
+    "decode_error": Spec("error", "files with a decoding error",
+        "Repair or remove the files: training would stop there.", drops=True),
+    "empty": Spec("warning", "images or rows with missing data", "Training skips these images and rows.", "error",
+        drops=True),
     "skipped": Spec("note", "hidden files, and files without an image extension", "Training ignores these files."),
-    "mask_size_mismatch": Spec(
-        "error", "masks with a different size than the image", "Recreate the masks from the image."),
+    "mask_size_mismatch": Spec("error", "masks with a different size than the image",
+        "Recreate the masks from the image."),
     "unknown_values": Spec("error", "masks with values not assigned to a class",
         "Add the values to classes.txt next to the masks, for example as void."),
-    "depth_aspect_ratio_mismatch": Spec(
-        "error", "depth maps with a different aspect ratio than the image", "The depth maps would be misaligned."),
+    "depth_aspect_ratio_mismatch": Spec("error", "depth maps with a different aspect ratio than the image",
+        "The depth maps would be misaligned."),
     "depth_size_mismatch": Spec("note", "depth maps with a different size than the image",
         "Image and depth map are resized to the model's input size."),
-    "empty_depth_map": Spec(
-        "warning", "depth maps without a known depth", "Remove the depth maps: training ignores unknown pixels.",
+    "empty_depth_map": Spec("warning", "depth maps without a known depth",
+        "Remove the depth maps: training ignores unknown pixels.", "error"),
+    "small_image": Spec("warning", "images with a side below 8 pixels", "Remove the images: the resolution is too low.",
         "error"),
-    "small_image": Spec(
-        "warning", "images with a side below 8 pixels", "Remove the images: the resolution is too low.", "error"),
     "aspect_ratio": Spec("warning", "images with an aspect ratio above 10:1", "Cropping keeps only a small part."),
-    "large_image": Spec("warning", "images above 25 megapixels", "Decoding is slow in every epoch: downscale the files."),
+    "large_image": Spec("warning", "images above 25 megapixels",
+        "Decoding is slow in every epoch: downscale the files."),
     "single_color": Spec("warning", "images with a single color", "Check whether the files are damaged.", "error"),
     "animated": Spec("note", "animated images", "Only the first frame is used."),
     "exif_rotation": Spec("note", "images with EXIF rotation", "The images are rotated automatically."),
@@ -321,22 +315,23 @@ MASKS: FindingTable = {
 DEPTH: FindingTable = {
     **IMAGES,
     "known_depth": Spec("note", "pixels with known depth: {percent:.1f} %"),
-    "known_depth:low": Spec("warning", "pixels with known depth: {percent:.1f} %", "Training ignores all other pixels."),
+    "known_depth:low": Spec("warning", "pixels with known depth: {percent:.1f} %",
+        "Training ignores all other pixels."),
     "depth_range": Spec("note", "depths from {near:.3g} to {far:.3g} meters, median {median:.3g}"),
     "depth_range:odd": Spec("warning", "depths from {near:.3g} to {far:.3g} meters, median {median:.3g}",
         "Is the unit correct? Integers are read as millimeters, floats as meters. Set data.depth_scale."),
 }
 CAPTIONS: FindingTable = {
     **select(IMAGES, "unreadable", "encoding", "format", "header", "missing", "decode_error"),
-    "empty": Spec(
-        "warning", "rows without an image, or with an empty caption", "Training skips these rows.", "error", drops=True),
+    "empty": Spec("warning", "rows without an image, or with an empty caption", "Training skips these rows.", "error",
+        drops=True),
     **select(
         IMAGES, "small_image", "aspect_ratio", "large_image", "single_color", "animated", "exif_rotation",
         "transparent",
     ),
     **QUALITY,
-    "repeated_caption": Spec(
-        "warning", "images with the same caption twice", "Remove the duplicate, unless a higher weight is intended."),
+    "repeated_caption": Spec("warning", "images with the same caption twice",
+        "Remove the duplicate, unless a higher weight is intended."),
     "color_modes": IMAGES["color_modes"],
     **COUNTS,
     "repeated_image": Spec("warning", "images repeated under another name, with other captions",
@@ -344,23 +339,23 @@ CAPTIONS: FindingTable = {
     "captions_per_image": Spec("note", "captions (number of images with {numbers})"),
     "vocabulary": Spec("note", "different words ({rare:,} of the words occur once)"),
     "shared_caption": Spec("note", "captions shared by several images, ignoring case and punctuation",
-        "Shared captions are not specific to an image. Short captions are often shared, long captions rarely.", "warning"),
+        "Shared captions are not specific to an image. Short captions are often shared, long captions rarely.",
+        "warning"),
     "single_word": Spec("warning", "captions of one word",
         "Captions should be sentences. If the words are class names, use 'regard train classify'.", "error"),
-    "length_outliers": Spec(
-        "warning", f"captions longer than {MAX_CAPTION_RATIO} times the median ({{median:.0f}} words)",
+    "length_outliers": Spec("warning",
+        f"captions longer than {MAX_CAPTION_RATIO} times the median ({{median:.0f}} words)",
         "Check whether the captions are correct."),
     "long": Spec("warning", "captions longer than {limit}",
         "Training skips these captions, and captions longer than model.max_length."),
-    "leak": Spec("error", "images also present in the training data", LEAK_ADVICE),
     "leak:captions": Spec("error", "images also present in the training data, with other captions", LEAK_ADVICE),
     "leak_caption": Spec("note", "captions also present in the training data, ignoring case and punctuation",
         "Short captions may repeat by chance. Are validation images modified copies of training images?", "warning"),
 }
 CLOUDS: FindingTable = {
     **FILE_SAMPLES,
-    "decode_error": Spec(
-        "error", "unreadable files", "Repair or remove the files: training would stop there.", drops=True),
+    "decode_error": Spec("error", "unreadable files", "Repair or remove the files: training would stop there.",
+        drops=True),
     "unlabeled": Spec("error", "point clouds without point labels",
         "Select the label column with --columns label=NAME, or remove the files."),
     "unknown_values": Spec("error", "point clouds with labels not assigned to a class",
@@ -368,22 +363,20 @@ CLOUDS: FindingTable = {
     "empty": Spec("warning", "point clouds or rows with missing data", "Training skips these files and rows.", "error",
         drops=True),
     "skipped": Spec("note", "hidden files, and files without a point cloud extension", "Training ignores these files."),
-    "few_points": Spec(
-        "warning", "point clouds with fewer than 64 points", "Remove the files: few points do not show a shape.",
-        "error"),
+    "few_points": Spec("warning", "point clouds with fewer than 64 points",
+        "Remove the files: few points do not show a shape.", "error"),
     "many_points": Spec("warning", "point clouds with more than 5 million points",
         "Reading takes seconds per file in every epoch: downsample the files once."),
     "non_finite": Spec("warning", "point clouds with NaN or infinite coordinates", "Training ignores these points."),
     "outliers": Spec("warning", "point clouds with outliers",
         "Check whether the outliers are intended: with data.point_norm=unit_sphere, outliers shrink all other points."),
-    "single_location": Spec(
-        "warning", "point clouds with all points at one position", "Remove the files: a position has no shape.",
+    "single_location": Spec("warning", "point clouds with all points at one position",
+        "Remove the files: a position has no shape.", "error"),
+    "collinear": Spec("warning", "point clouds with all points on one line", "Are the coordinate columns correct?",
         "error"),
-    "collinear": Spec(
-        "warning", "point clouds with all points on one line", "Are the coordinate columns correct?", "error"),
     "coplanar": Spec("warning", "point clouds with all points in one plane", "Are the coordinate columns correct?"),
-    "scale_outliers": Spec(
-        "warning", f"point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {{median:.4g}}",
+    "scale_outliers": Spec("warning",
+        f"point clouds {MAX_SCALE_RATIO:g} times larger or smaller than the median size {{median:.4g}}",
         "Do all files use the same unit, such as meters or millimeters? "
         "data.point_norm=unit_sphere scales all point clouds to one size."),
     "partial_colors": Spec("warning", "only some point clouds have colors",
@@ -407,8 +400,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MARKUP = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,6}|#[xX][0-9a-fA-F]{1,5});|</?(?:br|p|b|i|a|div|span)\b[^<>]{0,40}>")
 
-_CONTINUATION_CHARS = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
-"""continuation bytes of UTF-8 decoded as Latin-1 or Windows-1252"""
+_CONTINUATION_CHARS = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"  # of UTF-8 decoded as Latin-1 or Windows-1252
 _MOJIBAKE = re.compile(f"[ÂÃÄÅÎÏÐÑâ][{_CONTINUATION_CHARS}]{{1,2}}")
 
 

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 CHUNK = 4096  # pairs per update of the trigram counts
-HASH_BITS = 14
-"""Trigrams are hashed into 2¹⁴ buckets: alphabets use far fewer, and collisions only weaken the evidence."""
+HASH_BITS = 14  # 2¹⁴ buckets of trigrams: alphabets use far fewer, and collisions only weaken the evidence
 NUM_BUCKETS = 1 << HASH_BITS
 SMOOTHING = 0.5  # added to every trigram count, so that unseen trigrams are neutral
 MIN_FILE_PAIRS = 20  # minimum number of pairs in a file to detect swapped sides
@@ -53,8 +52,7 @@ MIN_DISTANCE, MIN_ORDERED_FRACTION = 0.3, 0.6
 has the higher score in 60 % of the rows: one language gives about 0 and 50 %, English and German 4.5 and all."""
 MARGIN = 0.15  # minimum score of a text in the language of the other side, as a fraction of the median distance
 MIN_EVIDENCE = 3.0  # minimum evidence in nats for each side of a swapped row: e³ = 20 to 1
-STRONG_EVIDENCE = 10.0
-"""minimum evidence for rows in one language, since names and foreign words have a similar effect"""
+STRONG_EVIDENCE = 10.0  # minimum for rows in one language, because names and foreign words have a similar effect
 
 
 def trigrams(texts: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

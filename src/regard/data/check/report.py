@@ -164,8 +164,7 @@ class Report:
     lengths: Lengths
     figures: tuple[str, ...] = ()
     class_counts: tuple[ClassCounts, ...] | None = None  # None for data without classes
-    measurements: Mapping[str, NDArray[Any]] | None = None
-    """sizes of the samples by name; None for data without sizes"""
+    measurements: Mapping[str, NDArray[Any]] | None = None  # sizes of the samples by name; None without sizes
     size_title: str = ""  # title of the table of sizes
 
     def by_severity(self, severity: Severity) -> list[Finding]:

@@ -132,8 +132,7 @@ class TagSurvey(Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.scheme_detector = SchemeDetector()
-        self._invalid_notes: dict[tuple[str, int], str] = {}
-        """for the first sentences with invalid tags in each scheme, the first such tag"""
+        self._invalid_notes: dict[tuple[str, int], str] = {}  # first invalid tag of the first sentences in each scheme
 
     @property
     def has_entities(self) -> bool:
@@ -302,7 +301,7 @@ class LineHashes:
     """
 
     def __init__(self) -> None:
-        self.mask = 0
+        self.mask = 0  # one of `mask + 1` lines is kept
         self.hashes, self.sizes = array("Q"), array("I")
 
     def add(self, line: str) -> None:
@@ -326,11 +325,6 @@ class LineHashes:
 
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         return np.array(self.hashes, dtype=np.uint64), np.array(self.sizes, dtype=np.int64)
-
-    @property
-    def sampling_step(self) -> int:
-        """Number of lines per kept line."""
-        return self.mask + 1
 
 
 class DocumentStats:
@@ -403,7 +397,7 @@ class TextSurvey(Survey):
         document: DocumentStats = stats
         text, length_before = sample.text, document.unbroken_length
         if length_before <= MAX_UNBROKEN_LENGTH < document.add(text):
-            self.tally("no_whitespace", _line_location(sample, 0, excerpt(text)))
+            self.tally("no_whitespace", self._line_location(sample, 0, excerpt(text)))
         has_issues = any(find_quality_issues(text))
         is_unbroken = document.unbroken_length > self._passage_size  # such text repeats itself
         for number, line in enumerate(text.split("\n")):
@@ -411,11 +405,16 @@ class TextSurvey(Survey):
             if not is_unbroken:
                 self.lines.add(line)
             for key, position in find_quality_issues(line) if has_issues else ():
-                self.tally(key, _line_location(sample, number, excerpt(line, position)))
+                self.tally(key, self._line_location(sample, number, excerpt(line, position)))
         if len(self._passage_hashes) < 2:
             self._passage_hashes.add(hash_text(text))
         self.characters.update(text)
         self.totals["passages"] += 1
+
+    def _line_location(self, passage: Passage, line: int, text: str) -> Location:
+        """Location of a line of a passage, counted from 0. In a table, the location of the row."""
+        offset = 0 if file_format(passage.path) in TABLE_SUFFIXES else line
+        return Location(passage.path, passage.line + offset, text)
 
     def _close_document(self, document: DocumentStats | None) -> None:
         if document is None:
@@ -451,17 +450,14 @@ class TextSurvey(Survey):
                 if len(line) >= MIN_LINE_LENGTH and (line_hash := hash_text(normalize_text(line))) in remaining:
                     remaining[line_hash] -= 1
                     if not remaining[line_hash]:
-                        locations[line_hash] = _line_location(passage, number, excerpt(line))
+                        locations[line_hash] = self._line_location(passage, number, excerpt(line))
                         del remaining[line_hash]
             if not remaining:
                 break
         return locations
 
-    def total(self, measure: str) -> int:
-        return int(self.sizes(measure).sum())
-
     def num_units(self) -> int:
-        return self.total("characters")
+        return int(self.sizes("characters").sum())
 
     def can_split(self) -> bool:
         return len(self._passage_hashes) > 1
@@ -471,8 +467,8 @@ class TextSurvey(Survey):
             "documents": len(self),
             "files": len(self.entries),
             "lines": self.totals["lines"],
-            "words": self.total("words"),
-            "characters": self.total("characters"),
+            "words": int(self.sizes("words").sum()),
+            "characters": self.num_units(),
             "unique_characters": len(self.characters),
             "bytes": self.totals["bytes"],
         }
@@ -500,23 +496,25 @@ class TextSurvey(Survey):
     def _text_fraction(self, lines: NDArray[np.int64]) -> float:
         """Characters of these lines as a fraction of all text, extrapolated from the sample of lines."""
         characters = int(self.lines.arrays()[1][lines].sum())
-        return min(1.0, self.lines.sampling_step * characters / max(self.total("characters"), 1))
+        return min(1.0, (self.lines.mask + 1) * characters / max(self.num_units(), 1))
 
     def _line_finding(
         self, key: str, lines: NDArray[np.int64], other: TextSurvey, word: str, severity: Severity | None = None
     ) -> Finding:
         """Finding about lines also present in another survey, or earlier in the same survey."""
-        step = self.lines.sampling_step
+        step = self.lines.mask + 1
         first = list(dict.fromkeys(self.lines.arrays()[0][lines].tolist()))[:MAX_LOCATIONS]
         locations, origins = self.find_lines(first, occurrence=2 if other is self else 1), other.find_lines(first)
-        return self.finding(
-            key,
-            len(lines) * step,
-            self._text_fraction(lines),
-            _join_locations(locations, origins, word),
-            severity,
-            sampling=f", estimated from 1 in {step} lines" if step > 1 else "",
-        )
+        joined = []
+        for line, location in locations.items():
+            text = location.text
+            if (origin := origins.get(line)) is not None:
+                place = f"line {origin.line}" if origin.path == location.path else f"{origin.path}:{origin.line}"
+                text += f"  ({word} {place})"
+            joined.append(replace(location, text=text))
+        sampling = f", estimated from 1 in {step} lines" if step > 1 else ""
+        fraction = self._text_fraction(lines)
+        return self.finding(key, len(lines) * step, fraction, joined, severity, sampling=sampling)
 
 
 class DocumentSurvey(TextSurvey):
@@ -529,24 +527,3 @@ class DocumentSurvey(TextSurvey):
         yield from super().comparison_findings(splits)
         if len(self.train) == 1:
             yield self.train.finding("single_document", 1)
-
-
-def _line_location(passage: Passage, line: int, text: str) -> Location:
-    """Location of a line of a passage, counted from 0. In a table, the location of the row."""
-    offset = 0 if file_format(passage.path) in TABLE_SUFFIXES else line
-    return Location(passage.path, passage.line + offset, text)
-
-
-def _join_locations(
-    locations: Mapping[int, Location], origins: Mapping[int, Location], word: str
-) -> tuple[Location, ...]:
-    """Locations, each with the location of the same line elsewhere in parentheses."""
-    joined = []
-    for key, location in locations.items():
-        text = location.text
-        if (origin := origins.get(key)) is not None:
-            is_same_file = origin.path == location.path
-            place = f"line {origin.line}" if is_same_file else f"{origin.path}:{origin.line}"
-            text = f"{text}  ({word} {place})"
-        joined.append(replace(location, text=text))
-    return tuple(joined)

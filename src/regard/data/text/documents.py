@@ -26,8 +26,7 @@ MIN_PASSAGE_CHARS, TARGET_PASSAGES = 512, 100
 """Small texts are split into about `TARGET_PASSAGES` shorter passages, because whole passages are held out."""
 
 TEXT_COLUMNS = ("text",)
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex")
-"""Extensions of plain text files in folders; a file passed by name may have any extension."""
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".markdown", ".rst", ".org", ".tex")  # of plain text in folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,7 @@ class Passage:
     after_gap: bool = False
     """True if the text before the passage was removed, for example held out for validation; for the first passage of a
     document, True if the end of the previous document was removed"""
-    document: int = field(default=0, compare=False)
-    """number of the document, from 1, valid even if the beginning of the document was removed"""
+    document: int = field(default=0, compare=False)  # number of the document, from 1
 
 
 def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | SkippedRow]:
@@ -245,8 +243,7 @@ SpacedToken = tuple[str, bool, bool]  # A token, and two flags: no space before 
 
 CLOSING = frozenset(",.;:!?)]}%”'″′") | {"..", "....", "?!", "!!"}
 OPENING = frozenset("([{“‘„¡¿£€¥₹₤$")
-JOINERS = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}
-"""Tokens written without spaces on both sides, and the replacement text."""
+JOINERS = {"@-@": "-", "@,@": ",", "@.@": ".", "—": "—", "/": "/"}  # tokens written without spaces
 BETWEEN_NUMBERS = ("–", ":", "×", "⁄")
 DOLLAR_PREFIXES = ("US", "C", "CA", "AU", "NZ", "HK", "GB")
 CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")  # Contracted endings after an apostrophe
@@ -272,17 +269,34 @@ def _detokenize_lines(space_tokens: Callable[[list[str]], Iterable[SpacedToken]]
 
 
 def _wikitext_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
-    marks = _heading_level(tokens)
-    quotes = QuoteTracker(tokens)
-    for at, token in enumerate(tokens):
-        before, after = _neighbors(tokens, at)
+    level = next((place for place, token in enumerate(tokens) if token != "="), len(tokens))
+    end = len(tokens) - level
+    is_title = end > level and tokens[end:] == ["="] * level and tokens[end - 1] != "="
+    marks = level if is_title else 0  # "=" tokens on each side of a section title
+    is_open, remaining = {'"': False, "'": False}, {'"': tokens.count('"'), "'": tokens.count("'")}
+
+    def attach_quote(mark: str, before: str, after: str) -> tuple[bool, bool]:
+        """Flags of a quote: opening and closing quotes are the same character, so they are distinguished by counting.
+
+        A single quote can also be an apostrophe ("the sisters ' house"): after a letter or digit, if no quotation is open
+        and the number of later single quotes is even."""
+        remaining[mark] -= 1
+        if is_open[mark] and before not in OPENING:
+            is_open[mark] = False
+            return True, False
+        if mark == "'" and remaining[mark] % 2 == 0 and before[-1:].isalnum():
+            return (False, True) if after[:1].isdigit() else (True, False)  # the '80s, the sisters'
+        is_open[mark] = True
+        return False, True
+
+    for at, (before, token, after) in enumerate(zip(["", *tokens], tokens, [*tokens[1:], ""], strict=False)):
         if at < marks or at >= len(tokens) - marks:
             edge = at in (0, len(tokens) - marks)
             yield token, not edge, False
         elif token in JOINERS:
             yield JOINERS[token], True, True
         elif token in ('"', "'"):
-            yield token, *quotes.attachment(at)
+            yield token, *attach_quote(token, before, after)
         elif token == "’":
             yield token, True, after in CONTRACTIONS
         elif token in BETWEEN_NUMBERS and before[-1:].isdigit() and after[:1].isdigit():
@@ -296,39 +310,6 @@ def _wikitext_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
         else:
             # "O 'Brien" and "it 's": an apostrophe followed by letters never opens a quotation in WikiText
             yield token, token in CLOSING or (token[0:1] == "'" and len(token) > 1), False
-
-
-def _heading_level(tokens: list[str]) -> int:
-    """Number of "=" tokens on each side of a section title; 0 for other lines."""
-    level = next((place for place, token in enumerate(tokens) if token != "="), len(tokens))
-    is_title = len(tokens) > 2 * level and all(token == "=" for token in tokens[len(tokens) - level :])
-    return level if is_title and tokens[len(tokens) - level - 1] != "=" else 0
-
-
-class QuoteTracker:
-    """Opening and closing quotes of a line, distinguished by counting, because both are the same character.
-
-    A single quote can also be an apostrophe ("the sisters ' house"): after a letter or digit, if no quotation is open and
-    the number of later single quotes is even.
-    """
-
-    def __init__(self, tokens: list[str]) -> None:
-        self.tokens = tokens
-        self.open = {'"': False, "'": False}
-        self.remaining = {mark: tokens.count(mark) for mark in self.open}
-
-    def attachment(self, index: int) -> tuple[bool, bool]:
-        """Flags of the quote at `index`: no space before the quote, no space after the quote."""
-        mark = self.tokens[index]
-        before, after = _neighbors(self.tokens, index)
-        self.remaining[mark] -= 1
-        if self.open[mark] and before not in OPENING and index:
-            self.open[mark] = False
-            return True, False
-        if mark == "'" and self.remaining[mark] % 2 == 0 and before[-1:].isalnum():
-            return (False, True) if after[:1].isdigit() else (True, False)  # the '80s, the sisters'
-        self.open[mark] = True
-        return False, True
 
 
 def _ptb_pieces(tokens: list[str]) -> Iterable[SpacedToken]:
@@ -347,8 +328,3 @@ DETOKENIZERS: dict[str, Callable[[str], str]] = {
     "wikitext": partial(_detokenize_lines, _wikitext_pieces),
     "ptb": partial(_detokenize_lines, _ptb_pieces),
 }
-
-
-def _neighbors(tokens: list[str], at: int) -> tuple[str, str]:
-    """Previous and next token; empty at the ends."""
-    return tokens[at - 1] if at else "", tokens[at + 1] if at + 1 < len(tokens) else ""

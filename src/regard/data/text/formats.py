@@ -19,8 +19,7 @@ from regard.errors import DataError, RegardError
 Row = tuple[int, dict[str, Any]]  # Line number (row number in Parquet), and values by column
 ColumnPath = tuple[str, ...]  # Column name, or names of a struct column and its field
 
-MAX_FIELD_CHARS = 1 << 26
-"""maximum characters of a CSV field: enough for a book, but an unclosed quote raises before memory runs out"""
+MAX_FIELD_CHARS = 1 << 26  # of a CSV field: enough for a book, but an unclosed quote raises before memory runs out
 MAX_BATCH_ROWS = 4096  # maximum number of Parquet rows converted at once
 MAX_BATCH_BYTES = 1 << 24  # approximate maximum number of bytes of Parquet rows converted at once
 
@@ -151,8 +150,7 @@ class TableFormat:
     reads only the given columns, or all columns if none are given"""
     row_hint: str = ""  # description of a row of a text file, for messages
     is_named: bool = True  # True if rows have column names; otherwise the first row may be a header
-    schema: Callable[[Path], Any] | None = None
-    """Arrow schema of a binary file; None for text files, which may be gzipped"""
+    schema: Callable[[Path], Any] | None = None  # Arrow schema of a binary file; text files may be gzipped
 
 
 TAB_SUFFIXES = (".tsv", ".tab", ".txt")

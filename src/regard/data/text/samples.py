@@ -347,17 +347,14 @@ def _make_question(
     if len(set(choices)) < len(choices):
         duplicate = next(choice for choice in choices if choices.count(choice) > 1)
         raise DataError(f"choice '{duplicate[:40]}' is listed more than once.", path, line)
-    correct = -1 if inputs_only else _correct_choice(path, line, label, choices, by_text)
-    return ChoiceSample(context, question, tuple(choices), correct, path, line)
-
-
-def _correct_choice(path: str, line: int, label: str, choices: Sequence[str], by_text: bool) -> int:
+    if inputs_only:
+        return ChoiceSample(context, question, tuple(choices), -1, path, line)
     places = {str(place): place for place in range(len(choices))}
     texts = {choice: place for place, choice in enumerate(choices)}
     letters = {chr(ord("A") + place): place for place in range(min(len(choices), 26))}
     for table in (texts, places, letters) if by_text else (places, texts, letters):
         if label in table:
-            return table[label]
+            return ChoiceSample(context, question, tuple(choices), table[label], path, line)
     if label.lstrip("-").isdigit():
         raise DataError(f"label must be between 0 and {len(choices) - 1}, got {label}.", path, line)
     problem = f"label '{label[:40]}' does not match any of the {len(choices)} choices."

@@ -52,8 +52,7 @@ class ColumnSpec:
     """Columns required by a task, and the column names chosen by the user (--columns)."""
 
     required: tuple[str, ...]  # columns of every row
-    overrides: Mapping[str, str] | None = None
-    """column name in the file for each renamed column; None: no choice was made, column order may be used"""
+    overrides: Mapping[str, str] | None = None  # names in the file of renamed columns; None: column order may be used
     optional: tuple[str, ...] = ()  # columns that may be missing
     numeric: tuple[str, ...] = ()  # columns that may contain numbers, which are returned as text
 

@@ -67,12 +67,10 @@ SCHEME_LETTERS: dict[TagScheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES":
 """Letters of the first, inner, last and only word of an entity. The order breaks ties: the most common scheme is first."""
 
 OUTSIDE = "O"
-MIN_ERROR_RATIO = 10
-"""minimum ratio of invalid tags in the second-best scheme to the best scheme, for an unambiguous choice"""
+MIN_ERROR_RATIO = 10  # of invalid tags in the second-best scheme to the best scheme, for an unambiguous choice
 _EQUIVALENT_LETTERS = {"L": "E", "U": "S"}
 _TAG = re.compile(r"([BIESLU])(?:-(\S+))?")
-_UNSUPPORTED_TAG = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")
-"""tags that resemble entity tags in an unsupported format"""
+_UNSUPPORTED_TAG = re.compile(r".+[-_.][BIESLU]|[BIESLU][_.:].+|[a-z]-.+|M-.+")  # similar to entity tags
 
 COLUMNS = ("words", "tags")  # Column names accepted by --columns
 
@@ -80,8 +78,7 @@ CONLL_SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio", ".bioes")
 _PROBE_LINES = 50  # lines examined to distinguish a table from CoNLL format
 WORD_COLUMNS = ("words", "tokens", "word", "token", "form", "sentence", "text")
 TAG_COLUMNS = ("tags", "ner_tags", "labels", "tag", "ner_tag", "ner", "label", "pos_tags", "pos", "upos")
-COLUMN_ALIASES = {"words": WORD_COLUMNS, "tags": TAG_COLUMNS}
-"""Usual names of the word and tag columns, in order of preference."""
+COLUMN_ALIASES = {"words": WORD_COLUMNS, "tags": TAG_COLUMNS}  # usual names, in order of preference
 
 CONLLU_COLUMNS = (1, 3)  # Positions of the word and the universal part of speech in CoNLL-U
 
@@ -207,37 +204,32 @@ def _read_table(
     first_seen: dict[bool, tuple[int, str]] = {}
 
     def make_sentence(line: int, row: dict[str, Any]) -> TaggedSentence | SkippedRow:
+        words = _split_items(row["words"])
         if inputs_only:
-            words = tuple(word for word in _split_items(row["words"]) if word.strip())
-            return TaggedSentence(words, (), entry, line) if words else SkippedRow(entry, line)
-        item = _make_sentence(entry, line, row, names)
-        if isinstance(item, TaggedSentence):
-            _check_tags(entry, first_seen, ((line, tag) for tag in item.tags))
-        return item
+            words = [word for word in words if word.strip()]
+            return TaggedSentence(tuple(words), (), entry, line) if words else SkippedRow(entry, line)
+        tags = _split_items(row["tags"])
+        if not words or not tags:
+            skipped = find_missing(entry, line, {"words": " ".join(words), "tags": " ".join(tags)})
+            return skipped or SkippedRow(entry, line)
+        if len(words) != len(tags):
+            counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
+            raise DataError(f"expected one tag per word, got {counts}: {' '.join(words)[:40]} …", entry, line)
+        for name, items in (("word", words), ("tag", tags)):
+            empty = next((place for place, item in enumerate(items) if not item.strip()), None)
+            if empty is not None:
+                raise DataError(f"{name} {empty} is empty (counting from 0).", entry, line)
+        for place, tag in enumerate(tags if names else ()):
+            if tag.isdigit():
+                if int(tag) >= len(names):
+                    problem = f"tag number must be between 0 and {len(names) - 1}, got {tag}."
+                    raise DataError(problem, entry, line, f"Tag names: {format_list(names)}.")
+                tags[place] = names[int(tag)]
+        _check_tags(entry, first_seen, ((line, tag) for tag in tags))
+        return TaggedSentence(tuple(words), tuple(tags), entry, line)
 
     rows = iterate_rows(entry, required, chosen, on_error, numeric=("tags",) if names else ())
     return make_samples(rows, make_sentence, on_error)
-
-
-def _make_sentence(path: str, line: int, row: Mapping[str, Any], names: Sequence[str]) -> TaggedSentence | SkippedRow:
-    words, tags = _split_items(row["words"]), _split_items(row["tags"])
-    if not words or not tags:
-        skipped = find_missing(path, line, {"words": " ".join(words), "tags": " ".join(tags)})
-        return skipped or SkippedRow(path, line)
-    if len(words) != len(tags):
-        counts = f"{len(words)} word{'s'[: len(words) > 1]} and {len(tags)} tag{'s'[: len(tags) > 1]}"
-        raise DataError(f"expected one tag per word, got {counts}: {' '.join(words)[:40]} …", path, line)
-    for name, items in (("word", words), ("tag", tags)):
-        empty = next((place for place, item in enumerate(items) if not item.strip()), None)
-        if empty is not None:
-            raise DataError(f"{name} {empty} is empty (counting from 0).", path, line)
-    for place, tag in enumerate(tags if names else ()):
-        if tag.isdigit():
-            if int(tag) >= len(names):
-                problem = f"tag number must be between 0 and {len(names) - 1}, got {tag}."
-                raise DataError(problem, path, line, f"Tag names: {format_list(names)}.")
-            tags[place] = names[int(tag)]
-    return TaggedSentence(tuple(words), tuple(tags), path, line)
 
 
 def _split_items(value: Any) -> list[str]:
@@ -481,8 +473,7 @@ class SchemeDetector:
     def __init__(self) -> None:
         self.tag_counts: Counter[str] = Counter()
         self.type_counts: Counter[str] = Counter()  # number of entities per type
-        self.scheme_errors: dict[TagScheme, int] = dict.fromkeys(SCHEME_LETTERS, 0)
-        """number of tags that are invalid in each scheme"""
+        self.scheme_errors: dict[TagScheme, int] = dict.fromkeys(SCHEME_LETTERS, 0)  # invalid tags per scheme
 
     def update(self, tags: Sequence[str]) -> set[TagScheme]:
         """Count the tags of a sentence; return the schemes in which a tag is invalid."""
