@@ -169,7 +169,9 @@ class Survey(ABC):
 
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         """Findings of the validation split against the training split, after the findings of both splits."""
-        return self.leak_findings()
+        if "unseen_classes" in self.findings:
+            yield from self.unseen_class_findings()
+        yield from self.leak_findings()
 
     def counts(self) -> dict[str, int]:
         """Printed counts of samples and files."""
@@ -187,7 +189,7 @@ class Survey(ABC):
 
     def report_fields(self, valid: Any) -> dict[str, Any]:
         """Further fields of the report, such as class counts; called on the training split."""
-        return {}
+        return {"class_counts": self.class_counts(valid)} if "classes" in self.findings else {}
 
     def _entry_files(self, entry: str) -> Sequence[str]:
         return (entry,)
@@ -258,9 +260,12 @@ class Survey(ABC):
         verb, noun = self.stage
         self.progress(f"{verb} {self.split} {noun}", samples)
 
-    def tally(self, key: str, location: Location) -> None:
+    def tally(self, key: str, location: Location | DataError) -> None:
         """Count an occurrence of a finding, and keep the first locations."""
         self.tallies[key] += 1
+        if isinstance(location, DataError):
+            path = "" if location.path is None else str(location.path)
+            location = Location(path, location.line, location.problem)
         if self.tallies[key] <= MAX_LOCATIONS:
             self.tally_locations[key].append(location)
 
@@ -278,7 +283,7 @@ class Survey(ABC):
 
         def on_error(key: str, error: DataError) -> None:
             if note:
-                self.tally(key, error_location(error))
+                self.tally(key, error)
 
         items = self._read_entry(entry, on_error)
         try:
@@ -503,11 +508,6 @@ def format_counts(counts: Mapping[str, int], limit: int = 12) -> str:
     return shown + (", …" if len(counts) > limit else "")
 
 
-def error_location(error: DataError) -> Location:
-    """Location of an error, with the problem as text."""
-    return Location("" if error.path is None else str(error.path), error.line, error.problem)
-
-
 class _NormalizationTable(dict[int, str | None]):
     """Table for `str.translate` without punctuation, symbols and control characters, filled on first use."""
 
@@ -525,8 +525,9 @@ def normalize_text(text: str) -> str:
     return " ".join(text.casefold().translate(_NORMALIZATION).split()) or text
 
 
-def hash_text(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def hash_text(text: str | bytes) -> int:
+    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
 
 
 def estimate_tokens(words: int, num_bytes: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import EntryReader, Survey, error_location, format_counts, hash_text, normalize_text
+from regard.data.check.engine import EntryReader, Survey, format_counts, hash_text, normalize_text
 from regard.data.check.findings import MAX_CAPTION_RATIO
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
 from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
@@ -66,21 +66,21 @@ class FileSurvey(Survey):
         """Numbers and hashes of one file. Runs in a thread and must not change the survey."""
 
     def _survey_entry(self, samples: Iterator[Any]) -> None:
+        def inspect(sample: Any) -> Any:
+            try:
+                return self._inspect(sample)
+            except DataError as error:
+                return error
+
         with ThreadPoolExecutor(THREADS) as pool:
             for chunk in chunked(samples, CHUNK):
-                for sample, stats in zip(chunk, pool.map(self._try_inspect, chunk), strict=True):
+                for sample, stats in zip(chunk, pool.map(inspect, chunk), strict=True):
                     if isinstance(stats, DataError):
-                        self.tally("decode_error", error_location(stats))
+                        self.tally("decode_error", stats)
                         self._broken_samples.add((sample.path, sample.line))
                     else:
                         self._add_sample(sample, stats)
                 self._report_progress(len(self))
-
-    def _try_inspect(self, sample: Any) -> Any:
-        try:
-            return self._inspect(sample)
-        except DataError as error:
-            return error
 
     def location_name(self, index: int, reference: int | None = None) -> str:
         entry, line = self.entries[self.numbers["entry"][index]], self.numbers["line"][index]
@@ -112,8 +112,7 @@ class FileSurvey(Survey):
         """Keep the class of a file and the hashes of content and target."""
         if sample.label:
             self.classes[sample.label] += 1
-        digests = (blake2b(data, digest_size=8).digest() for data in (b"\0".join((content, target)), content))
-        self._append(sample.line, (int.from_bytes(digest, "little") for digest in digests))
+        self._append(sample.line, map(hash_text, (b"\0".join((content, target)), content)))
 
     def _tally_sample(self, key: str, sample: Any, text: str) -> None:
         self.tally(key, Location(sample.source or sample.path, sample.line if sample.content else None, text))

@@ -189,7 +189,7 @@ LABELED: FindingTable = {
         NEAR_LEAK_ADVICE),
 }
 CHOICES: FindingTable = {
-    **LABELED,
+    **select(LABELED, *(key for key in LABELED if key != "unseen_classes")),
     "correct_choice_positions": Spec("note", "positions of the correct choice, counted from 0 ({classes})"),
     "imbalance": Spec("warning",
         "the correct choice is unevenly distributed: questions with the correct choice at position '{name}'",

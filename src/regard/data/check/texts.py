@@ -88,13 +88,6 @@ class LabeledSurvey(Survey):
     def label_findings(self) -> Iterable[Finding]:
         return self.class_findings()
 
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        yield from self.unseen_class_findings()
-        yield from self.leak_findings()
-
-    def report_fields(self, valid: Any) -> dict[str, Any]:
-        return {"class_counts": self.class_counts(valid)}
-
 
 class ChoiceSurvey(LabeledSurvey):
     """Survey of multiple-choice questions; the class is the position of the correct choice."""
@@ -113,9 +106,6 @@ class ChoiceSurvey(LabeledSurvey):
         if counts := dict(self.classes.most_common()):
             yield self.finding("correct_choice_positions", len(counts), classes=format_counts(counts))
             yield from self.imbalance_findings()
-
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        return self.leak_findings()
 
 
 class TagSurvey(Survey):
@@ -202,10 +192,6 @@ class TagSurvey(Survey):
             yield self.finding("no_entities" if self.has_entities else "single_class")
         else:
             yield from self.class_findings()
-
-    def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
-        yield from self.unseen_class_findings()
-        yield from self.leak_findings()
 
     def report_fields(self, valid: TagSurvey) -> dict[str, Any]:
         train_tags, valid_tags = self.scheme_detector.tag_counts, valid.scheme_detector.tag_counts
@@ -421,8 +407,8 @@ class TextSurvey(Survey):
             return
         self.keep("size", *document.sizes)
         self.totals["bytes"] += document.num_bytes
-        digests = document.exact_hash.digest(), document.normalized_hash.digest()
-        self._append(document.line, (int.from_bytes(digest, "little") for digest in digests))
+        hashes = document.exact_hash, document.normalized_hash
+        self._append(document.line, (int.from_bytes(one.digest(), "little") for one in hashes))
 
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Passage | SkippedRow]:
         keys: set[str] = set()
