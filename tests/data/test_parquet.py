@@ -10,7 +10,7 @@ import pytest
 from test_tables import choices, complaint, read
 
 from data_files import parquet
-from regard.data.sources import expand_patterns
+from regard.data.text.files import expand_patterns
 from regard.data.text.samples import Pair, iterate_pairs
 from regard.runs.spec import expand_paths
 from regard.tasks import find_task

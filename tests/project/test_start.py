@@ -155,7 +155,7 @@ RUN = (
     *within("regard.processors", "padding"),
     *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),
     *within("regard.data.batching", "samplers"),
-    *within("regard.data", "file_discovery reader sources store"),
+    *within("regard.data", "file_discovery reader store"),
     *within("regard.data.text", "files formats samples tables"),
     *within("regard.runs", "predict terminal"),
 )  # fmt: skip

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.sources import expand_patterns, split_parallel
-from regard.data.text.files import ErrorHandler
+from regard.data.text.files import ErrorHandler, expand_patterns, split_parallel
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import read_text_column
 from regard.errors import DataError

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.file_discovery import IMAGE_SUFFIXES, walk_files
-from regard.data.sources import expand_patterns
-from regard.data.text.files import ErrorHandler, chunked, existing_file, read_lines
+from regard.data.text.files import ErrorHandler, chunked, existing_file, expand_patterns, read_lines
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import iterate_rows
 from regard.decode.settings import DecodeSettings

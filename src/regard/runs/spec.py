@@ -12,7 +12,7 @@ import torch
 
 from regard.config import as_dict, from_dict, override
 from regard.data.file_discovery import IMAGE_SUFFIXES
-from regard.data.sources import split_parallel
+from regard.data.text.files import split_parallel
 from regard.data.text.formats import file_format, read_header
 from regard.data.text.tables import first_value
 from regard.decode.settings import DecodeSettings

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.settings import DataSettings
-from regard.data.sources import expand_patterns
-from regard.data.text.files import ErrorHandler
+from regard.data.text.files import ErrorHandler, expand_patterns
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 

@@ -28,8 +28,7 @@ from regard.data.check.engine import (
 from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
 from regard.data.settings import DataSettings
-from regard.data.sources import split_parallel
-from regard.data.text.files import ErrorHandler, chunked
+from regard.data.text.files import ErrorHandler, chunked, split_parallel
 from regard.data.text.samples import Pair, read_pairs, read_positive_pairs
 from regard.data.text.tables import SkippedRow
 

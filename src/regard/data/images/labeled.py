@@ -42,8 +42,7 @@ from regard.data.file_samples import (
 )
 from regard.data.images.image_io import Color, read_mask
 from regard.data.reader import Reader, file_contents, file_key
-from regard.data.sources import split_parallel
-from regard.data.text.files import ErrorHandler, raise_error, read_lines
+from regard.data.text.files import ErrorHandler, raise_error, read_lines, split_parallel
 from regard.data.text.tables import SkippedRow, format_list, iterate_all
 from regard.errors import DataError, UnknownNameError
 

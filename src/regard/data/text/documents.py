@@ -13,8 +13,7 @@ from functools import partial
 from itertools import chain
 
 from regard.data.reader import Reader
-from regard.data.sources import expand_patterns
-from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks
+from regard.data.text.files import ErrorHandler, existing_file, expand_patterns, raise_error, read_blocks
 from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
 from regard.errors import DataError

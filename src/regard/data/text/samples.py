@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.reader import Columns, Reader, with_target
-from regard.data.sources import split_parallel
-from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines, split_parallel
 from regard.data.text.formats import Row, has_column_names, ignore_error, read_header
 from regard.data.text.tables import (
     SIDES,

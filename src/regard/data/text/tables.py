@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.sources import expand_patterns
-from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_blocks, read_lines
+from regard.data.text.files import ErrorHandler, existing_file, expand_patterns, raise_error, read_blocks, read_lines
 from regard.data.text.formats import (
     ColumnPath,
     Row,
