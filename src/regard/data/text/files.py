@@ -241,7 +241,7 @@ def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:
 def expand_patterns(entries: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Entries with every pattern replaced by the matching files in sorted order; other entries are unchanged."""
     paths = [entries] if isinstance(entries, str | os.PathLike) else entries
-    texts = map(os.fspath, paths)
+    texts = [os.fspath(entry) for entry in paths]
     return [name for text in texts for name in (_expand_entry(text) if _WILDCARD.search(text) else [text])]
 
 
