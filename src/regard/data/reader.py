@@ -39,7 +39,7 @@ class Reader:
     suffixes: tuple[str, ...] = ()  # extensions of files that are samples; empty: samples are texts
     table_suffixes: tuple[str, ...] = TABLE_SUFFIXES  # files with one input per row; others: per line
     files: Callable[[Sequence[str]], list[str]] = expand_patterns  # files of paths and glob patterns
-    file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)  # of an entry
+    file_paths: Callable[[str], Sequence[str]] = lambda entry: split_parallel(entry) or (entry,)  # paths of an entry
     recipe: Callable[[str], Any] = lambda entry: None  # recipe of a synthetic dataset; None if the entry is a file
 
     def expand(self, data: Sequence[str]) -> list[str]:

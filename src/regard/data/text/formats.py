@@ -19,7 +19,7 @@ from regard.errors import DataError, RegardError
 Row = tuple[int, dict[str, Any]]  # Line number (row number in Parquet), and values by column
 ColumnPath = tuple[str, ...]  # Column name, or names of a struct column and its field
 
-MAX_FIELD_CHARS = 1 << 26  # of a CSV field: enough for a book, but an unclosed quote raises before memory runs out
+MAX_FIELD_CHARS = 1 << 26  # maximum CSV field: enough for a book, but an unclosed quote raises before memory runs out
 MAX_BATCH_ROWS = 4096  # maximum number of Parquet rows converted at once
 MAX_BATCH_BYTES = 1 << 24  # approximate maximum number of bytes of Parquet rows converted at once
 
