@@ -24,6 +24,7 @@ from torch import Tensor
 
 from regard import build
 from regard.nn.attention.attention import Attention
+from regard.nn.kernels.dispatch import AttentionCall, attend
 from regard.nn.recording import record_attention
 from regard.types import Batch
 
@@ -31,7 +32,7 @@ from regard.types import Batch
 def bare(attention: Attention, x: Tensor, context: None = None, *, mask: Any = None, **_: Any) -> Tensor:
     """Self-attention without an argument for a recorder."""
     q, k, v = attention.project(x)
-    return attention.out(attention.attend(q, k, v, mask).transpose(1, 2).flatten(2))
+    return attention.out(attend(AttentionCall(q, k, v, attention.scale, mask)).transpose(1, 2).flatten(2))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Properties of every system that generates: cached steps equal one pass while rows join and end."""
+"""Properties of every system that generates: cached steps equal one pass while rows end."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_outputs_may_fill_the_context_and_no_more() -> None:
         search(body, padded(prompts), V, torch.tensor([4, 1]), DecodeSettings())
 
 
-# -- many samples, and rows that join and end
+# -- many samples
 
 
 @pytest.mark.parametrize("budget", [1, 60, 150, 10**6])

@@ -1,4 +1,4 @@
-"""Recurrent translators: exhaustive beams, masked targets, and the command line."""
+"""Recurrent translators: masked targets, and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding with static shapes, as captured on CUDA, equals decoding with growing shapes; beams with shared keys."""
+"""Captured search: failures, cached graphs, threads and empty sources; the top tokens of a step."""
 
 from __future__ import annotations
 

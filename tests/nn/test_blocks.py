@@ -1,4 +1,4 @@
-"""Positions, residuals, blocks, losses, KV caches and recorded attention against torch modules and plain loops."""
+"""Positions, residuals, blocks, losses and recorded attention against torch modules and plain loops."""
 
 from __future__ import annotations
 
@@ -182,9 +182,6 @@ def test_an_invalid_label_is_not_trained_as_another() -> None:
         cross_entropy(logits, torch.tensor([1, -1, 2]))[0].backward()
     total, count = cross_entropy(noise(2, 1).requires_grad_(), torch.zeros(2, dtype=torch.long), 0.1)
     assert float(total.detach()) == 0.0 and int(count) == 2
-
-
-# -- KV caches
 
 
 # -- recorded attention

@@ -253,9 +253,6 @@ def test_beams_have_memory_for_all_requested_steps_whatever_the_context() -> Non
             path.append(token)
 
 
-# -- many rows use the kernel for few queries
-
-
 # -- recording attention
 
 
