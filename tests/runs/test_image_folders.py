@@ -122,7 +122,7 @@ def test_long_steps_are_reported_without_a_terminal(monkeypatch: pytest.MonkeyPa
     reporter = ProgressReporter(9, 0, Console())
     reporter.start_time -= 30.0  # ten seconds per step
     for number in (1, 2, 3):
-        reporter.advance(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1), 40)
+        reporter.advance(TrainStep(number, torch.tensor(0.5), torch.tensor(1.0), 0.1, torch.tensor(-1)), 40)
     assert capsys.readouterr().out.endswith("step       3/9  loss  0.5000  lr 1.00e-01          4 tok/s  ETA 0:01:00\n")
     assert reporter.num_steps == 3, "printing does not reset the averages"
 
