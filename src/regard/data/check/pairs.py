@@ -72,8 +72,7 @@ class TrigramProfile:
     """(2, NUM_BUCKETS) trigram counts of source and target.
 
     The score of a text is the mean over its trigrams of log P(trigram | source) − log P(trigram | target), positive for
-    a text in the source language. Source and target of a row with a negative and a positive score are swapped.
-    """
+    a text in the source language. Source and target of a row with a negative and a positive score are swapped."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, NUM_BUCKETS), dtype=np.int64))
 
@@ -125,8 +124,7 @@ class TrigramProfile:
 class PairSurvey(Survey):
     """Survey of text pairs: also the pairs with identical sides, and the files with swapped sides.
 
-    Hashes are of the pairs (0), of the sources (1), of the sources without case and punctuation (2).
-    """
+    Hashes are of the pairs (0), of the sources (1), of the sources without case and punctuation (2)."""
 
     task, unit, sides = "translate", "pairs", ("source", "target")
     reader, findings = read_pairs, tables.PAIRS

@@ -49,8 +49,7 @@ MAX_OUTSIDE_FRACTION = 0.99  # fraction of words outside of entities above which
 class LabeledSurvey(Survey):
     """Survey of texts or pairs of texts with classes.
 
-    Hashes are of the texts with the label (0), of the texts (1), of the texts without case and punctuation (2).
-    """
+    Hashes are of the texts with the label (0), of the texts (1), of the texts without case and punctuation (2)."""
 
     task, unit, sides = "classify", "texts", ("text", "pair")
     reader: ClassVar[EntryReader] = read_labeled
@@ -111,8 +110,7 @@ class ChoiceSurvey(LabeledSurvey):
 class TagSurvey(Survey):
     """Survey of tagged sentences: also the sentences with invalid tags in each tag scheme.
 
-    Hashes are of the words with the tags (0), of the words (1), of the words without case and punctuation (2).
-    """
+    Hashes are of the words with the tags (0), of the words (1), of the words without case and punctuation (2)."""
 
     task, unit, sides = "tag", "sentences", ("sentence",)
     reader, findings = read_tagged, tables.TAGS
@@ -283,8 +281,7 @@ class LineHashes:
     """Hashes and sizes of long lines, without case and punctuation.
 
     Above `MAX_LINE_HASHES`, only hashes with one zero bit at the end are kept, then with two, and so on. The choice depends
-    only on the line, so lines of two datasets can be compared, and the sample represents all lines.
-    """
+    only on the line, so lines of two datasets can be compared, and the sample represents all lines."""
 
     def __init__(self) -> None:
         self.mask = 0  # one of `mask + 1` lines is kept
@@ -345,8 +342,7 @@ class DocumentStats:
 class TextSurvey(Survey):
     """Survey of documents: also their lines and characters.
 
-    Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1).
-    """
+    Hashes are of the documents (0), and of the documents without case, whitespace and punctuation (1)."""
 
     task, unit, sides = "lm", "documents", ("document",)
     findings = tables.TEXT

@@ -45,8 +45,7 @@ class Passage:
 def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | SkippedRow]:
     """Yield the passages of all files, patterns and folders in input order, and `SkippedRow` for empty documents.
 
-    `columns` may name the text column or key, for example {"text": "body"}.
-    """
+    `columns` may name the text column or key, for example {"text": "body"}."""
     files = text_files(data)
     if not files:
         raise DataError("No data given.", advice="Pass at least one file or folder.")
@@ -140,8 +139,7 @@ def split_document(
 ) -> Iterator[Passage | SkippedRow]:
     """Yield passages of about `size` characters of one document; the result does not depend on the pieces.
 
-    With `count_lines`, line breaks of the text are line breaks of the file, so that passages have different lines.
-    """
+    With `count_lines`, line breaks of the text are line breaks of the file, so that passages have different lines."""
     size = size or PASSAGE_CHARS
     reach = MAX_LINE_SEARCH * size // PASSAGE_CHARS
     rest, opens = "", True
@@ -164,8 +162,7 @@ def _find_cut(text: str, start: int, size: int, reach: int) -> int:
     """Position to split `text`: at a line break, else before a space, else anywhere.
 
     No pre-token of the GPT-2 tokenizer crosses a split at a line break or a space, so that the tokens are the same as
-    without the split.
-    """
+    without the split."""
     near, far = start + size, start + reach
     if len(text) <= near:
         return len(text)
@@ -192,8 +189,7 @@ def _is_token_boundary(text: str, start: int, at: int) -> bool:
 
     The GPT-2 regular expression separates the last whitespace character before a word (a space joins the word) from all
     earlier whitespace, which is one pre-token. A split is safe before the last of several whitespace characters ("a\n|\nb",
-    "a \n| b") or after a single one ("a\n|b"), but not after several ("a\n\n|b"), which would become one pre-token.
-    """
+    "a \n| b") or after a single one ("a\n|b"), but not after several ("a\n\n|b"), which would become one pre-token."""
     if _is_space(text[at]):
         return at + 1 < len(text) and not _is_space(text[at + 1])
     return at - 2 >= start and not _is_space(text[at - 2])
@@ -251,8 +247,7 @@ CONTRACTIONS = ("s", "t", "re", "ve", "ll", "d", "m")  # Contracted endings afte
 def count_words(text: str) -> int:
     """Number of words as in WikiText: tokens separated by whitespace, plus one per line break.
 
-    The counts of chunks add up to the count of the text if no word is split.
-    """
+    The counts of chunks add up to the count of the text if no word is split."""
     return len(text.split()) + text.count("\n")
 
 

@@ -64,8 +64,7 @@ def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterat
     r"""Yield line numbers from 1 and lines without line breaks.
 
     Only \n and \r\n are line breaks. `str.splitlines` also splits at U+2028, \x0b and others, which occur inside
-    sentences and would shift the lines of two parallel files.
-    """
+    sentences and would shift the lines of two parallel files."""
     path = existing_file(path)
     number = offset = 0
     with _open_text(path) as (stream, zipped):
@@ -91,8 +90,7 @@ def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Itera
     r"""Yield the text in blocks, each with the number of its first line; an empty file has no blocks.
 
     Blocks end at line breaks, except in lines longer than a block, so that files and lines can have any size. \r\n becomes
-    \n, and a byte order mark is removed. If `on_error` does not raise, an invalid line becomes an empty line.
-    """
+    \n, and a byte order mark is removed. If `on_error` does not raise, an invalid line becomes an empty line."""
     path = existing_file(path)
     with _open_text(path) as (stream, zipped):
         number, offset, kept = 1, 0, b""

@@ -166,8 +166,7 @@ def iterate_rows(
     ends in "s", such as `choices`.
 
     Blank lines and nulls become empty values. Invalid rows are skipped if `on_error` does not raise. A missing file raises
-    at once; the content is checked during iteration.
-    """
+    at once; the content is checked during iteration."""
     spec = ColumnSpec(required, columns, tuple(name for name in optional if name not in required), numeric)
     path = existing_file(entry)
     form = find_format(path, PARALLEL_HINT if required == SIDES else "")
