@@ -39,7 +39,7 @@ TINY = swin.Config(
 
 
 def theirs(name: str = "SwinForImageClassification", **changes: Any) -> Any:
-    """A new model for each image size: after a small grid, transformers no longer shifts (`shift_size` stays 0)."""
+    """A new model for each image size: after a small grid, transformers no longer shifts."""
     return make_peer("SwinConfig", name, **{**SIZES["Swin"], "image_size": 32, "drop_path_rate": 0.0, **changes})
 
 
