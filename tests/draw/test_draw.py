@@ -11,13 +11,19 @@ import pytest
 from numpy.typing import NDArray
 
 from page_data import page_data
-from regard.draw.attention import draw_heatmaps
+from regard.draw.attention import (
+    CHAR_WIDTH,
+    MAX_LINES,
+    draw_heatmaps,
+    inline_text,
+    surprisal_strip,
+    wrap_pieces,
+)
 from regard.draw.charts import draw_training_curves
 from regard.draw.colors import DARK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.page import write_attention_page
 from regard.draw.text import display_width, label, markdown_table
 from regard.draw.token_data import AttentionMap, TextLikelihood, TokenLikelihood
-from regard.draw.token_strips import CHAR_WIDTH, MAX_LINES, inline_text, surprisal_strip, wrap_pieces
 from regard.errors import RegardError
 
 SOURCE = ("he", "knows", "that", "the", "old", "man", "bought", "a", "red", "car", "</s>")

@@ -1,21 +1,31 @@
-"""Attention maps as a figure: one large heatmap, and small heatmaps of every layer and head."""
+"""Attention maps as a figure: one large heatmap, small heatmaps of every layer and head, and tokens as colored boxes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.draw.colors import LIGHT, LINE, MUTED, WARM, colormap
+from regard.draw.colors import ACCENT, COOL_LIGHT, INK, LIGHT, LINE, MUTED, WARM, WARM_LIGHT, colormap
 from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, new_figure, text_width, wrap_text
-from regard.draw.text import label
-from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood, sort_cross_first
-from regard.draw.token_strips import ProbabilityBars, TokenStrip, act_steps_strip, decision_strips, surprisal_strip
+from regard.draw.text import display_width, label
+from regard.draw.token_data import (
+    GRADIENT,
+    PROFILE_BINS,
+    ActSteps,
+    AttentionMap,
+    DecisionAttribution,
+    TextLikelihood,
+    TokenAttribution,
+    percent,
+    sort_cross_first,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +35,312 @@ LEGEND: Final = 0.75  # inches below a panel for the color bar
 COLUMN_GAP: Final = 0.6  # inches between two header blocks in one row
 MAX_MOSAIC_WIDTH: Final = 5.0  # inches, for all layers and heads of a map
 MIN_PANEL_WIDTH: Final = 5.6  # inches, so that the title fits on one line
+FONT_SIZE: Final = 12.0
+CHAR_WIDTH: Final = 0.602 * FONT_SIZE / 72  # inches per character of the monospace font
+LINE_HEIGHT: Final = 0.3
+STEPS_LINE_HEIGHT: Final = 0.44  # inches per line of tokens and step numbers
+BOX_HEIGHT: Final = 0.245  # inches, height of the colored box of a token
+GAP: Final = 0.018  # inches between two boxes
+STRIP_LEGEND: Final = 0.55
+PROFILE_HEIGHT: Final = 0.5  # inches of the bars for a long text
+TEXT_GAP: Final = 0.12  # inches between two texts of one row
+MAX_LINES: Final = 32
+MAX_STEPS_LINES: Final = 24
+MAX_TOKEN_WIDTH: Final = 40
+MAX_ANSWERS: Final = 6  # Maximum number of candidates, most likely first.
+MAX_STRIPS: Final = 6  # Maximum number of texts per figure.
+MAX_TOKENS: Final = 480  # longer texts show the passages with the largest attribution
+
+SPACE_SYMBOL, NEWLINE_SYMBOLS = "␣", ("⏎", "↵")
+
+DESCRIPTION: Final = "−log₂ p(token | previous tokens). Higher means less expected."
+
+
+# -- lines of tokens
+
+
+def inline_text(piece: str) -> str:
+    """Displayed text of a token: spaces are visible symbols only if the token has no other characters."""
+    text = label(piece, MAX_TOKEN_WIDTH)
+    return text if not text.strip(SPACE_SYMBOL) else text.replace(SPACE_SYMBOL, " ")
+
+
+def wrap_pieces(pieces: Sequence[str], width: float) -> list[tuple[int, float]]:
+    """Line number and left edge in inches of each token. Lines break at newlines and between words; within a word only if the
+    word is wider than a line. A leading space starts a word, a token of only spaces ends a word."""
+    words: list[list[str]] = [[]]
+    for piece in pieces:
+        is_space = not piece.strip(SPACE_SYMBOL)
+        if words[-1] and piece.startswith(SPACE_SYMBOL) and not is_space:
+            words.append([])
+        words[-1].append(piece)
+        if is_space or piece.endswith(NEWLINE_SYMBOLS):
+            words.append([])
+    placed: list[tuple[int, float]] = []
+    line, left = 0, 0.0
+    for word in filter(None, words):
+        sizes = [display_width(inline_text(piece)) * CHAR_WIDTH + GAP for piece in word]
+        if left and left + sum(sizes) > width:
+            line, left = line + 1, 0.0
+        for size in sizes:
+            if left and left + size > width:
+                line, left = line + 1, 0.0
+            placed.append((line, left))
+            left += size
+        if word[-1].endswith(NEWLINE_SYMBOLS):
+            line, left = line + 1, 0.0
+    return placed
+
+
+def _indent(text: str) -> float:
+    """Width of the leading spaces in inches."""
+    return (display_width(text) - display_width(text.lstrip())) * CHAR_WIDTH
+
+
+class TokenBox(NamedTuple):
+    """A token in a box as wide as the text, including spaces. Positions are in inches."""
+
+    text: str
+    left: float
+    middle: float
+    fraction: float | None = None  # position in the color scale; None: hatched, for special tokens
+    below: str = ""  # small text below the box
+    is_output: bool = False  # True to underline the box
+    starts_text: bool = False  # True for a vertical bar before the box
+
+
+class ColorRange(NamedTuple):
+    """Color scale from 0 to `max_value`, with labels for 0, half and all."""
+
+    stops: tuple[str, ...]
+    max_value: float
+    labels: tuple[str, str, str]
+
+
+@dataclass
+class TokenStrip:
+    """Tokens as colored boxes in lines, with title, note and color scale, `width` inches wide."""
+
+    title: str
+    note: str
+    width: float
+    boxes: Sequence[TokenBox]
+    text_height: float
+    scale: ColorRange
+    is_short: bool
+    omissions: Sequence[TokenBox] = ()  # notes between tokens, in place of tokens that are not shown
+    profile: TokenAttribution | None = None  # attribution of a long text, drawn as bars above the tokens
+
+    def __post_init__(self) -> None:
+        profile_height = 0.0 if self.profile is None else PROFILE_HEIGHT + 0.42
+        self.heading = HEADING + 0.16 * self.note.count("\n") + 0.2 * self.title.count("\n") + profile_height
+        self.height = self.heading + self.text_height + STRIP_LEGEND
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        import matplotlib
+        from matplotlib.patches import Rectangle
+
+        sheet.text(left, top, self.title, size=11, weight="bold")
+        sheet.text(left, top + 0.25 + 0.2 * self.title.count("\n"), self.note, size=8.5, color=MUTED)
+        down = top + self.heading
+        if self.profile is not None:
+            axes = sheet.axes(left, down - PROFILE_HEIGHT - 0.42, self.width, PROFILE_HEIGHT)
+            _draw_profile(axes, self.profile, self.scale.stops)
+        axes = sheet.canvas(left, down, self.width, self.text_height)
+        for note in self.omissions:
+            middle = note.left + display_width(note.text) * CHAR_WIDTH / 2
+            axes.text(middle, note.middle, note.text, ha="center", va="center", color=MUTED, size=8.5)
+        colors, family = colormap(self.scale.stops), ["DejaVu Sans Mono", *matplotlib.rcParams["font.family"]]
+        for box in self.boxes:
+            width, half = display_width(box.text) * CHAR_WIDTH, BOX_HEIGHT / 2
+            face: dict[str, Any] = {"facecolor": "white", "edgecolor": "#d5dae2", "hatch": "/////"}
+            if box.fraction is not None:
+                face = {"facecolor": colors(box.fraction), "edgecolor": LINE}
+            axes.add_patch(Rectangle((box.left, box.middle - half), width, BOX_HEIGHT, linewidth=0.4, **face))
+            if box.starts_text:
+                ends = [box.middle - 1.2 * half, box.middle + 1.2 * half]
+                axes.plot([box.left - GAP / 2] * 2, ends, color=ACCENT, linewidth=2)
+            if box.is_output:
+                low = box.middle + half + 0.012
+                axes.plot([box.left + GAP, box.left + width - GAP], [low, low], color=ACCENT, linewidth=1.6)
+            text = box.text.strip()  # browsers drop leading spaces of .svg text
+            is_quiet = box.fraction is None or not text.strip(SPACE_SYMBOL + "".join(NEWLINE_SYMBOLS))
+            style: dict[str, Any] = {"family": family, "va": "center_baseline"}
+            alpha = 0.55 if is_quiet else 1.0
+            axes.text(box.left + _indent(box.text), box.middle, text, color=INK, alpha=alpha, size=FONT_SIZE, **style)
+            if box.below:
+                low = box.middle + half + 0.08
+                axes.text(box.left + width / 2, low, box.below, color=MUTED, size=7, ha="center", **style)
+        below = down + self.text_height + 0.16
+        sheet.colorbar(left, below, min(2.4, self.width / 3), colors, self.scale.max_value, self.scale.labels)
+
+
+# -- surprisal and computation steps
+
+
+def surprisal_strip(likelihood: TextLikelihood, width: float) -> TokenStrip:
+    """Tokens colored by surprisal. For a long text, only the last `MAX_LINES` lines."""
+    places = wrap_pieces([token.piece for token in likelihood.tokens], width)
+    first_line = max(places[-1][0] + 1 - MAX_LINES, 0)
+    most = likelihood.uniform_surprisal
+    boxes = []
+    for index, (token, (line, left)) in enumerate(zip(likelihood.tokens, places, strict=True)):
+        if line >= first_line:
+            middle, fraction = (line - first_line + 0.5) * LINE_HEIGHT, min(token.surprisal / most, 1.0)
+            starts_text = index == likelihood.prompt_length > 0
+            boxes.append(TokenBox(inline_text(token.piece), left, middle, fraction, starts_text=starts_text))
+    missing = len(places) - len(boxes)
+    facts = [f"{name} {value}" for name, value in likelihood.facts().items()]
+    subtitle = " · ".join([*[f"first {missing:,} tokens not shown"] * bool(missing), *facts])
+    names = ("0", f"{most / 2:.1f}", f"uniform over {likelihood.vocab_size:,} tokens: {most:.1f} bits")
+    return TokenStrip(
+        "Token surprisal (bits)",
+        f"{DESCRIPTION}\n{wrap_text(subtitle, width, 8.5, 1)}",
+        width,
+        boxes,
+        (places[-1][0] - first_line + 1) * LINE_HEIGHT,
+        ColorRange(WARM_LIGHT, most, names),
+        is_short=False,  # always uses the full width
+    )
+
+
+def act_steps_strip(act_steps: ActSteps, width: float) -> TokenStrip:
+    """Tokens colored by the number of computation steps (ACT), with the number below each token."""
+    # a space on both sides, so that the step number fits below a short token
+    texts = [f" {label(piece, 40).replace(SPACE_SYMBOL, ' ').strip() or SPACE_SYMBOL} " for piece in act_steps.pieces]
+    places = [place for place in wrap_pieces(texts, width) if place[0] < MAX_STEPS_LINES]
+    most, missing = act_steps.max_steps, len(texts) - len(places)
+    note = act_steps.note() + (f" The last {missing:,} tokens are not shown." if missing else "")
+    middle = 0.01 + BOX_HEIGHT / 2
+    boxes = [
+        TokenBox(text, left, line * STEPS_LINE_HEIGHT + middle, steps / most, below=str(steps))
+        for text, steps, (line, left) in zip(texts, act_steps.steps, places, strict=False)
+    ]
+    return TokenStrip(
+        wrap_text(act_steps.title, width, 11, 1),
+        wrap_text(note, width, 8.5, 1),
+        width,
+        boxes,
+        (places[-1][0] + 1) * STEPS_LINE_HEIGHT,
+        ColorRange(WARM_LIGHT, most, ("0", f"{most / 2:g}", f"{most} steps (maximum)")),
+        is_short=places[-1][0] < 3,
+    )
+
+
+# -- predictions
+
+
+def attribution_strip(attribution: TokenAttribution, width: float) -> TokenStrip:
+    """Tokens colored by attribution. For a long text: a profile, and the passages with the largest attribution."""
+    texts: list[list[tuple[str, int | None]]] = [[]]  # pieces of each text with token index, None for notes
+    for kind, value in attribution.layout(MAX_TOKENS):
+        if kind == "second text":
+            texts.append([])
+        elif kind == "token":
+            piece = attribution.pieces[value]
+            if attribution.special[value]:  # special tokens have no color, so the text contains the attribution
+                piece = f"{piece}{SPACE_SYMBOL}{percent(float(attribution.fractions[value]))}"
+            texts[-1].append((piece, value))
+        else:
+            texts[-1].append((f"{SPACE_SYMBOL}… {value:,} {kind} …", None))
+    boxes: list[TokenBox] = []
+    omissions: list[TokenBox] = []
+    most, outputs = attribution.max_fraction, attribution.output_positions
+    height = -TEXT_GAP
+    for pieces in texts:
+        height += TEXT_GAP
+        places = wrap_pieces([piece for piece, _ in pieces], width)
+        indents: dict[int, float] = {}  # leading space of each line, removed from all boxes of the line
+        for (piece, index), (line, left) in zip(pieces, places, strict=True):
+            text = inline_text(piece)
+            left += _indent(text) - indents.setdefault(line, _indent(text))
+            middle = height + line * LINE_HEIGHT + LINE_HEIGHT / 2
+            if index is None:
+                omissions.append(TokenBox(text.lstrip(), left, middle))
+                continue
+            fraction = None if attribution.special[index] else float(attribution.word_fractions[index]) / most
+            is_output = index in outputs and len(outputs) < 9
+            boxes.append(TokenBox(text.lstrip(), left, middle, fraction, is_output=is_output))
+        height += (places[-1][0] + 1) * LINE_HEIGHT
+    is_truncated = len(boxes) < len(attribution.pieces)
+    unit = f"{percent(most)} {attribution.unit} (per word)"
+    stops = WARM_LIGHT if attribution.method == GRADIENT else COOL_LIGHT
+    return TokenStrip(
+        wrap_text(attribution.heading, width, 11, 2),
+        "\n".join(wrap_text(part, width, 8.5, 3) for part in (attribution.description, attribution.note())),
+        width,
+        boxes,
+        height,
+        ColorRange(stops, most, ("0", percent(most / 2).removesuffix(" %"), unit)),
+        is_short=not is_truncated and height <= 3 * LINE_HEIGHT + TEXT_GAP,
+        omissions=omissions,
+        profile=attribution if is_truncated else None,
+    )
+
+
+def _draw_profile(axes: Axes, attribution: TokenAttribution, stops: tuple[str, ...]) -> None:
+    """Draw the sum of each segment of the text; segments shown below are underlined."""
+    length, values = len(attribution.pieces), attribution.profile(PROFILE_BINS)
+    size = -(-length // PROFILE_BINS)
+    starts = np.arange(len(values)) * size
+    widths = np.minimum(starts + size, length) - starts
+    axes.bar(starts, values, widths * 0.86, align="edge", color=colormap(stops)(1.0))
+    most = float(values.max()) or 1.0
+    for ends in attribution.top_passages(MAX_TOKENS):
+        axes.plot(ends, [-0.07 * most] * 2, color=WARM, linewidth=2, clip_on=False, solid_capstyle="butt")
+    axes.set_xlim(0, length)
+    axes.set_ylim(0, most * 1.05)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.set_yticks([])
+    axes.set_xticks([0, length // 2, length], ["token 1", f"{length // 2:,}", f"{length:,}"], size=7.5)
+    first, _, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+    axes.tick_params(length=0, pad=7)
+    note = f"maximum: {percent(most)} in {size:,} tokens; underlined: shown below"
+    axes.text(length, most * 1.05, note, size=7.5, color=MUTED, ha="right", va="bottom")
+
+
+class ProbabilityBars:
+    """Candidate predictions with probabilities, most likely first."""
+
+    is_short = True
+
+    def __init__(self, decision: DecisionAttribution, width: float) -> None:
+        self.decision, self.width = decision, width
+        self.rows = decision.probabilities[:MAX_ANSWERS]
+        self.height = 0.34 + 0.25 * len(self.rows) + 0.12 * (len(decision.probabilities) > MAX_ANSWERS)
+
+    def draw(self, sheet: Sheet, left: float, top: float) -> None:
+        sheet.text(left, top, self.decision.probabilities_title, size=11, weight="bold")
+        names = [label(name, 48 if self.width > 7 else 24) for name, _ in self.rows]
+        label_width = min(max(map(display_width, names)) * 0.0846 + 0.15, 4.4)
+        width = min(self.width - label_width - 0.8, 4.0)
+        axes = sheet.canvas(left + label_width, top + 0.3, width, 0.25 * len(self.rows))
+        for row, (name, (value, chance)) in enumerate(zip(names, self.rows, strict=True)):
+            is_prediction, middle = value == self.decision.prediction, 0.25 * (row + 0.5)
+            axes.barh(middle, width, height=0.14, color="#f1f3f7")
+            axes.barh(middle, chance * width, height=0.14, color=ACCENT if is_prediction else "#a9b4c8")
+            style: dict[str, Any] = {"size": 9.5, "va": "center", "weight": "bold" if is_prediction else "normal"}
+            axes.text(-0.1, middle + 0.005, name, ha="right", color=INK, **style)
+            axes.text(width + 0.08, middle + 0.005, f"{100 * chance:.1f} %", ha="left", color=INK, **style)
+        if (more := len(self.decision.probabilities) - MAX_ANSWERS) > 0:
+            rest = 100 * sum(chance for _, chance in self.decision.probabilities[MAX_ANSWERS:])
+            down = top + 0.32 + 0.25 * MAX_ANSWERS
+            sheet.text(left + label_width, down, f"{more} others: {rest:.1f} %", size=8, color=MUTED)
+
+
+def decision_strips(decision: DecisionAttribution, width: float) -> list[ProbabilityBars | TokenStrip]:
+    """Probabilities, all gradient attributions, and the first rollout; without gradients, all rollouts."""
+    gradients = [item for item in decision.attributions if item.method == GRADIENT]
+    rollouts = [item for item in decision.attributions if item.method != GRADIENT]
+    shown = [*gradients[:MAX_STRIPS], *rollouts[:1]] if gradients else rollouts[:MAX_STRIPS]
+    bars = [ProbabilityBars(decision, width)] if decision.probabilities else []
+    return [*bars, *(attribution_strip(item, width) for item in shown)]
+
+
+# -- heatmaps
 
 
 def draw_heatmaps(
