@@ -86,7 +86,8 @@ def parameters(preset: str, settings: tuple[str, ...]) -> int:
     """Number of parameters of a preset with the given settings, built on the meta device."""
     import torch
 
-    from regard.config import override, parse_assignments
+    from regard.config import override
+    from regard.runs.settings import parse_assignments
     from regard.systems import find_preset
 
     system, found = find_preset(preset)

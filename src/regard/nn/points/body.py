@@ -269,7 +269,8 @@ class PointTransformer(Body):
         levels, order = build_hierarchy(
             x, packing, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points
         )
-        clouds, kept = len(packing.starts) - 1, list[Tensor]()
+        clouds = len(packing.starts) - 1
+        kept: list[Tensor] = []
         x = gather_rows(x, levels[0].point_index).to(next(self.parameters()).dtype)
         for stage, level in zip(self.down, levels, strict=True):
             x = stage(x, level.neighbors, *(() if level.finer_neighbors is None else (level.finer_neighbors,)))
