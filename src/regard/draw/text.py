@@ -54,7 +54,16 @@ def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] 
     if not names:
         return ""
     header = dict(zip(names, names, strict=True))
-    cells = [[_format_cell(row.get(name)) for name in names] for row in (header, *rows)]
+    cells = []
+    for row in (header, *rows):
+        line = []
+        for value in map(row.get, names):
+            text = "" if value is None else " ".join(str(value).split("\n")).replace("\r", "")
+            if isinstance(value, float):
+                text = f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+            # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
+            line.append(re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", text))
+        cells.append(line)
     widths = [max(3, *(display_width(line[at]) for line in cells)) for at in range(len(names))]
     numeric = []
     for name in names:
@@ -68,13 +77,3 @@ def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] 
     rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
     lines.insert(1, f"| {' | '.join(rule)} |")
     return "\n".join(lines)
-
-
-def _format_cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
-    # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
-    one_line = " ".join(str(value).split("\n")).replace("\r", "")
-    return re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", one_line)
