@@ -66,9 +66,9 @@ Spoil = Callable[[Points, float, np.random.Generator], tuple[Points, np.ndarray]
 
 
 def _turned(points: Points, axis: np.ndarray, degrees: float) -> Points:
-    from regard.processors.points import rotation_matrix
-
-    turn = rotation_matrix(axis, np.radians(degrees)).T
+    (x, y, z), angle = axis / np.linalg.norm(axis), np.radians(degrees)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    turn = (np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * (cross @ cross)).T  # Rodrigues' formula
     return np.concatenate([points[:, at : at + 3] @ turn for at in range(0, points.shape[1], 3)], axis=1)
 
 
