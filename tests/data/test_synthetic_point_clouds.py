@@ -11,14 +11,7 @@ import pytest
 
 from regard.data.points.cloud import triangle_areas
 from regard.data.points.cloud_files import read_cloud
-from regard.data.synthetic.point_clouds import (
-    SOLIDS,
-    SPLITS,
-    class_name,
-    parse_cloud_recipe,
-    solid_cloud,
-    solid_mesh,
-)
+from regard.data.synthetic.point_clouds import SOLIDS, SPLITS, class_name, parse_cloud_recipe, solid_cloud, solid_mesh
 from regard.data.synthetic.rooms import CLASSES, room_cloud, sample_room
 from regard.errors import DataError, SettingError, UnknownNameError
 
