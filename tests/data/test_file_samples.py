@@ -201,9 +201,6 @@ def test_parquet_holds_paths_or_bytes_or_both(kind: Kind, tmp_path: Path) -> Non
     kind.refuses(tmp_path / "d.parquet", r"d\.parquet", {kind.column: "a", "label": "b"})
 
 
-# -- masks and depth
-
-
 def kept(items: Any) -> list[ImageSample]:
     return [item for item in items if isinstance(item, ImageSample)]
 
@@ -262,8 +259,6 @@ def test_images_without_a_mask_are_named_and_depth_maps_may_be_arrays(tmp_path: 
     (tmp_path / "t.csv").write_text("image,depth\nrgb/1.png,depth/1.npy\nrgb/1.png,depth/2.npy\n")
     refused(images.iterate_depth_images, tmp_path / "t.csv", "line 3")
 
-
-# -- classes of masks
 
 ROADS = ClassMap(("sky", "road"), (0, 1), (2,))
 COLORS = {"road": [1, 2, 3], "sky": [10, 20, 30], "z": [0, 0, 0]}
@@ -336,9 +331,6 @@ def test_numbers_in_masks_and_labels_of_points_become_classes_void_or_an_error()
     for strange in ([4, 3], [70_000, 3], [2**40, 65535]):
         with pytest.raises(DataError, match=rf"{max(strange)}|{strange[0]}"):
             classes.to_indices(np.array(strange), "a.ply", clouds.IGNORE_LABEL, "labels")
-
-
-# -- point clouds
 
 
 def test_point_clouds_with_labeled_points_may_be_nested_deeply(tmp_path: Path) -> None:

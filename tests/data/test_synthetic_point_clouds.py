@@ -113,9 +113,6 @@ def test_labels_of_rooms_match_the_objects() -> None:
     assert (turned.coordinates[:, :2] != scene.coordinates[:, :2]).any()
 
 
-# -- names
-
-
 def test_a_name_is_read_as_it_is_written() -> None:
     for name, whole in (
         ("solids", "solids-1"), ("rooms-1", "rooms-1"), ("solids#samples=500,part=test", "solids-1#part=test,samples=500"),

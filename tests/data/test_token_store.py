@@ -72,9 +72,6 @@ def left_in(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
-# -- file format
-
-
 @pytest.mark.parametrize(("vocabulary", "kind"), [(400, np.uint16), (65_536, np.uint16), (65_537, np.int32)])
 def test_rows_come_back_as_they_were(vocabulary: int, kind: type) -> None:
     made = make("a", filled(), vocabulary=vocabulary)
@@ -101,9 +98,6 @@ def test_every_side_has_the_numbers_that_it_needs_and_keys_differ_with_their_inp
         assert len(make("empty", lambda _: {}).sides["source"]) == 0
     inputs = ((1, "ab", "c"), (1, "a", "bc"), ("1", "ab", "c"), (1, ("ab", "c")), ())
     assert len({cache_key(*parts) for parts in inputs}) == len(inputs) and cache_key(1, ("a",)) == cache_key(1, ["a"])
-
-
-# -- the cache
 
 
 def flip(path: Path) -> None:
@@ -258,9 +252,6 @@ def test_a_note_is_whole_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -
     for number in range(5):
         save_note(f"n{number}", number)
     assert len(left_in(note.parent)) == 3 and load_note("n4") == 4
-
-
-# -- a run
 
 
 def test_a_second_run_takes_the_tokens_of_the_first_and_is_the_same(few: Path, tmp_path: Path, place: Path) -> None:

@@ -40,9 +40,6 @@ def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
     return stream.getvalue()
 
 
-# -- image formats
-
-
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "PPM", "WEBP"])
 def test_lossless_formats_are_read_exactly(form: str) -> None:
     picture = photograph()
@@ -120,9 +117,6 @@ def test_the_first_frame_of_animations_is_taken(form: str) -> None:
     pixels, facts = image_io.inspect_image(content)
     assert np.abs(pixels.astype(int) - 40).max() <= 3 and facts.animated
     assert not image_io.inspect_image(encoded(frames[0], form))[1].animated
-
-
-# -- refused files
 
 
 def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path) -> None:
@@ -243,9 +237,6 @@ def test_pillow_prints_no_warning_from_any_thread_and_filters_stay(
     assert list(warnings.filters) == before
 
 
-# -- masks and depth
-
-
 def test_masks_hold_numbers_of_classes_or_colors_of_a_table() -> None:
     values = np.random.default_rng(0).integers(0, 12, (30, 40)).astype(np.uint8)
     assert np.array_equal(read_mask(encoded(Image.fromarray(values), "PNG")), values)
@@ -297,9 +288,6 @@ def test_depth_is_in_meters_and_0_where_unknown(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match=r"b\.npy"):
         read_depth(str(tmp_path / "b.npy"))
-
-
-# -- processors of transformers
 
 
 def processor(name: str, **values: Any) -> Any:

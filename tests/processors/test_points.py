@@ -40,9 +40,6 @@ def generator(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-# -- one point per voxel
-
-
 def thinned_plainly(places: np.ndarray, edge: float) -> tuple[list[int], list[int]]:
     """Voxel downsampling in a loop over points."""
     low, first, cell = places.min(axis=0).astype(np.float64), dict[tuple[int, ...], int](), []
@@ -79,9 +76,6 @@ def test_random_downsampling_keeps_one_point_per_voxel_uniformly_and_any_size_of
     places = cloud(5).coordinates
     assert voxel_downsample(places, 0.0)[0].tolist() == list(range(5)) == voxel_downsample(places, 0.0)[1].tolist()
     assert len(voxel_downsample(places[:0], 0.1)[0]) == 0
-
-
-# -- rows
 
 
 def test_rows_contain_coordinates_then_colors_then_normals_and_zeros_for_missing_ones() -> None:
@@ -177,9 +171,6 @@ def test_invalid_settings_are_refused(kind: Any, settings: dict[str, Any]) -> No
         kind(**settings)
 
 
-# -- augmentation
-
-
 def distances(places: np.ndarray) -> np.ndarray:
     wide = places.astype(np.float64)
     return np.linalg.norm(wide[:, None] - wide[None], axis=2)
@@ -255,9 +246,6 @@ def test_augmentation_is_a_pure_function_of_its_generator_and_of_the_enabled_aug
     turned = augment_points(x, generator(4), PointAugment("up"))
     both = augment_points(x, generator(4), PointAugment("up", shift=0.5))
     assert np.ptp(both - turned, axis=0).max() < 1e-5 and np.abs(both - turned).max() > 0.01
-
-
-# -- blocks and votes
 
 
 def columns_plainly(places: np.ndarray, side: float) -> list[list[int]]:

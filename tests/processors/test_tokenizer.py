@@ -125,9 +125,6 @@ def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, m
     assert sizes == [2, 2, 7, 7, 7]
 
 
-# -- Hugging Face checkpoints
-
-
 def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: TextTokenizer, tmp_path: Path) -> None:
     from transformers import GPT2Tokenizer
 
@@ -289,9 +286,6 @@ def test_a_damaged_archive_is_named(language: TextTokenizer, tmp_path: Path) -> 
         (tmp_path / "vocab.json.gz").write_bytes(content)
         with pytest.raises(DataError, match=r"vocab\.json"):
             TextTokenizer.load(tmp_path)
-
-
-# -- added tokens, and displayed tokens
 
 
 def test_added_tokens_are_special_and_come_last(

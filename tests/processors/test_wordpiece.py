@@ -66,9 +66,6 @@ def roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_roberta(tmp_path_factory.mktemp("roberta"))
 
 
-# -- the same ids as transformers
-
-
 def as_letters_say(folder: Path, texts: Sequence[str], lower: bool) -> list[list[int]]:
     """Ids of the legacy Python tokenizer of BERT, which shares no code with tokenizers."""
     from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
@@ -141,9 +138,6 @@ def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
     assert made.backend.get_added_tokens_decoder()[last].lstrip
 
 
-# -- training
-
-
 def test_training_gives_one_vocabulary_of_frequent_words_and_possible_pieces(
     trained: TextTokenizer, cased: TextTokenizer, roberta: Path
 ) -> None:
@@ -191,9 +185,6 @@ def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_re
     for call in ("encode", "encode_offsets"):
         with pytest.raises(DataError, match="character"):
             getattr(TextTokenizer.train_wordpiece([STORY], 100), call)(["caf\udce9"])
-
-
-# -- reading in other libraries
 
 
 @pytest.mark.parametrize("kind", ["bert", "roformer", "longformer", "roberta"])
@@ -293,8 +284,6 @@ def test_roformer_is_read_by_characters_and_that_is_noted(trained: TextTokenizer
     assert trained.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
 
 
-# -- invalid files
-
 BROKEN = {
     "vocab.txt": (
         ("[PAD]\n[UNK]\na\nb\na\n", "duplicate token 'a' .first on line 3", 5), ("", "has no '\\[UNK\\]'", None),
@@ -345,9 +334,6 @@ def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(
     assert made.encode(["the <y> cat <x>"]) == theirs(["the <y> cat <x>"], add_special_tokens=False)["input_ids"]
 
 
-# -- character offsets
-
-
 def test_pieces_and_characters_have_the_offsets_of_their_characters(
     trained: TextTokenizer, cased: TextTokenizer
 ) -> None:
@@ -391,8 +377,6 @@ def test_bytes_have_the_offsets_of_their_characters(roberta: Path) -> None:
     assert places == [[(0, 0), (0, 1), (0, 1), (0, 1), (2, 5)], [(1, 1), (1, 1), (2, 5)]]
 
 
-# -- pretokenized words
-
 SENTENCES = [
     ["The", "cats'", "naïve", "façade", "-", "(猫が)", "don't", "U.S.", "1,000"], [], ["x"], ["a b", " c", "d "],
     [*STORY.split()[:40]], ["e\u0301", "❤️", "x" * 101, "[MASK]", "</s>", "<mask>"],
@@ -427,9 +411,6 @@ def test_words_apart_are_split_as_transformers_splits_them_and_every_word_has_a_
         TextTokenizer.from_characters([STORY]).encode_words([["a", ""]])
 
 
-# -- starts of words
-
-
 def test_words_begin_where_no_piece_continues_at_a_space_or_after_an_end_marker(
     trained: TextTokenizer, roberta: Path
 ) -> None:
@@ -450,9 +431,6 @@ def test_words_begin_where_no_piece_continues_at_a_space_or_after_an_end_marker(
     assert made.starts_word([i for i in ids if i is not None]).tolist() == [True, True, False, False, True, True]
     letters = TextTokenizer.from_characters([STORY])
     assert letters.starts_word(letters.encode(["a cat"])[0]).tolist() == [True, True, True, False, False]
-
-
-# -- special tokens
 
 
 def test_special_tokens_are_found_by_the_names_in_a_checkpoint(trained: TextTokenizer, tmp_path: Path) -> None:
