@@ -39,19 +39,13 @@ NONE, ALL = marked([], []), torch.ones(2, L, dtype=torch.bool)
 LENGTHS = torch.tensor([30, L])
 
 CASES: dict[str, tuple[int, AttentionMask]] = {
-    "window": (2, SlidingWindow(4, 4)),
-    "itself only": (2, SlidingWindow(0, 0)),
-    "uneven": (1, SlidingWindow(2, 7)),
-    "back only": (2, Causal() & SlidingWindow(5, 3)),
-    "ahead only": (1, SlidingWindow(0, 6)),
-    "longer than the row": (2, SlidingWindow(50, 40)),
-    "dilated": (2, SlidingWindow(2, 3, 3)),
-    "dilated beyond the row": (1, SlidingWindow(1, 1, 50)),
-    "heads apart": (2, SlidingWindow(2, 3, (1, 4, 4))),
+    "window": (2, SlidingWindow(4, 4)), "itself only": (2, SlidingWindow(0, 0)), "uneven": (1, SlidingWindow(2, 7)),
+    "back only": (2, Causal() & SlidingWindow(5, 3)), "ahead only": (1, SlidingWindow(0, 6)),
+    "longer than the row": (2, SlidingWindow(50, 40)), "dilated": (2, SlidingWindow(2, 3, 3)),
+    "dilated beyond the row": (1, SlidingWindow(1, 1, 50)), "heads apart": (2, SlidingWindow(2, 3, (1, 4, 4))),
     "lengths": (2, SlidingWindow(3, 3) & Padding(LENGTHS)),
     "a row of padding": (2, SlidingWindow(3, 3) & Padding(torch.tensor([0, 9]))),
-    "holes": (2, Padding(HOLES) & SlidingWindow(2, 1)),
-    "packed": (1, SlidingWindow(4, 4) & PACKED),
+    "holes": (2, Padding(HOLES) & SlidingWindow(2, 1)), "packed": (1, SlidingWindow(4, 4) & PACKED),
     "marked": (2, SlidingWindow(2, 3) | GlobalTokens(SOME)),
     "marked, counted before": (2, GlobalTokens(SOME, max_count=8) | SlidingWindow(2, 3)),
     "nobody marked": (2, SlidingWindow(2, 3) | GlobalTokens(NONE)),
@@ -63,7 +57,7 @@ CASES: dict[str, tuple[int, AttentionMask]] = {
     "marked, holes": (2, (SlidingWindow(1, 3) | GlobalTokens(SOME)) & Padding(HOLES)),
     "marked, packed": (1, (SlidingWindow(2, 3) | GlobalTokens(marked([0, 10, 14, 26]))) & PACKED),
     "marked, packed, holes": (1, (SlidingWindow(2, 3) | GlobalTokens(SOME[:1])) & PACKED & Padding(HOLES[:1])),
-}
+}  # fmt: skip
 
 
 def band_of(rule: AttentionMask) -> LocalPattern:

@@ -14,15 +14,9 @@ import pytest
 
 import regard
 from regard.data.settings import DataSettings
-from regard.data.synthetic.algorithmic import (
-    GENERATORS,
-    OBJECTS,
-    PEOPLE,
-    PLACES,
-    AlgorithmicQuestion,
-    generate_questions,
-    parse_recipe,
-)
+from regard.data.synthetic.algorithmic import GENERATORS, OBJECTS, PEOPLE, PLACES, parse_recipe
+from regard.data.synthetic.algorithmic import AlgorithmicQuestion as Question
+from regard.data.synthetic.algorithmic import generate_questions as generate
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError, UnknownNameError
 from regard.model import ModelSpec, assemble
@@ -38,9 +32,9 @@ from regard.types import Prediction
 RECALL: Any = find_task("algorithmic", "text")
 
 
-def some(kind: str, **settings: Any) -> list[AlgorithmicQuestion]:
+def some(kind: str, **settings: Any) -> list[Question]:
     said = ",".join(f"{name}={value}" for name, value in {"longest": 6, "samples": 120, **settings}.items())
-    return list(generate_questions(f"{kind}#{said}"))
+    return list(generate(f"{kind}#{said}"))
 
 
 def lived(sentences: Sequence[str], asked: str) -> str:
@@ -98,7 +92,7 @@ def test_splits_share_no_question_and_validate_on_longer_ones_too(kind: str) -> 
     assert not (sources[0] & sources[1] or sources[0] & sources[2] or sources[1] & sources[2])
     assert not any(one.is_longer for one in train)
 
-    def length(one: AlgorithmicQuestion) -> int:
+    def length(one: Question) -> int:
         return one.source.count(" .") or sum(letter.isdigit() for letter in one.source)
 
     assert max(map(length, train)) <= 6
@@ -117,7 +111,7 @@ def test_names_are_understood_or_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ("copy#longest=2,samples=500", DataError, "only"),
     ):
         with pytest.raises(error, match=problem):
-            list(generate_questions(entry))
+            list(generate(entry))
     with pytest.raises(DataError, match="cannot be combined"):
         RECALL.reader.expand(["copy", "a.tsv"])
     with pytest.raises(SettingError, match="words"):
@@ -149,7 +143,7 @@ def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.Mo
     config = RECALL.modality.fit_config(Config(width=8, heads=2, ffn_dim=8), text)
     model = assemble(ModelSpec(SYSTEMS["universal"], config, RECALL, options=HeadOptions(max_train_length=2)), text)
     rows = [("12", "12"), ("10", "10"), ("123", "123"), ("1230", "1230")]
-    samples = [AlgorithmicQuestion(*row, "", 0) for row in rows]
+    samples = [Question(*row, "", 0) for row in rows]
     encoded = RECALL.objective.encode(samples, text, config, 99)
     said = ["12", "11", "123", "12"]
 
@@ -178,14 +172,8 @@ SETTINGS = (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("recall") / "run"
-    regard.train(
-        "algorithmic",
-        "facts-1#longest=3,samples=60",
-        model="universal-tiny-halting",
-        out=out,
-        valid="facts-1#longest=3,part=valid,samples=12",
-        settings=SETTINGS,
-    )
+    data, valid = "facts-1#longest=3,samples=60", "facts-1#longest=3,part=valid,samples=12"
+    regard.train("algorithmic", data, model="universal-tiny-halting", out=out, valid=valid, settings=SETTINGS)
     return out
 
 

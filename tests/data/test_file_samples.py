@@ -77,20 +77,16 @@ class Kind:
 KINDS = [
     Kind("image", "an image", ".png", (images.iterate_images, images.read_images, images.read_unlabeled), draw),
     Kind(
-        "cloud",
-        "a point cloud",
-        ".ply",
-        (clouds.iterate_clouds, clouds.read_clouds, clouds.read_unlabeled_clouds),
-        scan,
+        "cloud", "a point cloud", ".ply", (clouds.iterate_clouds, clouds.read_clouds, clouds.read_unlabeled_clouds), scan
     ),
-]
+]  # fmt: skip
 kinds = pytest.mark.parametrize("kind", KINDS, ids=[kind.column for kind in KINDS])
 
 
 @kinds
 def test_the_class_of_a_file_is_its_folder_and_other_files_are_skipped(kind: Kind, tmp_path: Path) -> None:
     kind.write(tmp_path, "dog/b<s>", "dog/a<S>", "cat/old/deep/x<s>", "cat/1<s>", "lost<s>", ".trash/c<s>")
-    for name in (
+    for name in [
         "cat/.DS_Store",
         "cat/notes.md",
         "README.md",
@@ -98,7 +94,7 @@ def test_the_class_of_a_file_is_its_folder_and_other_files_are_skipped(kind: Kin
         "cat/Thumbs.db",
         "dog/README.txt",
         "dog/no",
-    ):
+    ]:
         (tmp_path / name).write_text("x")
     found, left = kind.samples(tmp_path)
     names = [(os.path.splitext(os.path.relpath(item.source, tmp_path))[0], item.label) for item in found]
@@ -133,14 +129,13 @@ def test_folders_that_cannot_mean_classes_are_refused_and_links_are_followed_onc
     [
         ("a.csv", "<c>,label\np/a<s>,cat\np/b<s>,3\n", None, 2),
         ("a.tsv", "Label\tid\tfile_name\ncat\t1\tp/a<s>\n3\t2\tp/b<s>\n", None, 2),
-        ("a.txt", "<c>\tlabel\np/a<s>\tcat\np/b<s>\t3\n", None, 2),
-        ("a.tsv", "p/a<s>\tcat\np/b<s>\t3\n", None, 1),
+        ("a.txt", "<c>\tlabel\np/a<s>\tcat\np/b<s>\t3\n", None, 2), ("a.tsv", "p/a<s>\tcat\np/b<s>\t3\n", None, 1),
         ("a.tsv", "cat\tp/a<s>\n3\tp/b<s>\n", {"<c>": "1", "label": "0"}, 1),
         ("a.csv", "where,kind,path\na<s>,cat,x\nb<s>,3,y\n", {"<c>": "where", "label": "kind"}, 2),
         ("a.csv", "<c>,kind\np/a<s>,cat\np/b<s>,3\n", {"label": "kind"}, 2),
         ("a.jsonl", '{"<c>": "p/a<s>", "label": "cat"}\n{"label": 3, "<c>": "p/b<s>"}\n', None, 1),
     ],
-)
+)  # fmt: skip
 def test_paths_of_a_table_are_relative_to_its_folder(
     kind: Kind, name: str, text: str, columns: Any, first: int, tmp_path: Path
 ) -> None:
@@ -268,8 +263,7 @@ PAINTED = ClassMap(("sky", "road"), (0, 1), (2,), (((10, 20, 30), 0), ((1, 2, 3)
 @pytest.mark.parametrize(
     ("name", "text", "wanted"),
     [
-        ("classes.txt", "sky\nroad\n\n# more\nvoid\n", ROADS),
-        ("classes.txt", "0 sky\n1: road\n2 = Ignore\n", ROADS),
+        ("classes.txt", "sky\nroad\n\n# more\nvoid\n", ROADS), ("classes.txt", "0 sky\n1: road\n2 = Ignore\n", ROADS),
         ("classes.txt", "7 sky\n33 road way\n", ClassMap(("sky", "road way"), (7, 33))),
         ("classes.txt", "3 wheeler\ncar\n", ClassMap(("3 wheeler", "car"), (0, 1))),
         ("classes.txt", "10 20 30\tsky\n1 2 3 road\n0 0 0 void\n", PAINTED),
@@ -294,12 +288,9 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("classes.txt", "sky\nsky\n", "'sky'"),
-        ("classes.txt", "# nothing\n", "class"),
-        ("classes.txt", "1 2 300 sky\n", "300"),
-        ("classes.txt", "1 2 3 sky\n1 2 3 road\n", "color"),
-        ("classes.txt", "70000 sky\n1 road\n", "65,535"),
-        ("classes.json", "{", "JSON"),
+        ("classes.txt", "sky\nsky\n", "'sky'"), ("classes.txt", "# nothing\n", "class"),
+        ("classes.txt", "1 2 300 sky\n", "300"), ("classes.txt", "1 2 3 sky\n1 2 3 road\n", "color"),
+        ("classes.txt", "70000 sky\n1 road\n", "65,535"), ("classes.json", "{", "JSON"),
         ("classes.json", '{"names": []}', "classes"),
         ("classes.json", '{"classes": ["a"], "colours": [[1,2,3],[4,5,6]]}', "classes"),
         ("classes.json", '{"classes": ["a"], "void": "b"}', "void"),
@@ -385,18 +376,10 @@ def test_point_cloud_data_is_recognized_before_reading(tmp_path: Path) -> None:
     for name, text in tables.items():
         (tmp_path / name).write_text(text)
     scan(tmp_path / "numbers/one/a.npy")
-    here = [str(tmp_path / name) for name in (*tables, "numbers", "pictures", "none")]
-    yes = (
-        "solids",
-        "rooms#part=test",
-        str(tmp_path / "data"),
-        str(scan(tmp_path / "data/chair/a.ply")),
-        *here[:3],
-        here[7],
-    )
-    assert all(map(clouds.is_cloud_data, yes)) and not any(
-        map(clouds.is_cloud_data, (*here[3:7], *here[8:], "copy#longest=3"))
-    )
+    scan(tmp_path / "data/chair/a.ply")
+    here = [str(tmp_path / name) for name in (*tables, "pictures", "none", "numbers", "data", "data/chair/a.ply")]
+    yes, no = (*here[:3], *here[9:], "solids", "rooms#part=test"), (*here[3:9], "copy#longest=3")
+    assert all(map(clouds.is_cloud_data, yes)) and not any(map(clouds.is_cloud_data, no))
     assert clouds.is_cloud_data(str(tmp_path / "texts.csv"), {"cloud": "text"})
     assert resolve_task("classify", None, [str(tmp_path / "photos.csv")], None).input == "image"
     assert resolve_task("classify", None, [str(tmp_path / "texts.jsonl")], None).input == "text"

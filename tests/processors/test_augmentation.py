@@ -9,19 +9,10 @@ from PIL import Image, ImageEnhance
 from torch import Tensor
 
 from regard.errors import SettingError
-from regard.processors.image import (
-    COLUMNS,
-    NO_AUGMENT,
-    Augment,
-    augment_images,
-    augment_maps,
-    mixup_weights,
-    sample_params,
-)
+from regard.processors.image import COLUMNS, NO_AUGMENT, Augment, augment_maps, mixup_weights, sample_params
+from regard.processors.image import augment_images as augment
 
 WHOLE = {"width": 1.0, "height": 1.0, "brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "weight": 1.0}
-
-
 PARTNER = COLUMNS.index("partner")
 
 
@@ -54,14 +45,14 @@ def test_images_are_unchanged_without_augmentation_and_flipped_after_the_crop() 
     x = photographs(4)
     for how in (None, NO_AUGMENT):
         changes = torch.from_numpy(sample_params(np.random.default_rng(1), 4, NO_AUGMENT))
-        assert torch.equal(augment_images(x, changes, (40, 56), how), x.float() / 255)
+        assert torch.equal(augment(x, changes, (40, 56), how), x.float() / 255)
     assert NO_AUGMENT.is_identity and not Augment().is_identity
     maps = torch.randint(0, 60000, (4, 40, 56))
     assert torch.equal(augment_maps(maps, changes, (40, 56)), maps)
     x = photographs()
     box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
-    assert torch.equal(augment_images(x, table(**box, mirrored=1.0), 20), augment_images(x, table(**box), 20).flip(3))
-    assert torch.equal(augment_images(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
+    assert torch.equal(augment(x, table(**box, mirrored=1.0), 20), augment(x, table(**box), 20).flip(3))
+    assert torch.equal(augment(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
 @pytest.mark.parametrize("size", [(24, 24), (40, 56), (90, 70), (7, 9)])
@@ -69,7 +60,7 @@ def test_images_are_unchanged_without_augmentation_and_flipped_after_the_crop() 
 def test_a_random_crop_equals_pillow(size: tuple[int, int], box: tuple[float, ...]) -> None:
     x = photographs()
     left, top, width, height = box
-    found = augment_images(x, table(left=left, top=top, width=width, height=height), size)
+    found = augment(x, table(left=left, top=top, width=width, height=height), size)
     corners = (left * 56, top * 40, (left + width) * 56, (top + height) * 40)
     for number in range(3):
         wanted = pillow(x, number).resize(size[::-1], Image.Resampling.BILINEAR, box=corners)
@@ -79,7 +70,7 @@ def test_a_random_crop_equals_pillow(size: tuple[int, int], box: tuple[float, ..
 
 def test_translated_images_keep_their_pixels_and_repeat_the_edge() -> None:
     x = photographs(height=40, width=56)
-    moved = augment_images(x, table(right=3 / 56, down=-2.4 / 40), (40, 56))
+    moved = augment(x, table(right=3 / 56, down=-2.4 / 40), (40, 56))
     plain = x.float() / 255
     assert torch.equal(moved[:, :, :38, 3:], plain[:, :, 2:, :-3])
     assert torch.equal(moved[:, :, :38, :3], plain[:, :, 2:, :1].expand(-1, -1, -1, 3))
@@ -95,7 +86,7 @@ def test_translated_images_keep_their_pixels_and_repeat_the_edge() -> None:
 def test_a_gray_rectangle_covers_a_part_and_nothing_else() -> None:
     x = photographs(height=40, width=56)
     plain = x.float() / 255
-    found = augment_images(x, table(across=0.25, along=0.5, wide=10 / 56, high=0.2, grey=0.3), (40, 56))
+    found = augment(x, table(across=0.25, along=0.5, wide=10 / 56, high=0.2, grey=0.3), (40, 56))
     inside = torch.zeros(40, 56, dtype=torch.bool)
     inside[16:24, 9:19] = True
     assert (found[:, :, inside] == torch.tensor(0.3)).all() and torch.equal(found[:, :, ~inside], plain[:, :, ~inside])
@@ -114,7 +105,7 @@ def test_a_gray_rectangle_covers_a_part_and_nothing_else() -> None:
 @pytest.mark.parametrize("factor", [0.6, 1.3])
 def test_color_changes_equal_pillow(name: str, enhance: type, factor: float) -> None:
     x = photographs()
-    found = augment_images(x, table(**{name: factor}), (40, 56))
+    found = augment(x, table(**{name: factor}), (40, 56))
     for number in range(3):
         assert (found[number] - pixels(enhance(pillow(x, number)).enhance(factor))).abs().max() <= 2 / 255
     assert found.min() >= 0 and found.max() <= 1
@@ -128,7 +119,7 @@ def test_mixed_images_have_parts_of_both() -> None:
     plain = x.float() / 255
     wanted = weight.view(-1, 1, 1, 1) * plain + (1 - weight).view(-1, 1, 1, 1) * plain[partner]
     assert partner.tolist() == [2, 0, 1]
-    torch.testing.assert_close(augment_images(x, changes, (40, 56)), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(augment(x, changes, (40, 56)), wanted, rtol=0, atol=1e-6)
 
 
 def test_changes_are_a_function_of_the_seed_alone_within_their_bounds() -> None:
@@ -158,7 +149,7 @@ def test_masks_and_depth_maps_follow_their_images_to_the_nearest_pixel() -> None
     masks[:, :30, 40:], masks[:, 30:, :40], masks[:, 30:, 40:] = 1, 2, 3
     x = colours[masks].permute(0, 3, 1, 2).contiguous()
     changes = torch.from_numpy(sample_params(np.random.default_rng(5), 8, Augment(crop=0.3, color_jitter=0)))
-    found, mask = augment_images(x, changes, 48), augment_maps(masks, changes, 48)
+    found, mask = augment(x, changes, 48), augment_maps(masks, changes, 48)
     nearest = (found[:, None] - colours.float().view(1, 4, 3, 1, 1) / 255).square().sum(2).argmin(1)
     assert (nearest == mask).float().mean() > 0.97 and mask.unique().tolist() == [0, 1, 2, 3]
     depth = torch.rand(8, 60, 80) + 1
@@ -179,9 +170,7 @@ def test_impossible_augmentations_are_skipped_without_a_difference() -> None:
     x = photographs(6)
     for how in (Augment(), Augment(mixup=0.3, color_jitter=0.0), Augment(shift=0.1, flip=False), Augment(erase=0.4)):
         changes = torch.from_numpy(sample_params(np.random.default_rng(3), 6, how))
-        torch.testing.assert_close(
-            augment_images(x, changes, 32, how), augment_images(x, changes, 32), rtol=0, atol=1e-6
-        )
+        torch.testing.assert_close(augment(x, changes, 32, how), augment(x, changes, 32), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

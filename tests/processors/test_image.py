@@ -139,17 +139,14 @@ def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty"),
-        (b"%PDF-1.7 ...", "got a PDF"),
-        (b"<!DOCTYPE html><title>404</title>", "an HTML page"),
+        (b"", "is empty"), (b"%PDF-1.7 ...", "got a PDF"), (b"<!DOCTYPE html><title>404</title>", "an HTML page"),
         (b"\n <svg xmlns='x'></svg>", "an SVG drawing"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS"),
-        (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert the image to JPEG"),
-        (b"\x89PNG\r\n\x1a\nnothing", "PNG"),
+        (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert the image to JPEG"), (b"\x89PNG\r\n\x1a\nnothing", "PNG"),
         (b"\0\1\2\3 some bytes", "supported|known"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
     ],
-)
+)  # fmt: skip
 def test_non_images_are_named_by_their_type(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
     with pytest.raises(DataError, match=rf"a\.jpg: .*{said}"):
@@ -300,24 +297,20 @@ def processor(name: str, **values: Any) -> Any:
 
 
 THEIRS: list[tuple[str, dict[str, Any]]] = [
-    ("ViT", {}),
-    ("ViT", {"size": {"height": 48, "width": 64}, "resample": 3}),
+    ("ViT", {}), ("ViT", {"size": {"height": 48, "width": 64}, "resample": 3}),
     ("ViT", {"do_resize": False, "do_normalize": False}),
     ("ViT", {"size": {"height": 32, "width": 32}, "resample": 0, "do_rescale": False, "do_normalize": False}),
-    ("Bit", {}),
-    ("Bit", {"size": {"shortest_edge": 51}, "crop_size": {"height": 33, "width": 40}, "resample": 1}),
+    ("Bit", {}), ("Bit", {"size": {"shortest_edge": 51}, "crop_size": {"height": 33, "width": 40}, "resample": 1}),
     ("Bit", {"size": {"shortest_edge": 30}, "crop_size": {"height": 37, "width": 52}}),
     ("Bit", {"size": {"shortest_edge": 44}, "do_center_crop": False}),
     ("Bit", {"size": {"height": 64, "width": 64}, "crop_size": {"height": 56, "width": 56}}),
     ("Bit", {"do_resize": False, "crop_size": {"height": 50, "width": 55}}),
-    ("ConvNext", {"size": {"shortest_edge": 64}}),
-    ("ConvNext", {"size": {"shortest_edge": 100}, "crop_pct": 0.9}),
-    ("ConvNext", {"size": {"shortest_edge": 384}}),
-    ("DPT", {"size": {"height": 64, "width": 64}}),
+    ("ConvNext", {"size": {"shortest_edge": 64}}), ("ConvNext", {"size": {"shortest_edge": 100}, "crop_pct": 0.9}),
+    ("ConvNext", {"size": {"shortest_edge": 384}}), ("DPT", {"size": {"height": 64, "width": 64}}),
     ("DPT", {"size": {"height": 70, "width": 90}, "ensure_multiple_of": 32}),
     ("DPT", {"size": {"height": 96, "width": 96}, "keep_aspect_ratio": True, "ensure_multiple_of": 32}),
     ("DPT", {"size": {"height": 50, "width": 120}, "keep_aspect_ratio": True, "ensure_multiple_of": 14}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "values"), THEIRS, ids=[f"{name}-{at}" for at, (name, _) in enumerate(THEIRS)])
