@@ -26,10 +26,10 @@ import synthetic
 import torch
 
 import regard
-from regard.data.text.qa import iterate_qa
+from regard.data.text.qa import SPANS
 from regard.data.text.samples import iterate_labeled
 from regard.data.text.tables import SkippedRow
-from regard.data.text.tagged import iterate_tagged
+from regard.data.text.tagged import TAGGED
 from regard.runs.evaluate import evaluate
 from regard.tasks.metrics.per_class import tagging_metrics as measure_tags
 from regard.tasks.metrics.squad import squad_scores as measure_spans
@@ -106,7 +106,7 @@ def ours(
 
 def read(task: str, path: Path) -> list[Any]:
     streams: dict[str, Callable[..., Iterator[Any]]] = {
-        "classify": iterate_labeled, "tag": iterate_tagged, "qa": iterate_qa,
+        "classify": iterate_labeled, "tag": TAGGED.samples, "qa": SPANS.samples,
     }  # fmt: skip
     return [item for item in streams[task]([str(path)]) if not isinstance(item, SkippedRow)]
 

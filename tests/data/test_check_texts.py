@@ -22,11 +22,11 @@ from regard.cli import main
 from regard.data.check import texts as documents
 from regard.data.check.engine import normalize_text
 from regard.data.check.findings import find_mojibake, find_quality_issues
-from regard.data.check.pairs import PairSurvey, TrigramProfile
+from regard.data.check.pairs import PairSurvey, count_trigrams, source_scores
 from regard.data.check.report import ClassCounts, Finding, Report
 from regard.data.check.texts import TextSurvey
 from regard.data.text.documents import iterate_texts
-from regard.data.text.samples import iterate_pairs
+from regard.data.text.samples import PAIRS
 from regard.draw.charts import draw_class_counts, draw_lengths
 from regard.errors import DataError, RegardError, UnknownNameError
 from regard.runs.check import check
@@ -525,10 +525,9 @@ def test_a_file_with_swapped_sides_is_named_wherever_it_is(folder: Path, order: 
 
 
 def test_the_score_of_a_row_does_not_count_the_row_itself() -> None:
-    profile = TrigramProfile()
-    profile.update(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
-    (of_others,), (of_target,) = profile.source_scores(["zzyx"], ["qqwv"], leave_one_out=True)
-    (also_own,), (also_target,) = profile.source_scores(["zzyx"], ["qqwv"], leave_one_out=False)
+    profile = count_trigrams(["the cat"] * 9 + ["zzyx"], ["die Katze"] * 9 + ["qqwv"])
+    (of_others,), (of_target,) = source_scores(profile, ["zzyx"], ["qqwv"], leave_one_out=True)
+    (also_own,), (also_target,) = source_scores(profile, ["zzyx"], ["qqwv"], leave_one_out=False)
     assert also_own - also_target > 1 > abs(of_others - of_target)
 
 
@@ -555,7 +554,7 @@ def test_errors_of_reading_are_errors_of_the_check(folder: Path, kind: str) -> N
         path = write(f"a{suffix}", bytes(content))
         refused = False
         try:
-            list((iterate_pairs if kind == "translate" else iterate_texts)([path]))
+            list((PAIRS.samples if kind == "translate" else iterate_texts)([path]))
         except DataError:
             refused = True
         stopped += refused

@@ -11,7 +11,7 @@ from test_tables import choices, complaint, read
 
 from data_files import parquet
 from regard.data.text.files import expand_patterns
-from regard.data.text.samples import Pair, iterate_pairs
+from regard.data.text.samples import PAIRS, Pair
 from regard.runs.spec import expand_paths
 from regard.tasks import find_task
 
@@ -68,7 +68,7 @@ def test_columns_are_found_by_name_by_choice_or_by_being_the_only_two(
 def test_rows_keep_their_number_over_row_groups_and_nulls_are_empty(folder: Path) -> None:
     german = [f"Zeile {n}" if n != 7 else None for n in range(1, 10_001)]
     path = parquet("a.PQ", {"source": [f"row {n}" for n in range(1, 10_001)], "target": german}, row_group_size=700)
-    items = list(iterate_pairs([path]))
+    items = list(PAIRS.samples([path]))
     assert [item.line for item in items if not isinstance(item, Pair)] == [7] and len(items) == 10_000
     assert items[-1] == Pair("row 10000", "Zeile 10000", path, 10_000)
 

@@ -18,25 +18,25 @@ from data_files import jsonl, parquet, write
 from regard.data.text.documents import Passage, iterate_texts
 from regard.data.text.files import read_lines
 from regard.data.text.formats import Row
-from regard.data.text.qa import LocatedAnswer, QASample, iterate_qa, locate_answer, read_qa
+from regard.data.text.qa import SPANS, LocatedAnswer, QASample, locate_answer, read_qa
 from regard.data.text.samples import (
+    PAIRS,
+    QUESTIONS,
+    SIMILAR_PAIRS,
     ChoiceSample,
     LabeledText,
     Pair,
     iterate_labeled,
-    iterate_pairs,
-    iterate_positive_pairs,
-    iterate_questions,
     read_labeled,
     read_questions,
 )
 from regard.data.text.tables import SkippedRow, iterate_rows
-from regard.data.text.tagged import TaggedSentence, iterate_tagged, read_tagged
+from regard.data.text.tagged import TAGGED, TaggedSentence, read_tagged
 from regard.errors import DataError, RegardError
 
 ITERATORS: dict[str, Callable[..., Any]] = {
-    "pairs": iterate_pairs, "positive": iterate_positive_pairs, "classify": iterate_labeled, "choose": iterate_questions,
-    "tag": iterate_tagged, "qa": iterate_qa, "lm": iterate_texts,
+    "pairs": PAIRS.samples, "positive": SIMILAR_PAIRS.samples, "classify": iterate_labeled, "choose": QUESTIONS.samples,
+    "tag": TAGGED.samples, "qa": SPANS.samples, "lm": iterate_texts,
     "text": lambda data, columns: iterate_rows(data[0], ("text",), columns),
     "rows": lambda data, columns: iterate_rows(data[0], ("text", "label"), columns),
     "optional": lambda data, columns: iterate_rows(data[0], ("text", "label"), columns, optional=("second", "third")),
@@ -275,17 +275,17 @@ def test_rows_are_read_from_every_kind_of_file(
 def test_samples_have_their_file_and_line_and_come_back_from_json(folder: Path) -> None:
     write("a.tsv", 'the "cat \t  die Katze\u2028hier \r\na,b\tc\r\n')
     pairs = [Pair('the "cat', "die Katze\u2028hier", "a.tsv", 1), Pair("a,b", "c", "a.tsv", 2)]
-    assert list(iterate_pairs("a.tsv")) == list(iterate_pairs(["a.tsv"])) == pairs
+    assert list(PAIRS.samples("a.tsv")) == list(PAIRS.samples(["a.tsv"])) == pairs
     write("a.csv", '"a ""b"", c\r\nd",e\r\nf,g\r\n')  # a quoted field over two lines
-    assert list(iterate_pairs(["a.csv"])) == [Pair('a "b", c\nd', "e", "a.csv", 1), Pair("f", "g", "a.csv", 3)]
-    items = iterate_pairs([write("b.tsv", "\na\tb\n\t \nc\t\n \td\n\ne\tf\n\n\n")])
+    assert list(PAIRS.samples(["a.csv"])) == [Pair('a "b", c\nd', "e", "a.csv", 1), Pair("f", "g", "a.csv", 3)]
+    items = PAIRS.samples([write("b.tsv", "\na\tb\n\t \nc\t\n \td\n\ne\tf\n\n\n")])
     assert [(item.line, isinstance(item, Pair)) for item in items] == [(n, n in (2, 7)) for n in range(1, 8)]
-    sentence = next(iterate_tagged([write("a.conll", f"-DOCSTART- -X- O\n\n{WORDS}")]))
-    span = next(iterate_qa([write("a.json", json.dumps(squad(WHERE)))]))
+    sentence = next(TAGGED.samples([write("a.conll", f"-DOCSTART- -X- O\n\n{WORDS}")]))
+    span = next(SPANS.samples([write("a.json", json.dumps(squad(WHERE)))]))
     assert (sentence.line, span.line, span.id, span.title, span.split_key) == (3, 1, "q1", "Tower", "Tower")
     for item in (sentence, span):
         assert type(item)(**json.loads(json.dumps(asdict(item)))) == item
-    question = next(iterate_questions([jsonl("a.jsonl", QUESTION)]))
+    question = next(QUESTIONS.samples([jsonl("a.jsonl", QUESTION)]))
     assert question.line == 1 and question.prompt == "It rains. What is wet?"
     first, second = write("b.txt", "1\t2\n"), write("a.tsv.gz", "3\t4\n")
     assert read("pairs", first, second) == [("1", "2"), ("3", "4")]  # in the order given
@@ -294,7 +294,7 @@ def test_samples_have_their_file_and_line_and_come_back_from_json(folder: Path) 
 
 def test_contexts_are_kept_and_relocated_answers_counted(folder: Path) -> None:
     row = {"question": " Where? ", "context": f"\n  {CONTEXT} ", "answer": "Paris", "start": 29}
-    (found,) = iterate_qa([jsonl("a.jsonl", row)])
+    (found,) = SPANS.samples([jsonl("a.jsonl", row)])
     assert (found.context, found.question, found.starts) == (
         row["context"],
         "Where?",
@@ -302,7 +302,7 @@ def test_contexts_are_kept_and_relocated_answers_counted(folder: Path) -> None:
     ) and not found.num_relocated
     assert found.split_key == found.context
     moved = {**WHERE, "answers": [{"text": "Paris", "answer_start": 25}, WHERE["answers"][1]]}
-    items = list(iterate_qa([write("a.json", json.dumps(squad(moved, WHEN)))]))
+    items = list(SPANS.samples([write("a.json", json.dumps(squad(moved, WHEN)))]))
     assert [(item.num_relocated, item.starts) for item in items] == [(1, (26, 23)), (0, (3,))]
 
 
@@ -345,7 +345,7 @@ def test_columns_of_positive_pairs_have_many_accepted_names(names: str, folder: 
 def test_parallel_files_stay_aligned_over_odd_characters(folder: Path) -> None:
     source, target = write("t.en.gz", "a\u2028b\x0bc\nd\n\n"), write("t.de", "A\r\nD\x85E\r\n\r\n")
     both = f"{source}:{target}"
-    assert list(iterate_pairs([both])) == [Pair("a\u2028b\x0bc", "A", both, 1), Pair("d", "D\x85E", both, 2)]
+    assert list(PAIRS.samples([both])) == [Pair("a\u2028b\x0bc", "A", both, 1), Pair("d", "D\x85E", both, 2)]
     path = write("10:30.tsv", "a\tb\n")
     assert read("pairs", f"{path}:{path}") == [("a\tb", "a\tb")]
     source, target = write("a", "source\na text"), write("b", "target\nits partner")

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models
 import regard
 from conftest import Trained
 from regard.data.batching.samplers import BatchShape
-from regard.data.text.samples import iterate_pairs
+from regard.data.text.samples import PAIRS
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, RunError, SettingError
@@ -157,12 +157,12 @@ def test_an_unrequested_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("english,german\n" + rows, encoding="utf-8")
     with pytest.raises(DataError, match="line 1"):
-        list(iterate_pairs([str(path)]))
-    named = list(iterate_pairs([str(path)], {"source": "english", "target": "german"}))
-    counted = list(iterate_pairs([str(path)], {"source": "0", "target": "1"}))
+        list(PAIRS.samples([str(path)]))
+    named = list(PAIRS.samples([str(path)], {"source": "english", "target": "german"}))
+    counted = list(PAIRS.samples([str(path)], {"source": "0", "target": "1"}))
     assert len(named) == 9 and len(counted) == 10
     path.write_text("cat,Katze\ndog,Hund\nmouse,Maus\nbird,Vogel\nhorse,Pferd\nking,König\n", encoding="utf-8")
-    assert len(list(iterate_pairs([str(path)]))) == 6
+    assert len(list(PAIRS.samples([str(path)]))) == 6
 
 
 @pytest.mark.parametrize("length", [20, 64, 128, 500])

@@ -155,16 +155,10 @@ class Survey(ABC):
         raise NotImplementedError  # surveys of files and documents keep numbers in other ways
 
     def first_findings(self) -> Iterable[Finding]:
-        """Findings about this split before the common ones."""
+        """Findings about this split: before the common ones, about labels (before duplicates), after the common ones."""
         return ()
 
-    def label_findings(self) -> Iterable[Finding]:
-        """Findings about the labels of this split, before duplicates."""
-        return ()
-
-    def last_findings(self) -> Iterable[Finding]:
-        """Findings about this split after the common ones."""
-        return ()
+    label_findings = last_findings = first_findings
 
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         """Findings of the validation split against the training split, after the findings of both splits."""

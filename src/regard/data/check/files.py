@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from regard.data.check.engine import EntryReader, Survey, format_counts, hash_te
 from regard.data.check.findings import MAX_CAPTION_RATIO
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
 from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
-from regard.data.images.image_io import ImageInfo, inspect_image, read_depth, read_mask
+from regard.data.images.image_io import inspect_image, read_depth, read_mask
 from regard.data.images.labeled import (
     VOID,
     ClassMap,
@@ -49,6 +49,19 @@ MAX_PIXELS = 25_000_000  # pixels above which decoding takes about a second
 MIN_DEPTH, MAX_DEPTH = 0.1, 500.0  # meters; the median of depth maps in the correct unit is between the two
 
 
+@dataclass
+class FileStats:
+    """Measures of one file."""
+
+    content_hash: bytes
+    target_hash: bytes
+    issues: dict[str, str]  # text of the location by finding
+    numbers: dict[str, float]  # sizes by name
+    properties: Sequence[str]  # color mode of an image, attributes of a point cloud
+    part_counts: dict[int, int] = field(default_factory=dict)  # number of pixels or points with each value
+    classes: ClassMap | None = None  # class names in the file
+
+
 class FileSurvey(Survey):
     """Survey of files. Hashes are of the content with the target (0), and of the content (1)."""
 
@@ -62,11 +75,11 @@ class FileSurvey(Survey):
         self._broken_samples: set[tuple[str, int]] = set()
 
     @abstractmethod
-    def _inspect(self, sample: Any) -> Any:
-        """Numbers and hashes of one file. Runs in a thread and must not change the survey."""
+    def _inspect(self, sample: Any) -> FileStats:
+        """Measures of one file. Runs in a thread and must not change the survey."""
 
     def _survey_entry(self, samples: Iterator[Any]) -> None:
-        def inspect(sample: Any) -> Any:
+        def inspect(sample: Any) -> FileStats | DataError:
             try:
                 return self._inspect(sample)
             except DataError as error:
@@ -81,6 +94,18 @@ class FileSurvey(Survey):
                     else:
                         self._add_sample(sample, stats)
                 self._report_progress(len(self))
+
+    def _add_sample(self, sample: Any, stats: Any = None) -> None:
+        for key, text in stats.issues.items():
+            self._tally_sample(key, sample, text)
+        for name, value in stats.numbers.items():
+            self.keep(name, value, kind="d" if isinstance(value, float) else "Q")
+        self.counters["properties"].update(stats.properties)
+        if sample.label:
+            self.classes[sample.label] += 1
+        self._append(
+            sample.line, map(hash_text, (b"\0".join((stats.content_hash, stats.target_hash)), stats.content_hash))
+        )
 
     def location_name(self, index: int, reference: int | None = None) -> str:
         entry, line = self.entries[self.numbers["entry"][index]], self.numbers["line"][index]
@@ -108,19 +133,8 @@ class FileSurvey(Survey):
         inside = os.path.relpath(name, sample.path) if name.startswith(os.path.join(sample.path, "")) else name
         return f"{inside} → {sample.label}" if sample.label else inside
 
-    def _append_file(self, sample: Any, content: bytes, target: bytes) -> None:
-        """Keep the class of a file and the hashes of content and target."""
-        if sample.label:
-            self.classes[sample.label] += 1
-        self._append(sample.line, map(hash_text, (b"\0".join((content, target)), content)))
-
     def _tally_sample(self, key: str, sample: Any, text: str) -> None:
         self.tally(key, Location(sample.source or sample.path, sample.line if sample.content else None, text))
-
-    def _tally_unknown_values(self, sample: Any, classes: ClassMap | None, values: Iterable[int]) -> None:
-        if classes is not None and (unknown := classes.unknown_values(values)):
-            listed = ", ".join(map(str, unknown[:8]))
-            self._tally_sample("unknown_values", sample, f"{listed}{', …' if len(unknown) > 8 else ''}")
 
     def num_classes(self) -> int:
         return len(self.classes)
@@ -157,6 +171,15 @@ class PartSurvey(FileSurvey):
         self.known_classes: ClassMap | None = None if self.train is None else self.train.known_classes
         if self.known_classes is None:
             self.base.known_classes = self.known_classes = type(self).find_classes(self.entries)
+
+    def _add_sample(self, sample: Any, stats: Any = None) -> None:
+        super()._add_sample(sample, stats)
+        self.file_classes = self.file_classes or stats.classes
+        self.part_counts.update(stats.part_counts)
+        classes = self.known_classes or self.file_classes
+        if classes is not None and (unknown := classes.unknown_values(v for v in stats.part_counts if v >= 0)):
+            listed = ", ".join(map(str, unknown[:8]))
+            self._tally_sample("unknown_values", sample, f"{listed}{', …' if len(unknown) > 8 else ''}")
 
     @abstractmethod
     def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
@@ -232,17 +255,6 @@ def is_table(entry: str) -> bool:
 # -- images
 
 
-@dataclass(frozen=True)
-class ImageStats:
-    """Numbers and hashes of one image."""
-
-    info: ImageInfo
-    content_hash: bytes
-    is_blank: bool  # whether all pixels have one color
-    target: Any  # numbers of the mask or the depth map
-    target_hash: bytes
-
-
 class ImageSurvey(FileSurvey):
     """Survey of images: also their sizes and color modes."""
 
@@ -253,36 +265,36 @@ class ImageSurvey(FileSurvey):
     skip_prefixes = ("hidden: ", "not an image: ")
     measured, size_title = ("height", "width"), "pixels"
 
-    def _inspect(self, sample: ImageSample) -> ImageStats:
+    def _inspect(self, sample: ImageSample) -> FileStats:
         pixels, info = inspect_image(sample.content or sample.source, sample.location)
-        is_blank = bool((pixels == pixels[0, 0]).all())
-        return ImageStats(info, array_digest(pixels), is_blank, *self._inspect_target(sample))
-
-    def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
-        """Numbers and hash of the target."""
-        return None, sample.label.encode("utf-8", "surrogatepass")
-
-    def _add_sample(self, sample: ImageSample, stats: Any = None) -> None:
-        info: ImageInfo = stats.info
         short, long = sorted((info.height, info.width))
-        properties = {
+        found = {
             "small_image": short < MIN_SIDE,
             "aspect_ratio": long > MAX_ASPECT_RATIO * short,
             "large_image": info.height * info.width > MAX_PIXELS,
-            "single_color": stats.is_blank and short >= MIN_SIDE,
+            "single_color": short >= MIN_SIDE and (pixels == pixels[0, 0]).all(),
             "animated": info.animated,
             "exif_rotation": info.rotated,
             "transparent": info.transparent,
         }
-        for key in (key for key, holds in properties.items() if holds):
-            self._tally_sample(key, sample, f"{info.width} × {info.height}")
-        self.counters["modes"][info.mode] += 1
-        self.keep("height", info.height, kind="I")
-        self.keep("width", info.width, kind="I")
-        self._append_file(sample, stats.content_hash, stats.target_hash)
+        return FileStats(
+            array_digest(pixels),
+            sample.label.encode("utf-8", "surrogatepass"),
+            {key: f"{info.width} × {info.height}" for key, holds in found.items() if holds},
+            {"height": info.height, "width": info.width},
+            (info.mode,),
+        )
+
+    def _compare_sizes(self, stats: FileStats, shape: tuple[int, ...]) -> tuple[str, float]:
+        """Sizes of target and image, empty if equal, and the ratio of their aspect ratios."""
+        height, width = shape
+        image_height, image_width = stats.numbers["height"], stats.numbers["width"]
+        is_equal = (height, width) == (image_height, image_width)
+        text = "" if is_equal else f"{width} × {height}, image {image_width} × {image_height}"
+        return text, height * image_width / (width * image_height)
 
     def first_findings(self) -> Iterable[Finding]:
-        modes = self.counters["modes"]
+        modes = self.counters["properties"]
         if set(modes) - {"RGB"}:
             yield self.finding("color_modes", len(modes), modes=format_counts(dict(modes.most_common())))
 
@@ -301,22 +313,17 @@ class MaskSurvey(PartSurvey, ImageSurvey):
     findings = tables.MASKS
     parts, counted, find_classes = ("masks", "mask"), "pixels_by_class", find_classes
 
-    def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
+    def _inspect(self, sample: ImageSample) -> FileStats:
+        stats = super()._inspect(sample)
         location = sample.location if sample.target_content else None
         colors = self.known_classes.colors if self.known_classes else None
         mask = read_mask(sample.target_content or sample.mask, colors, location)
         values, counts = np.unique(mask, return_counts=True)
-        return (mask.shape, dict(zip(values.tolist(), counts.tolist(), strict=True))), array_digest(mask)
-
-    def _add_sample(self, sample: ImageSample, stats: Any = None) -> None:
-        (height, width), counts = stats.target
-        info: ImageInfo = stats.info
-        if (height, width) != (info.height, info.width):
-            text = f"{width} × {height}, image {info.width} × {info.height}"
-            self._tally_sample("mask_size_mismatch", sample, text)
-        self._tally_unknown_values(sample, self.known_classes, counts)
-        self.part_counts.update(counts)
-        super()._add_sample(sample, stats)
+        stats.part_counts = dict(zip(values.tolist(), counts.tolist(), strict=True))
+        stats.target_hash = array_digest(mask)
+        if sizes := self._compare_sizes(stats, mask.shape)[0]:
+            stats.issues["mask_size_mismatch"] = sizes
+        return stats
 
     def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
         if not classes.void:
@@ -331,28 +338,22 @@ class DepthSurvey(ImageSurvey):
     task, reader = "depth", read_depth_images
     findings = tables.DEPTH
 
-    def _inspect_target(self, sample: ImageSample) -> tuple[Any, bytes]:
+    def _inspect(self, sample: ImageSample) -> FileStats:
+        stats = super()._inspect(sample)
         location = sample.location if sample.target_content else None
         depth = read_depth(sample.target_content or sample.depth, self.settings.depth_scale or None, location)
         known = depth[depth > 0]
-        percentiles = np.quantile(known, (0.01, 0.5, 0.99)).tolist() if len(known) else []
-        return (depth.shape, len(known), depth.size, percentiles), array_digest(depth)
-
-    def _add_sample(self, sample: ImageSample, stats: Any = None) -> None:
-        (height, width), num_known, size, percentiles = stats.target
-        info: ImageInfo = stats.info
-        if (height, width) != (info.height, info.width):
-            is_distorted = abs(height * info.width / (width * info.height) - 1) > 0.02
-            key = "depth_aspect_ratio_mismatch" if is_distorted else "depth_size_mismatch"
-            self._tally_sample(key, sample, f"{width} × {height}, image {info.width} × {info.height}")
-        if not num_known:
-            name = f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
-            self._tally_sample("empty_depth_map", sample, name)
-        self.keep("known_pixels", num_known)
-        self.keep("total_pixels", size)
-        for name, value in zip(("near", "median", "far"), percentiles, strict=False):  # none without known pixels
-            self.keep(name, value, kind="f")
-        super()._add_sample(sample, stats)
+        stats.target_hash = array_digest(depth)
+        stats.numbers |= {"known_pixels": len(known), "total_pixels": depth.size}
+        sizes, distortion = self._compare_sizes(stats, depth.shape)
+        if sizes:
+            stats.issues[f"depth_{'aspect_ratio' if abs(distortion - 1) > 0.02 else 'size'}_mismatch"] = sizes
+        if len(known):
+            percentiles = np.quantile(known, (0.01, 0.5, 0.99)).astype(np.float32).tolist()
+            stats.numbers |= zip(("near", "median", "far"), percentiles, strict=True)
+        else:
+            stats.issues["empty_depth_map"] = f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
+        return stats
 
     def target_findings(self) -> Iterable[Finding]:
         """Fraction of the pixels with known depth, and the range of depths."""
@@ -397,9 +398,11 @@ class CaptionSurvey(ImageSurvey):
         name = os.path.relpath(sample.source, os.path.dirname(sample.path)) if not sample.content else sample.source
         return f"{name} → {excerpt(sample.captions[caption])}"
 
-    def _inspect_target(self, sample: Any) -> tuple[Any, bytes]:
+    def _inspect(self, sample: Any) -> FileStats:
+        stats = super()._inspect(sample)
         captions = "\0".join(sorted(sample.captions)).encode("utf-8", "surrogatepass")
-        return None, blake2b(captions, digest_size=16).digest()
+        stats.target_hash = blake2b(captions, digest_size=16).digest()
+        return stats
 
     def _add_sample(self, sample: Any, stats: Any = None) -> None:
         assert isinstance(sample, CaptionedImage)

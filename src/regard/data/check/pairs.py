@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,58 +67,46 @@ def trigrams(texts: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return (mixed >> np.uint32(32 - HASH_BITS))[inside].astype(np.intp), owner[inside]
 
 
-@dataclass
-class TrigramProfile:
-    """(2, NUM_BUCKETS) trigram counts of source and target.
+# A profile is a (2, NUM_BUCKETS) array of the trigram counts of source and target. The score of a text is the mean over its
+# trigrams of log P(trigram | source) − log P(trigram | target), positive for a text in the source language. Source and
+# target of a row with a negative and a positive score are swapped.
 
-    The score of a text is the mean over its trigrams of log P(trigram | source) − log P(trigram | target), positive for
-    a text in the source language. Source and target of a row with a negative and a positive score are swapped."""
 
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, NUM_BUCKETS), dtype=np.int64))
+def count_trigrams(sources: Sequence[str], targets: Sequence[str]) -> Indices:
+    """Profile of these texts."""
+    return np.stack([np.bincount(trigrams(texts)[0], minlength=NUM_BUCKETS) for texts in (sources, targets)])
 
-    def update(self, sources: Sequence[str], targets: Sequence[str]) -> None:
-        for side, texts in enumerate((sources, targets)):
-            self.counts[side] += np.bincount(trigrams(texts)[0], minlength=NUM_BUCKETS)
 
-    def swap_sides(self) -> TrigramProfile:
-        return TrigramProfile(self.counts[::-1])
+def similarity(profile: Indices, other: Indices) -> float:
+    """Cosine similarity of the log ratios: 1 for equal sides, 0 for unrelated data, −1 for swapped sides.
 
-    def __add__(self, other: TrigramProfile) -> TrigramProfile:
-        return TrigramProfile(self.counts + other.counts)
+    Each trigram is weighted by the smaller of the two counts."""
+    weights = np.minimum(profile.sum(0), other.sum(0))
+    a, b = (logs[0] - logs[1] for logs in map(_log_probabilities, (profile, other)))
+    norm = np.sqrt((weights * a * a).sum() * (weights * b * b).sum())
+    return float((weights * a * b).sum() / norm) if norm else 0.0
 
-    def similarity(self, other: TrigramProfile) -> float:
-        """Cosine similarity of the log ratios: 1 for equal sides, 0 for unrelated data, −1 for swapped sides.
 
-        Each trigram is weighted by the smaller of the two counts."""
-        weights = np.minimum(self.counts.sum(0), other.counts.sum(0))
-        a, b = self._log_ratios(), other._log_ratios()
-        norm = np.sqrt((weights * a * a).sum() * (weights * b * b).sum())
-        return float((weights * a * b).sum() / norm) if norm else 0.0
+def source_scores(
+    profile: Indices, sources: Sequence[str], targets: Sequence[str], leave_one_out: bool
+) -> tuple[FloatArray, FloatArray]:
+    """Score of each source and each target. With `leave_one_out`, the rows are part of the profile, and the counts of each
+    row are subtracted."""
+    logs = _log_probabilities(profile)
+    without = _log_probabilities(profile, removed=1) if leave_one_out else logs
+    scores = []
+    for texts, table in zip((sources, targets), (without[0] - logs[1], logs[0] - without[1]), strict=True):
+        buckets, owner = trigrams(texts)
+        sums = np.bincount(owner, weights=table[buckets], minlength=len(texts))
+        scores.append(sums / np.maximum(np.bincount(owner, minlength=len(texts)), 1))
+    return scores[0], scores[1]
 
-    def source_scores(
-        self, sources: Sequence[str], targets: Sequence[str], leave_one_out: bool
-    ) -> tuple[FloatArray, FloatArray]:
-        """Score of each source and each target. With `leave_one_out`, the rows are part of the profile, and the counts of
-        each row are subtracted."""
-        logs = np.log(self.counts + SMOOTHING)
-        without = np.log(np.maximum(self.counts - 1, 0) + SMOOTHING) if leave_one_out else logs
-        shift = self._log_total(0) - self._log_total(1)
-        tables = without[0] - logs[1] - shift, logs[0] - without[1] - shift
-        scores = []
-        for texts, table in zip((sources, targets), tables, strict=True):
-            buckets, owner = trigrams(texts)
-            sums = np.bincount(owner, weights=table[buckets], minlength=len(texts))
-            scores.append(sums / np.maximum(np.bincount(owner, minlength=len(texts)), 1))
-        return scores[0], scores[1]
 
-    def _log_ratios(self) -> FloatArray:
-        """log P(trigram | source) − log P(trigram | target) of each bucket."""
-        logs = np.log(self.counts + SMOOTHING)
-        ratios: FloatArray = logs[0] - logs[1] - (self._log_total(0) - self._log_total(1))
-        return ratios
-
-    def _log_total(self, side: int) -> float:
-        return float(np.log(self.counts[side].sum() + SMOOTHING * NUM_BUCKETS))
+def _log_probabilities(profile: Indices, removed: int = 0) -> FloatArray:
+    """(2, NUM_BUCKETS) log P(trigram | side), with this number of occurrences removed from each bucket."""
+    totals = np.log(profile.sum(1, keepdims=True) + SMOOTHING * NUM_BUCKETS)
+    logs: FloatArray = np.log(np.maximum(profile - removed, 0) + SMOOTHING) - totals
+    return logs
 
 
 class PairSurvey(Survey):
@@ -135,7 +123,7 @@ class PairSurvey(Survey):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.swapped_entries: list[bool] = []  # for each entry: sides swapped relative to the previous entries
-        self.profile = TrigramProfile()
+        self.profile = np.zeros((2, NUM_BUCKETS), dtype=np.int64)
 
     def read(self, progress: ProgressCallback = no_progress) -> None:
         """Read every row. The sides of the training data define the correct order of source and target."""
@@ -143,19 +131,18 @@ class PairSurvey(Survey):
         if self.train is None and self.swapped_entries and 2 * int(self.swapped_pairs().sum()) > len(self):
             # the majority of pairs defines the correct order
             self.swapped_entries = [not is_swapped for is_swapped in self.swapped_entries]
-            self.profile = self.profile.swap_sides()
+            self.profile = self.profile[::-1]
 
     def _survey_entry(self, samples: Iterator[Pair]) -> None:
-        profile = TrigramProfile()
-        first = len(self)
+        profile, first = np.zeros_like(self.profile), len(self)
         for chunk in chunked(samples, CHUNK):
             for pair in chunk:
                 self._add_sample(pair)
-            profile.update([pair.source for pair in chunk], [pair.target for pair in chunk])
+            profile += count_trigrams([pair.source for pair in chunk], [pair.target for pair in chunk])
             self._report_progress(len(self))
         is_large = len(self) - first >= MIN_FILE_PAIRS
-        self.swapped_entries.append(is_large and self.base.profile.similarity(profile) < SWAPPED_SIMILARITY)
-        self.profile += profile.swap_sides() if self.swapped_entries[-1] else profile
+        self.swapped_entries.append(is_large and similarity(self.base.profile, profile) < SWAPPED_SIMILARITY)
+        self.profile += profile[::-1] if self.swapped_entries[-1] else profile
 
     def swapped_pairs(self) -> NDArray[np.bool_]:
         """(N,) whether a pair is in a file with swapped sides."""
@@ -254,7 +241,7 @@ class PairSurvey(Survey):
             for chunk in chunked(self._entry_samples(entry), CHUNK):
                 texts = [pair.source for pair in chunk], [pair.target for pair in chunk]
                 sources, targets = texts[::-1] if is_swapped else texts
-                columns = self.base.profile.source_scores(sources, targets, leave_one_out=self.train is None)
+                columns = source_scores(self.base.profile, sources, targets, leave_one_out=self.train is None)
                 scores[done : done + len(chunk)] = np.stack(columns, axis=1)
                 done += len(chunk)
                 self.progress(f"comparing languages in {self.split} data", done)

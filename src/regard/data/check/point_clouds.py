@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
 from regard.data.check.engine import Columns, Paths
-from regard.data.check.files import FileSurvey, PartSurvey
+from regard.data.check.files import FileStats, FileSurvey, PartSurvey
 from regard.data.check.findings import MAX_SCALE_RATIO
 from regard.data.check.report import Finding
 from regard.data.images.labeled import ClassMap
@@ -32,22 +30,6 @@ MAX_SHAPE_POINTS = 20_000  # maximum number of points for the shape
 OUTLIER_RATIO = 10.0  # distance of an outlier from the median, relative to the 95th percentile of the distances
 
 
-@dataclass(frozen=True)
-class CloudStats:
-    """Numbers and hashes of one point cloud."""
-
-    num_points: int
-    num_dropped: int
-    extent: float  # longest side of the bounding box
-    degenerate_shape: str  # finding id (single_location, collinear or coplanar), or an empty string
-    num_outliers: int
-    attributes: tuple[str, ...]  # of colors and normals, the available ones
-    content_hash: bytes
-    target_hash: bytes
-    label_counts: dict[int, int] | None
-    classes: ClassMap | None
-
-
 class CloudSurvey(FileSurvey):
     """Survey of point clouds: also their sizes, and how many have colors and normals."""
 
@@ -63,43 +45,30 @@ class CloudSurvey(FileSurvey):
         train_entries, valid_entries = super().find_entries(data, valid, columns)
         return train_entries, valid_entries or CLOUDS.validation_entries(train_entries)
 
-    def _inspect(self, sample: CloudSample) -> CloudStats:
-        cloud = sample.read()
-        available = {"colors": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
-        return CloudStats(
-            len(cloud),
-            cloud.num_dropped,
-            float(np.ptp(cloud.coordinates, axis=0).max()),
-            degenerate_shape(cloud.coordinates),
-            count_outliers(cloud.coordinates),
-            tuple(name for name, is_available in available.items() if is_available),
-            _point_set_hash(cloud),
-            *self._inspect_labels(sample, cloud),
-            classes_from_cloud(cloud),
-        )
+    def _inspect(self, sample: CloudSample) -> FileStats:
+        return self._inspect_cloud(sample, sample.read())
 
-    def _inspect_labels(self, sample: CloudSample, cloud: PointCloud) -> tuple[bytes, dict[int, int] | None]:
-        """Hash of the target, and the number of points with each label."""
-        return sample.label.encode("utf-8", "surrogatepass"), None
-
-    def _add_sample(self, sample: CloudSample, stats: Any = None) -> None:
-        size = f"{stats.num_points:,} points"
-        properties = {
-            "few_points": stats.num_points < MIN_POINTS,
-            "many_points": stats.num_points > MAX_POINTS,
-            stats.degenerate_shape: bool(stats.degenerate_shape) and stats.num_points > 3,
+    def _inspect_cloud(self, sample: CloudSample, cloud: PointCloud) -> FileStats:
+        num_points, shape = len(cloud), degenerate_shape(cloud.coordinates)
+        size = f"{num_points:,} points"
+        found = {
+            "few_points": num_points < MIN_POINTS,
+            "many_points": num_points > MAX_POINTS,
+            shape: bool(shape) and num_points > 3,
         }
-        for key in (key for key, holds in properties.items() if holds):
-            self._tally_sample(key, sample, size)
-        if stats.num_dropped:
-            total = stats.num_points + stats.num_dropped
-            self._tally_sample("non_finite", sample, f"{stats.num_dropped:,} of {total:,} points")
-        if stats.num_outliers:
-            self._tally_sample("outliers", sample, f"{stats.num_outliers:,} of {size}")
-        self.counters["attributes"].update(stats.attributes)
-        self.keep("points", stats.num_points)
-        self.keep("longest_side", stats.extent, kind="d")
-        self._append_file(sample, stats.content_hash, stats.target_hash)
+        issues = {key: size for key, holds in found.items() if holds}
+        if cloud.num_dropped:
+            issues["non_finite"] = f"{cloud.num_dropped:,} of {num_points + cloud.num_dropped:,} points"
+        if num_outliers := count_outliers(cloud.coordinates):
+            issues["outliers"] = f"{num_outliers:,} of {size}"
+        available = {"colors": cloud.colors is not None, "normals": cloud.normals is not None and not cloud.from_mesh}
+        return FileStats(
+            _point_set_hash(cloud),
+            sample.label.encode("utf-8", "surrogatepass"),
+            issues,
+            {"points": num_points, "longest_side": float(np.ptp(cloud.coordinates, axis=0).max())},
+            [name for name, is_available in available.items() if is_available],
+        )
 
     def first_findings(self) -> Iterable[Finding]:
         """Point clouds with a size far from the median of the training data, probably in another unit; partial features."""
@@ -113,7 +82,7 @@ class CloudSurvey(FileSurvey):
                 "scale_outliers", outliers, lambda n: f"longest side {extents[n]:.4g}", median=median
             )
         for name in ("colors", "normals"):
-            count = self.counters["attributes"][name]
+            count = self.counters["properties"][name]
             if 0 < count < len(self):
                 yield self.finding(f"partial_{name}", count, count / max(self.rows, 1))
 
@@ -125,23 +94,17 @@ class LabeledCloudSurvey(PartSurvey, CloudSurvey):
     findings = tables.POINT_LABELS
     parts, counted, find_classes = ("points", "point cloud"), "points_by_class", find_cloud_classes
 
-    def _inspect_labels(self, sample: CloudSample, cloud: PointCloud) -> tuple[bytes, dict[int, int] | None]:
+    def _inspect_cloud(self, sample: CloudSample, cloud: PointCloud) -> FileStats:
+        stats = super()._inspect_cloud(sample, cloud)
         if cloud.labels is None:
-            return super()._inspect_labels(sample, cloud)
+            stats.issues["unlabeled"] = f"{len(cloud):,} points"
+            return stats
         values, counts = np.unique(cloud.labels, return_counts=True)
-        return _point_set_hash(cloud, cloud.labels), dict(zip(values.tolist(), counts.tolist(), strict=True))
-
-    def _add_sample(self, sample: CloudSample, stats: Any = None) -> None:
-        super()._add_sample(sample, stats)
-        if stats.label_counts is None:
-            self._tally_sample("unlabeled", sample, f"{stats.num_points:,} points")
-            return
-        self.file_classes = self.file_classes or stats.classes
-        self.part_counts.update(stats.label_counts)
-        values = [value for value in stats.label_counts if value >= 0]
-        self._tally_unknown_values(sample, self.known_classes or self.file_classes, values)
-        if not values:
-            self._tally_sample("unlabeled", sample, "all labels are negative")
+        stats.target_hash, stats.classes = _point_set_hash(cloud, cloud.labels), classes_from_cloud(cloud)
+        stats.part_counts = dict(zip(values.tolist(), counts.tolist(), strict=True))
+        if not (values >= 0).any():
+            stats.issues["unlabeled"] = "all labels are negative"
+        return stats
 
     def count_void(self, classes: ClassMap) -> tuple[str, int] | None:
         num_void = sum(count for value, count in self.part_counts.items() if value < 0 or value in classes.void)

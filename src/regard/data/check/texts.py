@@ -62,18 +62,17 @@ class LabeledSurvey(Survey):
         sizes = super().sizes(measure)
         return sizes if super().sizes("words")[:, 1].any() else sizes[:, :1]
 
-    def _inputs(self, sample: LabeledText) -> tuple[tuple[str, str], Sequence[str]]:
-        """The two texts with a length, and all input texts."""
-        texts = sample.text, sample.text_pair
-        return texts, texts if sample.text_pair else texts[:1]
+    def _sides(self, sample: Any) -> tuple[str, str]:
+        """The two texts with a length."""
+        return sample.text, sample.text_pair
 
     def _preview(self, sample: Any) -> str:
-        (first, second), _ = self._inputs(sample)
+        first, second = self._sides(sample)
         text = f"{excerpt(first, width=36)} | {excerpt(second, width=24)}" if second else excerpt(first)
         return f"{text} → {excerpt(str(sample.label), width=24)}"
 
     def _measure(self, sample: Any) -> Measures:
-        texts, inputs = self._inputs(sample)
+        texts, inputs = self._sides(sample), sample.texts
         joined, normalized = "\0".join(inputs), "\0".join(map(normalize_text, inputs))
         contents = f"{joined}\0{sample.label}", joined, normalized
         if not isinstance(sample, LabeledText):
@@ -95,8 +94,8 @@ class ChoiceSurvey(LabeledSurvey):
     reader, findings = read_questions, tables.CHOICES
     counted = "correct_choice_positions"
 
-    def _inputs(self, sample: ChoiceSample) -> tuple[tuple[str, str], Sequence[str]]:  # type: ignore[override]
-        return (sample.prompt, max(sample.choices, key=len)), (sample.prompt, *sample.choices)
+    def _sides(self, sample: ChoiceSample) -> tuple[str, str]:
+        return sample.prompt, max(sample.choices, key=len)
 
     def counts(self) -> dict[str, int]:
         return Survey.counts(self)

@@ -19,7 +19,7 @@ from random import Random
 
 from regard.data.reader import Columns
 from regard.data.synthetic import SPLITS, Recipe
-from regard.data.text.samples import PAIRS, Pair, iterate_pairs
+from regard.data.text.samples import PAIRS, Pair
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, UnknownNameError
 
@@ -215,7 +215,7 @@ def iterate_questions(data: Sequence[str], columns: Columns = None) -> Iterator[
         if parse_recipe(entry):
             yield from generate_questions(entry)
             continue
-        for item in iterate_pairs([entry], columns):
+        for item in PAIRS.samples([entry], columns):
             if isinstance(item, SkippedRow):
                 yield item
             else:

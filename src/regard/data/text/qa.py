@@ -117,9 +117,6 @@ def read_qa(
     return make_samples(rows, make_sample, report)
 
 
-iterate_qa = partial(iterate_all, read_qa, "questions", "Each row needs a question and a context.")
-
-
 class AnswerNotFound(DataError):
     """An answer that does not occur in the context."""
 
@@ -253,7 +250,7 @@ SPANS = Reader(
     unit="questions",
     columns=COLUMNS,
     sample_type=QASample,
-    samples=iterate_qa,
+    samples=partial(iterate_all, read_qa, "questions", "Each row needs a question and a context."),
     inputs=partial(sample_inputs, read_qa, lambda item: (item.question, item.context)),
     split_key=lambda sample: sample.split_key,
     contents=lambda sample: with_target((sample.question, sample.context), json.dumps([sample.answers, sample.starts])),

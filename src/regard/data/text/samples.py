@@ -71,6 +71,10 @@ class LabeledText:
     def labels(self) -> tuple[str, ...]:
         return (self.label,) if self.label_set is None else self.label_set
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text, self.text_pair) if self.text_pair else (self.text,)
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSample:
@@ -89,6 +93,10 @@ class ChoiceSample:
     @property
     def prompt(self) -> str:
         return f"{self.context} {self.question}".strip()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.prompt, *self.choices)
 
 
 # -- text pairs
@@ -116,9 +124,6 @@ def read_pairs(
         return skipped or Pair(source, target, entry, line)
 
     return make_samples(rows, make_pair, on_error)
-
-
-iterate_pairs = partial(iterate_all, read_pairs, "pairs", "Each row needs two texts.")
 
 
 def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[Row]:
@@ -173,9 +178,6 @@ def read_positive_pairs(
             advice=f"Keep only the positive rows and pass --columns {choices}.",
         )
     return read_pairs(entry, None if sides == SIDES else found, on_error)
-
-
-iterate_positive_pairs = partial(iterate_all, read_positive_pairs, "pairs", "Each row needs two texts.")
 
 
 # -- labeled texts
@@ -286,14 +288,6 @@ def read_questions(
     return make_samples(rows, lambda line, row: _make_question(entry, line, row, by_text, inputs_only), on_error)
 
 
-iterate_questions = partial(
-    iterate_all,
-    read_questions,
-    "questions",
-    "Each row needs a context, choices and the label of the correct choice.",
-)
-
-
 def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str, str] | None]:
     """Columns to read, and the column names in the file."""
     names = read_header(entry)
@@ -364,7 +358,7 @@ PAIRS = Reader(
     unit="pairs",
     columns=SIDES,
     sample_type=Pair,
-    samples=iterate_pairs,
+    samples=partial(iterate_all, read_pairs, "pairs", "Each row needs two texts."),
     inputs=read_sources,
     split_key=lambda pair: pair.source,
     contents=lambda pair: (pair.source, pair.target),
@@ -372,14 +366,10 @@ PAIRS = Reader(
 )
 SIMILAR_PAIRS = replace(
     PAIRS,
-    samples=iterate_positive_pairs,
+    samples=partial(iterate_all, read_positive_pairs, "pairs", "Each row needs two texts."),
     inputs=partial(read_sources, aliases=tuple(first for first, _ in PAIR_COLUMNS)),
 )
 """Pairs of similar texts for embeddings."""
-
-
-def _labeled_texts(sample: LabeledText) -> tuple[str, ...]:
-    return (sample.text, sample.text_pair) if sample.text_pair else (sample.text,)
 
 
 LABELED = Reader(
@@ -387,24 +377,27 @@ LABELED = Reader(
     columns=LABELED_COLUMNS,
     sample_type=LabeledText,
     samples=iterate_labeled,
-    inputs=partial(
-        sample_inputs, read_labeled, lambda item: (item.text, item.text_pair) if item.text_pair else item.text
-    ),
+    inputs=partial(sample_inputs, read_labeled, lambda item: item.texts if item.text_pair else item.text),
     split_key=lambda sample: f"{sample.text}\0{sample.text_pair}",
     contents=lambda sample: with_target(
-        _labeled_texts(sample), sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
+        sample.texts, sample.label if sample.label_set is None else json.dumps(sorted(sample.label_set))
     ),
-    texts=_labeled_texts,
+    texts=lambda sample: sample.texts,
     labels=lambda sample: sample.labels,
 )
 QUESTIONS = Reader(
     unit="questions",
     columns=QUESTION_COLUMNS,
     sample_type=ChoiceSample,
-    samples=iterate_questions,
+    samples=partial(
+        iterate_all,
+        read_questions,
+        "questions",
+        "Each row needs a context, choices and the label of the correct choice.",
+    ),
     inputs=partial(sample_inputs, read_questions, lambda item: item),
-    split_key=lambda sample: "\0".join((sample.prompt, *sample.choices)),
-    contents=lambda sample: with_target((sample.prompt, *sample.choices), str(sample.label)),
-    texts=lambda sample: (sample.prompt, *sample.choices),
+    split_key=lambda sample: "\0".join(sample.texts),
+    contents=lambda sample: with_target(sample.texts, str(sample.label)),
+    texts=lambda sample: sample.texts,
 )
 """Multiple-choice questions."""

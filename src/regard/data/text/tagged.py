@@ -139,9 +139,6 @@ def read_tagged(
     return _read_table(entry, path, columns, on_error, inputs_only)
 
 
-iterate_tagged = partial(iterate_all, read_tagged, "sentences", "Each sentence needs words, and one tag per word.")
-
-
 def _find_sentences(path: Path, columns: Mapping[str, str] | None) -> tuple[tuple[int, str] | None, bool]:
     """Examine the first lines with tabs: the first cell with several words and its line number, if most lines have such a
     cell in the word column; and True if a tag cell has several tags, which cannot belong to one word."""
@@ -530,7 +527,7 @@ TAGGED = Reader(
     unit="sentences",
     columns=COLUMNS,
     sample_type=TaggedSentence,
-    samples=iterate_tagged,
+    samples=partial(iterate_all, read_tagged, "sentences", "Each sentence needs words, and one tag per word."),
     inputs=partial(sample_inputs, read_tagged, lambda item: list(item.words)),
     split_key=lambda sentence: "\0".join(sentence.words),
     contents=lambda sentence: with_target((" ".join(sentence.words),), " ".join(sentence.tags)),
