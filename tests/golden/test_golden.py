@@ -93,3 +93,20 @@ def test_logits_gradients_predictions_sequences_exports_and_sizes_are_recorded(w
 @pytest.mark.parametrize("name", names.STOPPED)
 def test_a_stopped_and_resumed_run_is_recorded_as_equal_to_an_uninterrupted_one(name: str) -> None:
     assert RECORD["values"][f"{name}/training/float64"]["as uninterrupted"] is True
+
+
+UNRECORDED = (
+    *names.RUNS,
+    *{case.split(".")[1]: case for case in CASES if case.split(".")[1] not in ("t01", "t10")}.values(),
+)
+
+
+@pytest.mark.parametrize("name", UNRECORDED)
+def test_a_stopped_run_of_every_task_resumes_to_the_numbers_of_an_uninterrupted_one(
+    workshop: Workshop, name: str
+) -> None:
+    case, more = names.RUNS.get(name, (name, None))
+    stopped, whole = (
+        workshop.training(workshop.run(case, "float64", more, stop), "float64", case) for stop in (record.STOP, 0)
+    )
+    assert stopped == whole

@@ -312,9 +312,11 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_learning_rate_rises_to_its_peak_and_falls_as_computed_by_hand(schedule: Any) -> None:
-    settings = TrainSettings(lr=2.0, warmup_steps=10, steps=110, lr_schedule=schedule)
-    for step, rate in SCHEDULES[schedule].items():
-        assert lr_at(step, settings) == pytest.approx(rate, abs=1e-12), step
+    for warmup in (10, 10 / 110):  # below 1: a fraction of all steps
+        settings = TrainSettings(lr=2.0, warmup_steps=warmup, steps=110, lr_schedule=schedule)
+        for step, rate in SCHEDULES[schedule].items():
+            assert lr_at(step, settings) == pytest.approx(rate, abs=1e-12), step
+    assert lr_at(1, TrainSettings(steps=100, lr=1.0, lr_schedule=schedule, warmup_steps=0.002)) == 1.0
 
 
 def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:

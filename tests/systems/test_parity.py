@@ -51,6 +51,8 @@ CASES = [
     Case("OpenAIGPTLMHeadModel", "lm"), Case("OpenAIGPTLMHeadModel", "lm", {"layer_norm_epsilon": 1e-2, "n_head": 2}),
     Case("GPT2LMHeadModel", "lm"), Case("GPT2LMHeadModel", "lm", {"layer_norm_epsilon": 1e-2, "resid_pdrop": 0.3}),
     Case("GPT2LMHeadModel", "lm", {"n_inner": None, "n_head": 2}),
+    Case("OpenAIGPTForSequenceClassification", "classify", {**FOUR, "pad_token_id": 1}),
+    Case("GPT2ForSequenceClassification", "classify", {**FOUR, "pad_token_id": 1}),
     Case("MarianMTModel", "translate"), Case("MarianMTModel", "translate", {"activation_function": "swish"}),
     Case("MarianMTModel", "translate", {"activation_function": "gelu", "scale_embedding": False}),
     Case("MarianMTModel", "translate", AS_PUBLISHED, logit_bias=True),

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
-import regard
-from conftest import checkpoints, rows, same_tensors, stopped_in
 from regard.data.settings import DataSettings
 from regard.tasks.base import EvalSpec, HeadOptions, LossWeights
 from regard.types import Batch
@@ -71,17 +66,3 @@ def assert_alone_as_together(model: Any, items: Sequence[Any], **settings: Any) 
         assert alone.value == answer.value and alone.score == pytest.approx(answer.score, rel=1e-9, abs=1e-6)
     assert model.predict([]) == []
     return together
-
-
-def assert_resumes(task: str, folder: Path, step: int, start: Callable[[Path], Any]) -> None:
-    """A run that is interrupted in a step and resumed has the weights and the log of an uninterrupted run."""
-    runs = [folder / "whole", folder / "halved"]
-    start(runs[0])
-    with stopped_in(step):
-        start(runs[1])
-    regard.train(task, out=runs[1], resume=True, device="cpu", console=Console(file=io.StringIO()))
-    assert checkpoints(runs[0])[-1] == checkpoints(runs[1])[-1]
-    same_tensors(*(run / "checkpoints" / checkpoints(run)[-1] / "state.safetensors" for run in runs))
-    same_tensors(*(run / "model.safetensors" for run in runs))
-    logs = [[{k: v for k, v in row.items() if not k.endswith("_per_s")} for row in rows(run)] for run in runs]
-    assert logs[0] == logs[1]

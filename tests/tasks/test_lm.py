@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objectives import assert_alone_as_together, assert_resumes, scores_of
+from objectives import assert_alone_as_together, scores_of
 from objectives import encode as encode_samples
 from torch.nn import functional as F
 
@@ -30,7 +30,6 @@ from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.tasks import find_task, lm
 from regard.tasks.base import LossSum
 from regard.tasks.lm import document_spans
-from regard.types import IGNORE
 from tiny_text_models import train as train_task
 
 LETTERS = "abcdefghij \n"
@@ -101,12 +100,9 @@ def test_no_document_ends_where_the_rest_of_it_is_held_out(tmp_path: Path) -> No
         opening = [(a, b) for a, b in pairwise(samples) if b.starts_document]  # complete documents have an end token
         assert all(b.after_gap is not any(other.endswith(a.text) for other in whole) for a, b in opening)
     assert len(found.held) > 30
-    follows = [
-        b.after_gap is False
-        for a, b in pairwise(found.held)
-        if not b.starts_document and b.line == a.line and a.text + b.text in whole[b.line - 1]
-    ]
-    assert follows and all(follows)  # neighboring held-out passages stay together
+    near = [(a, b) for a, b in pairwise(found.held) if not b.starts_document and b.line == a.line]
+    follows = [b.after_gap for a, b in near if a.text + b.text in whole[b.line - 1]]
+    assert follows and not any(follows)  # neighboring held-out passages stay together
 
 
 def test_the_loss_of_a_text_is_that_of_every_token_after_its_own_document_alone() -> None:
@@ -167,36 +163,15 @@ def test_micro_batches_of_short_documents_equal_each_document_alone(packed: bool
     encoded = encode(model, "abc", "defghijabcdefg", "hi", "j")
     plan = OBJECTIVE.sampler(encoded, model.config, 32, 1, packed)
     total, count = 0.0, 0.0
-    for number in range(len(plan.epoch(0))):
-        part, labels = OBJECTIVE.loss(
-            model, OBJECTIVE.collate(encoded, plan.micro_batch(number)[1], model.config, plan.shape)
-        )
+    for grain in plan.epoch(0):
+        part, labels = OBJECTIVE.loss(model, OBJECTIVE.collate(encoded, grain, model.config, plan.shape))
         total, count = total + float(part.detach()), count + float(labels)
     right = 0.0
-    for first, last in np.concatenate([plan.micro_batch(n)[1] for n in range(len(plan.epoch(0)))]).tolist():
+    for first, last in np.concatenate(plan.epoch(0)).tolist():
         row = torch.from_numpy(encoded.fields["text"].values[first : last + 1].astype(np.int64))
         right += float(F.cross_entropy(model.logits(row[None, :-1])[0].detach(), row[1:], reduction="sum"))
     assert count == sum(last - first for first, last in document_spans(encoded).tolist())
     assert total == pytest.approx(right, rel=1e-9)
-
-
-def test_no_document_changes_the_loss_of_another() -> None:
-    """Other words in one document do not change the gradients of the other documents."""
-    model = model_of(length=8)
-    losses = []
-    for other in ("jjjjjjj", "abababa"):
-        encoded = encode(model, "abc", other, "hij")
-        plan = OBJECTIVE.sampler(encoded, model.config, 64, 1, packed=True)
-        batch = OBJECTIVE.collate(encoded, plan.micro_batch(0)[1], model.config, plan.shape)
-        assert batch.labels is not None
-        logits = model.body.to_logits(model.body(batch).sequence)[0].detach()
-        logs = F.cross_entropy(logits, batch.labels[0], reduction="none", ignore_index=IGNORE)
-        starts = batch.packing.starts.tolist() if batch.packing is not None else []
-        parts = [logs[a:b] for a, b in pairwise(starts)]
-        losses.append(
-            sorted(round(float(part.sum()), 9) for part in parts if len(part) in (3, 4) and float(part.sum()))
-        )
-    assert losses[0] == losses[1] and losses[0]
 
 
 def test_perplexity_bits_and_words_match_their_names() -> None:
@@ -270,20 +245,6 @@ def test_samples_follow_their_seed_and_number_alone() -> None:
     assert answers[0] != answers[1]
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ({"temperature": -1}, "temperature"),
-        ({"num_return_sequences": 10**6, "do_sample": True}, "at most"),
-        ({"stop_strings": [""]}, "empty"),
-        ({"num_beams": 0}, "num_beams"),
-    ],
-)
-def test_bad_settings_are_refused(said: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingError, match=told):
-        model_of().predict("abc", **said)
-
-
 def test_the_choice_is_the_most_likely_continuation() -> None:
     model = model_of(length=32)
     found = model.rank("abc", ["de", "j", "hij hij"])
@@ -329,11 +290,6 @@ def test_a_run_on_a_text_file_trains_predicts_evaluates_and_resumes(tmp_path: Pa
     assert (tmp_path / "run/samples.txt").read_text().count("step") == 2 and (tmp_path / "run/README.md").exists()
 
 
-def test_an_interrupted_run_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    data, steps = write(tmp_path / "a.txt", STORY), ("train.steps=8", "train.eval_every=4")
-    assert_resumes("lm", tmp_path, 6, lambda out: train_task("lm", data, out, *SMALL, CHARACTERS, *steps))
-
-
 def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -348,9 +304,8 @@ def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
 def test_a_run_starts_from_another_and_reads_its_tokens_from_the_cache(tmp_path: Path) -> None:
     data, more = write(tmp_path / "a.txt", STORY), ("train.steps=1", "train.batch_tokens=128")
     train(data, tmp_path / "one", CHARACTERS, "train.steps=4")
-    train_task(
-        "lm", data, tmp_path / "two", *more, "train.lr=1e-9", "train.warmup_steps=0", model=str(tmp_path / "one")
-    )
+    slow = ("train.lr=1e-9", "train.warmup_steps=0")
+    train_task("lm", data, tmp_path / "two", *more, *slow, model=str(tmp_path / "one"))
     one, two = (regard.load(tmp_path / name).weights() for name in ("one", "two"))
     assert all(torch.allclose(one[name], two[name], atol=1e-4) for name in one)
     assert "tokens from the cache" in train(data, tmp_path / "three", CHARACTERS, *more)[1]
@@ -390,30 +345,16 @@ def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_prese
     assert order.settings.train.label_smoothing == 0 and order.settings.train.lr < 1e-4
     assert order.settings.decode.do_sample and order.settings.decode.top_k == 40
     assert regard.load(tmp_path / "published").spec.decode.do_sample
+    given = {"data": {"tokenizer_type": "char"}}
     with pytest.raises(SettingError, match=r"data\.tokenizer_type"):
-        new_spec(
-            TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), {"data": {"tokenizer_type": "char"}})
-        )
+        new_spec(TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), given))
 
 
 def test_given_steps_override_the_epochs_of_a_recipe() -> None:
     recipe = {"train": {"epochs": 3}}
-    assert resolve(recipe, {}).train.epochs == 3
-    assert resolve(recipe, {"train": {"steps": 5}}).train.epochs == 0
+    assert resolve(recipe, {}).train.epochs == 3 and resolve(recipe, {"train": {"steps": 5}}).train.epochs == 0
     with pytest.raises(SettingError, match="steps"):
         resolve(recipe, {"train": {"steps": 5, "epochs": 2}})
-
-
-def test_a_choice_and_logits_use_changed_weights() -> None:
-    model = model_of(length=32).float()
-    choices = ["de", "j"]
-    before = model.rank("abc", choices)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.data.mul_(0.5)
-    fresh = model_of(length=32).float()
-    fresh.load_state_dict(model.state_dict())
-    assert model.rank("abc", choices).score == fresh.rank("abc", choices).score != before.score
 
 
 def test_a_character_vocabulary_covers_the_validation_data_too(tmp_path: Path) -> None:
