@@ -71,13 +71,13 @@ def same_clouds() -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each task on a generated data set."""
     folder = tmp_path_factory.mktemp("runs")
-    for task, data, held in (
-        ("classify", "solids#samples=40,points=96", 20),
-        ("segment", "rooms#samples=8,points=300", 3),
-    ):
-        name, points = data.split("#")[0], data.split(",")[1]
-        train(task, data, folder / task, valid=f"{name}#part=valid,samples={held},{points}")
-    return {task: folder / task for task in ("classify", "segment")}
+    data = {
+        "classify": ("solids#samples=40,points=96", "solids#part=valid,samples=20,points=96"),
+        "segment": ("rooms#samples=8,points=300", "rooms#part=valid,samples=3,points=300"),
+    }
+    for task, (own, valid) in data.items():
+        train(task, own, folder / task, valid=valid)
+    return {task: folder / task for task in data}
 
 
 @pytest.fixture
