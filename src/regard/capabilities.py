@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def constant_in_graph(function: F) -> F:
-    """The function, marked as a constant for torch.compile, which calls marked functions during tracing.
-
-    Equal to `torch.compiler.assume_constant_result`, without the import of Dynamo (one second of startup)."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
 def disable_compile(function: F) -> F:
     """The function, run outside of compiled graphs with a graph break.
 
@@ -318,7 +310,6 @@ TRIALS: dict[str, Callable[[], bool]] = {
 _results: dict[str, bool] = {}
 
 
-@constant_in_graph
 def is_available(name: str) -> bool:
     """True if a capability works on this machine; the trial runs at the first call."""
     if name not in _results:
@@ -334,6 +325,11 @@ def is_available(name: str) -> bool:
         except Exception:  # operators raise many classes: RuntimeError, ImportError, OSError, …
             _results[name] = False
     return _results[name]
+
+
+# A constant for torch.compile, which calls the function during tracing: `torch.compiler.assume_constant_result` without the
+# import of Dynamo (one second of startup).
+is_available._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_fast_on(dtype: torch.dtype, device: torch.device) -> bool:

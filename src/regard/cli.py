@@ -265,7 +265,7 @@ def predict(
     elif choices is not None:
         failed = predict.choose(model, inputs or [], choices.split("|"), json)
     else:
-        decode = apply_overrides(model.spec.decode, said.get("decode", {}))
+        decode = apply_overrides(model.spec.decode, said["decode"]) if said else model.spec.decode
         failed = predict.predict(model, inputs or [], decode, json, PREDICT_CHUNK, renamed or None, out)
     raise typer.Exit(2 if failed else 0)
 

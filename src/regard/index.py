@@ -5,43 +5,20 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import re
 import sys
-from collections import UserDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from regard.errors import RegardError, RunError, SettingError, UnknownFolderError, UnknownNameError
-
-T = TypeVar("T")
 
 INDEX_PATH = Path(__file__).with_name("index.json")
 
 PRESET_ADVICE = "See 'regard list presets'."
 TASK_ADVICE = "See 'regard list tasks'."
-
-
-def resolve(path: str) -> Any:
-    """The object at `package.module:name`, after import of the module."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-class LazyTable(UserDict[str, T]):
-    """Mapping of names to objects, given as paths `package.module:name`, each imported at its first access."""
-
-    def __init__(self, paths: Mapping[str, str | T]) -> None:
-        self.data: dict[str, Any] = dict(paths)
-
-    def __getitem__(self, name: str) -> T:
-        value = self.data[name]
-        if isinstance(value, str):
-            value = self.data[name] = resolve(value)
-        return value
 
 
 @functools.cache

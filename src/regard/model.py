@@ -326,21 +326,23 @@ def load(
 
         config = replace(config, **special_token_ids(text)) if config.traits.is_encoder else config
     config = objective.adapt_config(config)
-    usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
-    decode = None if own else _published_decode(folder, published, config, chosen)
-    decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
-    identity = ModelSpec(system, config, chosen, decode, str(folder))
+    options, pad_id = NO_OPTIONS, None
     if same := made_for == chosen.name:
-        system.published.check_head(published, chosen.name)
+        for key, value in system.published.fixed_head_keys.get(chosen.name, {}).items():
+            if published.get(key, value) != value:
+                raise WeightsError(f"config.json: {key}={published[key]!r} is not supported. Supported: {value!r}.")
         options = HeadOptions.from_dict(own.get("head_options", {}), own.get("labels", ()))
         if not own and objective.has_labels:
             options = objective.options.load(
                 HeadOptions(_published_labels(system.published.names, published, tensors)), folder, published
             )
-        identity = replace(identity, options=options, pad_id=published.get("pad_token_id"))
+        pad_id = published.get("pad_token_id")
     if not objective.has_labels:
-        identity = replace(identity, options=objective.options.load(identity.options, folder))
-    model = assemble(identity, processor, device="meta")
+        options = objective.options.load(options, folder)
+    usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
+    decode = None if own else _published_decode(folder, published, config, chosen)
+    decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")
+    model = assemble(ModelSpec(system, config, chosen, decode, str(folder), options, pad_id), processor, device="meta")
     model.notes += () if text is None else text.notes
     tensors = convert_tensors(model, tensors, ours, same)
     _assign_weights(model, tensors, folder)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from regard.demos import DEMOS, scenes
 from regard.demos.grammar import generate_corpus
-from regard.demos.run import demo, measure_attention
+from regard.demos.run import CaptionDemo, PointCloudDemo, TranslateDemo, demo, measure_attention
 from regard.errors import Interrupted, RunError, UnknownNameError
 from regard.model import load
 from regard.runs.progress import ProgressReporter
@@ -136,8 +136,9 @@ def test_the_demo_of_point_clouds_runs_from_rooms_to_pages(show: Shown, monkeypa
 
 
 def test_demos_have_separate_folders_and_an_unknown_one_is_refused_by_name() -> None:
-    assert list(DEMOS) == ["translate", "caption", "clouds"] == [kind.name for kind in DEMOS.values()]
-    assert [kind.out for kind in DEMOS.values()] == ["runs/demo", "runs/demo-caption", "runs/demo-clouds"]
+    kinds = (TranslateDemo, CaptionDemo, PointCloudDemo)
+    assert [kind.name for kind in kinds] == list(DEMOS)
+    assert [kind.out for kind in kinds] == ["runs/demo", "runs/demo-caption", "runs/demo-clouds"]
     for name, message in (("paint", "'paint'"), ("captions", "'caption'")):
         with pytest.raises(UnknownNameError, match=message):
             demo(name)

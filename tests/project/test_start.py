@@ -16,11 +16,11 @@ from conftest import TINY, TWELVE
 from regard.cli import app
 from regard.data.check.engine import Survey
 from regard.data.reader import Reader
-from regard.demos import DEMOS
 from regard.errors import UnknownNameError
-from regard.index import INDEX_PATH, LazyTable, list_rows, load_index
+from regard.index import INDEX_PATH, list_rows, load_index
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS, find_by_model_type, find_preset
+from regard.systems.common.system import LazyTable
 from regard.tasks import TASKS, find_task
 from regard.tasks.base import Objective
 
@@ -221,7 +221,6 @@ def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
         assert isinstance(task.objective, Objective) and task.objective.modality.name == task.input
         assert isinstance(task.reader, Reader) and issubclass(task.checker, Survey) and callable(task.explainer)
         assert task.checker.task == task.name and find_task(task.name, task.input) is task
-    assert all(demo.name == name for name, demo in DEMOS.items())
 
 
 def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +232,7 @@ def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(mo
 
 
 def test_a_table_imports_an_entry_at_its_first_access_only() -> None:
-    table: LazyTable[Any] = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"})
+    table: Any = LazyTable({"a": "fractions:Fraction", "b": "nowhere:Nothing"})
     assert list(table) == ["a", "b"] and len(table) == 2 and "b" in table and "c" not in table
     assert table["a"] is Fraction
     with pytest.raises(ModuleNotFoundError):

@@ -90,7 +90,9 @@ def demo(
     An interrupted demo is resumed. A finished demo is not trained again, unless `overwrite` is set."""
     if what not in DEMOS:
         raise UnknownNameError("demo", what, DEMOS)
-    spec, console, begun = DEMOS[what](), console or PipeSafeConsole(), time.perf_counter()
+    kinds = (TranslateDemo, CaptionDemo, PointCloudDemo)
+    kind: type[Demo] = next(kind for kind in kinds if kind.name == what)
+    spec, console, begun = kind(), console or PipeSafeConsole(), time.perf_counter()
     folder = Path(spec.out if out is None else out)
     data_folder = folder.with_name(folder.name + "-data")
     times: dict[str, float] = {}

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -280,19 +281,17 @@ class PredictionWriter:
         self.error_locations[str(error)] = []
         print(f"regard: error: {where}{': ' if where else ''}{error}", file=sys.stderr)
 
-    def warn_mask_token(self, item: PredictInput) -> None:
+    def warn_mask_token(self, items: Sequence[PredictInput]) -> None:
         """Warn once if an input contains the mask token and the task is not mlm."""
         task, tokenizer = self.model.task.name, self.model.tokenizer
-        if self.mask_warned or task in ("mlm", "lm") or tokenizer is None or not isinstance(item.value, str):
+        texts = [item.value for item in items if isinstance(item.value, str)]
+        if self.mask_warned or task in ("mlm", "lm") or tokenizer is None or not texts:
             return
-        if tokenizer.special_id("mask") is None:
-            return
-        from regard.tasks.mlm import mask_token
-
-        if mask_token(tokenizer) in item.value:
+        mask = tokenizer.special_tokens_map().get("mask_token")
+        if mask is not None and any(mask in text for text in texts):
             self.mask_warned = True
             print(
-                f"warning: {mask_token(tokenizer)} is not predicted: this model has the task '{task}'. "
+                f"warning: {mask} is not predicted: this model has the task '{task}'. "
                 "Filling masks needs a model trained for the task 'mlm'.",
                 file=sys.stderr,
             )
@@ -341,10 +340,10 @@ def predict(
     ):
         return _stream(model, asked, decode)
     done = 0
-    for some in chunked(asked, 1 if said.interactive else min(chunk_size, model.objective.modality.max_inputs)):
+    size = 1 if said.interactive else min(chunk_size, model.objective.modality.max_inputs)
+    while some := list(islice(asked, size)):
         real = [one for one in some if one.value is not None]
-        for one in real:
-            said.warn_mask_token(one)
+        said.warn_mask_token(real)
         answers = iter(_predict_or_errors(model, [one.value for one in real], decode, done))
         done += len(real)
         for one in some:

@@ -114,7 +114,8 @@ def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:
 
     Limits of values and conflicts between settings depend on the preset and are checked by `resolve`."""
     for name, kind in GROUPS.items():
-        check_values(kind, overrides.get(name, {}), f"{name}.")
+        if name in overrides:
+            check_values(kind, overrides[name], f"{name}.")
 
 
 def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[str, Any]], resume: bool = False) -> None:

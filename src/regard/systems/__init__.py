@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from regard import index
 from regard.errors import RegardError, UnknownNameError
-from regard.index import LazyTable, describe_hub_name, resolve_preset_name
-from regard.systems.common.system import Preset, System
+from regard.index import describe_hub_name, resolve_preset_name
+from regard.systems.common.system import LazyTable, Preset, System
 
-SYSTEMS: LazyTable[System] = LazyTable({
+SYSTEMS = LazyTable({
     "transformer": "regard.systems.transformer:SYSTEM",
     "decoder": "regard.systems.decoder:SYSTEM",
     "gpt1": "regard.systems.gpt1:SYSTEM",

@@ -79,7 +79,7 @@ class Transformer(EncoderDecoder):
         sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
         context, tapped = self.encode(batch, sides, taps)
         sequence = self.decode(
-            batch.require_decoder().inputs,
+            sides.decoder.inputs,
             context,
             mask=sides.decoder_mask,
             context_mask=sides.cross_mask,

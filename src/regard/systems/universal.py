@@ -76,10 +76,8 @@ class UniversalTransformer(EncoderDecoder):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder.inputs`; `taps` are encoder steps."""
-        target, sides = (
-            batch.require_decoder(),
-            Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0),
-        )
+        sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
+        target = sides.decoder
         valid = None if target.packing is None else target.inputs != self.pad
         valid = valid if target.mask is None else valid_mask(target.mask, target.inputs.shape[1])
         read = self.encode(batch, sides, taps)

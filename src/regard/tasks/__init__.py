@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from regard import index
 from regard.errors import SettingError, UnknownNameError
-from regard.index import resolve
 
 if TYPE_CHECKING:
     from regard.data.reader import Reader
@@ -47,13 +47,13 @@ class Task:
     @functools.cached_property
     def objective(self) -> Objective:
         """The objective, imported at the first use."""
-        made: Objective = resolve(f"regard.tasks.{self.objective_path}")(self)
+        made: Objective = resolve_name(f"regard.tasks.{self.objective_path}")(self)
         return made
 
     @functools.cached_property
     def reader(self) -> Reader:
         """The reader of samples, imported at the first use."""
-        found: Reader = resolve(f"regard.data.{self.reader_path}")
+        found: Reader = resolve_name(f"regard.data.{self.reader_path}")
         return found
 
     @property
@@ -64,12 +64,12 @@ class Task:
     @property
     def checker(self) -> Any:
         """Class of the data check."""
-        return resolve(f"regard.data.check.{self.check_path}")
+        return resolve_name(f"regard.data.check.{self.check_path}")
 
     @property
     def explainer(self) -> Any:
         """Function that explains a prediction."""
-        return resolve(f"regard.explain.{self.explain_path}")
+        return resolve_name(f"regard.explain.{self.explain_path}")
 
     @property
     def has_text(self) -> bool:
@@ -195,7 +195,7 @@ def unused_settings(task: Task, settings: Mapping[str, Mapping[str, Any]]) -> li
 
 def find_task(name: str, modality: str | None = None) -> Task:
     """Task by name and modality. None: the first modality with such a task, in the order text, image, points."""
-    name = index.resolve_task_name(name)
+    name = next((task.name for task in TASKS if name in task.aliases), name)
     rows = [task for task in TASKS if task.name == name]
     if not rows:
         raise UnknownNameError("task", name, dict.fromkeys(task.name for task in TASKS), index.TASK_ADVICE)

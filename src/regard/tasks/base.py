@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -18,7 +19,6 @@ from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
-from regard.index import resolve
 from regard.tasks import MODALITIES, Task
 from regard.types import Batch, BodyOutput, Prediction, TextFields
 
@@ -298,7 +298,7 @@ class Objective:
 
     def __init__(self, task: Task) -> None:
         self.task, self.name = task, task.name
-        kind = self.modality_class or resolve(MODALITIES[task.input])
+        kind = self.modality_class or resolve_name(MODALITIES[task.input])
         self.modality: Modality = kind(**self.modality_options.get(task.input, {}))
         self.settings_used = (*self.modality.settings, *self.settings, *self.input_settings.get(task.input, ()))
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,6 @@ from regard.data.text.samples import LABEL_SEPARATOR, LabeledText
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import DataError, RegardError, SettingError, WeightsError
-from regard.index import resolve
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks import base
@@ -98,7 +98,7 @@ class Classify(base.Objective):
         super().__init__(task)
         self.is_text = task.input == "text"
         self.options = ClassOptions(REGRESSION_ADVICE if self.is_text else "")
-        self._add_losses = resolve("regard.tasks.modality.text:add_text_losses") if self.is_text else None
+        self._add_losses = resolve_name("regard.tasks.modality.text:add_text_losses") if self.is_text else None
         self.fields = ("text", "ways", "second", "label") if self.is_text else (self.modality.input_field, "label")
 
     def check_settings(self, config: Any, tokens: int, data: DataSettings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,6 @@ from regard.data.images.labeled import VOID, ClassMap, ImageSample, classes_from
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.index import resolve
 from regard.nn.vision.dense import segmentation_head
 from regard.tasks import Task, base
 from regard.tasks.dense import DenseObjective, MapObjective, augmented_maps
@@ -100,7 +100,7 @@ def segment(task: Task) -> Segment:
     """Objective for the input modality of the task."""
     if task.input == "image":
         return SegmentImages(task)
-    made: Segment = resolve("regard.tasks.segment_points:SegmentPoints")(task)
+    made: Segment = resolve_name("regard.tasks.segment_points:SegmentPoints")(task)
     return made
 
 

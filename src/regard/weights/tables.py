@@ -228,11 +228,6 @@ class PublishedLayout:
         found = config.get("architectures") or [""]
         return {**self.other_architectures, **named}.get(found[0], default)
 
-    def check_head(self, config: Mapping[str, Any], task: str) -> None:
-        for key, value in self.fixed_head_keys.get(task, {}).items():
-            if config.get(key, value) != value:
-                raise WeightsError(f"config.json: {key}={config[key]!r} is not supported. Supported: {value!r}.")
-
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         config = self.before_read(dict(config))
         known = {key for keys in self.keys.values() for key in keys} | set(self.fixed) | {"model_type"}

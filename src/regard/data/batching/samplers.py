@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from regard.errors import DataError, check_settings
+from regard.errors import DataError, SettingError
 
 Indices = npt.NDArray[np.int64]
 
@@ -49,10 +49,9 @@ class BatchSampler:
         sides = sides[:, None] if sides.ndim == 1 else sides
         if sides.ndim != 2 or (sides < 0).any():
             raise ValueError(f"lengths must be non-negative and have shape (N,) or (N, sides), got shape {sides.shape}")
-        check_settings(
-            (budget >= 1, "The size of a micro-batch", "at least 1", budget),
-            (seed >= 0, "The seed", "at least 0", seed),
-        )
+        for name, least, value in (("size of a micro-batch", 1, budget), ("seed", 0, seed)):
+            if value < least:
+                raise SettingError(f"The {name} must be at least {least}, got {value}.")
         if not len(sides):
             raise DataError("No samples to batch.", advice="Check whether every row of the data is empty or skipped.")
         self.side_lengths, self.total_lengths, self.budget, self.seed = sides, sides.sum(1), budget, seed

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.errors import RegardError, SettingError
+from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear
 
 SinusoidLayout = Literal["halves", "interleaved"]
@@ -401,7 +401,6 @@ def make_position(
 ) -> AttentionPosition | list[AttentionPosition] | None:
     """Relative position of `config.relative_position` for a stack of `depth` blocks. `bidirectional`: queries also attend to
     later keys."""
-    check_relative(config)
     kind: RelativeKind = config.relative_position
     head_width = config.width // config.heads
     if kind == "none":
@@ -411,13 +410,3 @@ def make_position(
     if kind == "shaw":
         return [Shaw(head_width) for _ in range(depth)]
     return Rotary(head_width, "halves" if kind == "rotary-halves" else "interleaved")
-
-
-def check_relative(config: Any) -> None:
-    """Raise a SettingError if heads have an odd width with rotary positions."""
-    head_width = config.width // config.heads
-    if config.relative_position.startswith("rotary") and head_width % 2:
-        raise SettingError(
-            f"model.relative_position={config.relative_position} requires an even number of channels per head; "
-            f"model.width={config.width} / model.heads={config.heads} is {head_width}."
-        )

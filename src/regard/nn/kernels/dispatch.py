@@ -322,7 +322,6 @@ def _choose_backends(q: Tensor, dropout: float, causal: bool) -> list[SDPBackend
 # Constants at runtime: torch.compile evaluates them once, instead of breaking the graph.
 
 
-@capabilities.constant_in_graph
 def _capability_major(device: int) -> int:
     """Major compute capability by device index, as an int: torch.compile supports no torch.device or tuple as constant."""
     return _capability_of(device)[0]
@@ -333,10 +332,13 @@ def _capability_of(device: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-@capabilities.constant_in_graph
 def _cudnn_available() -> bool:
     """Whether cuDNN attention is available and enabled."""
     return torch.backends.cuda.cudnn_sdp_enabled() and capabilities.is_available("cudnn_attention")  # type: ignore[no-untyped-call]
+
+
+for _constant in (_capability_major, _cudnn_available):  # as `capabilities.is_available`
+    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 ATTENTION_KERNELS = (

@@ -16,16 +16,13 @@ from typing import Any, ClassVar
 from regard import index
 from regard.config import as_dict, from_dict, override
 from regard.errors import SettingError, UnknownNameError
-from regard.index import LazyTable
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.common.system import System, TargetTokens
+from regard.systems.common.system import LazyTable, System, TargetTokens
 
-ENCODER_SYSTEMS: LazyTable[System] = LazyTable(
-    {name: SYSTEMS.data[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")}
-)
+ENCODER_SYSTEMS = LazyTable({name: SYSTEMS.data[name] for name in ("resnet", "bit", "vit", "hybrid", "swin")})
 
 
 @dataclass(frozen=True)

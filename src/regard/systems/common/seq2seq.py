@@ -13,7 +13,7 @@ from regard.errors import WeightsError
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks, valid_mask
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
-from regard.types import Batch, Packing
+from regard.types import Batch, DecoderInputs, Packing
 from regard.weights.tables import NameTable, Tensors, entry, layer
 
 
@@ -36,6 +36,7 @@ def valid_targets(batch: Batch) -> Tensor | None:
 class Seq2SeqInputs:
     """Positions and attention masks of source and target, for padded or packed batches."""
 
+    decoder: DecoderInputs
     positions: Tensor
     mask: AttentionMask | None
     decoder_positions: Tensor
@@ -45,7 +46,9 @@ class Seq2SeqInputs:
     @classmethod
     def from_batch(cls, batch: Batch, max_shift: int = 0) -> Seq2SeqInputs:
         """`max_shift`: maximum of one random offset per sample, added to the positions of source and target."""
-        target = batch.require_decoder()
+        target = batch.decoder
+        if target is None:
+            raise ValueError("The decoder requires batch.decoder.")
         if (batch.packing is None) != (target.packing is None):
             raise ValueError("Packed batches require both batch.packing and batch.decoder.packing.")
         source_real, target_real = (None if side.mask is None else Padding(side.mask) for side in (batch, target))
@@ -67,6 +70,7 @@ class Seq2SeqInputs:
             ]
             where, decoder_where = where + shifts[0], decoder_where + shifts[1]
         return cls(
+            target,
             where,
             and_masks(source_rule, source_real),
             decoder_where,

@@ -4,14 +4,16 @@ Configs share fields, help texts and range checks."""
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import nn
 
 from regard.errors import SettingError
-from regard.nn.attention.positions import RelativeKind, check_relative
+from regard.nn.attention.positions import RelativeKind
 from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.systems.common.recipes import Recipe, TaskRecipes
 from regard.types import Traits
@@ -78,6 +80,19 @@ class System:
         """Default settings of a preset for a task."""
         more = self.task_recipes.recipes.get(task, {})
         return {group: {**preset.recipe.get(group, {}), **more.get(group, {})} for group in (*preset.recipe, *more)}
+
+
+@dataclass(eq=False, repr=False)
+class LazyTable(UserDict[str, System]):
+    """Systems by name, given as paths `package.module:name`, each imported at its first access."""
+
+    data: dict[str, Any]
+
+    def __getitem__(self, name: str) -> System:
+        if isinstance(self.data[name], str):
+            self.data[name] = resolve_name(self.data[name])
+        found: System = self.data[name]
+        return found
 
 
 # -- configs
@@ -279,8 +294,11 @@ class ModelConfig:
         for name in FRACTION_FIELDS:
             if not 0 <= values.get(name, 0) < 1:
                 raise SettingError(f"model.{name} must be in [0, 1), got {values[name]}.")
-        if "relative_position" in values:
-            check_relative(self)
+        if values.get("relative_position", "none").startswith("rotary") and width // heads % 2:
+            raise SettingError(
+                f"model.relative_position={values['relative_position']} requires an even number of channels per head; "
+                f"model.width={width} / model.heads={heads} is {width // heads}."
+            )
         self.check()
 
 
