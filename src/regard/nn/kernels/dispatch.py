@@ -338,7 +338,7 @@ def _cudnn_available() -> bool:
 
 
 for _constant in (_capability_major, _cudnn_available):  # as `capabilities.is_available`
-    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    _constant._dynamo_marked_constant = True  # type: ignore[union-attr]
 
 
 ATTENTION_KERNELS = (
