@@ -37,3 +37,9 @@ def kernel_name(q: Any, k: Any, mask: Any, at: Any, dropout: float, recorded: bo
     """Name of the attention kernel for queries and keys, or for objects with the same attributes."""
     record, bias = (lambda weights: weights) if recorded else None, k if has_bias else None
     return choose_kernel(AttentionCall(q, k, k, 1.0, mask, at, dropout, bias, record)).name
+
+
+def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor], tolerance: float = 1e-12) -> None:
+    near(ours, right, tolerance)
+    for one, other in zip(grads(ours, leaves), grads(right, leaves), strict=True):
+        near(one, other, tolerance)

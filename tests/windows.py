@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracle import grads, near, noise
+from oracle import noise
 from regard.nn.attention.masks import (
     AttentionMask,
     Causal,
@@ -98,9 +98,3 @@ def attend_local_global(q: Tensor, k: Tensor, v: Tensor, band: LocalPattern, sca
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, rule: AttentionMask, scale: float = 0.7) -> tuple[Tensor, Tensor]:
     return dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), scale)
-
-
-def same_with_gradients(ours: Tensor, right: Tensor, given: list[Tensor]) -> None:
-    near(ours, right)
-    for one, other in zip(grads(ours, given), grads(right, given), strict=True):
-        near(one, other)

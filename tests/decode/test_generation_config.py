@@ -149,57 +149,28 @@ def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert {len(output) for output in found["forced end"]} <= set(range(6))
 
 
-def test_marian_as_published_is_read_without_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_folder("transformer", tmp_path)
-    config = regard.load(folder).config
-    published = {
-        "bad_words_ids": [[config.pad_id]], "bos_token_id": 0, "decoder_start_token_id": config.bos_id, "max_length": 512,
-        "eos_token_id": config.eos_id, "forced_eos_token_id": config.eos_id, "num_beams": 4, "renormalize_logits": True,
-        "pad_token_id": config.pad_id, "transformers_version": "4.32.0",
-    }  # fmt: skip
-    (folder / "generation_config.json").write_text(json.dumps(published))
-    found = regard.load(folder).spec.decode
-    assert (found.num_beams, found.max_length, found.forced_eos, found.length_penalty) == (4, 512, True, 1.0)
-    assert found.length_penalty_type == "power" and capsys.readouterr().err == ""
-
-
 def with_generation(folder: Path, **values: Any) -> Path:
     (folder / "generation_config.json").write_text(json.dumps(values))
     return folder
 
 
-def test_settings_of_the_user_go_before_those_of_the_folder(tmp_path: Path) -> None:
-    folder = with_generation(write_folder("gpt2", tmp_path), max_length=12, num_beams=2, max_new_tokens=3)
-    model = regard.load(folder)
-    assert len(model.predict(LINES[0]).extra["token_ids"]) <= 3
-    given = len(model.require_tokenizer().encode([LINES[0]])[0])
-    assert len(model.predict(LINES[0], max_length=given + 1).extra["token_ids"]) == 1
-    assert len(model.predict(LINES[0], max_length=given, num_beams=1).extra["token_ids"]) == 0
-    assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    return write_folder("gpt2", tmp_path)
 
 
-def test_settings_without_effect_are_one_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = with_generation(write_folder("gpt2", tmp_path), no_repeat_ngram_size=2, min_length=4, num_beams=2)
-    for _ in range(2):
-        assert regard.load(folder).spec.decode.num_beams == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "no_repeat_ngram_size=2, min_length=4" in told and "num_beams" not in told
-
-
-def test_only_tasks_that_generate_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = with_generation(write_folder("gpt2", tmp_path), no_repeat_ngram_size=2, num_beams=2)
-    assert regard.load(folder, task="classify").spec.decode == DecodeSettings() and capsys.readouterr().err == ""
-
-
-def test_a_run_keeps_its_own_settings(tmp_path: Path) -> None:
-    folder = write_folder("gpt2", tmp_path)
-    model = regard.load(folder)
-    model.save(folder)
-    assert regard.load(with_generation(folder, num_beams=2)).spec.decode == model.spec.decode
-
-
-def test_an_older_folder_has_them_in_its_config(tmp_path: Path) -> None:
+def test_marian_as_published_is_read_without_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_folder("transformer", tmp_path)
+    config = regard.load(folder).config
+    with_generation(
+        folder, bad_words_ids=[[config.pad_id]], bos_token_id=0, decoder_start_token_id=config.bos_id, max_length=512,
+        eos_token_id=config.eos_id, forced_eos_token_id=config.eos_id, num_beams=4, renormalize_logits=True,
+        pad_token_id=config.pad_id, transformers_version="4.32.0",
+    )  # fmt: skip
+    found = regard.load(folder).spec.decode
+    assert (found.num_beams, found.max_length, found.forced_eos, found.length_penalty) == (4, 512, True, 1.0)
+    assert found.length_penalty_type == "power" and capsys.readouterr().err == ""
+    (folder / "generation_config.json").unlink()  # an older folder has the settings in its config
     config = json.loads((folder / "config.json").read_text())
     config |= {"num_beams": 6, "max_length": 512, "do_sample": False, "top_k": 50, "bad_words_ids": [[0]]}
     (folder / "config.json").write_text(json.dumps(config))
@@ -207,12 +178,37 @@ def test_an_older_folder_has_them_in_its_config(tmp_path: Path) -> None:
     assert (found.num_beams, found.max_length, found.length_penalty_type) == (6, 512, "power")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"num_beams": "many"}', '{"top_p": 3}', '{"num_beams": 0}'])
-def test_a_file_that_cannot_be_used_is_named(content: str, tmp_path: Path) -> None:
-    folder = write_folder("gpt2", tmp_path)
-    (folder / "generation_config.json").write_text(content)
-    with pytest.raises(RunError, match=r"generation_config\.json"):
-        regard.load(folder)
+def test_settings_of_the_user_go_before_those_of_the_folder(gpt2: Path) -> None:
+    model = regard.load(with_generation(gpt2, max_length=12, num_beams=2, max_new_tokens=3))
+    assert len(model.predict(LINES[0]).extra["token_ids"]) <= 3
+    given = len(model.require_tokenizer().encode([LINES[0]])[0])
+    assert len(model.predict(LINES[0], max_length=given + 1).extra["token_ids"]) == 1
+    assert len(model.predict(LINES[0], max_length=given, num_beams=1).extra["token_ids"]) == 0
+    assert not apply_overrides(model.spec.decode, {"num_beams": 1}).do_sample
+
+
+def test_settings_without_effect_are_one_note_for_tasks_that_generate(
+    gpt2: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_generation(gpt2, no_repeat_ngram_size=2, min_length=4, num_beams=2)
+    assert regard.load(gpt2, task="classify").spec.decode == DecodeSettings() and capsys.readouterr().err == ""
+    for _ in range(2):
+        assert regard.load(gpt2).spec.decode.num_beams == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "no_repeat_ngram_size=2, min_length=4" in told and "num_beams" not in told
+
+
+def test_a_run_keeps_its_own_settings(gpt2: Path) -> None:
+    model = regard.load(gpt2)
+    model.save(gpt2)
+    assert regard.load(with_generation(gpt2, num_beams=2)).spec.decode == model.spec.decode
+
+
+def test_a_file_that_cannot_be_used_is_named(gpt2: Path) -> None:
+    for content in ("{", "[]", '{"num_beams": "many"}', '{"top_p": 3}', '{"num_beams": 0}'):
+        (gpt2 / "generation_config.json").write_text(content)
+        with pytest.raises(RunError, match=r"generation_config\.json"):
+            regard.load(gpt2)
 
 
 # -- settings of the user
@@ -243,9 +239,9 @@ def test_presets_name_their_formula() -> None:
                 assert "length_penalty_type" in decode, name
 
 
-def test_names_of_other_tools_work_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_other_tools_work_in_python(gpt2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_note.cache_clear()
-    model = regard.load(write_folder("gpt2", tmp_path))
+    model = regard.load(gpt2)
     right = model.predict(LINES[0], num_beams=3, max_new_tokens=4, early_stopping="always")
     assert capsys.readouterr().err == ""
     found = model.predict(LINES[0], beam_size=3, max_tokens=4, early_stopping=True)

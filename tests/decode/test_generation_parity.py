@@ -15,7 +15,7 @@ from regard.decode.searches import Hypothesis, filter_logits
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch, DecoderInputs
 from tiny import noise, tiny
-from toy_language_models import END, PROMPTS, V, lively, padded, small
+from toy_language_models import lively
 
 transformers = pytest.importorskip("transformers")
 
@@ -99,41 +99,3 @@ def test_a_translator_with_repetition_penalty_equals_transformers(beams: int, pr
         same(found, out, prompt, 2, beams)
         different.add(tuple(one.tokens for options in found for one in options))
     assert len(different) > 2
-
-
-def their_gpt2(body: Any) -> Any:
-    """GPT-2 of transformers with our weights; their matrices are (in, out)."""
-    config = transformers.GPT2Config(
-        vocab_size=V, n_positions=300, n_embd=12, n_layer=2, n_head=3, n_inner=20, eos_token_id=END, bos_token_id=END,
-        pad_token_id=END,
-    )  # fmt: skip
-    theirs = transformers.GPT2LMHeadModel(config).double().eval()
-    parts = {"attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj",
-             "feed.norm": "ln_2", "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj"}  # fmt: skip
-    names = {
-        f"decoder.blocks.{n}.{ours}": f"transformer.h.{n}.{there}" for n in range(2) for ours, there in parts.items()
-    }
-    wholes = {"tokens.table": "wte", "position.table": "wpe", "decoder.norm": "ln_f"}
-    names |= {ours: f"transformer.{there}" for ours, there in wholes.items()}
-    places = dict(theirs.named_parameters())
-    with torch.no_grad():
-        for name, parameter in body.named_parameters():
-            module, _, kind = name.rpartition(".")
-            turned = ".inner." in name and kind == "weight"
-            places[f"{names[module]}.{kind}"].copy_(parameter.T if turned else parameter)
-    return theirs
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("beams", [1, 2, 4])
-def test_a_gpt_with_repetition_penalty_equals_transformers(beams: int) -> None:
-    body, different = small(), set()
-    theirs = their_gpt2(body)
-    for settings in ways(beams):
-        found = search(body, padded(PROMPTS), END, torch.full((5,), 12), settings)
-        for prompt, options in zip(PROMPTS, found, strict=True):
-            x = torch.tensor([prompt])  # without padding, because transformers penalizes padding as a repeated token
-            out = generate(theirs, x, beams, settings.repetition_penalty, attention_mask=torch.ones_like(x))
-            same([options], out, len(prompt), END, beams)
-        different.add(tuple(one.tokens for options in found for one in options))
-    assert len(different) == len(PENALTIES)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decode.search import BYTES_PER_LOGIT, max_rows, search
-from regard.decode.settings import DecodeSettings
+from regard.decode.search import BYTES_PER_LOGIT, max_rows
 from regard.types import Batch, DecoderInputs, StateSizes
 from tiny import TINY, tiny
 from tiny_caption_models import batch_of, config_of
@@ -37,29 +36,6 @@ def test_a_body_reports_its_cache_size_before_reading(name: str, label: str) -> 
         logits = body.step(batch.prompt[:, -1], state)
     kept = sum(tensor[0].numel() for held in (state.state, state.context) for tensor in held.values())
     assert body.state_sizes(batch) == StateSizes(logits.shape[1], per_beam=kept)
-
-
-@pytest.mark.every(6)
-@pytest.mark.parametrize(("name", "label"), [(name, label) for name, label in ROLLING if not label])
-@pytest.mark.parametrize(
-    "way", [{}, {"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True, "num_return_sequences": 3, "seed": 4}]
-)
-@pytest.mark.parametrize("paths", [1, 2, 4])
-def test_rows_beyond_the_memory_limit_are_decoded_in_chunks(
-    name: str, label: str, way: dict[str, Any], paths: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (body, batch), settings = asked(name, label), DecodeSettings(**way)
-    limits = torch.tensor([7, 3, 5, 6, 4])
-    right, sizes, real = search(body, batch, 2, limits, settings), [], body.step
-    held, beams = body.state_sizes(batch), way.get("num_beams", 1)
-    one = beams * (2 * 8 * held.per_beam + BYTES_PER_LOGIT * held.vocab_size)
-    monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", one * paths + one // 2)
-    body.step = lambda tokens, state: sizes.append(len(tokens)) or real(tokens, state)
-    found = search(body, batch, 2, limits, settings)
-    assert [[option.tokens for option in row] for row in found] == [[option.tokens for option in row] for row in right]
-    assert 0 < max(sizes) <= beams * paths
-    monkeypatch.setattr("regard.decode.search.DEFAULT_BUDGET", 1)
-    assert max_rows(body, batch, 7, beams) == 1
 
 
 @pytest.mark.parametrize("name", ["caption-transformer", "caption-vit"])

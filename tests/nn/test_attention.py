@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, kernel_name, near, noise, noisy
+from oracle import kernel_name, near, noise, noisy, same_with_gradients
 from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache
@@ -34,12 +34,6 @@ from regard.types import Packing
 
 May = Callable[[int, int, int, int], bool]
 B, H, L = 2, 2, 5
-
-
-def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:
-    near(ours, right)
-    for one, other in zip(grads(ours, leaves), grads(right, leaves), strict=True):
-        near(one, other)
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
@@ -309,45 +303,6 @@ def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: p
     assert kernel_name(x, x, rule, where, dropout, watched) == ("sdpa" if kernel == "varlen" else kernel)
 
 
-@pytest.mark.parametrize("kernel", ["eager", "sdpa", "sdpa_float32", "varlen"])
-def test_whichever_kernel_runs_the_attention_is_the_same(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = noisy(Attention(6, 2))
-    x, rule = noise(1, 11, 6).requires_grad_(), Causal() & OURS
-    q, k, v = attention.project(x)
-    own = PACKED.document_ids(torch.arange(11)).tolist()
-    mixed = by_hand(q, k, v, lambda b, h, i, j: j <= i and own[i] == own[j], 1 / 3**0.5)
-    right = attention.out(mixed.transpose(1, 2).reshape(1, 11, 6))
-    monkeypatch.setattr(capabilities, "varlen_attention", emulated)
-    chosen = next(row for row in dispatch.ATTENTION_KERNELS if row.name == kernel)
-    monkeypatch.setattr(dispatch, "choose_kernel", lambda *_: chosen)
-    if kernel == "sdpa_float32":
-        assert torch.allclose(attention(x, mask=rule), right, atol=1e-5)
-        return
-    same_with_gradients(attention(x, mask=rule), right, [x, *attention.parameters()])
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
-def test_self_attention_is_the_one_of_torch(bias: bool, causal: bool) -> None:
-    ours, theirs = noisy(Attention(6, 3, bias=bias)), nn.MultiheadAttention(6, 3, bias=bias, batch_first=True).double()
-    theirs.load_state_dict({n: ours.state_dict()[o] for n, o in joined(("qkv",), ("in_proj_",), bias)})
-    x, hidden = noise(B, L, 6).requires_grad_(), ~torch.ones(L, L).tril().bool()
-    right = theirs(x, x, x, attn_mask=hidden if causal else None, need_weights=False)[0]
-    out = ours(x, mask=Causal() if causal else None)
-    near(out, right)
-    names = joined(("qkv",), ("in_proj_",), bias)
-    pairs = [x, *(dict(ours.named_parameters())[o] for _, o in names)]
-    others = [x, *(dict(theirs.named_parameters())[n] for n, _ in names)]
-    for one, other in zip(grads(out, pairs), grads(right, others), strict=True):
-        near(one, other)
-
-
-def joined(ours: tuple[str, ...], theirs: tuple[str, ...], bias: bool) -> list[tuple[str, str]]:
-    kinds = ("weight", "bias") if bias else ("weight",)
-    pairs = zip((*ours, "out"), (*theirs, "out_proj."), strict=True)
-    return [(f"{their}{kind}", f"{our}.{kind}") for our, their in pairs for kind in kinds]
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_cross_attention_is_the_one_of_torch(bias: bool) -> None:
     ours = noisy(Attention(6, 2, context_width=5, bias=bias))
@@ -387,21 +342,6 @@ def test_dropout_removes_a_fraction_of_the_weights_and_scales_the_others() -> No
     gone = dropped == 0
     assert abs(gone.double().mean() - 0.3) < 4 * (0.3 * 0.7 / gone.numel()) ** 0.5
     near(dropped[~gone], (weights / 0.7)[~gone])
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_dropout_acts_in_training_only_and_keeps_the_mean(watched: bool) -> None:
-    torch.manual_seed(0)
-    attention, x, seen = noisy(Attention(4, 2, dropout=0.4)), noise(1, 6, 4), []
-    recorder = (lambda weights: seen.append(weights) or weights) if watched else None
-    calm = attention.eval()(x, record=recorder)
-    near(attention(x, record=recorder), calm)
-    many = attention.train()(x.expand(20000, -1, -1), record=recorder)
-    error = many.std(0) / 20000**0.5
-    assert (many[0] - calm[0]).abs().max() > 1e-3
-    assert ((many.mean(0) - calm[0]).abs() < 4.5 * error).all()
-    if watched:
-        near(seen[-1][:1], seen[0])  # recorded weights are the weights before dropout
 
 
 def test_keys_of_cross_attention_are_computed_once() -> None:

@@ -11,21 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from oracle import grads, near, noise, noisy
+from oracle import grads, near, noise, noisy, same_with_gradients
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import Causal, Padding
 from regard.nn.attention.positions import SinusoidalPosition
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TokenEmbedding, transformer_block
+from regard.nn.blocks.block import Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
-from regard.types import IGNORE, AttentionRecord, AttentionRecords
-
-
-def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor]) -> None:
-    near(ours, right)
-    for one, other in zip(grads(ours, leaves), grads(right, leaves), strict=True):
-        near(one, other)
-
+from regard.types import IGNORE
 
 # -- positions
 
@@ -72,45 +65,6 @@ def test_dropout_applies_to_the_layer_and_never_to_the_residual_path(placement: 
     added = F.dropout(plain - x, 0.5)
     torch.manual_seed(0)
     near(residual(x), residual.norm(x + added) if placement == "post" else x + added)
-
-
-def torch_names(cross: bool) -> dict[str, list[str]]:
-    """Names of torch → our names, concatenated along the rows."""
-    norms = ["attend", "cross", "feed"] if cross else ["attend", "feed"]
-    names = {f"norm{n + 1}": [f"{place}.norm"] for n, place in enumerate(norms)}
-    names |= {"linear1": ["feed.inner.up"], "linear2": ["feed.inner.down"], "self_attn.out_proj": ["attend.inner.out"]}
-    table = {
-        f"{their}.{kind}": [f"{o}.{kind}" for o in our] for their, our in names.items() for kind in ("weight", "bias")
-    }
-    for kind in ("weight", "bias"):
-        table[f"self_attn.in_proj_{kind}"] = [f"attend.inner.qkv.{kind}"]
-        if cross:
-            table[f"multihead_attn.in_proj_{kind}"] = [f"cross.inner.q.{kind}", f"cross.inner.kv.{kind}"]
-            table[f"multihead_attn.out_proj.{kind}"] = [f"cross.inner.out.{kind}"]
-    return table
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("placement", ["pre", "post"])
-@pytest.mark.parametrize("cross", [True, False])
-def test_a_block_is_the_layer_of_torch(cross: bool, placement: Any, activation: str) -> None:
-    ours = noisy(transformer_block(6, 2, 10, cross=cross, norm=placement, activation=activation, eps=1e-3))
-    kind = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
-    theirs = kind(6, 2, 10, 0.0, activation, 1e-3, batch_first=True, norm_first=placement == "pre").double()
-    mine = dict(ours.named_parameters())
-    weights = {their: torch.cat([mine[o] for o in our]) for their, our in torch_names(cross).items()}
-    assert set(weights) == set(theirs.state_dict()) and sum(map(len, torch_names(cross).values())) == len(mine)
-    x, context = noise(2, 4, 6).requires_grad_(), noise(2, 3, 6, seed=3).requires_grad_()
-    future, lengths = ~torch.ones(4, 4).tril().bool(), torch.tensor([2, 3])
-    padding = torch.arange(3) >= lengths[:, None]
-    if cross:
-        call: dict[str, Any] = {"tgt_mask": future, "memory_key_padding_mask": padding}
-        right = torch.func.functional_call(theirs, weights, (x, context), call)
-        out = ours(x, context, mask=Causal(), context_mask=Padding(lengths))
-    else:
-        right = torch.func.functional_call(theirs, weights, (x,), {"src_mask": future})
-        out = ours(x, mask=Causal())
-    same_with_gradients(out, right, [x, *([context] if cross else []), *ours.parameters()])
 
 
 def test_a_stack_runs_its_blocks_in_order_and_returns_the_requested_states() -> None:
@@ -245,32 +199,6 @@ def test_only_named_modules_are_recorded_and_an_unknown_name_is_refused() -> Non
     with pytest.raises(RuntimeError, match="torn"), record_attention(model):
         raise RuntimeError("torn")
     assert hooks(model) == 0
-
-
-def test_the_steps_of_a_decoding_are_joined_into_one_map() -> None:
-    steps = [noise(1, 2, 1, width, seed=width) for width in (1, 2, 3)]
-    joined = AttentionRecords(
-        [AttentionRecord("it", step) for step in steps] + [AttentionRecord("other", noise(1, 2, 1, 9))]
-    ).weights("it")
-    assert joined.shape == (1, 2, 3, 3)
-    assert all(torch.equal(joined[:, :, n : n + 1, : n + 1], steps[n]) for n in range(3))
-    assert not joined.triu(1).any()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_gated_feed_forward_layer_is_that_of_modernbert(bias: bool) -> None:
-    from transformers import ModernBertConfig
-    from transformers.models.modernbert.modeling_modernbert import ModernBertMLP
-
-    theirs: Any = noisy(ModernBertMLP(ModernBertConfig(hidden_size=6, intermediate_size=10, mlp_bias=bias)))
-    ours, x = FeedForward(6, 10, "gelu", bias=bias, gated=True).double(), noise(2, 3, 6).requires_grad_()
-    ours.up.load_state_dict(theirs.Wi.state_dict())
-    ours.down.load_state_dict(theirs.Wo.state_dict())
-    near(ours(x), theirs(x))
-    for mine, right in zip(
-        grads(ours(x), [x, *ours.parameters()]), grads(theirs(x), [x, *theirs.parameters()]), strict=True
-    ):
-        near(mine, right)
 
 
 @pytest.mark.parametrize("gated", [True, False])

@@ -6,7 +6,7 @@ All tests of torch.compile are in this file, so that one worker imports Dynamo; 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +84,51 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
     assert graphs[1][0] == "FLASH_ATTENTION" and "CUDNN_ATTENTION" not in graphs[1][:3], graphs
 
 
-def test_convs2s_is_one_graph_with_its_gradients() -> None:
-    stages = {"encoder_stages": ("10x3x2", "14x1"), "decoder_stages": ("8x3", "11x2")}
-    config = convs2s.Config(embedding_dim=12, output_dim=9, vocab_size=23, max_length=9, **stages)  # type: ignore[arg-type]
-    body = convs2s.build(config).double().eval()
-    batch = Batch(torch.arange(12).view(2, 6), torch.tensor([6, 4]), decoder=DecoderInputs(torch.arange(10).view(2, 5)))
-    right = body(batch).sequence
-    ours = torch.compile(body, fullgraph=True, backend="aot_eager")(batch).sequence
-    torch.testing.assert_close(ours, right, rtol=1e-11, atol=0)
-    parameters = [*body.encoder.parameters()]
-    gradients = (torch.autograd.grad((y**2).sum(), parameters) for y in (ours, right))
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
+STAGES: dict[str, Any] = {"encoder_stages": ("10x3x2", "14x1"), "decoder_stages": ("8x3", "11x2")}
+IMAGE: dict[str, Any] = {"image_size": 16, "in_channels": 2, "width": 12, "depth": 1, "heads": 3, "ffn_dim": 20}
+SHIFTED: dict[str, Any] = {"width": 8, "patch_size": 2, "depths": (2, 1, 1, 1), "heads": (1, 1, 1, 1), "window_size": 3}
+TOKENS, PATCHES = torch.arange(12).view(2, 6), torch.randn(2, 2, 24, 40).double()
+PAIR = Batch(TOKENS, torch.tensor([6, 4]), decoder=DecoderInputs(torch.arange(10).view(2, 5)))
+
+
+def relative(preset: str, kind: str) -> Any:
+    return regard.build(preset, relative_position=kind, position_embedding="none", depth=2).body
+
+
+GRAPHS: dict[str, tuple[Callable[[], Any], Batch, tuple[int, ...]]] = {
+    "convs2s": (
+        lambda: convs2s.build(convs2s.Config(embedding_dim=12, output_dim=9, vocab_size=23, max_length=9, **STAGES)),
+        PAIR,
+        (),
+    ),
+    "vit": (lambda: vit.build(vit.Config(patch_size=4, **IMAGE)), Batch(PATCHES), (0, 0)),
+    "hybrid": (
+        lambda: hybrid.build(hybrid.Config(backbone_depths=(1, 1), stem_channels=8, norm_groups=4, **IMAGE)),
+        Batch(PATCHES),
+        (-2, 0),
+    ),
+    "swin": (lambda: swin.build(swin.Config(**SHIFTED)), Batch(torch.randn(2, 3, 57, 43).double()), ()),
+    "t5": (lambda: relative("transformer-tiny", "t5"), PAIR, ()),
+    "rotary": (lambda: relative("gpt2-tiny-char", "rotary"), Batch(TOKENS), ()),
+    "shaw": (lambda: relative("gpt2-tiny-char", "shaw"), Batch(TOKENS), ()),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_body_is_one_graph(name: str) -> None:
+    """With its gradients for convs2s."""
+    build, batch, taps = GRAPHS[name]
+    body = build().double().eval()
+    backend = "aot_eager" if name == "convs2s" else "eager"
+    compiled = torch.compile(body, backend=backend, fullgraph=True, dynamic=False)
+    more = (taps,) if taps else ()
+    ours, right = ([y.sequence, *y.hidden_states] for y in (compiled(batch, *more), body(batch, *more)))
+    for one, other in zip(ours, right, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-13)
+    if name == "convs2s":
+        parameters = [*body.encoder.parameters()]
+        for a, b in zip(*(torch.autograd.grad((y[0] ** 2).sum(), parameters) for y in (ours, right)), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-14)
 
 
 def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,37 +153,6 @@ def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: p
         found.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
     for ours, right in zip(*found, strict=True):
         near(ours, right)
-
-
-def test_image_bodies_with_patches_are_one_graph() -> None:
-    sizes: dict[str, Any] = {"image_size": 16, "in_channels": 2, "width": 12, "depth": 1, "heads": 3, "ffn_dim": 20}
-    bodies: list[tuple[Any, tuple[int, int]]] = [
-        (vit.build(vit.Config(patch_size=4, **sizes)), (0, 0)),
-        (hybrid.build(hybrid.Config(backbone_depths=(1, 1), stem_channels=8, norm_groups=4, **sizes)), (-2, 0)),
-    ]
-    for body, taps in bodies:
-        compiled = torch.compile(body.eval(), backend="eager", fullgraph=True, dynamic=False)
-        batch = Batch(torch.randn(2, 2, 24, 40))
-        assert all(map(torch.equal, compiled(batch, taps).hidden_states, body(batch, taps).hidden_states))
-
-
-def test_swin_is_one_graph() -> None:
-    config = swin.Config(width=8, patch_size=2, depths=(2, 1, 1, 1), heads=(1, 1, 1, 1), window_size=3)
-    body = swin.build(config).double().eval()
-    traced = torch.compile(body, backend="eager", fullgraph=True, dynamic=False)
-    batch = Batch(torch.randn(2, 3, 57, 43, dtype=torch.float64))
-    assert torch.allclose(traced(batch).pooled, body(batch).pooled, 1e-12)
-
-
-@pytest.mark.parametrize(
-    ("preset", "relative"), [("transformer-tiny", "t5"), ("gpt2-tiny-char", "rotary"), ("gpt2-tiny-char", "shaw")]
-)
-def test_relative_positions_are_one_graph(preset: str, relative: str) -> None:
-    x = torch.randint(3, 60, (2, 9))
-    body = regard.build(preset, relative_position=relative, position_embedding="none", depth=2).body.eval()
-    batch = Batch(x, decoder=DecoderInputs(x) if preset.startswith("trans") else None)
-    traced = torch.compile(body, backend="eager", fullgraph=True)(batch).sequence
-    assert torch.equal(traced, body(batch).sequence)
 
 
 POINTS: dict[str, Any] = {"widths": (4, 8), "depths": (1, 1), "downsample": (1, 3), "num_neighbors": (4, 5)}

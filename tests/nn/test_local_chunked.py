@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracle import grads, near, noise
+from oracle import grads, near, noise, same_with_gradients
 from regard.nn.attention.masks import (
     Causal,
     GlobalTokens,
@@ -38,7 +38,6 @@ from windows import (
     attend_local_global,
     band_of,
     leaves,
-    same_with_gradients,
     written_out,
 )
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracle import near, noise
+from oracle import near, noise, same_with_gradients
 from regard.nn.attention.masks import AttentionMask, GlobalTokens, Padding, SlidingWindow
 from regard.nn.kernels import local_flash
 from regard.nn.kernels.local_attention import LocalPattern, chunked_attention
 from regard.types import Packing
-from windows import CASES, SOME, Columns, H, L, band_of, leaves, same_with_gradients, written_out
+from windows import CASES, SOME, Columns, H, L, band_of, leaves, written_out
 
 
 def flash_scores(q: Tensor, k: Tensor, at: local_flash.SegmentLayout, scale: float) -> Tensor:

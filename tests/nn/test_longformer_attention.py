@@ -1,4 +1,4 @@
-"""Longformer attention against dense formulas and against `transformers`."""
+"""Longformer attention against dense formulas; systems/test_longformer.py compares with `transformers`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, near, noise, noisy
+from oracle import near, noise, noisy, same_with_gradients
 from regard.nn.attention.kv_cache import DynamicCache
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import AttentionMask, Causal, GlobalTokens, PackedDocuments, Padding, SlidingWindow
@@ -18,7 +18,7 @@ from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.local_attention import ChunkSpec
 from regard.nn.recording import record_attention
 from regard.types import Packing
-from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked, same_with_gradients
+from windows import CASES, OFFSETS, SOME, Columns, L, band_of, marked
 
 WIDTH, H = 12, 3
 NEAR = {name: case for name, case in CASES.items() if name != "dilated beyond the row"}
@@ -210,56 +210,3 @@ def test_gradients_by_attention_weights_are_available() -> None:
         out = module(x, mask=SlidingWindow(2, 3) | GlobalTokens(SOME))
     owed = torch.autograd.grad(out[:, :5].sum(), [look.weights for look in seen.records])
     assert len(owed) == 2 and all(part.abs().sum() > 0 for part in owed)
-
-
-# -- transformers
-
-
-def published(window: int, dropout: float = 0.0) -> Any:
-    transformers = pytest.importorskip("transformers")
-    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
-
-    config = transformers.LongformerConfig(
-        hidden_size=WIDTH, num_attention_heads=H, num_hidden_layers=1, attention_window=[window],
-        attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
-    return LongformerSelfAttention(config, 0)
-
-
-def same_weights(ours: LongformerAttention, theirs: Any) -> list[tuple[Tensor, list[Tensor]]]:
-    """Copy their parameters into ours, and return pairs of parameters whose gradients are compared."""
-    homes = {"qkv": ("query", "key", "value"), "far_q": ("query_global",), "far_kv": ("key_global", "value_global")}
-    pairs = []
-    with torch.no_grad():
-        for home, names in homes.items():
-            for kind in ("weight", "bias"):
-                own = [getattr(getattr(theirs, name), kind) for name in names]
-                getattr(getattr(ours, home), kind).copy_(torch.cat(own))
-                pairs.append((getattr(getattr(ours, home), kind), own))
-        ours.out.weight.copy_(torch.eye(WIDTH))
-        ours.out.bias.zero_()
-    return pairs
-
-
-@pytest.mark.parametrize("where", [None, [[0], [0]], [[0, 7, 30], [2, 3, 20]], [[*range(46)]] * 2])
-@pytest.mark.parametrize("window", [4, 16])
-def test_it_is_the_attention_of_transformers(window: int, where: list[list[int]] | None) -> None:
-    """In transformers the softmax is in float32 in every precision, the length is a multiple of the window, and a
-    padded row without keys has a NaN gradient: here every row has a key."""
-    length, short = 48, 46
-    theirs, ours = noisy(published(window)), noisy(LongformerAttention(WIDTH, H), seed=2)
-    pairs = same_weights(ours, theirs)
-    marks = torch.zeros(2, length, dtype=torch.bool)
-    for row, places in enumerate(where or []):
-        marks[row, places] = True
-    real = torch.arange(length) < torch.tensor([[length], [short]])
-    x = noise(2, length, WIDTH).requires_grad_()
-    told = torch.where(real, torch.where(marks, 10000.0, 0.0), -10000.0)
-    right = theirs(x, told, told < 0, told > 0, where is not None)[0]
-    near_by: AttentionMask = SlidingWindow(window // 2, window // 2)
-    rule = (near_by if where is None else near_by | GlobalTokens(marks)) & Padding(torch.tensor([length, short]))
-    out = ours(x, mask=rule)
-    near(out, right, 5e-7)
-    near(grads(out, [x])[0], grads(right, [x])[0], 5e-6)
-    for own, parts in pairs if where is not None else pairs[:2]:
-        near(grads(out, [own])[0], torch.cat(grads(right, parts)), 5e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -10,21 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, kernel_name, near, noise, noisy
+from oracle import grads, kernel_name, near, noise, noisy, same_with_gradients
 from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow
+from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow, materialize
 from regard.nn.attention.positions import (
     AttentionPosition,
     BoundPosition,
-    DisentangledPosition,
     PositionIds,
     Rotary,
     Shaw,
     T5Bias,
 )
-from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TransformerBlock, transformer_block
+from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TransformerBlock
 from regard.nn.kernels import dispatch
-from regard.nn.recording import record_attention
 from regard.types import Packing
 
 B, H, D, L = 2, 3, 8, 11
@@ -121,19 +120,13 @@ def test_it_is_the_formula_whichever_kernel_takes_it(kind: str, rule: str, place
     index = torch.arange(L)
     mask = torch.ones(B, 1, L, L, dtype=torch.bool)
     if r is not None:
-        mask = r(index.view(-1, 1, 1, 1)[:B], index[:1], index.view(1, 1, -1, 1), index.view(1, 1, 1, -1)).expand_as(
-            mask
-        )
+        mask = materialize(r, B, 1, index, index).expand_as(mask)
     mixed, weights = looked(one, x, kind, placed.position, mask, at)
     right = one.out(mixed.transpose(1, 2).flatten(2))
     seen: list[Tensor] = []
     learned = [x, *one.parameters(), *placed.position.parameters()]
-    wanted = grads(right, learned)
     for watched in (None, lambda w: seen.append(w) or w):
-        ours = one(x, mask=r, position=placed, record=watched)
-        near(ours, right)
-        for mine, theirs in zip(grads(ours, learned), wanted, strict=True):
-            near(mine, theirs, 1e-11)
+        same_with_gradients(one(x, mask=r, position=placed, record=watched), right, learned, 1e-11)
     near(seen[0], weights)
 
 
@@ -214,17 +207,6 @@ def test_dropped_weights_add_no_relative_value_either() -> None:
     near(ours, one.out(mixed.transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize("kind", ["shaw keys", "buckets", "rotary"])
-def test_one_position_may_serve_all_blocks(kind: str) -> None:
-    """Terms that depend on the queries are not reused from the previous block."""
-    blocks = [transformer_block(H * D, H, 20) for _ in range(2)]
-    stack: Any = noisy(Stack(blocks, position=make(kind))).eval()
-    x = noise(B, L, H * D)
-    with record_attention(stack):
-        right = stack(x, mask=Causal())[0]
-    near(stack(x, mask=Causal())[0], right)
-
-
 def test_waves_are_made_for_each_dtype_of_a_pass() -> None:
     standing, q = PositionIds(), noise(1, 1, 2, D)
     Rotary(D).rotate(q.bfloat16(), q.bfloat16(), q, standing)
@@ -240,16 +222,19 @@ def fill(pairs: list[tuple[Tensor, Tensor]]) -> None:
             theirs.copy_(ours)
 
 
-def apart(one: Any, *names: str) -> list[tuple[Tensor, Tensor]]:
-    """Weights and biases of query, key and value, split from the joint matrix."""
-    return [*zip(one.qkv.weight.chunk(3), one.qkv.bias.chunk(3), strict=True)]
+def share_projections(one: Any, layers: list[Any]) -> None:
+    """Copy the parts of the joint matrix into layers of query, key and value."""
+    for layer, weight, bias in zip(layers, one.qkv.weight.chunk(3), one.qkv.bias.chunk(3), strict=True):
+        fill([(layer.weight, weight), (layer.bias, bias)])
 
 
-def same_gradients(ours: Tensor, right: Tensor, one: Any, theirs: list[Any], x: Tensor) -> None:
-    near(ours, right)
-    mine, wanted = grads(ours, [x, one.qkv.weight]), grads(right, [x, *(layer.weight for layer in theirs)])
-    near(mine[0], wanted[0])
-    near(mine[1], torch.cat(wanted[1:]))
+def same_gradients(
+    ours: Tensor, right: Tensor, one: Any, layers: list[Any], x: Tensor, tolerance: float = 1e-12
+) -> None:
+    near(ours, right, tolerance)
+    mine, wanted = grads(ours, [x, one.qkv.weight]), grads(right, [x, *(layer.weight for layer in layers)])
+    near(mine[0], wanted[0], tolerance)
+    near(mine[1], torch.cat(wanted[1:]), tolerance)
 
 
 @pytest.mark.parametrize("values", [False, True])
@@ -260,8 +245,7 @@ def test_interleaved_rotations_equal_roformer(values: bool) -> None:
     config = RoFormerConfig(hidden_size=H * D, num_attention_heads=H, rotary_value=values, max_position_embeddings=16)
     right, one = theirs.RoFormerSelfAttention(config).double().eval(), attention()
     layers = [right.query, right.key, right.value]
-    for layer, (weight, bias) in zip(layers, apart(one), strict=True):
-        fill([(layer.weight, weight), (layer.bias, bias)])
+    share_projections(one, layers)
     fill([(one.out.weight, torch.eye(H * D)), (one.out.bias, torch.zeros(H * D))])
     position = Rotary(D, rotate_values=values)
     cos, sin = position.cos_sin(torch.arange(L), torch.float64)
@@ -283,8 +267,7 @@ def test_half_rotations_equal_llama_and_layouts_are_convertible() -> None:
     )
     right, one = theirs.LlamaAttention(config, 0).double().eval(), attention()
     layers = [right.q_proj, right.k_proj, right.v_proj]
-    for layer, (weight, bias) in zip(layers, apart(one), strict=True):
-        fill([(layer.weight, weight), (layer.bias, bias)])
+    share_projections(one, layers)
     fill([(right.o_proj.weight, one.out.weight), (right.o_proj.bias, one.out.bias)])
     position, at = Rotary(D, "halves"), torch.arange(L) + 3
     waves = tuple(torch.cat([wave, wave], -1)[None] for wave in position.cos_sin(at, torch.float64))
@@ -294,15 +277,12 @@ def test_half_rotations_equal_llama_and_layouts_are_convertible() -> None:
     wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # causal without a mask
     ours = one(x, mask=Causal(), position=BoundPosition(position, PositionIds(at, at)))
     same_gradients(ours, wanted, one, layers, x)
-    q, k, v = (torch.cat([weight, bias[:, None]], 1) for weight, bias in apart(one))
-    other = attention(seed=5)
-    # channels i and i + D/2 of a head become channels 2i and 2i + 1
+    other = copy.deepcopy(one)
+    # channels i and i + D/2 of a head become channels 2i and 2i + 1, in queries and keys
     places = torch.arange(H * D).view(H, 2, D // 2).transpose(1, 2).flatten()
-    joined = torch.cat([q[places], k[places], v])
-    fill([(other.qkv.weight, joined[:, :-1]), (other.qkv.bias, joined[:, -1])])
-    fill([(other.out.weight, one.out.weight), (other.out.bias, one.out.bias)])
+    joined = torch.cat([places, H * D + places, 2 * H * D + torch.arange(H * D)])
+    fill([(other.qkv.weight, one.qkv.weight[joined]), (other.qkv.bias, one.qkv.bias[joined])])
     near(other(x, mask=Causal(), position=BoundPosition(Rotary(D), PositionIds(at, at))), ours)
-    assert not torch.equal(q[places], q)
 
 
 def test_vectors_for_distances_are_those_of_wav2vec2_bert() -> None:
@@ -315,8 +295,7 @@ def test_vectors_for_distances_are_those_of_wav2vec2_bert() -> None:
     )  # fmt: skip
     right, one, position = theirs.Wav2Vec2BertSelfAttention(config).double().eval(), attention(), make("shaw keys")
     layers = [right.linear_q, right.linear_k, right.linear_v]
-    for layer, (weight, bias) in zip(layers, apart(one), strict=True):
-        fill([(layer.weight, weight), (layer.bias, bias)])
+    share_projections(one, layers)
     fill([(right.linear_out.weight, one.out.weight), (right.linear_out.bias, one.out.bias)])
     fill([(right.distance_embedding.weight, noisy(position, 3).keys.weight)])
     x = noise(B, L, H * D).requires_grad_()
@@ -393,55 +372,3 @@ def test_rms_norm_returns_the_dtype_of_its_weight(kind: torch.dtype) -> None:
     near(norm(x), x.double() / (x.double().square().mean(-1, keepdim=True) + 0.1).sqrt() * norm.weight)
     block = Residual(nn.Identity(), 6, "post", norm_type=RMSNorm).double()
     near(block(x.double()), block.norm(2 * x.double()))
-
-
-@pytest.mark.parametrize("share", [True, False])
-@pytest.mark.parametrize(("buckets", "furthest"), [(8, 32), (0, 6)])
-@pytest.mark.parametrize("terms", [("c2p", "p2c"), ("c2p",), ("p2c",)])
-def test_disentangled_scores_are_those_of_deberta(share: bool, buckets: int, furthest: int, terms: Any) -> None:
-    from transformers import DebertaV2Config
-    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
-
-    width, length = H * D, 40
-    config = DebertaV2Config(
-        hidden_size=width, num_attention_heads=H, pos_att_type=list(terms), relative_attention=True, share_att_key=share,
-        position_buckets=buckets or -1, max_relative_positions=furthest, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    theirs: Any = noisy(DisentangledSelfAttention(config), 3)
-    position = noisy(DisentangledPosition(width, 2, buckets, furthest, terms, not share, nn.LayerNorm(width)), 4)
-    one = noisy(Attention(width, H, scale=position.scale(D)), 5)
-    with torch.no_grad():
-        sides = (theirs.query_proj, theirs.key_proj, theirs.value_proj)
-        one.qkv.weight.copy_(torch.cat([side.weight for side in sides]))
-        one.qkv.bias.copy_(torch.cat([side.bias for side in sides]))
-        for term, name in (("c2p", "pos_key_proj"), ("p2c", "pos_query_proj")):
-            if not share and term in terms:
-                position.projections[1][term].load_state_dict(getattr(theirs, name).state_dict())
-    x, valid = noise(2, length, width).requires_grad_(), torch.tensor([length, 31])
-    hidden = (torch.arange(length) < valid[:, None])[:, None, None]
-    inside = BoundPosition(position, PositionIds(), one, 1)
-    fill([(one.out.weight, torch.eye(width)), (one.out.bias, torch.zeros(width))])
-    ours = one(x, mask=Padding(valid), position=inside)
-    right = theirs(x, hidden.expand(-1, 1, length, -1), rel_embeddings=position.norm(position.table.weight))[0]
-    near(ours, right, 1e-6)
-    learned = [x, position.table.weight]
-    for mine, wanted in zip(grads(ours, learned), grads(right, learned), strict=True):
-        near(mine, wanted, 1e-6)
-    (mine,), parts = grads(ours, [one.qkv.weight]), grads(right, [side.weight for side in sides])
-    near(mine, torch.cat(parts), 1e-6)
-
-
-def test_each_block_has_its_own_projections_of_a_disentangled_position() -> None:
-    width = H * D
-    position = DisentangledPosition(width, 2, 8, 32, own_projections=True)
-    blocks = [transformer_block(width, H, 8) for _ in range(2)]
-    for block in blocks:
-        block.attend.inner.scale = position.scale(D)
-    stack, x = noisy(Stack(blocks, position=position)), noise(1, 5, width)
-    before, _ = stack(x)
-    with torch.no_grad():
-        position.projections[1]["c2p"].weight.zero_()
-    assert not torch.allclose(stack(x)[0], before)
-    bound = BoundPosition(position, PositionIds(), blocks[0].attend.inner, 0)
-    assert torch.allclose(stack(x, taps=[0])[1][0], blocks[0](x, position=bound))

@@ -1,6 +1,4 @@
-"""Properties of every system that generates, captioners included: beams, and search in fixed shapes.
-
-tests/decode/test_cached_steps.py compares cached steps with one pass."""
+"""Properties of every system that generates, captioners included: cached steps, beams, and search in fixed shapes."""
 
 from __future__ import annotations
 
@@ -41,6 +39,24 @@ def with_prompt(batch: Batch, ids: Tensor) -> Batch:
 
 def last_logits(body: Any, batch: Batch) -> Tensor:
     return body.to_logits(body(batch).sequence)[:, -1]
+
+
+@pytest.mark.every(4)
+@generating
+@pytest.mark.parametrize("prompt", [1, 2, 4])
+@pytest.mark.parametrize("room", [None, 7, 11])
+def test_cached_steps_equal_one_pass(name: str, label: str, prompt: int, room: int | None) -> None:
+    body, batch, _ = body_and_batch(name, label)
+    target = torch.randint(3, 20, (3, 7), generator=torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        right = body.to_logits(body(with_prompt(batch, target)).sequence)
+        state = body.start(with_prompt(batch, target[:, :prompt]), room)
+        assert state.positions.tolist() == [prompt - 1] * 3
+        addresses = [] if room is None else [tensor.data_ptr() for tensor in state.tensors()]
+        ours = torch.stack([body.step(target[:, at], state) for at in range(prompt - 1, 7)], 1)
+    near(ours, right[:, prompt - 1 :], 1e-11)
+    assert state.positions.tolist() == [7] * 3
+    assert room is None or [tensor.data_ptr() for tensor in state.tensors()] == addresses
 
 
 @pytest.mark.every(3)
