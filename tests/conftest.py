@@ -107,9 +107,11 @@ def seeded() -> None:
 
 @pytest.fixture
 def cuda_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report all CUDA capabilities as available, to test kernel selection without a GPU."""
+    """Report all CUDA capabilities of a recent GPU as available, to test kernel selection without a GPU."""
     from regard import capabilities
+    from regard.nn.kernels import dispatch
 
+    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
     for name in capabilities.CUDA_TRIALS:
         monkeypatch.setitem(capabilities._results, name, True)
 

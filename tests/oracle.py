@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,3 +44,9 @@ def same_with_gradients(ours: Tensor, right: Tensor, leaves: list[Tensor], toler
     near(ours, right, tolerance)
     for one, other in zip(grads(ours, leaves), grads(right, leaves), strict=True):
         near(one, other, tolerance)
+
+
+def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", width: int = 8, heads: int = 2) -> Any:
+    """Attributes of queries or keys on a device, to test kernel selection without the device."""
+    shape, place = (rows, heads, length, width), SimpleNamespace(type=device)
+    return SimpleNamespace(is_cuda=device == "cuda", device=place, dtype=dtype, shape=shape, get_device=lambda: 0)

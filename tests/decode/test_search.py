@@ -233,18 +233,6 @@ def test_ties_are_settled_the_same_way_for_every_row(beam: int) -> None:
 Narrowing = tuple[float, int, float, float]
 
 
-def likelihood(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> list[float]:
-    """Probability of each token after top-k, top-p and min-p filtering, renormalized."""
-    order = sorted(range(len(logits)), key=lambda token: -logits[token])[: top_k or len(logits)]
-    weights = {token: math.exp(logits[token] / temperature) for token in order}
-    total, kept = sum(weights.values()), {}
-    for token in order:
-        if sum(kept.values()) / total < top_p:
-            kept[token] = weights[token]
-    kept = {token: weight for token, weight in kept.items() if weight >= min_p * weights[order[0]]}
-    return [kept.get(token, 0.0) / sum(kept.values()) for token in range(len(logits))]
-
-
 NARROWINGS = [
     (1.0, 0, 1.0, 0.0), (0.5, 0, 1.0, 0.0), (2.0, 0, 1.0, 0.0), (1.0, 3, 1.0, 0.0), (1.0, 0, 0.7, 0.0), (1.4, 5, 0.8, 0.0),
     (0.7, 1, 1.0, 0.0), (1.0, 0, 1.0, 0.3), (1.5, 6, 0.9, 0.2), (1.0, 0, 1.0, 1.0),
@@ -260,7 +248,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(settings: Narrowing) -> No
     found = [one for (one,) in drawn]
     seen = Counter(END if (one.finish_reason == "eos") else one.tokens[0] for one in found)
     model = chain.follow(0)(PROMPT)
-    right = likelihood(model, *settings)
+    right = filter_logits(torch.tensor([model]).double(), *settings).softmax(-1)[0].tolist()
     assert set(seen) == {token for token, share in enumerate(right) if share}
     # 6 degrees of freedom: p = 1 in 10,000
     assert sum((seen[t] - draws * p) ** 2 / (draws * p) for t, p in enumerate(right) if p) < 28

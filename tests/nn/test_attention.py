@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import kernel_name, near, noise, noisy, same_with_gradients
+from oracle import kernel_name, near, noise, noisy, same_with_gradients, stand_in
 from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.kv_cache import CrossCache
@@ -178,19 +177,6 @@ def test_the_packed_kernel_refuses_unsupported_masks() -> None:
 BAND = Causal() & SlidingWindow(3, 0)
 
 
-def stand_in(rows: int, length: int, dtype: torch.dtype, device: str = "cuda", width: int = 8) -> Any:
-    place = SimpleNamespace(type=device)
-    return SimpleNamespace(
-        is_cuda=device == "cuda", device=place, dtype=dtype, shape=(rows, H, length, width), get_device=lambda: 0
-    )
-
-
-@pytest.fixture
-def recent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a GPU that supports all kernels."""
-    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
-
-
 @pytest.mark.parametrize("changed", ["", "deterministic", "old", "off", "dropout", "short", "float32"])
 def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_capability_of", lambda device: (8, 0) if changed == "old" else (9, 0))
@@ -285,7 +271,7 @@ CHOICES: list[tuple[str, str, torch.dtype, int, AttentionMask | None, bool, floa
 ]
 
 
-@pytest.mark.usefixtures("recent", "cuda_capabilities")
+@pytest.mark.usefixtures("cuda_capabilities")
 @pytest.mark.parametrize("case", CHOICES)
 def test_the_kernel_follows_from_rule_device_and_dtype(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, device, dtype, keys, rule, at, dropout, watched = case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import mpmath
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from oracle import grads, near, noise, noisy, same_with_gradients
-from regard.nn.attention.attention import Attention
-from regard.nn.attention.masks import Causal, Padding
+from regard.nn.attention.masks import Causal, Padding, materialize
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import Residual, Stack, TokenEmbedding, transformer_block
 from regard.nn.kernels.losses import cross_entropy
@@ -158,26 +156,17 @@ def hooks(model: nn.Module) -> int:
     return sum(len(module._forward_pre_hooks) for module in model.modules())
 
 
-def looked(attention: Attention, x: Tensor, may: Any) -> Tensor:
-    """Attention weights in loops: softmax of the scaled products of queries and keys."""
-    q, k, _ = F.linear(x, attention.qkv.weight, attention.qkv.bias).chunk(3, -1)
-    out = torch.zeros(len(x), 2, x.shape[1], x.shape[1], dtype=torch.float64)
-    for b, h, i in torch.cartesian_prod(*(torch.arange(n) for n in out.shape[:3])).tolist():
-        cut, seen = slice(3 * h, 3 * h + 3), [j for j in range(x.shape[1]) if may(b, i, j)]
-        powers = [math.exp(float(q[b, i, cut] @ k[b, j, cut]) / math.sqrt(3)) for j in seen]
-        for j, power in zip(seen, powers, strict=True):
-            out[b, h, i, j] = power / sum(powers)
-    return out
-
-
 def test_recording_returns_the_weights_and_changes_nothing() -> None:
     model, x, y = noisy(Pair()), noise(2, 3, 6), noise(2, 4, 6, seed=1)
     with torch.no_grad():
         before = model(x, y)
         with record_attention(model) as seen:
             near(model(x, y), before)
-        near(seen.weights(NAMES[0]), looked(model.encoder.blocks[0].attend.inner, x, lambda b, i, j: j < (3, 2)[b]))
-        near(seen.weights(NAMES[1]), looked(model.decoder.blocks[0].attend.inner, y, lambda b, i, j: j <= i))
+        for name, states, mask in zip(NAMES, (x, y), (Padding(torch.tensor([3, 2])), Causal()), strict=False):
+            q, k, _ = model.get_submodule(name).inner.project(states)
+            places = torch.arange(states.shape[1])
+            hidden = ~materialize(mask, 2, 2, places, places)
+            near(seen.weights(name), (q @ k.mT / 3**0.5).masked_fill(hidden, -torch.inf).softmax(-1))
     assert seen.names() == NAMES == list(named_attentions(model)) and seen.weights(NAMES[2]).shape == (2, 2, 4, 3)
     for look in seen.records:
         near(look.weights.sum(-1), torch.ones(look.weights.shape[:-1], dtype=torch.float64))

@@ -149,19 +149,11 @@ def test_rows_of_different_lengths_equal_each_row_alone(bands: str, room: int | 
     model, rows = body(bands), copied((3 * PROMPTS)[:count])
     state = model.start(ragged(rows, more), room)
     assert state.positions.tolist() == [len(row) - 1 for row in rows]
-    go_on(model, state, rows, 9)
-
-
-@bands
-@rooms
-def test_rows_leave_and_are_taken_several_times(bands: str, room: int | None) -> None:
-    model, rows = body(bands), copied(PROMPTS)
-    state = model.start(ragged(rows), room)
     go_on(model, state, rows, 2)
     for taken in ([3, 1, 0, 1], [1, 3], [0, 0]):  # the longest row is removed; then all rows have equal length
         rows = [list(rows[i]) for i in taken]
         state.select_rows(torch.tensor(taken))
-        go_on(model, state, rows, 2)
+        go_on(model, state, rows, 3)
     if room is None:
         assert state.aligned and state.layers[0].self_cache.k.shape[-2] == state.current_length == len(rows[0]) - 1
     state.select_rows(torch.tensor([], dtype=torch.long))
@@ -177,18 +169,6 @@ def test_rows_without_a_mask_step_without_one() -> None:
     rules = state.next_step(1).masks
     assert rules[0] is None and rules[2] is None and rules[1] is not None
     assert model.start(ragged(PROMPTS)).next_step(1).masks[0] is not None
-
-
-def test_a_row_that_has_finished_may_be_stepped_on_beyond_the_context() -> None:
-    model = body("banded")
-    rows = [PROMPTS[0] * 4 + [1, 2], [3, 4]]
-    state = model.start(ragged(rows), 30)
-    first, other = rows[0], [rows[1]]
-    tokens = torch.tensor([first[-1], other[0][-1]])
-    for step in range(12):  # the first row reaches its end after two steps
-        near(model.step(tokens, state)[1:], last(model, other))
-        tokens = torch.tensor([0, step])
-        other[0].append(step)
 
 
 # -- beams
@@ -222,17 +202,19 @@ def test_beams_of_ragged_prompts_equal_separate_rows(bands: str, room: int | Non
     assert state.layers[0].self_cache.k.shape[0] == 4, "keys are stored per prompt, not per beam"
 
 
-def test_beams_have_memory_for_all_requested_steps_whatever_the_context() -> None:
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_finished_row_may_be_stepped_on_beyond_the_context(beams: int) -> None:
     """A finished long prompt is stepped together with an unfinished short one: both add columns."""
-    model = body("banded")
-    rows = [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
+    model, rows = body("banded"), [ids(1, LENGTH - 2)[0].tolist(), [3, 4]]
     state = model.start(ragged(rows), LENGTH - 3 + 14)
-    state.expand_beams(2)
-    other, tokens = [list(rows[1]), list(rows[1])], torch.tensor([rows[0][-1], rows[0][-1], 4, 4])
+    if beams > 1:
+        state.expand_beams(beams)
+    other, tokens = [list(rows[1]) for _ in range(beams)], [row[-1] for row in rows for _ in range(beams)]
     for step in range(14):
-        near(model.step(tokens, state)[2:], last(model, other))
-        tokens = torch.tensor([0, 0, step, step + 1])
-        for path, token in zip(other, (step, step + 1), strict=True):
+        near(model.step(torch.tensor(tokens), state)[beams:], last(model, other))
+        new = [step + beam for beam in range(beams)]
+        tokens = [0] * beams + new
+        for path, token in zip(other, new, strict=True):
             path.append(token)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from oracle import grads, near, noise, same_with_gradients
+from oracle import grads, near, noise, same_with_gradients, stand_in
 from regard.nn.attention.masks import (
     Causal,
     GlobalTokens,
@@ -21,7 +19,7 @@ from regard.nn.attention.masks import (
     SlidingWindow,
     materialize,
 )
-from regard.nn.kernels import dispatch, local_attention
+from regard.nn.kernels import local_attention
 from regard.nn.kernels.local_attention import ChunkSpec, LocalCall, LocalPattern, iter_chunks, parse_pattern
 from regard.nn.kernels.table import choose
 from regard.types import Packing
@@ -208,12 +206,6 @@ def test_steps_of_a_window_may_be_as_wide_as_the_head_wants() -> None:
             SlidingWindow(1, 1, dilation)
 
 
-def stand_in(rows: int, dtype: torch.dtype, width: int, device: str) -> Any:
-    q = SimpleNamespace(is_cuda=device == "cuda", dtype=dtype, shape=(rows, H, L, width))
-    q.get_device = lambda: 0
-    return q
-
-
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 
 
@@ -233,10 +225,9 @@ HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 )
 @pytest.mark.usefixtures("cuda_capabilities")
 def test_the_way_follows_from_form_device_and_dtype(
-    way: str, rows: int, dtype: torch.dtype, width: int, device: str, name: str, monkeypatch: pytest.MonkeyPatch
+    way: str, rows: int, dtype: torch.dtype, width: int, device: str, name: str
 ) -> None:
-    monkeypatch.setattr(dispatch, "_capability_of", lambda device: (9, 0))
-    q = stand_in(rows, dtype, width, device)
+    q = stand_in(rows, L, dtype, device, width, H)
     assert choose(local_attention.LOCAL_KERNELS, LocalCall(q, q, q, band_of(CASES[name][1]), 1.0)).name == way
 
 

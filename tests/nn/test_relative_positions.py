@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, kernel_name, near, noise, noisy, same_with_gradients
+from oracle import grads, kernel_name, near, noise, noisy, same_with_gradients, stand_in
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow, materialize
 from regard.nn.attention.positions import (
@@ -156,18 +155,10 @@ STARTS = Packing(torch.tensor([0, 200, 300]), 256)
 
 @pytest.mark.usefixtures("cuda_capabilities")
 @pytest.mark.parametrize("rule", [PackedDocuments(STARTS, STARTS), Causal()])
-def test_kernels_without_bias_support_are_not_chosen_with_a_bias(
-    rule: AttentionMask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kernel selection for a device, without the device."""
-    device = SimpleNamespace(
-        is_cuda=True, device=SimpleNamespace(type="cuda"), dtype=torch.bfloat16, shape=(1, 2, 300, 64)
-    )
-    device.get_device = lambda: 0
-    monkeypatch.setattr(dispatch, "_capability_of", lambda _: (9, 0))
-    band = rule & SlidingWindow(9, 0)
-    assert kernel_name(device, device, band, None, 0.0, False) == "varlen"  # type: ignore[arg-type]
-    assert kernel_name(device, device, band, None, 0.0, False, has_bias=True) == "sdpa"  # type: ignore[arg-type]
+def test_kernels_without_bias_support_are_not_chosen_with_a_bias(rule: AttentionMask) -> None:
+    x, band = stand_in(1, 300, torch.bfloat16, width=64), rule & SlidingWindow(9, 0)
+    assert kernel_name(x, x, band, None, 0.0, False) == "varlen"
+    assert kernel_name(x, x, band, None, 0.0, False, has_bias=True) == "sdpa"
 
 
 @pytest.mark.parametrize("kind", ["rotary", "buckets", "shaw", "shaw keys"])
@@ -235,27 +226,6 @@ def same_gradients(
     mine, wanted = grads(ours, [x, one.qkv.weight]), grads(right, [x, *(layer.weight for layer in layers)])
     near(mine[0], wanted[0], tolerance)
     near(mine[1], torch.cat(wanted[1:]), tolerance)
-
-
-@pytest.mark.parametrize("values", [False, True])
-def test_interleaved_rotations_equal_roformer(values: bool) -> None:
-    from transformers import RoFormerConfig
-    from transformers.models.roformer import modeling_roformer as theirs
-
-    config = RoFormerConfig(hidden_size=H * D, num_attention_heads=H, rotary_value=values, max_position_embeddings=16)
-    right, one = theirs.RoFormerSelfAttention(config).double().eval(), attention()
-    layers = [right.query, right.key, right.value]
-    share_projections(one, layers)
-    fill([(one.out.weight, torch.eye(H * D)), (one.out.bias, torch.zeros(H * D))])
-    position = Rotary(D, rotate_values=values)
-    cos, sin = position.cos_sin(torch.arange(L), torch.float64)
-    table = theirs.RoFormerSinusoidalPositionalEmbedding(16, D).create_weight()
-    assert torch.allclose(table[:L].double(), torch.cat([sin, cos], -1), atol=1e-6)
-    x, hidden = noise(B, L, H * D).requires_grad_(), torch.arange(L) >= torch.tensor([[L], [5]])
-    mask = torch.zeros(B, 1, 1, L, dtype=torch.float64).masked_fill(hidden[:, None, None], -1e9)
-    wanted = right(x, mask, sinusoidal_pos=torch.cat([sin, cos], -1)[None, None])[0]
-    ours = one(x, mask=Padding(torch.tensor([L, 5])), position=BoundPosition(position, PositionIds()))
-    same_gradients(ours, wanted, one, layers, x)
 
 
 def test_half_rotations_equal_llama_and_layouts_are_convertible() -> None:
