@@ -106,7 +106,7 @@ def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(run: Path,
 
 
 def by_autograd(model: Model, x: Tensor, read: Tensor, end: int) -> Tensor:
-    """Share of each source token: norm of the gradient of each log-probability by its embedding."""
+    """Weight of each source token: norm of the gradient of each log-probability by its embedding."""
     tables, embedded = model.body.tables, []
 
     def keep(_: Any, args: Any, out: Tensor) -> None:
