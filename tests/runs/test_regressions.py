@@ -1,13 +1,15 @@
-"""Regression tests of errors found in code reviews."""
+"""Regression tests of errors found in code reviews, and behavior whose mutants were killed by slow tests only."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer, models
@@ -15,22 +17,25 @@ from tokenizers import Tokenizer, models
 import regard
 from conftest import Trained
 from regard.data.batching.samplers import BatchShape
-from regard.data.text.samples import PAIRS
+from regard.data.settings import DataSettings
+from regard.data.text.samples import PAIRS, Pair
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, RunError, SettingError
+from regard.files import write_json
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import Causal, Padding
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.evaluate import evaluate
 from regard.runs.train import train
 from regard.tasks import find_task
-from regard.tasks.base import Encoded
+from regard.tasks.base import Encoded, EvalSpec, LossSum
+from regard.tasks.translate import Translate
 from regard.training.checkpoint import latest_checkpoint, save_checkpoint
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, check_finite, train_loop
 from regard.training.settings import TrainSettings
-from regard.types import Batch, DecoderInputs
+from regard.types import Batch, DecoderInputs, Prediction
 from tiny import tiny
 
 GROUPS = {"model": {"w": torch.ones(3)}}
@@ -59,6 +64,28 @@ def test_an_interrupted_or_failed_save_leaves_no_files(tmp_path: Path, monkeypat
     with pytest.raises(RunError, match="space"):
         save_checkpoint(tmp_path, 3, GROUPS, {}, keep=2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
+def test_files_and_checkpoints_are_on_the_disk_before_they_have_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, flush = list[str](), os.fsync
+
+    def fsync(handle: int) -> None:
+        calls.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for real in (os.rename, os.replace):
+        named = lambda old, new, real=real: (calls.append(f"to {Path(new).name}"), real(old, new))  # noqa: E731
+        monkeypatch.setattr(os, real.__name__, named)
+    write_json(tmp_path / "a.json", {"x": 1})
+    assert calls == ["fsync .a.json.writing", "to a.json"]
+    save_checkpoint(tmp_path, 3, GROUPS, {}, keep=1)
+    at = calls.index("to step-00000003")
+    before = {"fsync state.safetensors", "fsync state.json", "fsync .writing-00000003"}
+    assert before <= set(calls[:at]) and calls[at + 1] == f"fsync {tmp_path.name}"
 
 
 def test_a_nan_gradient_is_detected_too() -> None:
@@ -176,3 +203,31 @@ def test_bfloat16_attention_on_a_cpu_stays_near_float64_whichever_kernel_is_take
     assert (got[0] == rounded.out.bias).all()  # a row without real keys is 0 before the output projection
     got.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in rounded.parameters())
+
+
+def test_a_model_in_training_mode_predicts_without_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("transformer").train()
+    monkeypatch.setattr(Translate, "predict", lambda self, model, inputs, decode: [Prediction(model.training)])
+    assert model.predict("a text").value is False and model.training
+
+
+class Quoting(Translate):
+    """Predicts fixed texts."""
+
+    def predict(self, *_: Any, **__: Any) -> list[Prediction]:
+        return [Prediction(text) for text in SAID]
+
+
+SAID, MEANT = ["Hello, world.", "It's a dog."], ["Hello, world .", "It's a dog!"]
+
+
+@pytest.mark.parametrize(("tokenized", "tokenizer"), [(False, "13a"), (True, "none")])
+def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_tokenized(
+    tokenized: bool, tokenizer: str
+) -> None:
+    encoded = Encoded([Pair(text, text, "", 1) for text in MEANT], {}, [])
+    spec = EvalSpec(DecodeSettings(), DataSettings(pretokenized=tokenized), LossSum(1.0, 1))
+    scores, _ = Quoting(TRANSLATE).evaluate(tiny("transformer"), encoded, spec)
+    expected = sacrebleu.corpus_bleu(SAID, [MEANT], tokenize=tokenizer, force=True)
+    assert scores["bleu"] == pytest.approx(expected.score, abs=0.005)
+    assert f"tok:{tokenizer}" in str(scores["signature"])

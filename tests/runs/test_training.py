@@ -82,24 +82,21 @@ def test_the_best_model_is_kept(trained: Trained, few: Path, tmp_path: Path) -> 
     assert facts(tmp_path / "wild")["best"]["step"] < 12 and conftest.keeps_best(tmp_path / "wild", "model:")
 
 
-def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(pairs: Pairs, tmp_path: Path) -> None:
+def test_pairs_with_more_tokens_than_the_maximum_are_counted_and_the_first_is_named(
+    pairs: Pairs, trained: Trained, tmp_path: Path
+) -> None:
     long = " ".join(["horse"] * 40)
     data = conftest.write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
     valid = conftest.write_pairs(tmp_path / "v.tsv", pairs[30:32])
     said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
     assert "2 training pairs" in said and f"first: {data}, line 10" in said
     assert facts(tmp_path / "run")["data_stats"]["train"] == 30
-
-
-def test_a_pair_is_too_long_when_it_has_more_tokens_than_data_longest(trained: Trained) -> None:
-    text = regard.load(trained.path).require_tokenizer()
-    pair = Pair("the women wanted to say that we swam", "wir", "", 1)
-    most = len(text.encode([pair.source])[0])
-    # pairs with more tokens than data.max_length are skipped
-    encode = find_task("translate").objective.encode
-    assert (
-        min(n for n in range(most - 3, most + 4) if encode([pair], text, Config(), n).samples) == most
-    )  # data.max_length: pairs with *more* tokens than this are skipped
+    text, pair = (
+        regard.load(trained.path).require_tokenizer(),
+        Pair("the women wanted to say that we swam", "wir", "", 1),
+    )
+    most, encode = len(text.encode([pair.source])[0]), find_task("translate").objective.encode
+    assert [bool(encode([pair], text, Config(), n).samples) for n in (most - 1, most)] == [False, True]
 
 
 @pytest.mark.every(2)
@@ -161,16 +158,15 @@ def test_a_run_resumes_before_its_first_validation_and_between_two(
     assert rows(tmp_path / "run") == rows(whole)
 
 
-def test_a_finished_run_has_nothing_left_to_do_and_is_not_scored_again(whole: Path, tmp_path: Path) -> None:
+def test_a_finished_run_has_nothing_left_to_do_and_without_a_run_resuming_starts_at_0(
+    whole: Path, few: Path, tmp_path: Path
+) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
     output = train_tiny((), run, *TWELVE, resume=True)
     assert "The run is finished after step 12" in output and "scoring" not in output
     assert (rows(run), facts(run)) == (rows(whole), facts(whole))
-
-
-def test_resuming_without_a_run_starts_at_0_and_reports_it(few: Path, tmp_path: Path) -> None:
-    said = train_tiny(few, tmp_path / "run", *TWELVE, "train.steps=1", resume=True)
-    assert "no run to resume; starting at step 0" in said and checkpoints(tmp_path / "run") == ["step-00000001"]
+    said = train_tiny(few, tmp_path / "new", *TWELVE, "train.steps=1", resume=True)
+    assert "no run to resume; starting at step 0" in said and checkpoints(tmp_path / "new") == ["step-00000001"]
 
 
 def test_a_run_is_never_overwritten(few: Path, trained: Trained, tmp_path: Path) -> None:
@@ -257,8 +253,10 @@ def grain(number: int) -> Batch:
     return Batch(x, labels=labels, decoder=DecoderInputs(y))
 
 
-def steps(model: regard.Model, settings: TrainSettings, **more: Any) -> list[TrainStep]:
+def steps(model: regard.Model, settings: TrainSettings, seeds: list[int] | None = None, **more: Any) -> list[TrainStep]:
+    """All steps of a training; `seeds` collects the seed of each micro-batch."""
     loss, optimizer = LossModule(model, model.objective, LossWeights()), torch.optim.SGD(model.parameters())
+    loss.register_forward_pre_hook(lambda *_: None if seeds is None else seeds.append(torch.initial_seed()))
     compute = ForwardBackward(loss, settings, model.device, ProcessGroup(), static_shape=False)
     grains = map(grain, micro_batch_indices(more.get("start_step", 0), settings, ProcessGroup()))
     return list(train_loop(model, compute, grains, optimizer, settings, **more))
@@ -283,23 +281,18 @@ def test_a_step_of_two_micro_batches_is_the_mean_over_the_labels_of_both(clip: f
         assert torch.allclose(ours, before - 0.5 * shrunk * gradient, rtol=0, atol=1e-6)
 
 
-def test_dropout_is_the_same_in_the_same_micro_batch_and_another_in_the_next() -> None:
-    settings = TrainSettings(steps=3, lr=1e-30, warmup_steps=0, lr_schedule="constant", precision="float32")
+def test_every_micro_batch_has_its_own_seed_and_dropout_and_the_same_after_a_resume() -> None:
+    settings = TrainSettings(
+        steps=3, grad_accum=2, lr=1e-30, warmup_steps=0, lr_schedule="constant", precision="float32"
+    )
     model = doubled(dropout=0.5)
-    whole = [float(step.loss) for step in steps(model, settings)]
+    seeds, resumed, others = list[int](), list[int](), list[int]()
+    whole = [float(step.loss) for step in steps(model, settings, seeds)]
     torch.manual_seed(77)
-    assert [float(step.loss) for step in steps(model, settings, start_step=1)] == whole[1:]
-    other = [float(step.loss) for step in steps(model, replace(settings, seed=2))]
+    assert [float(step.loss) for step in steps(model, settings, resumed, start_step=1)] == whole[1:]
+    other = [float(step.loss) for step in steps(model, replace(settings, seed=2), others)]
     assert all(a != b for a, b in zip(whole, other, strict=True))
-
-
-def test_the_learning_rate_is_equation_3_of_the_paper() -> None:
-    for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
-        recipe = PRESETS[f"transformer-{name}"].recipe["train"]
-        settings = TrainSettings(**{key: recipe[key] for key in ("lr", "warmup_steps", "lr_schedule")})
-        for step_num in (1, 7, 3999, 4000, 4001, 100_000):
-            lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
-            assert lr_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
+    assert len({*seeds, *others}) == 12 and resumed == seeds[2:]
 
 
 SCHEDULES = {
@@ -310,13 +303,18 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_learning_rate_rises_to_its_peak_and_falls_as_computed_by_hand(schedule: Any) -> None:
-    for warmup in (10, 10 / 110):  # below 1: a fraction of all steps
-        settings = TrainSettings(lr=2.0, warmup_steps=warmup, steps=110, lr_schedule=schedule)
-        for step, rate in SCHEDULES[schedule].items():
-            assert lr_at(step, settings) == pytest.approx(rate, abs=1e-12), step
-    assert lr_at(1, TrainSettings(steps=100, lr=1.0, lr_schedule=schedule, warmup_steps=0.002)) == 1.0
+def test_the_learning_rate_is_that_of_the_schedule_computed_by_hand_and_of_equation_3_of_the_paper() -> None:
+    for schedule, rates in SCHEDULES.items():
+        for warmup in (10, 10 / 110):  # below 1: a fraction of all steps
+            settings = TrainSettings(lr=2.0, warmup_steps=warmup, steps=110, lr_schedule=schedule)
+            assert {step: lr_at(step, settings) for step in rates} == pytest.approx(rates, abs=1e-12), schedule
+        assert lr_at(1, TrainSettings(steps=100, lr=1.0, lr_schedule=schedule, warmup_steps=0.002)) == 1.0
+    for name, d_model, warmup_steps in (("base", 512, 4000), ("big", 1024, 4000)):
+        recipe = PRESETS[f"transformer-{name}"].recipe["train"]
+        settings = TrainSettings(**{key: recipe[key] for key in ("lr", "warmup_steps", "lr_schedule")})
+        for step_num in (1, 7, 3999, 4000, 4001, 100_000):
+            lrate = d_model**-0.5 * min(step_num**-0.5, step_num * warmup_steps**-1.5)
+            assert lr_at(step_num, settings) == pytest.approx(lrate, rel=1e-12)
 
 
 def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
