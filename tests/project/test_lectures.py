@@ -74,61 +74,89 @@ def bare(width: int, context: int | None = None, scale: float | None = None) -> 
     return attention
 
 
-# -- W01, W02, W03: attention over three and four words
+# -- W01, W02, W03, W21, W27: attention over a few words
 
 
-def test_w01_scores_are_divided_by_the_root_of_the_width() -> None:
-    """The slide divides by 3, the number of keys, and truncates instead of rounding."""
-    x, slide, right = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"], reading("W01")
-    ours, said = seen_and_said(bare(2, 2), x["Q"], x["K"])
-    near(ours[0], right["alpha"])
-    near(said, right["out"])
-    near(bare(2).scale * tensor(x["Q"]) @ tensor(x["K"]).T, right["scaled"])
+def two_heads(context: int | None = None) -> Attention:
+    """Attention with the matrices of W27, which multiply rows from the right as on the slides."""
+    given = LECTURES["W27"]["inputs"]
+    attention = Attention(4, given["h"], context, bias=False).double()
+    q, k, v, out = (tensor(given[name]).T for name in ("WQ", "WK", "WV", "WO"))
+    lines = {"q": q, "kv": torch.cat([k, v]), "qkv": torch.cat([q, k, v]), "out": out}
+    attention.load_state_dict({name: lines[name.removesuffix(".weight")] for name in attention.state_dict()})
+    return attention
+
+
+def attended(example: str, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """Weights and output of the attention of an example by one of its formulas, by default the correct one."""
+    given, right = LECTURES[example]["inputs"], reading(example, name)
+    if example == "W27":
+        x, cross = given["X"], name == "cross"
+        rule = Causal() if name == "masked" else None
+        return seen_and_said(two_heads(4 if cross else None), x[:2] if cross else x, x if cross else None, rule)
+    scale = 1 / right.get("divisor", 1.0) if name not in (None, LECTURES[example]["right"]) else None
+    words, context = given["X_rows" if example == "W21" else "Q"], given["K"] if example == "W01" else None
+    return seen_and_said(bare(2, context and 2, scale), words, context, Causal() if example == "W02" else None)
+
+
+FORMULAS = [
+    (example, name)
+    for example in ("W01", "W02", "W21", "W27")
+    for name in LECTURES[example]["readings"]
+    if name != "mixed_rows"
+]
+
+
+@pytest.mark.parametrize(("example", "name"), FORMULAS)
+def test_attention_gives_the_numbers_of_every_formula_and_only_the_correct_one_by_default(
+    example: str, name: str
+) -> None:
+    weights, out = attended(example, name)
+    right = reading(example, name)
+    near(out, right["out_rows" if example == "W21" else "out"])
+    if "alpha" in right:
+        near(weights if example == "W27" else weights[0], right["alpha"])
+    if example != "W27" and name != LECTURES[example]["right"]:
+        apart(attended(example)[1], out.tolist(), 1e-3)
+
+
+def test_w01_w02_scores_are_divided_by_the_root_of_the_width() -> None:
+    """W01 divides by 3, the number of keys, and truncates. W02 prints scores divided by 4, and results without a scale."""
+    x, slide = LECTURES["W01"]["inputs"], LECTURES["W01"]["slide"]
+    near(bare(2).scale * tensor(x["Q"]) @ tensor(x["K"]).T, reading("W01")["scaled"])
     assert printed(tensor(slide["scores"]) / 3, slide["scaled"], 4)
-    weights, out = seen_and_said(bare(2, 2, 1 / 3), x["Q"], x["K"])
-    near(weights[0], reading("W01", "by_number_of_keys")["alpha"])
-    near(out, reading("W01", "by_number_of_keys")["out"])
-    assert printed(weights[0], slide["alpha"], 2) and printed(out, slide["out"], 2)
-    assert not printed(ours[0], slide["alpha"], 2) and not printed(said, slide["out"], 2)
-    apart(said, reading("W01", "unscaled")["out"], 1e-3)
-    apart(said, reading("W01", "mixed_rows")["out"], 1.0)
-
-
-def test_w02_masked_scores_are_divided_by_the_root_of_the_width() -> None:
-    """The printed scores are divided by 4, the number of tokens; the printed results are not scaled."""
-    x, slide, right = LECTURES["W02"]["inputs"], LECTURES["W02"]["slide"], reading("W02")
-    ours, said = seen_and_said(bare(2), x["Q"], rule=Causal())
-    near(ours[0], right["alpha"])
-    near(said, right["out"])
-    assert not ours[0].triu(1).any()
+    for name in (None, "by_number_of_keys"):
+        weights, out = attended("W01", name)
+        assert printed(weights[0], slide["alpha"], 2) == printed(out, slide["out"], 2) == bool(name)
+    apart(attended("W01")[1], reading("W01", "mixed_rows")["out"], 1.0)
+    slide = LECTURES["W02"]["slide"]
     near(tensor(slide["scores"]) / 4, slide["scaled"])
-    for name, scale in (("unscaled", 1.0), ("by_number_of_tokens", 1 / 4)):
-        weights, out = seen_and_said(bare(2, scale=scale), x["Q"], rule=Causal())
-        near(weights[0], reading("W02", name)["alpha"])
-        near(out, reading("W02", name)["out"])
-        assert printed(out, slide["out"], 6) == (name == "unscaled")
-        assert printed(weights[0], slide["alpha"], 4) == (name == "unscaled")
-    apart(said, slide["out"], 1e-2)
+    for name in (None, "unscaled", "by_number_of_tokens"):
+        weights, out = attended("W02", name)
+        assert not weights[0].triu(1).any()
+        assert printed(out, slide["out"], 6) == printed(weights[0], slide["alpha"], 4) == (name == "unscaled")
+    apart(attended("W02")[1], slide["out"], 1e-2)
 
 
-def test_w03_attention_is_causal() -> None:
+def test_w03_w21_attention_is_causal_and_permuted_words_give_permuted_outputs() -> None:
     table = materialize(Causal(), 1, 1, torch.arange(4), torch.arange(4))[0, 0]
     near(table.double(), LECTURES["W03"]["slide"]["mask"])
     assert (int(table.sum()), int((~table).sum())) == (reading("W03")["visible"], reading("W03")["hidden"])
+    x, order = tensor(LECTURES["W21"]["inputs"]["X_rows"]), LECTURES["W21"]["inputs"]["permutation"]
+    out = attended("W21")[1]
+    near(out.T, reading("W21")["out_columns"])
+    near(seen_and_said(bare(2), x[order].tolist())[1], out[order].tolist())
+    apart(out, reading("W21", "unscaled")["out_rows"], 1e-2)
 
 
 # -- W05: layer norm
 
 
-class Nothing(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
-
 def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
     """Correct is the population (÷ 5); the slide divides by 4 (sample), and labels 7 × 5 numbers as 7 × 3."""
     x, slide, right = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05")
-    ours = Residual(Nothing(), 5, "post").double()(x[None])[0].detach()
+    nothing = nn.Threshold(math.inf, 0.0)  # maps all numbers to 0
+    ours = Residual(nothing, 5, "post").double()(x[None])[0].detach()
     near(ours, right["normalised"])
     near(x.mean(-1), right["mean"])
     assert printed(x.mean(-1), slide["mean"], 2) and tuple(x.shape) == (7, 5)
@@ -143,7 +171,7 @@ def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
 # -- W06 … W09: positions
 
 
-def test_w06_the_first_wave_has_frequency_one() -> None:
+def test_w06_w07_w08_waves_start_at_frequency_one_and_an_odd_width_ends_with_a_sine() -> None:
     """Correct is k from 0 and base 10000; with k from 1 the fastest wave is missing."""
     where = torch.tensor(LECTURES["W06"]["inputs"]["positions"])
     ours = SinusoidalPosition(4, "interleaved")(where)
@@ -152,9 +180,6 @@ def test_w06_the_first_wave_has_frequency_one() -> None:
     near(SinusoidalPosition(4, "interleaved", base=100)(where), reading("W06", "from_0_base_100")["P"])
     for other in ("from_1_base_10000", "from_0_base_100"):
         apart(ours, reading("W06", other)["P"], 0.05)
-
-
-def test_w07_w08_positions_are_added_to_the_words_and_an_odd_width_ends_with_a_sine() -> None:
     positions = SinusoidalPosition(5, "interleaved")(torch.tensor(LECTURES["W07"]["inputs"]["positions"]))
     near(positions, reading("W07")["p"])
     near(tensor(reading("W07")["e"]) + positions, LECTURES["W07"]["slide"]["sum"])
@@ -198,7 +223,7 @@ def test_w09_a_later_position_is_a_rotation_of_an_earlier_one(width: int) -> Non
     assert (waves[40, 1::2] - (cosines * cos - sines * sin)).abs().max() < 1e-13
 
 
-# -- W11, W21 … W24, W27, W28: heads, temperature, scale, empty rows, a block
+# -- W11, W22 … W24, W28: heads, temperature, scale, empty rows, a block
 
 
 def test_w11_heads_divide_the_width_between_them() -> None:
@@ -212,17 +237,6 @@ def test_w11_heads_divide_the_width_between_them() -> None:
     assert count == right["params_no_bias"] == reading("W11", "full_width_heads")["params_no_bias"] // sizes["h"]
     rows, columns = slide["bert_head_matrix"]
     assert rows == slide["bert_heads"] * columns
-
-
-def test_w21_permuted_words_give_permuted_outputs() -> None:
-    x, order = tensor(LECTURES["W21"]["inputs"]["X_rows"]), LECTURES["W21"]["inputs"]["permutation"]
-    weights, out = seen_and_said(bare(2), x.tolist())
-    near(weights[0], reading("W21")["alpha"])
-    near(out, reading("W21")["out_rows"])
-    near(out.T, reading("W21")["out_columns"])
-    near(seen_and_said(bare(2), x[order].tolist())[1], out[order].tolist())
-    near(seen_and_said(bare(2, scale=1.0), x.tolist())[1], reading("W21", "unscaled")["out_rows"])
-    apart(out, reading("W21", "unscaled")["out_rows"], 1e-2)
 
 
 def test_w22_a_high_temperature_flattens() -> None:
@@ -275,27 +289,6 @@ def test_w24_a_query_without_keys_gives_zero() -> None:
             assert slope.isfinite().all() and bool(slope.any()) == (visible > 0)
     assert softmax([-1e9] * 3) == reading("W24", "minus_1e9_all")["alpha"]
     assert torch.full((3,), -torch.inf).softmax(-1).isnan().all()
-
-
-def two_heads(context: int | None = None) -> Attention:
-    """Attention with the matrices of W27, which multiply rows from the right as on the slides."""
-    given = LECTURES["W27"]["inputs"]
-    attention = Attention(4, given["h"], context, bias=False).double()
-    q, k, v, out = (tensor(given[name]).T for name in ("WQ", "WK", "WV", "WO"))
-    lines = {"q": q, "kv": torch.cat([k, v]), "qkv": torch.cat([q, k, v]), "out": out}
-    attention.load_state_dict({name: lines[name.removesuffix(".weight")] for name in attention.state_dict()})
-    return attention
-
-
-@pytest.mark.parametrize("name", ["self_attention", "masked", "cross"])
-def test_w27_heads_attend_separately_and_are_joined(name: str) -> None:
-    x, right = LECTURES["W27"]["inputs"]["X"], reading("W27", name)
-    if name == "cross":
-        weights, out = seen_and_said(two_heads(4), x[:2], x)
-    else:
-        weights, out = seen_and_said(two_heads(), x, rule=Causal() if name == "masked" else None)
-    near(weights, right["alpha"])
-    near(out, right["out"])
 
 
 def test_w28_a_block_of_2017_normalises_after_it_adds() -> None:

@@ -1,34 +1,18 @@
-"""Limits of the structure: small classes in `regard.tasks`, no trace of the former task class, no probed attributes."""
+"""Limits of the structure: small classes in `regard.tasks`, one objective per task, no probed attributes."""
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from regard.tasks import TASKS, Task
-from regard.tasks.base import Objective
-from regard.tasks.modality.base import Modality
+from regard.tasks import TASKS
 
 ROOT = Path(__file__).parents[2] / "src/regard"
 MAX_PUBLIC_METHODS = 20
 PROBED = re.compile(r"(^|[._])(config|body|task|traits)$")
-REMOVED_MEMBERS = [
-    "absolute_path", "adapt_tokenizer", "add_special_tokens", "batch_context", "can_stream", "columns",
-    "default_processor_for", "encoding_key", "expand_entries", "export_head_options", "export_tokenizer", "extra_files",
-    "fast_decode", "fingerprint_texts", "from_folder", "has_closed_vocabulary", "head_labels", "head_options",
-    "iter_inputs", "iter_samples", "keeps_label_order", "label_source", "length_limit", "mark_gap", "metric",
-    "min_valid_samples", "num_rows", "num_samples", "parse_head_options", "paths", "row_unit_for", "sample_type",
-    "selection_metric", "split_key", "stream_prediction", "table_suffixes", "tokenizer_texts", "truncates",
-    "truncation_side", "unit", "unsupported_by_layout", "unused_modules", "usage_for",
-]  # fmt: skip
-REMOVED_CLASSES = [
-    "ClassificationMixin", "DensePredictionTask", "FileSampleTask", "ImageTask", "PointCloudTask", "ProcessorMixin",
-    "SequenceHeadTask", "SyntheticTask", "TokenHeadTask",
-]  # fmt: skip
 
 
 def class_nodes() -> dict[str, ast.ClassDef]:
@@ -48,13 +32,6 @@ def test_no_class_of_the_tasks_has_more_than_twenty_public_methods() -> None:
     classes = class_nodes()
     counts = {name: len(public_methods(name, classes)) for name in classes}
     assert {name: count for name, count in counts.items() if count > MAX_PUBLIC_METHODS} == {}
-
-
-def test_nothing_of_the_former_task_class_is_left() -> None:
-    for kind in (Task, Objective, Modality, *{type(task.objective) for task in TASKS}):
-        assert [name for name in REMOVED_MEMBERS if hasattr(kind, name)] == [], kind
-    assert not {*REMOVED_CLASSES} & class_nodes().keys()
-    assert {field.name for field in fields(Task)} & {"encode", "loss", "predict", "evaluate"} == set()
 
 
 @pytest.mark.parametrize("name", ["classify", "segment"])
