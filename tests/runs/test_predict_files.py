@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,6 @@ TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
 
 
 def made(task: str, tmp: Path, labels: tuple[str, ...] = (), pair: str = "") -> tuple[Path, Model]:
-    from dataclasses import replace
-
     model = encoder(task, [STORY, *TEXTS], labels, vocab_size=200)
     model.spec = replace(model.spec, options=replace(model.spec.options, pair_order=pair))
     return model.save(tmp / task), model
@@ -35,93 +34,62 @@ def rows(out: str) -> list[dict[str, object]]:
 
 # -- tables
 
+KINDS: dict[str, tuple[str, tuple[str, ...], str, list[Any]]] = {
+    "text": ("classify", ("bad", "good"), "", [*TEXTS]),
+    "pair": ("classify", ("same", "other"), "ordered", [("the cat", "a dog")]),
+    "words": ("tag", ("O", "B-X", "I-X"), "", [["the", "cat"], ["a", "dog"]]),
+    "question": ("qa", (), "", [("who sat", TEXTS[1]), ("where", TEXTS[1])]),
+    "choice": ("choose", (), "", [{"context": "the cat", "question": "", "choices": ["sat", "is"]}]),
+    "vector": ("embed", (), "", ["the cat"]),
+}
+"""Task, labels, order of pairs, and the inputs in every file."""
+ASKED = {"question": "who sat", "answers": [{"text": "not there", "answer_start": 3}]}
+SQUAD = {"data": [{"title": "x", "paragraphs": [{"context": TEXTS[1], "qas": [ASKED, {"question": "where"}]}]}]}
+FILES: list[tuple[str, str, str, str]] = [
+    ("text", "a.tsv", "sentence\tlabel\n" + "".join(f"{t}\tgood\n" for t in TEXTS), ""),
+    ("text", "a.tsv", "".join(f"{t}\tgood\n" for t in TEXTS), ""),
+    ("text", "a.tsv", "id\ttext\n" + "".join(f"7\t{t}\n" for t in TEXTS), ""),
+    ("text", "a.csv", "text\n" + "".join(f'"{t}"\n' for t in TEXTS), ""),
+    ("text", "a.csv", "what,body\n" + "".join(f'x,"{t}"\n' for t in TEXTS), "text=body"),
+    ("text", "a.csv", "".join(f"{t},no\n" for t in TEXTS), "text=0 label=1"),
+    ("text", "a.jsonl", "".join(json.dumps({"review": t, "label": 1}) + "\n" for t in TEXTS), ""),
+    ("text", "a.jsonl", "".join(json.dumps({"review": t}) + "\n" for t in TEXTS), ""),
+    ("text", "a.txt", "".join(f"{t}\tgood\n" for t in TEXTS), "text=0"),
+    ("text", "a.txt", "".join(f"{t}\n" for t in TEXTS), ""),
+    ("pair", "a.tsv", "text\tpair\tlabel\nthe cat\ta dog\tsame\n", ""),
+    ("pair", "a.txt", "the cat\ta dog\n", ""),
+    ("words", "a.conll", "the O\ncat B-X\n\n-DOCSTART- O\n\na O\ndog I-X\n", ""),
+    ("words", "a.conll", "the\ncat\n\na\ndog\n", ""),
+    ("words", "a.tsv", "the\tO\ncat\tO\n\na\tO\ndog\tO\n", ""),
+    ("words", "a.tsv", "words\ttags\nthe cat\tO O\na dog\tO O\n", ""),
+    ("words", "a.jsonl", '{"tokens": ["the", "cat"]}\n{"tokens": ["a", "dog"], "tags": 7}\n', ""),
+    ("question", "a.json", json.dumps(SQUAD), ""),
+    ("question", "a.tsv", f"question\tcontext\nwho sat\t{TEXTS[1]}\nwhere\t{TEXTS[1]}\n", ""),
+    ("choice", "a.jsonl", '{"context": "the cat", "choices": ["sat", "is"]}\n', ""),
+    ("choice", "a.csv", "context,choice0,choice1,label\nthe cat,sat,is,7\n", ""),
+    *(("vector", "a.tsv", content, "") for content in (
+        "source\ttarget\nthe cat\tx\n", "the cat\tx y\n", "Anchor\tpositive\nthe cat\tx\n"
+    )),
+]  # fmt: skip
+"""Kind, file name, content and --columns of every form of training table, with and without labels."""
 
-@pytest.mark.parametrize(
-    ("name", "content", "columns"),
-    [
-        ("a.tsv", "sentence\tlabel\n" + "".join(f"{t}\tgood\n" for t in TEXTS), ()),
-        ("a.tsv", "".join(f"{t}\tgood\n" for t in TEXTS), ()),
-        ("a.tsv", "id\ttext\n" + "".join(f"7\t{t}\n" for t in TEXTS), ()),
-        ("a.csv", "text\n" + "".join(f'"{t}"\n' for t in TEXTS), ()),
-        ("a.csv", "what,body\n" + "".join(f'x,"{t}"\n' for t in TEXTS), ("text=body",)),
-        ("a.csv", "".join(f"{t},no\n" for t in TEXTS), ("text=0", "label=1")),
-        ("a.jsonl", "".join(json.dumps({"review": t, "label": 1}) + "\n" for t in TEXTS), ()),
-        ("a.jsonl", "".join(json.dumps({"review": t}) + "\n" for t in TEXTS), ()),
-        ("a.txt", "".join(f"{t}\tgood\n" for t in TEXTS), ("text=0",)),
-        ("a.txt", "".join(f"{t}\n" for t in TEXTS), ()),
-    ],
-)
-def test_a_classifier_predicts_every_form_of_training_table(
-    cli: Cli, tmp_path: Path, name: str, content: str, columns: tuple[str, ...]
+
+@pytest.mark.parametrize(("kind", "name", "content", "columns"), FILES)
+def test_every_form_of_training_table_is_predicted_whatever_its_labels(
+    cli: Cli, tmp_path: Path, kind: str, name: str, content: str, columns: str
 ) -> None:
-    folder, model = made("classify", tmp_path, ("bad", "good"))
+    task, labels, pair, inputs = KINDS[kind]
+    folder, model = made(task, tmp_path, labels, pair)
     Path(name).write_text(content)
-    done = cli("predict", folder, name, "--json", *(("--columns", *columns) if columns else ()))
+    done = cli("predict", folder, name, "--json", *(("--columns", *columns.split()) if columns else ()))
     assert done.code == 0 and done.err == ""
-    assert [row["input"] for row in rows(done.out)] == TEXTS
-    right = model.predict(TEXTS)
-    for row, answer in zip(rows(done.out), right, strict=True):
-        assert row["value"] == answer.value and row["score"] == pytest.approx(answer.score, abs=1e-6)
-
-
-def test_pairs_are_two_columns_or_a_line_with_a_tab(cli: Cli, tmp_path: Path) -> None:
-    folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
-    Path("a.tsv").write_text("text\tpair\tlabel\nthe cat\ta dog\tsame\n")
-    Path("b.txt").write_text("the cat\ta dog\n")
-    for file in ("a.tsv", "b.txt"):
-        (row,) = rows(cli("predict", folder, file, "--json").out)
-        assert row["score"] == pytest.approx(model.predict(("the cat", "a dog")).score, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.conll", "the O\ncat B-X\n\n-DOCSTART- O\n\na O\ndog I-X\n"),
-        ("a.conll", "the\ncat\n\na\ndog\n"),
-        ("a.tsv", "the\tO\ncat\tO\n\na\tO\ndog\tO\n"),
-        ("a.tsv", "words\ttags\nthe cat\tO O\na dog\tO O\n"),
-        ("a.jsonl", '{"tokens": ["the", "cat"]}\n{"tokens": ["a", "dog"], "tags": 7}\n'),
-    ],
-)
-def test_a_tagger_predicts_words_with_or_without_tags(cli: Cli, tmp_path: Path, name: str, content: str) -> None:
-    folder, model = made("tag", tmp_path, ("O", "B-X", "I-X"))
-    Path(name).write_text(content)
-    found = rows(cli("predict", folder, name, "--json").out)
-    assert [row["input"] for row in found] == [["the", "cat"], ["a", "dog"]]
-    assert [row["value"] for row in found] == [answer.value for answer in model.predict([["the", "cat"], ["a", "dog"]])]
-
-
-def test_questions_are_answered_from_squads_json_and_tables_whatever_their_answers(cli: Cli, tmp_path: Path) -> None:
-    folder, model = made("qa", tmp_path)
-    asked = {"question": "who sat", "answers": [{"text": "not there", "answer_start": 3}]}
-    whole = {"data": [{"title": "x", "paragraphs": [{"context": TEXTS[1], "qas": [asked, {"question": "where"}]}]}]}
-    Path("a.json").write_text(json.dumps(whole))
-    Path("b.tsv").write_text(f"question\tcontext\nwho sat\t{TEXTS[1]}\nwhere\t{TEXTS[1]}\n")
-    wanted = [a.value for a in model.predict([("who sat", TEXTS[1]), ("where", TEXTS[1])])]
-    for file in ("a.json", "b.tsv"):
-        done = cli("predict", folder, file, "--json")
-        assert done.code == 0 and [row["value"] for row in rows(done.out)] == wanted
-
-
-def test_choices_come_from_the_table_without_a_label(cli: Cli, tmp_path: Path) -> None:
-    folder, model = made("choose", tmp_path)
-    Path("a.jsonl").write_text('{"context": "the cat", "choices": ["sat", "is"]}\n')
-    Path("b.csv").write_text("context,choice0,choice1,label\nthe cat,sat,is,7\n")
-    right = model.rank("the cat", ["sat", "is"])
-    for file in ("a.jsonl", "b.csv"):
-        (row,) = rows(cli("predict", folder, file, "--json").out)
-        assert row["value"] == right.value
-        assert row["input"] == {"context": "the cat", "question": "", "choices": ["sat", "is"]}
-
-
-@pytest.mark.parametrize(
-    "content", ["source\ttarget\nthe cat\tx\n", "the cat\tx y\n", "Anchor\tpositive\nthe cat\tx\n"]
-)
-def test_vectors_are_of_the_first_texts_of_pairs(cli: Cli, tmp_path: Path, content: str) -> None:
-    folder, model = made("embed", tmp_path)
-    Path("a.tsv").write_text(content)
-    (row,) = rows(cli("predict", folder, "a.tsv", "--json").out)
-    assert row["input"] == "the cat" and row["value"] == pytest.approx(model.predict("the cat").value, abs=1e-6)
+    found = rows(done.out)
+    assert kind in ("pair", "question") or [row["input"] for row in found] == inputs
+    right = [model.rank("the cat", ["sat", "is"])] if kind == "choice" else model.predict(inputs)
+    for row, answer in zip(found, right, strict=True):
+        value, score = row["value"], row["score"]
+        assert value == (pytest.approx(answer.value, abs=1e-6) if kind == "vector" else answer.value)
+        assert kind not in ("text", "pair") or score == pytest.approx(answer.score, abs=1e-6)
 
 
 # -- empty and invalid lines
@@ -208,19 +176,17 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
         assert not small_sample_warning(find_task(task, "text"), count)
 
 
-@pytest.mark.parametrize("begins", ["ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"])
-def test_a_piped_point_cloud_is_reported_once(begins: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard input contains paths, one per line."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(begins))
-    with pytest.raises(RegardError, match="file"):
-        list(read_inputs(find_task("segment", "points"), []))
-
-
-def test_paths_are_read_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_read_from_standard_input_and_a_piped_point_cloud_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = find_task("segment", "points")
     for words in ([], ["-"]):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))
-        found = [Path(one.value).name for one in read_inputs(find_task("segment", "points"), words)]
-        assert found == ["a.ply", "b.ply"]
+        assert [Path(one.value).name for one in read_inputs(segment, words)] == ["a.ply", "b.ply"]
+    for begins in ("ply\nformat ascii 1.0\n", "0.5 1.25 -3e-2\n1 2 3\n", "OFF\n8 6 0\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(begins))
+        with pytest.raises(RegardError, match="file"):
+            list(read_inputs(segment, []))
 
 
 @pytest.mark.parametrize(("name", "kind"), [("room.ply", "point cloud"), ("cat.png", "image")])

@@ -110,57 +110,47 @@ def choose(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], steps: in
     return chosen, said, chooser
 
 
-def test_a_short_run_is_captured_and_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen, said, chooser = choose(monkeypatch, {"graph": 0.005}, 1000)
-    assert chosen == ["graph"] and not said and not chooser.tuning
+WINDOW = WARMUP_STEPS + TIMED_STEPS + 5
+BOTH, UNRECORDED = ["graph", "compiled"], {"recordable": False}
+CHOICES: dict[str, tuple[int, dict[str, float], dict[str, Any], list[str], list[str]]] = {
+    "a short run is captured": (1000, {"graph": 0.005}, {}, ["graph"], ["graph"]),
+    "a long run keeps the faster": (400, {"graph": 1.0, "compiled": 0.5}, {}, BOTH, BOTH),
+    "a long run keeps the graph": (400, {"graph": 1.0, "compiled": 2.0}, {}, [*BOTH, "graph"], BOTH),
+    "captures are not timed": (400, {"graph": 1.0, "compiled": 2.0}, {"shapes": 10}, [*BOTH, "graph"], BOTH),
+    # point clouds of varying sizes once caused a recompilation per micro-batch: a run of minutes took a day
+    "recompiled": (4000, {"plain": 0.1, "compiled": 20.0}, UNRECORDED, ["plain", "compiled", "plain"], ["plain"]),
+    "worth it": (4000, {"plain": 30.0, "compiled": 20.0}, UNRECORDED, ["plain", "compiled"], ["plain", "compiled"]),
+    "no gain by compiling": (400, {"plain": 1.0}, {**UNRECORDED, "compiles": False}, ["plain"], []),
+    "changing shapes": (50, {"plain": 0.001}, UNRECORDED, ["plain"], ["plain"]),
+    "a mode from before an interruption": (400, {"compiled": 1.0}, {"known": "compiled"}, ["compiled"], []),
+    "off": (WINDOW, {"plain": 1.0}, {"compile": "off"}, ["plain"], []),
+    "graph": (WINDOW, {"graph": 1.0}, {"compile": "graph"}, ["graph"], []),
+    "on": (WINDOW, {"compiled": 1.0}, {"compile": "on"}, ["compiled"], []),
+}
+"""Steps, seconds per step by mode, options; modes in the order of use, and the timed modes."""
 
 
-@pytest.mark.parametrize(("compiled", "kept"), [(0.5, "compiled"), (2.0, "graph")])
-def test_a_long_run_times_both_ways_and_keeps_the_faster(
-    monkeypatch: pytest.MonkeyPatch, compiled: float, kept: str
+@pytest.mark.parametrize("case", CHOICES)
+def test_the_fastest_or_the_requested_mode_is_used(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, seconds, options, modes, timed = CHOICES[case]
+    chosen, said, chooser = choose(monkeypatch, seconds, steps, **options)
+    assert chosen == modes and chooser.forward_backward.mode == modes[-1] and not chooser.tuning
+    assert chooser.seconds_per_step == {mode: pytest.approx(seconds[mode]) for mode in timed}
+    assert len(said) == ("compiled" in modes) + (len(modes) > 1)
+    assert len(modes) == 1 or f"continuing with {MODE_NAMES[modes[-1]]}" in said[-1]
+
+
+def test_a_system_that_gains_nothing_by_compiling_reports_it_and_a_failed_compiler_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    chosen, said, chooser = choose(monkeypatch, {"graph": 1.0, "compiled": compiled}, 400)
-    assert chosen[:2] == ["graph", "compiled"] and chooser.forward_backward.mode == kept and not chooser.tuning
-    assert len(said) == 2 and f"continuing with {MODE_NAMES[kept]}" in said[1]
-    assert chooser.seconds_per_step == {"graph": pytest.approx(1.0), "compiled": pytest.approx(compiled)}
-
-
-def test_recompilation_for_every_micro_batch_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point clouds of varying sizes once caused a recompilation per micro-batch: a run of minutes took a day."""
-    seconds = {"plain": 0.1, "compiled": 20.0}
-    chosen, said, chooser = choose(monkeypatch, seconds, 4000, recordable=False)
-    assert chosen == ["plain", "compiled", "plain"] and not chooser.tuning
-    assert chooser.seconds_per_step == {"plain": pytest.approx(0.1)}
-    assert "continuing with eager execution" in said[-1]
-    slow = {"plain": 30.0, "compiled": 20.0}  # longer steps are worth the wait
-    assert choose(monkeypatch, slow, 4000, recordable=False)[2].forward_backward.mode == "compiled"
-
-
-def test_a_system_that_gains_nothing_by_compiling_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    for asked in ("auto", "on"):
-        unsupported = {"recordable": False, "compiles": False, "compile": asked}
-        chosen, said, chooser = choose(monkeypatch, {"plain": 1.0}, 400, **unsupported)
-        assert chosen == ["plain"] and not chooser.tuning
-        assert len(said) == (asked == "on") and "failed" not in "".join(said)
+    chosen, said, _ = choose(monkeypatch, {"plain": 1.0}, 400, recordable=False, compiles=False, compile="on")
+    assert chosen == ["plain"] and len(said) == 1 and "failed" not in said[0]
     assert not made(tiny("rnnsearch"), static_shape=False).can_compile
     body = build(PRESETS["point-tiny"].config)  # point clouds of one size gain from compilation, others do not
     for steady in (True, False):
         loss = LossModule(torch.nn.ModuleDict({"body": body}), None, None)
         assert ForwardBackward(loss, TrainSettings(), torch.device("cpu"), ProcessGroup(), steady).can_compile == steady
-
-
-@pytest.mark.parametrize(("asked", "way"), [("off", "plain"), ("graph", "graph"), ("on", "compiled")])
-def test_the_requested_mode_is_used(monkeypatch: pytest.MonkeyPatch, asked: str, way: str) -> None:
-    chosen, _, chooser = choose(monkeypatch, {way: 1.0}, WARMUP_STEPS + TIMED_STEPS + 5, compile=asked)
-    assert chosen == [way] and not chooser.tuning
-
-
-def test_changing_shapes_are_not_captured_and_a_mode_from_before_an_interruption_is_not_timed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert choose(monkeypatch, {"plain": 0.001}, 50, recordable=False)[0] == ["plain"]
-    assert choose(monkeypatch, {"compiled": 1.0}, 400, known="compiled")[0] == ["compiled"]
-    chosen, _, chooser = choose(monkeypatch, {"graph": 1.0}, 1000, fails=True)  # a failed compiler is tried once
+    chosen, _, chooser = choose(monkeypatch, {"graph": 1.0}, 1000, fails=True)
     assert chosen.count("compiled") == 1 and not chooser.tuning
 
 
@@ -201,10 +191,9 @@ def test_a_window_with_a_validation_is_not_timed(monkeypatch: pytest.MonkeyPatch
     assert not chooser.seconds_per_step and chooser.tuning
 
 
-def test_steps_with_a_capture_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = {"graph": 1.0, "compiled": 2.0}
-    _, _, chooser = choose(monkeypatch, seconds, 400, shapes=10)
-    assert chooser.forward_backward.mode == "graph" and chooser.seconds_per_step == pytest.approx(seconds)
+def test_new_shapes_are_counted_and_gradients_that_do_not_exist_yet_can_be_cleared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compute, (one, two), _ = several()
     simulate_capture(monkeypatch)
     assert compute.num_shapes == 0
@@ -214,21 +203,9 @@ def test_steps_with_a_capture_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> 
         compute(batch)
         met.append(compute.num_shapes)
     assert met == [1, 2, 2, 3, 3, 4, 4]
-
-
-def test_gradients_that_do_not_exist_yet_can_be_cleared() -> None:
     compute = made(tiny("transformer"))
     compute.graphed = ways.GraphedForwardBackward(compute)
     compute.zero_grad()
-
-
-def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warmup of a capture computes real gradients; the plain fallback must not add to these gradients."""
-    model = tiny("transformer")
-    simulate_capture(monkeypatch, fails_at=-1)
-    compute = made(model)
-    ours, right = in_graph_mode(compute, [collate(model, TINY["transformer"].samples)])
-    assert compute.mode == "plain" and close(ours, right, rtol=0)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -266,12 +243,18 @@ def several() -> tuple[ForwardBackward, list[Any], list[str]]:
     return compute, [collate(model, TINY["rnnsearch"].samples[:many]) for many in (1, 2)], said
 
 
-def test_a_capture_that_fails_within_a_step_keeps_earlier_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shape is captured at its second occurrence, possibly in the middle of an optimizer step."""
+def test_a_failed_capture_keeps_earlier_gradients_and_leaves_none_of_its_warmup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shape is captured at its second occurrence, possibly in the middle of an optimizer step; with one shape, at once."""
     simulate_capture(monkeypatch, fails_at=-1)
     compute, (one, two), said = several()
     ours, right = in_graph_mode(compute, [two, one, one])
     assert compute.mode == "plain" and len(said) == 1 and close(ours, right)
+    model = tiny("transformer")
+    compute = made(model)
+    ours, right = in_graph_mode(compute, [collate(model, TINY["transformer"].samples)])
+    assert compute.mode == "plain" and close(ours, right, rtol=0)
 
 
 def test_a_micro_batch_that_fails_half_way_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
