@@ -63,6 +63,8 @@ def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(folder: Path) -
         regard.load("bert-base")
     assert "Hub" not in str(refused.value)
     check_names("lm", "gpt2-medium", {})  # training from scratch
+    published(folder / "gpt2")
+    assert regard.load("gpt2").config == TINY["transformer"].config, "a folder of that name is used"
 
 
 @pytest.mark.parametrize("name", ["google/vit-base-patch16-224", "allenai/longformer-base-4096", "acme/thing"])
@@ -82,11 +84,6 @@ def test_other_names_are_not_hub_names_and_unsupported_models_are_not_recommende
         assert kind not in index.model_types()
         for name in (*names, f"org/{names[0]}"):
             assert "not supported" in hub.describe_hub_name(name) and "download" not in hub.describe_hub_name(name)
-
-
-def test_a_folder_of_that_name_is_used(folder: Path) -> None:
-    published(folder / "gpt2")
-    assert regard.load("gpt2").config == TINY["transformer"].config
 
 
 # -- hf:ORG/NAME
@@ -122,9 +119,6 @@ def test_a_snapshot_in_the_cache_is_loaded_without_a_connection(offline: Path, t
     assert hub.display_name(snapshot) == "acme/thing" and hub.display_name("runs/mine") == "mine"
     with pytest.raises(RegardError, match="cannot be reached"):
         regard.load("hf:acme/thing@v2")
-
-
-def test_a_short_name_of_the_cache_is_its_repository(offline: Path, tmp_path: Path) -> None:
     snapshot = cached(offline, published(tmp_path / "model"), "openai-community/gpt2")
     assert hub.local_folder("hf:gpt2") == snapshot
 
@@ -148,9 +142,6 @@ def test_all_commands_take_a_name_of_the_hub(folder: Path, monkeypatch: pytest.M
     assert predict["code"] == 2 and "has no tokenizer.json" in predict["err"], "the folder was found"
     assert evaluate["code"] == 2 and "hf:acme/other" in evaluate["err"] and "cannot be reached" in evaluate["err"]
     assert evaluate["err"].count("\n") == 1
-
-
-def test_every_command_with_a_model_describes_the_prefix() -> None:
     for command in ("train", "predict", "evaluate", "explain", "probe", "info", "export"):
         assert "hf:ORG/NAME" in " ".join(CliRunner().invoke(app, [command, "--help"]).output.split()), command
 
@@ -233,14 +224,11 @@ def test_a_failed_download_is_explained_in_one_line(words: str, monkeypatch: pyt
     assert message.startswith("hf:acme/thing@v1: ") and words in message and "\n" not in message
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_name_and_a_missing_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("hf:", "hf:a/b/c", "hf:/etc", "hf:../../x", "hf:a b/c", "hf:thing"):
+        with pytest.raises(RegardError, match="hf:ORG/NAME"):
+            regard.load(name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(RegardError, match=r"huggingface_hub.*regard\[hub\]") as refused:
         regard.load("hf:acme/thing")
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["hf:", "hf:a/b/c", "hf:/etc", "hf:../../x", "hf:a b/c", "hf:thing"])
-def test_a_malformed_name_is_refused(name: str) -> None:
-    with pytest.raises(RegardError, match="hf:ORG/NAME"):
-        regard.load(name)

@@ -19,7 +19,7 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems.transformer import PUBLISHED
 from regard.types import Batch
 from regard.weights.tables import NameTable, entry, read_checkpoint, read_safetensors, write_safetensors
-from tiny import TINY, near, tiny
+from tiny import TINY, tiny
 
 TABLE, KEYS = "model.shared.weight", "model.encoder.layers.1.self_attn.k_proj.weight"
 VALUES = KEYS.replace("k_proj", "v_proj")
@@ -68,22 +68,21 @@ MISFITS: dict[str, tuple[dict[str, Tensor | None], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MISFITS)
+NATIVE: dict[str, tuple[dict[str, Tensor | None], tuple[str, ...]]] = {
+    "ours: missing": ({"encoder.norm.weight": None}, ("encoder.norm.weight",)),
+    "ours: unexpected": ({"adapter": zeros(1)}, ("adapter",)),
+    "ours: shape": ({"encoder.norm.weight": zeros(11)}, ("encoder.norm.weight",)),
+}
+"""The same for regard's native format."""
+
+
+@pytest.mark.parametrize("case", [*MISFITS, *NATIVE])
 def test_weights_that_do_not_fit_are_refused_by_name(case: str, tmp_path: Path) -> None:
-    changes, words = MISFITS[case]
-    folder = with_tensors(published(tmp_path), **changes)
+    changes, words = {**MISFITS, **NATIVE}[case]
+    folder = tiny("transformer", norm_position="pre").save(tmp_path) if case in NATIVE else published(tmp_path)
     with pytest.raises(WeightsError) as refused:
-        regard.load(folder)
+        regard.load(with_tensors(folder, **changes))
     assert all(word in str(refused.value) for word in words), refused.value
-
-
-@pytest.mark.parametrize("case", ["missing", "unexpected", "shape"])
-def test_our_own_layout_is_held_to_the_same(case: str, tmp_path: Path) -> None:
-    folder = tiny("transformer", norm_position="pre").save(tmp_path)
-    name = "adapter" if case == "unexpected" else "encoder.norm.weight"
-    with_tensors(folder, **{name: {"missing": None, "unexpected": zeros(1), "shape": zeros(11)}[case]})
-    with pytest.raises(WeightsError, match=name.replace(".", r"\.")):
-        regard.load(folder)
 
 
 def test_tied_copies_and_constants_that_agree_are_read_past(tmp_path: Path) -> None:
@@ -116,16 +115,14 @@ def test_parts_are_transposed_separately_and_stacked_in_the_order_of_the_table()
     }  # fmt: skip
 
 
-def test_heads_of_other_tasks_are_dropped_and_reported() -> None:
+def test_heads_of_other_tasks_are_dropped_and_reported_and_names_match_exactly() -> None:
     names = NameTable((entry("w", "w"),), tied={"lm.{n}.w": "w"}, drop=("*.mask",), heads=("classifier.*",))
     given = dict.fromkeys(["w", "classifier.out.bias", "lm.3.w", "h.0.mask"], zeros(1))
     assert names.read(given, ["w"]) == ({"w": given["w"]}, ["classifier.out.bias"])
     for name in ("lm.x.w", "classifier", "h.0.masks", "wx"):
         with pytest.raises(WeightsError, match=re.escape(name)):
             names.read({**given, name: zeros(1)}, ["w"])
-
-
-def test_a_dot_in_the_table_is_a_dot_and_a_number_a_number() -> None:
+    # a dot in the table is a dot and a number a number
     names = NameTable((entry("a.{n}.w", "theirs.{n}.w"),))
     assert names.published_names("a.12.w") == ["theirs.12.w"]
     assert [names.published_names(name) for name in ("aX1.w", "a.x.w", "a.1.w.more", "a.-1.w")] == [[]] * 4
@@ -222,23 +219,25 @@ def test_half_precision_is_read_from_every_form(dtype: torch.dtype, file: str, s
     right = tiny("transformer").weights()
     for name, value in wide.weights().items():
         assert value.dtype == torch.float32 and torch.equal(value, right[name].to(dtype).float())
+    assert {p.dtype for p in regard.load(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("end", [23, 50_256, -1, None])
 def test_an_end_token_outside_the_vocabulary_is_replaced_with_a_note(
-    end: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = with_config(regard.save(tiny("gpt2"), tmp_path), eos_token_id=end)
-    model = regard.load(folder)
-    assert model.config.eos_id == model.config.vocab_size - 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "eos_token_id" in told and str(model.config.eos_id) in told
-    found = search(model.body, Batch(torch.tensor([[3, 4]])), model.config.eos_id, torch.tensor([5]), model.spec.decode)
-    assert len(found[0][0].log_probs) <= 5
-
-
-def test_an_end_token_outside_the_vocabulary_is_that_of_the_tokenizer(tmp_path: Path) -> None:
-    text = TextTokenizer.train_lm_bpe(["the cat danced and the dog slept"] * 9, 300)
+    for end in (23, 50_256, -1, None):
+        model = regard.load(with_config(regard.save(tiny("gpt2"), tmp_path), eos_token_id=end))
+        last = model.config.eos_id
+        told = capsys.readouterr().err
+        assert (
+            last == model.config.vocab_size - 1
+            and told.count("\n") == 1
+            and "eos_token_id" in told
+            and str(last) in told
+        )
+        found = search(model.body, Batch(torch.tensor([[3, 4]])), last, torch.tensor([5]), model.spec.decode)
+        assert len(found[0][0].log_probs) <= 5
+    text = TextTokenizer.train_lm_bpe(["the cat danced and the dog slept"] * 9, 300)  # the tokenizer has an end token
     model = tiny("gpt2", vocab_size=text.size + 5, eos_id=1)
     model.tokenizer = text
     loaded = regard.load(with_config(regard.save(model, tmp_path), eos_token_id=50_256))
@@ -281,16 +280,13 @@ def test_a_config_that_would_compute_otherwise_is_refused_by_the_name_of_its_key
     assert {"d_model": "model.width", "eos_token_id": "model.eos_id"}.get(key, key) in str(refused.value)
 
 
-def test_keys_that_change_nothing_are_read_past(tmp_path: Path) -> None:
-    harmless = {"num_beams": 6, "max_length": 512, "bad_words_ids": [[0]], "forced_eos_token_id": 2, "use_cache": False,
-                "id2label": {"0": "LABEL_0"}, "classif_dropout": 0.5, "num_hidden_layers": 2, "torch_dtype": "float16",
-                "_name_or_path": "x", "transformers_version": "4.9.0"}  # fmt: skip
-    model = regard.load(with_config(published(tmp_path), **harmless))
-    assert model.config == TINY["transformer"].config and next(model.parameters()).dtype == torch.float64
-
-
+HARMLESS = {
+    "num_beams": 6, "max_length": 512, "bad_words_ids": [[0]], "forced_eos_token_id": 2, "use_cache": False,
+    "id2label": {"0": "LABEL_0"}, "classif_dropout": 0.5, "num_hidden_layers": 2, "torch_dtype": "float16",
+    "_name_or_path": "x", "transformers_version": "4.9.0",
+}  # fmt: skip
 PUBLISHED_FORMS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    ((), {"extra_pos_embeddings": 23}), ((), {"_num_labels": 3}), ((), {"decoder_vocab_size": None}),
+    ((), HARMLESS), ((), {"extra_pos_embeddings": 23}), ((), {"_num_labels": 3}), ((), {"decoder_vocab_size": None}),
     (("decoder_vocab_size",), {}),
     (("share_encoder_decoder_embeddings", "tie_word_embeddings", "decoder_vocab_size"), {"_num_labels": 3}),
 ]  # fmt: skip
@@ -298,9 +294,11 @@ PUBLISHED_FORMS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("without", "changes"), PUBLISHED_FORMS)
-def test_configs_as_translators_were_published_are_read(without: Any, changes: Any, tmp_path: Path) -> None:
+def test_configs_as_translators_were_published_and_keys_without_effect_are_read(
+    without: Any, changes: Any, tmp_path: Path
+) -> None:
     model = regard.load(with_config(published(tmp_path), without=without, **changes))
-    assert model.config == TINY["transformer"].config
+    assert model.config == TINY["transformer"].config and next(model.parameters()).dtype == torch.float64
 
 
 def test_absent_keys_have_the_defaults_of_transformers() -> None:
@@ -312,12 +310,13 @@ def test_absent_keys_have_the_defaults_of_transformers() -> None:
     assert said["vocab_size"] == 58101 and said["scale_embedding"] is False and said["activation"] == "gelu"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3", "", "\x00"])
 @pytest.mark.parametrize("file", ["config.json", "regard.json"])
-def test_a_broken_json_file_is_refused_by_its_name(file: str, text: str, tmp_path: Path) -> None:
-    (published(tmp_path) / file).write_text(text)
-    with pytest.raises(RunError, match=file.replace(".", r"\.")):
-        regard.load(tmp_path)
+def test_a_broken_json_file_is_refused_by_its_name(file: str, tmp_path: Path) -> None:
+    published(tmp_path)
+    for text in ("{", "[]", "3", "", "\x00"):
+        (tmp_path / file).write_text(text)
+        with pytest.raises(RunError, match=file.replace(".", r"\.")):
+            regard.load(tmp_path)
 
 
 INVALID: list[dict[str, Any]] = [
@@ -341,41 +340,34 @@ def test_invalid_configs_are_not_internal_errors(changes: dict[str, Any], tmp_pa
 # -- selection of folder, system and task
 
 
-def test_an_unknown_type_is_refused_with_the_nearest_supported(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="'marian'"):
-        regard.load(with_config(published(tmp_path), model_type="marion"))
-    with pytest.raises(UnknownNameError, match="'llama'"):
-        regard.load(with_config(tmp_path, model_type="llama"))
-
-
-def test_a_missing_folder_or_config_is_refused_with_the_nearest_there_is(tmp_path: Path) -> None:
-    (tmp_path / "ende").mkdir()
-    with pytest.raises(UnknownNameError, match="Unknown"):
-        regard.load(tmp_path / "edne")
-    with pytest.raises(UnknownNameError, match="No folder"):
-        regard.load(tmp_path / "nowhere" / "at all")
-    (tmp_path / "ende" / "checkpoints").mkdir()
-    with pytest.raises(RegardError, match="--resume"):
-        regard.load(tmp_path / "ende")
+def test_an_unknown_name_or_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -> None:
     folder = published(tmp_path / "model")
+    (tmp_path / "ende" / "checkpoints").mkdir(parents=True)
+    attempts: list[tuple[type[RegardError], str, Any]] = [
+        (UnknownNameError, "'translate'", lambda: regard.load(folder, task="translat")),
+        (
+            UnknownNameError,
+            "'huggingface'",
+            lambda: regard.save(tiny("transformer"), tmp_path / "x", layout="hugingface"),
+        ),
+        (UnknownNameError, "'transformer-tiny'", lambda: regard.build("transformer-tny")),
+        (UnknownNameError, "Unknown", lambda: regard.load(tmp_path / "edne")),
+        (UnknownNameError, "No folder", lambda: regard.load(tmp_path / "nowhere" / "at all")),
+        (RegardError, "--resume", lambda: regard.load(tmp_path / "ende")),
+        (UnknownNameError, "'marian'", lambda: regard.load(with_config(folder, model_type="marion"))),
+        (UnknownNameError, "'llama'", lambda: regard.load(with_config(folder, model_type="llama"))),
+    ]
+    for name, value in (("widht", 3), ("heads", 3), ("heads", 0), ("width", 0)):
+        setting = {name: value}
+        attempts.append((SettingError, name, lambda s=setting: regard.build("transformer-tiny", device="meta", **s)))
+    for kind, words, attempt in attempts:
+        with pytest.raises(kind, match=words):
+            attempt()
+    assert not (tmp_path / "x").exists()
     (folder / "config.json").unlink()
     for what in (folder, folder / "model.safetensors"):
         with pytest.raises(RunError, match=r"config\.json"):
             regard.load(what)
-
-
-def test_an_unknown_task_preset_or_layout_is_refused_with_valid_choices(tmp_path: Path) -> None:
-    model = tiny("transformer")
-    with pytest.raises(UnknownNameError, match="'translate'"):
-        regard.load(published(tmp_path), task="translat")
-    with pytest.raises(UnknownNameError, match="'huggingface'"):
-        regard.save(model, tmp_path / "new", layout="hugingface")
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(UnknownNameError, match="'transformer-tiny'"):
-        regard.build("transformer-tny")
-    for name, value in (("widht", 3), ("heads", 3), ("heads", 0), ("width", 0)):
-        with pytest.raises(SettingError, match=name):
-            regard.build("transformer-tiny", device="meta", **{name: value})
 
 
 def test_a_folder_without_tokenizer_loads_and_only_prediction_fails(tmp_path: Path) -> None:
@@ -398,12 +390,3 @@ def test_a_tokenizer_travels_with_the_model_and_a_broken_one_is_refused(tmp_path
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         regard.load(tmp_path)
-
-
-def test_a_model_is_loaded_in_the_requested_dtype(tmp_path: Path) -> None:
-    model = tiny("transformer")
-    for dtype in (torch.float32, torch.bfloat16):
-        back = regard.load(published(tmp_path), dtype=dtype)
-        assert {p.dtype for p in back.parameters()} == {dtype}
-    x, y = torch.tensor([[3, 4, 2]]), torch.tensor([[1, 5]])
-    near(regard.load(tmp_path, dtype=torch.float32).logits(x, y).double(), model.logits(x, y), 1e-5)
