@@ -38,9 +38,6 @@ def without_shape_checks() -> None:
     jaxtyping.config.update("jaxtyping_disable", True)
 
 
-# -- the record is complete
-
-
 def test_the_record_has_all_architectures_tasks_presets_and_exports_and_is_small() -> None:
     known = {name: key for key, name in names.SYSTEMS.items()}
     tasks = {pair: key for key, pair in names.TASKS.items()}
@@ -63,9 +60,6 @@ DIFFERENT: list[tuple[Any, Any]] = [
 def test_different_values_are_distinguished() -> None:
     for expected, found in DIFFERENT:
         assert record.gap(expected, found) > record.TOLERANCES["float32"] and record.gap(expected, expected) == 0
-
-
-# -- values
 
 
 def check(workshop: Workshop, entry: str) -> None:

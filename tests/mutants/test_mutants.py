@@ -103,9 +103,7 @@ COMPARED = [
 ]  # fmt: skip
 
 
-def test_a_suite_is_as_strong_only_if_no_fault_is_lost_and_the_drawn_rate_holds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_suite_is_as_strong_if_no_fault_is_lost_and_the_drawn_rate_holds(capsys: pytest.CaptureFixture[str]) -> None:
     for old, new, expected in COMPARED:
         assert compare.compared(table(**old), table(**new)) == bool(expected)
         assert expected in capsys.readouterr().out

@@ -105,9 +105,6 @@ def test_the_smoke_mode_leaves_the_process_as_it_was(capsys: pytest.CaptureFixtu
     assert not harness.is_smoke()
 
 
-# -- ModelNet10 as point files: every shape in its split and class, one point per voxel
-
-
 def modelnet() -> Any:
     return importlib.import_module("modelnet")
 

@@ -117,7 +117,7 @@ def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
         capabilities.is_available("no such capability")
 
 
-def test_batches_are_prepared_in_order_without_fork_and_the_run_mentions_it(
+def test_without_fork_batches_come_in_order_with_a_note(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove("fork", monkeypatch)
@@ -153,9 +153,6 @@ def test_private_operators_are_used_in_one_module_only() -> None:
     assert [(path, line) for path, text in texts.items() for line in text.splitlines() if PRIVATE.search(line)] == []
 
 
-# -- half-precision checkpoints
-
-
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """GPT-2 in bfloat16, in Hugging Face format."""
@@ -163,7 +160,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return regard.save(model.bfloat16(), tmp_path_factory.mktemp("half") / "gpt2")
 
 
-def test_half_precision_is_computed_in_float32_on_cpus_without_fast_kernels(
+def test_half_precision_is_computed_in_float32_without_fast_kernels(
     half: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", True)
@@ -179,7 +176,7 @@ def test_half_precision_is_computed_in_float32_on_cpus_without_fast_kernels(
         regard.load(half, dtype="bfloat17")
 
 
-def test_the_command_line_mentions_the_dtype_and_export_keeps_the_dtype_of_the_file(
+def test_commands_mention_the_dtype_and_export_keeps_it(
     half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(capabilities._results, "cpu_bfloat16", False)

@@ -142,9 +142,6 @@ def test_settings_survive_json_and_are_documented(kind: type[Any]) -> None:
     assert all(text and text == " ".join(text.split()) and text.endswith(".") for text in docs.values())
 
 
-# -- arguments and files
-
-
 def test_assignments_are_grouped_and_the_last_wins_and_other_arguments_are_refused() -> None:
     said = ["train.steps=100", " model.width = 64 ", "train.steps=200", "data.tokenizer=a=b.json", "train.x="]
     assert parse_assignments(said) == {
@@ -205,8 +202,6 @@ def test_differences_are_named_by_their_path_and_settings_of_the_tokenizer_canno
         with pytest.raises(SettingError, match=rf"model\.{name}"):
             new_spec(TrainRequest(find_task("translate"), None, DataSources(("a.tsv",)), {"model": {name: 3}}))
 
-
-# -- setting and task names of other tools: accepted if the meaning is equal, otherwise explained
 
 SETTINGS = {row["setting"] for row in index.load_index()["settings"]}
 

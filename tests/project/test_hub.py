@@ -35,9 +35,6 @@ def no_memory() -> None:
     hub._snapshot.cache_clear()
 
 
-# -- names
-
-
 @pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "bert-base-cased", "distilgpt2"])
 def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(name: str, folder: Path) -> None:
     attempts: list[Callable[[], Any]] = [
@@ -84,9 +81,6 @@ def test_other_names_are_not_hub_names_and_unsupported_models_are_not_recommende
         assert kind not in index.model_types()
         for name in (*names, f"org/{names[0]}"):
             assert "not supported" in hub.describe_hub_name(name) and "download" not in hub.describe_hub_name(name)
-
-
-# -- hf:ORG/NAME
 
 
 def cached(cache: Path, source: Path, repository: str = "acme/thing", revision: str = "main") -> Path:

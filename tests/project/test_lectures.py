@@ -74,9 +74,6 @@ def bare(width: int, context: int | None = None, scale: float | None = None) -> 
     return attention
 
 
-# -- W01, W02, W03, W21, W27: attention over a few words
-
-
 def two_heads(context: int | None = None) -> Attention:
     """Attention with the matrices of W27, which multiply rows from the right as on the slides."""
     given = LECTURES["W27"]["inputs"]
@@ -108,9 +105,7 @@ FORMULAS = [
 
 
 @pytest.mark.parametrize(("example", "name"), FORMULAS)
-def test_attention_gives_the_numbers_of_every_formula_and_only_the_correct_one_by_default(
-    example: str, name: str
-) -> None:
+def test_attention_gives_the_numbers_of_every_formula_by_default_of_the_correct_one(example: str, name: str) -> None:
     weights, out = attended(example, name)
     right = reading(example, name)
     near(out, right["out_rows" if example == "W21" else "out"])
@@ -149,9 +144,6 @@ def test_w03_w21_attention_is_causal_and_permuted_words_give_permuted_outputs() 
     apart(out, reading("W21", "unscaled")["out_rows"], 1e-2)
 
 
-# -- W05: layer norm
-
-
 def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
     """Correct is the population (÷ 5); the slide divides by 4 (sample), and labels 7 × 5 numbers as 7 × 3."""
     x, slide, right = tensor(LECTURES["W05"]["inputs"]["X"]), LECTURES["W05"]["slide"], reading("W05")
@@ -166,9 +158,6 @@ def test_w05_layer_norm_divides_by_the_deviation_of_the_row_itself() -> None:
     near(population[:, 0], right["std"])
     near(centred / (sample**2 + 1e-5).sqrt(), reading("W05", "sample")["normalised"])
     apart(ours, reading("W05", "sample")["normalised"], 0.1)
-
-
-# -- W06 … W09: positions
 
 
 def test_w06_w07_w08_waves_start_at_frequency_one_and_an_odd_width_ends_with_a_sine() -> None:
@@ -221,9 +210,6 @@ def test_w09_a_later_position_is_a_rotation_of_an_earlier_one(width: int) -> Non
     cos, sin = tensor([math.cos(turn) for turn in turns]), tensor([math.sin(turn) for turn in turns])
     assert (waves[40, 0::2] - (sines * cos + cosines * sin)).abs().max() < 1e-13
     assert (waves[40, 1::2] - (cosines * cos - sines * sin)).abs().max() < 1e-13
-
-
-# -- W11, W22 … W24, W28: heads, temperature, scale, empty rows, a block
 
 
 def test_w11_heads_divide_the_width_between_them() -> None:

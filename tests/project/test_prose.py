@@ -29,9 +29,6 @@ def rules_hit(text: str) -> list[str]:
     return [finding.rule for finding in find_dialect(RULES, [block(text)]) if finding.level == "E"]
 
 
-# ---- rules
-
-
 def test_every_rule_has_a_finding_in_its_example() -> None:
     assert [rule.name for rule in RULES if not find_dialect([rule], [block(rule.example)])] == []
 
@@ -59,9 +56,6 @@ def test_phrases_are_one_finding_across_lines_and_code_is_not_prose() -> None:
     assert (words, pronouns) == (6, pytest.approx(100 * 2 / 6))
 
 
-# ---- exceptions
-
-
 def test_exceptions_cover_only_findings_at_their_pattern_have_a_reason_and_are_few(tmp_path: Path) -> None:
     file = tmp_path / "allow.tsv"
     file.write_text("# comment\ndocs/*\tpicture\tpicture element\tterm of a quoted title\n")
@@ -74,9 +68,6 @@ def test_exceptions_cover_only_findings_at_their_pattern_have_a_reason_and_are_f
         assert len(load_allowed(file)[1]) == count
     file.write_text("README.md\tpicture\tpicture\t\n")
     assert load_allowed(file)[1]
-
-
-# ---- names
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +142,6 @@ def test_commands_in_fenced_code_are_checked(names: Names) -> None:
         "README.md:2: unknown-name: language -> the name of a task that exists"
     ]
 
-
-# ---- readers
 
 SOURCE = '''"""Module text
 on two lines.

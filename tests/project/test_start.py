@@ -71,8 +71,6 @@ def within(package: str, names: str) -> list[str]:
     return [f"{package}.{name}" for name in names.split()]
 
 
-# -- commands without torch
-
 LISTS = ("regard", "regard.cli", "regard.errors", "regard.index")
 CHECKED = (
     *LISTS, "regard.config", "regard.files", "regard.runs",
@@ -139,8 +137,6 @@ def test_a_list_or_a_typo_takes_half_a_second(words: str) -> None:
     assert any(start(words.split())[0]["seconds"] < 0.5 for _ in range(3))
 
 
-# -- commands with torch
-
 SLOW = (
     "torch._dynamo", "torch._inductor", "triton", "sympy", "torch.distributed.fsdp", "torch.utils.tensorboard", "tensorboard",
     "matplotlib", "PIL", "rich", "yaml", "pyarrow", "transformers", "huggingface_hub", "sacrebleu",
@@ -202,9 +198,6 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
     assert loaded(reports[0], tuple(f"regard.nn.{name}" for name in IN_NN)) == []
     # at most one second if torch takes two; half of it is tolerance for a busy machine
     assert reports[0]["seconds"] < 0.5 + 0.5 * torch["seconds"], (reports[0]["seconds"], torch["seconds"])
-
-
-# -- the index and the tables
 
 
 def test_the_index_equals_the_tables() -> None:

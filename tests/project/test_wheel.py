@@ -69,9 +69,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-# ---- contents
-
-
 def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     """Code, py.typed, index.json and the parts of the HTML pages, but no tests and no tools."""
     files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
@@ -104,9 +101,6 @@ def test_metadata_of_the_wheel(wheel: Path) -> None:
     required = {each for each in about.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert required == set(declared["dependencies"])
     assert "regard = regard.cli:main" in entry_points.splitlines()
-
-
-# ---- an environment with the wheel
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,6 @@ def answered(done: Done) -> list[str]:
     return [Path(json.loads(line)["input"]).name for line in done.out.split("\n")[:-1]]
 
 
-# -- predictions for caption files
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_every_image_of_a_file_is_captioned_once(form: str, place: Path, model: str, cli: Cli) -> None:
     FORMS[form](place / form)
@@ -111,9 +108,6 @@ def test_an_invalid_row_keeps_its_position_and_stops_nothing(place: Path, model:
     for entry in (place / "images", place / "images" / "*"):
         done = cli("predict", model, str(entry), "--json")
         assert done.code == 2 and done.out.count('"value": null') == 1 and "1 of 4 inputs failed" in done.err
-
-
-# -- unusual data
 
 
 @pytest.fixture

@@ -66,9 +66,7 @@ def test_a_run_is_trained_saved_and_queried(name: str, album: Path, tmp_path: Pa
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("frozen", ["true", "false"])
-def test_an_encoder_checkpoint_is_used_and_then_no_longer_needed(
-    name: str, frozen: str, album: Path, tmp_path: Path
-) -> None:
+def test_an_encoder_checkpoint_is_used_and_then_copied(name: str, frozen: str, album: Path, tmp_path: Path) -> None:
     theirs = learnt("vit" if name == "caption-vit" else "resnet", tmp_path / "eyes")
     settings = f"model.encoder={tmp_path / 'eyes'}", f"model.freeze_encoder={frozen}"
     model = train(name, album, tmp_path / "run", *settings)

@@ -32,6 +32,7 @@ class Done(NamedTuple):
 
 
 Cli = Callable[..., Done]
+Asked = tuple[list[str], list[str]]
 
 
 @pytest.fixture
@@ -49,9 +50,6 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return Done(int(left.value.code or 0), *capsys.readouterr())
 
     return call
-
-
-# -- help, and the commands in README.md
 
 
 def promised() -> Iterator[list[str]]:
@@ -83,9 +81,6 @@ def test_every_command_of_the_readme_exists_with_its_options(cli: Cli) -> None:
     assert seen >= 5 and cli("--version") == (0, f"regard {regard.__version__}\n", "")
 
 
-# -- several values after one option
-
-
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
@@ -108,12 +103,7 @@ def test_arguments_after_an_option_of_many_values_belong_to_it(typed: str, meant
     assert expand_options(shlex.split(typed)) == shlex.split(meant)
 
 
-# -- train
-
-
-def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that_win(
-    cli: Cli, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_with_spaces_columns_and_a_settings_file(cli: Cli, pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
     quoted = [f'"{a}","{b}"\n' for a, b in pairs[:40]]
     for name, some in (("my first.csv", quoted[:20]), ("my second.csv", quoted[20:])):
         Path(name).write_text("en,de\n" + "".join(some), encoding="utf-8")
@@ -131,9 +121,7 @@ def test_files_and_folders_with_spaces_columns_a_settings_file_and_settings_that
     assert done.code == 0, done.err
 
 
-def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_runs_to_its_figures_and_replaces_only_its_own(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.demos.grammar import generate_corpus
 
     monkeypatch.setattr("regard.demos.run.generate_corpus", lambda: generate_corpus(count=300))
@@ -155,11 +143,8 @@ def test_the_demo_runs_from_corpus_to_figures_and_replaces_only_its_own(
     assert "Unknown demo 'paint'. Available: caption, clouds, translate." in cli("demo", "paint").err
 
 
-# -- predict
-
-
 @pytest.fixture
-def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
+def asked(pairs: Pairs, trained: Trained) -> Asked:
     """Lines, some of them empty, and the prediction for each line alone."""
     texts = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]]
     model = regard.load(trained.path)
@@ -169,7 +154,7 @@ def asked(pairs: Pairs, trained: Trained) -> tuple[list[str], list[str]]:
 
 
 def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
-    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, trained: Trained, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, answers = asked
     Path("my lines.txt").write_text("\r\n".join(texts) + "\n", encoding="utf-8")
@@ -188,9 +173,7 @@ def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
     assert cli("predict", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
 
 
-def test_json_is_one_object_a_line_with_the_same_keys(
-    cli: Cli, trained: Trained, asked: tuple[list[str], list[str]]
-) -> None:
+def test_json_is_one_object_a_line_with_the_same_keys(cli: Cli, trained: Trained, asked: Asked) -> None:
     texts, answers = asked
     printed = cli("predict", trained.path, "--json", stdin="\n".join(texts)).out
     rows = [json.loads(line) for line in printed.splitlines()]
@@ -214,9 +197,6 @@ def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained
     assert [value for _, value in lines] == [option["value"] for option in options] and len(options) == 4
     assert [float(score) for score, _ in lines] == pytest.approx([option["score"] for option in options], abs=1e-4)
     assert all(row["score"] == sorted(row["score"], reverse=True) for row in rows)
-
-
-# -- evaluate, info, list, explain, export
 
 
 def test_a_run_is_scored_on_its_stored_data_and_on_other_files(cli: Cli, trained: Trained, pairs: Pairs) -> None:
@@ -282,8 +262,6 @@ def test_an_exported_model_is_smaller_with_the_same_predictions(cli: Cli, traine
     assert cli("predict", "to/there", pairs[0][0]) == cli("predict", trained.path, pairs[0][0])
     assert cli("export", trained.path, "to").code == 2
 
-
-# -- invalid input: exit code 2, one paragraph with the invalid value and the fix, no leftover files
 
 TRAIN = "train translate --data good.tsv --out new"
 WRONG = {

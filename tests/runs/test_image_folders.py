@@ -104,7 +104,7 @@ def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
     assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
 
 
-def test_inputs_and_output_folders_of_other_kinds_are_reported(
+def test_inputs_and_folders_of_other_kinds_are_reported(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for task, out, message in ((SEGMENT, tmp_path / "seen.png", "--out"), (CLASSIFY, tmp_path, "prints text")):
@@ -202,7 +202,7 @@ def test_tables_of_images_are_predicted_row_by_row(
     assert told == [row["score"] for row in said["list.parquet"]]
 
 
-def test_a_broken_image_is_skipped_and_many_stop_the_training(
+def test_a_broken_image_is_skipped_and_many_stop(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def train(data: Path, valid: Path, out: str) -> None:

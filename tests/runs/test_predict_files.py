@@ -32,8 +32,6 @@ def rows(out: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-# -- tables
-
 KINDS: dict[str, tuple[str, tuple[str, ...], str, list[Any]]] = {
     "text": ("classify", ("bad", "good"), "", [*TEXTS]),
     "pair": ("classify", ("same", "other"), "ordered", [("the cat", "a dog")]),
@@ -92,9 +90,6 @@ def test_every_form_of_training_table_is_predicted_whatever_its_labels(
         assert kind not in ("text", "pair") or score == pytest.approx(answer.score, abs=1e-6)
 
 
-# -- empty and invalid lines
-
-
 def test_invalid_lines_and_rows_are_named_and_the_others_are_predicted(cli: Cli, tmp_path: Path) -> None:
     folder, model = made("classify", tmp_path, ("same", "other"), "ordered")
     pair = "the cat\ta dog"
@@ -140,9 +135,6 @@ def test_remarks_about_heads_lengths_masks_and_tasks_are_printed_once(cli: Cli, 
     assert "has the task" not in cli("predict", embedder, "x", "--search", "a.txt").err
 
 
-# -- images
-
-
 def test_images_are_paths_and_folders_give_images_in_order(tmp_path: Path) -> None:
     for name in ("b.png", "a.JPG", "notes.txt", "in/c.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -151,9 +143,6 @@ def test_images_are_paths_and_folders_give_images_in_order(tmp_path: Path) -> No
     found = [Path(path).name for path in expand_files(task, [str(tmp_path / "x.png"), str(tmp_path)])]
     assert found == ["x.png", "a.JPG", "b.png", "c.png"]
     assert [one.value for one in read_inputs(task, [str(tmp_path / "*.png")])] == [str(tmp_path / "b.png")]
-
-
-# -- other messages
 
 
 def test_explain_takes_choices_and_only_where_something_is_chosen(cli: Cli, tmp_path: Path) -> None:
@@ -176,9 +165,7 @@ def test_lines_about_samples_are_short_and_few_samples_are_called_rough() -> Non
         assert not small_sample_warning(find_task(task, "text"), count)
 
 
-def test_paths_are_read_from_standard_input_and_a_piped_point_cloud_is_reported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_contains_paths_and_not_a_point_cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = find_task("segment", "points")
     for words in ([], ["-"]):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{tmp_path / 'a.ply'}\n{tmp_path / 'b.ply'}\n"))

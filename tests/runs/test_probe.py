@@ -68,9 +68,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-# -- ImageGPT as a classifier
-
-
 @pytest.mark.slow
 def test_an_image_generator_becomes_a_classifier_that_transformers_reads(place: Path, cli: Cli) -> None:
     from transformers import AutoImageProcessor, ImageGPTForImageClassification
@@ -162,9 +159,6 @@ def test_unsupported_augmentations_of_palettes_are_refused(place: Path, tmp_path
             check_image_processor(reader, config)
 
 
-# -- linear probes
-
-
 def saved(name: str, folder: Path) -> Path:
     torch.manual_seed(1)
     model = regard.build(name, **BODIES[name])
@@ -231,9 +225,7 @@ def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path,
         division(place, said, valid=(str(tmp_path / "strange"),))
 
 
-def test_an_image_generator_is_probed_on_its_stored_data(
-    place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_generator_is_probed_on_its_own_data(place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.runs.terminal.PRINT_INTERVAL", -1.0)
     monkeypatch.setattr("regard.runs.probe.EVAL_BATCH_SIZE", 10)
     done = cli("probe", place / "painter")

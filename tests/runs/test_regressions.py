@@ -67,9 +67,7 @@ def test_an_interrupted_or_failed_save_leaves_no_files(tmp_path: Path, monkeypat
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
-def test_files_and_checkpoints_are_on_the_disk_before_they_have_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_on_the_disk_before_they_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, flush = list[str](), os.fsync
 
     def fsync(handle: int) -> None:
@@ -222,9 +220,7 @@ SAID, MEANT = ["Hello, world.", "It's a dog."], ["Hello, world .", "It's a dog!"
 
 
 @pytest.mark.parametrize(("tokenized", "tokenizer"), [(False, "13a"), (True, "none")])
-def test_bleu_is_that_of_sacrebleu_with_its_own_tokenizer_unless_texts_are_tokenized(
-    tokenized: bool, tokenizer: str
-) -> None:
+def test_bleu_is_that_of_sacrebleu_with_its_tokenizer_for_plain_texts(tokenized: bool, tokenizer: str) -> None:
     encoded = Encoded([Pair(text, text, "", 1) for text in MEANT], {}, [])
     spec = EvalSpec(DecodeSettings(), DataSettings(pretokenized=tokenized), LossSum(1.0, 1))
     scores, _ = Quoting(TRANSLATE).evaluate(tiny("transformer"), encoded, spec)

@@ -31,8 +31,6 @@ from regard.training.optimizer import WeightEMA, lr_at, make_optimizer, swap_wei
 from regard.training.settings import TrainSettings
 from regard.types import IGNORE, Batch, DecoderInputs
 
-# -- files of a run
-
 
 def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: Trained) -> None:
     model = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "regard.json"}
@@ -82,7 +80,7 @@ def test_the_best_model_is_kept(trained: Trained, few: Path, tmp_path: Path) -> 
     assert facts(tmp_path / "wild")["best"]["step"] < 12 and conftest.keeps_best(tmp_path / "wild", "model:")
 
 
-def test_pairs_with_more_tokens_than_the_maximum_are_counted_and_the_first_is_named(
+def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(
     pairs: Pairs, trained: Trained, tmp_path: Path
 ) -> None:
     long = " ".join(["horse"] * 40)
@@ -106,8 +104,6 @@ def test_every_kind_of_file_gives_the_same_training(kind: str, pairs: Pairs, who
     assert facts(tmp_path / "run")["data_stats"] == facts(whole)["data_stats"]
     assert rows(tmp_path / "run", "train") == rows(whole, "train")[:2]
 
-
-# -- resumed runs equal uninterrupted runs
 
 BOTH = ("train.grad_accum=2", "train.ema_decay=0.5", "model.dropout=0.2", "train.lr_schedule=cosine")
 FROZEN = ("train.freeze=encoder.*", "train.lr_overrides=decoder.*=1e-3,tokens.*=2e-3", "train.ema_decay=0.9")
@@ -148,9 +144,7 @@ def test_events_and_samples_contain_each_step_once_after_resuming(whole: Path, t
 
 
 @pytest.mark.parametrize("step", [2, 5])
-def test_a_run_resumes_before_its_first_validation_and_between_two(
-    step: int, few: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_run_resumes_before_and_between_validations(step: int, few: Path, whole: Path, tmp_path: Path) -> None:
     with stopped_in(step):
         train_tiny(few, tmp_path / "run", *TWELVE)
     # the command that is offered needs no settings again
@@ -158,7 +152,7 @@ def test_a_run_resumes_before_its_first_validation_and_between_two(
     assert rows(tmp_path / "run") == rows(whole)
 
 
-def test_a_finished_run_has_nothing_left_to_do_and_without_a_run_resuming_starts_at_0(
+def test_resuming_a_finished_run_does_nothing_and_without_a_run_it_starts(
     whole: Path, few: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
@@ -209,9 +203,6 @@ def test_data_whose_content_has_changed_is_noticed(changed: str, pairs: Pairs, t
         train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
 
-# -- signals
-
-
 def test_ctrl_c_and_sigterm_save_and_print_the_resume_command(few: Path, tmp_path: Path) -> None:
     run = tmp_path / "my run"
     many = [*TWELVE, "train.steps=100000", "train.eval_every=10", "train.log_every=5"]
@@ -234,9 +225,6 @@ def test_a_nan_loss_stops_the_run_which_resumes_from_before(burst: tuple[Path, s
     assert [row["step"] for row in rows(out)] == [0, 1, 3, 4, 6]
     output = train_tiny((), out, *TWELVE, "train.grad_accum=2", "train.log_every=3", resume=True)
     assert "Resuming after step 4" in output and rows(out)[-1]["step"] == 12
-
-
-# -- one step
 
 
 def doubled(**more: Any) -> regard.Model:
@@ -334,9 +322,7 @@ def test_only_matrices_decay_and_the_average_follows_the_weights() -> None:
     assert all(torch.equal(p, old + 1) for p, old in zip(model.parameters(), before, strict=True))
 
 
-def test_fine_tuning_starts_from_the_weights_the_tokenizer_and_the_decoding_of_the_folder(
-    trained: Trained, few: Path, tmp_path: Path
-) -> None:
+def test_fine_tuning_starts_from_weights_tokenizer_and_decoding(trained: Trained, few: Path, tmp_path: Path) -> None:
     settings, model = (*TWELVE, "train.steps=1", "train.lr=1e-12"), regard.load(trained.path)
     model.spec = replace(model.spec, decode=DecodeSettings(num_beams=3, max_extra_tokens=7))
     folder = str(model.save(tmp_path / "three"))

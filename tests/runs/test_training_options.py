@@ -26,8 +26,6 @@ from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from tiny import tiny
 
-# -- averages of the last checkpoints
-
 
 def ranked(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """Make successive validations return these losses and equal scores, so that the loss decides."""
@@ -75,9 +73,7 @@ def test_the_average_of_the_last_checkpoints_is_saved_only_if_it_is_better(
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_signal_do_not_count_in_the_mean(
-    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_of_a_signal_are_not_averaged(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranked(monkeypatch, 4, 3, 2, 1, 0.5)
     train_tiny(few, tmp_path / "whole", *TWELVE, *LAST)
     ranked(monkeypatch, 4, 3, 2, 1, 0.5)
@@ -89,8 +85,6 @@ def test_checkpoints_of_a_signal_do_not_count_in_the_mean(
     assert checkpoints(tmp_path / "run") == checkpoints(tmp_path / "whole")
     assert facts(tmp_path / "run") == facts(tmp_path / "whole")
 
-
-# -- early stopping
 
 PATIENT = ("train.patience=2", "train.steps=40", "train.eval_every=2", "train.lr=1e-30", "model.dropout=0")
 """Constant weights have constant scores: the second and the third validation bring no improvement."""
@@ -120,9 +114,6 @@ def test_patience_counts_on_in_a_resumed_run(step: int, tired: tuple[Path, str],
     assert rows(tmp_path / "run") == rows(tired[0]) and facts(tmp_path / "run") == facts(tired[0])
 
 
-# -- frozen parameters and learning rates by name
-
-
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return regard.load(run).body.state_dict()
 
@@ -133,9 +124,7 @@ def moved(run: Path, start: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("setting", ["train.freeze=encoder.*,tokens.*", "train.lr_overrides=encoder.*=0,tokens.*=0"])
-def test_parameters_frozen_or_without_learning_rate_stay_bit_for_bit(
-    setting: str, trained: Trained, few: Path, tmp_path: Path
-) -> None:
+def test_frozen_parameters_stay_bit_for_bit(setting: str, trained: Trained, few: Path, tmp_path: Path) -> None:
     more = ("train.ema_decay=0.5", "train.weight_decay=0.1", "train.warmup_steps=0", "train.lr=1e-2")
     said = train_tiny(few, tmp_path / "run", *TWELVE, *more, setting, model=str(trained.path), tiny=False)
     changed = moved(tmp_path / "run", trained.path)
@@ -177,7 +166,7 @@ NEAR, NEAREST = "encoder.blocks.0.attend.norm.wieght", r"encoder\.blocks\.0\.att
         (f"train.lr_overrides={NEAR}=0.1", rf"train\.lr_overrides.*{NEAREST}"),
     ],
 )
-def test_patterns_without_trainable_parameters_are_refused_before_a_folder_is_created(
+def test_patterns_without_parameters_are_refused_at_the_start(
     setting: str, message: str, few: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingError, match=message):
@@ -197,9 +186,6 @@ def test_learning_rates_and_frozen_parts_may_be_set_in_a_file_or_in_python(tmp_p
     assert settings[0] == settings[1] == settings[2]
     assert list(settings[0].train.lr_overrides.items()) == [("encoder.*", 1e-5), ("tokens.*", 0.5)]
     assert settings[0].train.freeze == ("decoder.*", "*.bias")
-
-
-# -- equivalent ways of computation
 
 
 def test_a_deterministic_run_is_the_same_on_the_cpu_and_leaves_the_process_as_it_was(
@@ -228,9 +214,7 @@ def test_a_run_resumes_with_its_initial_packing_on_every_device(few: Path, tmp_p
     assert rows(out, "train") == rows(tmp_path / "whole", "train")
 
 
-def test_a_save_restarts_the_interval_and_a_second_sigterm_does_not_break_it(
-    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_survives_a_second_sigterm(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, restarted = Trainer._save, []
 
     def save(self: Any, step: int) -> None:

@@ -84,9 +84,7 @@ def test_two_processes_are_stopped_and_one_resumes(few: Path, alone: Path, tmp_p
     same_losses(run, alone)
 
 
-def test_processes_that_cannot_divide_the_micro_batches_are_refused_with_valid_numbers(
-    few: Path, tmp_path: Path
-) -> None:
+def test_processes_that_cannot_divide_the_micro_batches_are_refused(few: Path, tmp_path: Path) -> None:
     done = together(words(few, tmp_path / "run", "train.grad_accum=9"))
     assert done.returncode != 0 and not (tmp_path / "run/regard.json").exists()
     assert "[rank" not in done.stderr, done.stderr  # torchrun prints its traceback, and ours would hide the message

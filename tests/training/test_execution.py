@@ -140,9 +140,7 @@ def test_the_fastest_or_the_requested_mode_is_used(case: str, monkeypatch: pytes
     assert len(modes) == 1 or f"continuing with {MODE_NAMES[modes[-1]]}" in said[-1]
 
 
-def test_a_system_that_gains_nothing_by_compiling_reports_it_and_a_failed_compiler_is_tried_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_useless_compilation_is_reported_and_a_failed_compiler_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, said, _ = choose(monkeypatch, {"plain": 1.0}, 400, recordable=False, compiles=False, compile="on")
     assert chosen == ["plain"] and len(said) == 1 and "failed" not in said[0]
     assert not made(tiny("rnnsearch"), static_shape=False).can_compile
@@ -191,9 +189,7 @@ def test_a_window_with_a_validation_is_not_timed(monkeypatch: pytest.MonkeyPatch
     assert not chooser.seconds_per_step and chooser.tuning
 
 
-def test_new_shapes_are_counted_and_gradients_that_do_not_exist_yet_can_be_cleared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_new_shapes_are_counted_and_missing_gradients_can_be_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     compute, (one, two), _ = several()
     simulate_capture(monkeypatch)
     assert compute.num_shapes == 0
@@ -243,9 +239,7 @@ def several() -> tuple[ForwardBackward, list[Any], list[str]]:
     return compute, [collate(model, TINY["rnnsearch"].samples[:many]) for many in (1, 2)], said
 
 
-def test_a_failed_capture_keeps_earlier_gradients_and_leaves_none_of_its_warmup(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failed_capture_keeps_earlier_gradients_and_adds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shape is captured at its second occurrence, possibly in the middle of an optimizer step; with one shape, at once."""
     simulate_capture(monkeypatch, fails_at=-1)
     compute, (one, two), said = several()
@@ -308,9 +302,7 @@ class Gathering(torch.nn.Module):
 
 
 @pytest.mark.parametrize("fails", [0, 1, 2])
-def test_capture_leaves_statistics_and_random_state_as_one_micro_batch_does(
-    monkeypatch: pytest.MonkeyPatch, fails: int
-) -> None:
+def test_capture_changes_statistics_and_random_state_once(monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
     simulate_capture(monkeypatch, fails)
     random = torch.Generator().manual_seed(2)
     grains = [Batch(torch.randn(many, 3, generator=random)) for many in (4, 4, 6, 4, 6, 6, 4)]

@@ -132,9 +132,6 @@ def resumes(victims: Victims, run: Path, unbroken: Path) -> None:
     same(run, unbroken)
 
 
-# -- killed
-
-
 def test_every_call_is_listed(calls: list[str]) -> None:
     unseen = ("fsync .", "fsync checkpoints/", "chmod")  # not visible to other processes
     assert {call for call in calls if not call.startswith(unseen)} == set(STAGES)
@@ -164,7 +161,7 @@ def test_killed_at_any_stage_a_run_resumes_exactly(
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("stage", BEGINNING)
-def test_killed_before_it_had_begun_a_run_can_begin_again(
+def test_killed_before_its_start_a_run_can_begin_again(
     stage: str, victims: Victims, unbroken: Path, tmp_path: Path
 ) -> None:
     assert victims.begin(tmp_path / "run", at=[stage, 1])["code"] == KILLED
@@ -235,9 +232,6 @@ def test_stopped_at_any_stage_it_saves_and_prints_the_resume_command(
     resumes(victims, run, unbroken)
 
 
-# -- a full disk
-
-
 def paragraph(done: Any) -> str:
     """Assert exit code 2 and one paragraph without a traceback; returns the message."""
     said: str = done["err"].strip()
@@ -278,9 +272,6 @@ def test_a_full_disk_loses_no_checkpoint(at: tuple[str, int], victims: Victims, 
     assert done["code"] == 0 and not done["err"], done["err"]
     assert victims.shell(f"cp -r {run} {tmp_path}")["code"] == 0
     same(tmp_path / "run", unbroken)
-
-
-# -- two runs, one folder
 
 
 def stopped_process(words: list[str], log: Path) -> subprocess.Popen[str]:

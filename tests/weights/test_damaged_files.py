@@ -37,9 +37,6 @@ def two(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# -- flipped bits and truncation
-
-
 def flip(path: Path, bit: int) -> None:
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
@@ -104,9 +101,6 @@ def test_if_all_checkpoints_are_damaged_the_run_restarts_and_reports_it(halved: 
     last = "checkpoints/step-00000012/state.safetensors"
     same_tensors(halved / last, whole / last)
     assert rows(halved) == rows(whole)
-
-
-# -- pickles
 
 
 class Bomb:

@@ -47,9 +47,6 @@ def zeros(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64)
 
 
-# -- tensors that do not match
-
-
 MISFITS: dict[str, tuple[dict[str, Tensor | None], tuple[str, ...]]] = {
     "one is missing": ({TABLE: None}, ("missing", "tokens.table.weight", TABLE)),
     "a part of a stacked one is missing": ({KEYS: None}, ("missing", "encoder.blocks.1.attend.inner.qkv.weight", KEYS)),
@@ -96,9 +93,6 @@ def test_tied_copies_and_constants_that_agree_are_read_past(tmp_path: Path) -> N
     assert regard.load(folder).config == TINY["transformer"].config
 
 
-# -- the table of names
-
-
 def test_parts_are_transposed_separately_and_stacked_in_the_order_of_the_table() -> None:
     names = NameTable((entry("blocks.{n}.kv.{part}", "h.{n}.k.{part}", "h.{n}.v.{part}", transposed=True),))
     k, v = torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)
@@ -133,9 +127,6 @@ def test_heads_of_other_tasks_are_dropped_and_reported_and_names_match_exactly()
     assert str(refused.value).count("theirs") == 5
 
 
-# -- files
-
-
 def split(folder: Path, file: str, shards: int, dtype: Any = torch.float64, **options: Any) -> dict[str, Tensor]:
     """Weights of a new folder in one file of this name, or in several with an index."""
     whole = {name: tensor.to(dtype) for name, tensor in load_file(published(folder) / "model.safetensors").items()}
@@ -152,7 +143,7 @@ def split(folder: Path, file: str, shards: int, dtype: Any = torch.float64, **op
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
-def test_pickles_and_shards_are_read_and_pickles_with_a_note(
+def test_pickles_and_shards_are_read(
     file: str, shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = split(tmp_path, file, shards)
@@ -222,9 +213,7 @@ def test_half_precision_is_read_from_every_form(dtype: torch.dtype, file: str, s
     assert {p.dtype for p in regard.load(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
 
-def test_an_end_token_outside_the_vocabulary_is_replaced_with_a_note(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_end_token_outside_the_vocabulary_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for end in (23, 50_256, -1, None):
         model = regard.load(with_config(regard.save(tiny("gpt2"), tmp_path), eos_token_id=end))
         last = model.config.eos_id
@@ -259,9 +248,6 @@ def test_a_written_file_keeps_tensors_also_if_its_header_length_starts_like_a_pi
     assert b"\x80\x02" in starts
 
 
-# -- config.json
-
-
 REFUSED: dict[str, Any] = {
     "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "normalize_before": True,
     "normalize_embedding": True, "add_final_layer_norm": True, "static_position_embeddings": False,
@@ -294,9 +280,7 @@ PUBLISHED_FORMS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("without", "changes"), PUBLISHED_FORMS)
-def test_configs_as_translators_were_published_and_keys_without_effect_are_read(
-    without: Any, changes: Any, tmp_path: Path
-) -> None:
+def test_published_configs_and_keys_without_effect_are_read(without: Any, changes: Any, tmp_path: Path) -> None:
     model = regard.load(with_config(published(tmp_path), without=without, **changes))
     assert model.config == TINY["transformer"].config and next(model.parameters()).dtype == torch.float64
 
@@ -335,9 +319,6 @@ def test_invalid_configs_are_not_internal_errors(changes: dict[str, Any], tmp_pa
     without = tuple(key for key, value in changes.items() if value is None)
     with pytest.raises(RegardError):
         regard.load(with_config(folder, "regard.json" if native else "config.json", without, **kept))
-
-
-# -- selection of folder, system and task
 
 
 def test_an_unknown_name_or_folder_is_refused_with_the_nearest_there_is(tmp_path: Path) -> None:
