@@ -84,12 +84,18 @@ def test_an_encoder_checkpoint_is_used_and_then_copied(name: str, frozen: str, a
     assert again.config.encoder_config == model.config.encoder_config
 
 
-def test_a_built_captioner_has_the_encoder_of_the_checkpoint(tmp_path: Path) -> None:
-    theirs = learnt("resnet", tmp_path)
-    model = regard.build("caption-attend-tiny", encoder=str(tmp_path), freeze_encoder=True)
+def test_the_folder_of_the_encoder_is_read_and_needed_by_a_run_without_checkpoint(album: Path, tmp_path: Path) -> None:
+    theirs = learnt("resnet", tmp_path / "eyes")
+    model = regard.build("caption-attend-tiny", encoder=str(tmp_path / "eyes"), freeze_encoder=True)
     for key, part in model.body.eyes.body.state_dict().items():
         assert torch.equal(part, theirs.body.state_dict()[key])
-    assert regard.build("caption-attend-tiny", encoder=str(tmp_path), device="meta").config.image_size == 16
+    assert regard.build("caption-attend-tiny", encoder=str(tmp_path / "eyes"), device="meta").config.image_size == 16
+    settings = f"model.encoder={tmp_path / 'eyes'}", "train.steps=2"
+    train("caption-fixed", album, tmp_path / "run", *settings)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "eyes")
+    with pytest.raises(regard.errors.RegardError, match="folder"):
+        train("caption-fixed", album, tmp_path / "run", *settings, resume=True)
 
 
 @pytest.mark.slow
@@ -112,13 +118,3 @@ def test_untrained_encoders_are_not_frozen(album: Path, tmp_path: Path) -> None:
         regard.train("caption", str(album), **first, settings=["model.encoder=resnet-18"])
     more = regard.train("caption", str(album), **first, settings=["model.freeze_encoder=true", "train.steps=1"])
     assert not any(part.requires_grad for part in more.body.eyes.parameters())
-
-
-def test_a_run_that_never_saved_wants_its_folder_again(album: Path, tmp_path: Path) -> None:
-    learnt("resnet", tmp_path / "eyes")
-    settings = f"model.encoder={tmp_path / 'eyes'}", "train.steps=2"
-    train("caption-fixed", album, tmp_path / "run", *settings)
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    shutil.rmtree(tmp_path / "eyes")
-    with pytest.raises(regard.errors.RegardError, match="folder"):
-        train("caption-fixed", album, tmp_path / "run", *settings, resume=True)

@@ -57,12 +57,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "my pictures"
 
 
-def test_data_read_as_images_is_not_cached_as_texts(folder: Path, tmp_path: Path) -> None:
-    regard.train("classify", str(folder), model="vit-tiny", out=tmp_path / "run", settings=[*SIZES, "train.steps=1"])
-    with pytest.raises(RegardError, match="folder"):
-        regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
-
-
 def test_messages_name_images_entries_and_points(folder: Path) -> None:
     sample = SimpleNamespace(path=str(folder), line=7, source=f"{folder}/a/0.png")
     with pytest.raises(RegardError, match=r"0\.png"):
@@ -75,33 +69,22 @@ def test_messages_name_images_entries_and_points(folder: Path) -> None:
         replace(find_preset("dpt-small")[1].config, depth=6)
 
 
-def test_a_check_draws_into_the_named_file_or_reports_why_not(folder: Path, capsys: Any) -> None:
-    report = check("classify", str(folder), out=folder.parent / "seen it.png")
-    assert report.figures == (str(folder.parent / "seen it.png"),)
-    assert check("draw", str(folder), out=folder.parent / "none.png").figures == ()
-    assert "no chart written" in capsys.readouterr().err
-
-
-def test_fractions_are_drawn_up_to_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_charts_are_drawn_into_the_named_file(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     from matplotlib.axes import Axes
 
-    limits, whole = list[Any](), Axes.set_ylim
-
-    def noted(axes: Axes, *two: Any, **more: Any) -> Any:
-        limits.append(two)
-        return whole(axes, *two, **more)
-
-    monkeypatch.setattr(Axes, "set_ylim", noted)
-    draw_layer_scores({"": [100.0, 100.0]}, tmp_path / "probe.png")
-    assert limits[-1][1] == 102.0
-
-
-def test_images_next_to_an_explanation_are_named(tmp_path: Path) -> None:
+    beside = folder.parent
+    assert check("classify", str(folder), out=beside / "seen it.png").figures == (str(beside / "seen it.png"),)
+    assert check("draw", str(folder), out=beside / "none.png").figures == ()
+    assert "no chart written" in capsys.readouterr().err
     maps, image = {"rollout": np.ones((2, 2)) / 4}, np.zeros((4, 4, 3), np.uint8)
     explanation = ImageExplanation("x", (), image=image, method_maps=maps, position_similarity=np.eye(4))
-    path = explanation.save(tmp_path / "why it.png")
+    path = explanation.save(beside / "why it.png")
     (extra,) = explanation.extra_paths(path)
     assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
+    limits, whole = list[Any](), Axes.set_ylim
+    monkeypatch.setattr(Axes, "set_ylim", lambda *two, **more: limits.append(two[1:]) or whole(*two, **more))
+    draw_layer_scores({"": [100.0, 100.0]}, beside / "probe.png")
+    assert limits[-1][1] == 102.0
 
 
 def test_inputs_and_folders_of_other_kinds_are_reported(
@@ -213,6 +196,8 @@ def test_a_broken_image_is_skipped_and_many_stop(
     broken = folder / "a" / "4.png"
     broken.write_bytes(broken.read_bytes()[:40])
     train(folder, valid, "run")
+    with pytest.raises(RegardError, match="folder"):  # data read as images is not cached as texts
+        regard.train("classify", data=str(folder), model="bert-mini", out=tmp_path / "other")
     said = capsys.readouterr().err
     assert said.count("warning: skipped:") == 1 and str(broken) in said
     with pytest.raises(RegardError, match=r"4\.png"):  # before the first step, not at the first validation
@@ -237,9 +222,10 @@ def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     assert torch.equal(less.augmentation.params, whole.augmentation.params)
 
 
-@pytest.mark.parametrize(
-    ("names", "task"), [(("images", "masks"), "segment"), (("RGB", "depth", "labels"), "segment or depth")]
-)
+MASKED = [(("images", "masks"), "segment"), (("RGB", "depth", "labels"), "segment or depth")]
+
+
+@pytest.mark.parametrize(("names", "task"), MASKED)
 def test_images_next_to_their_masks_are_not_read_as_classes(names: tuple[str, ...], task: str, tmp_path: Path) -> None:
     for name in (*names, ".hidden"):
         (tmp_path / "data" / name).mkdir(parents=True)

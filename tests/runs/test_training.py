@@ -85,9 +85,10 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(
 ) -> None:
     long = " ".join(["horse"] * 40)
     data = conftest.write_pairs(tmp_path / "d.tsv", [*pairs[:9], (long, "x"), ("x", long), *pairs[9:30]])
-    valid = conftest.write_pairs(tmp_path / "v.tsv", pairs[30:32])
+    valid = conftest.write_pairs(tmp_path / "v.tsv", pairs[28:30])
     said = train_tiny(data, tmp_path / "run", *TWELVE, "train.steps=1", "data.max_length=39", valid=valid)
     assert "2 training pairs" in said and f"first: {data}, line 10" in said
+    assert "2 training pairs are also in the validation data" in said
     assert facts(tmp_path / "run")["data_stats"]["train"] == 30
     text, pair = (
         regard.load(trained.path).require_tokenizer(),
