@@ -87,10 +87,6 @@ def test_results_are_the_same_without_a_capability(
     assert explained == pytest.approx(expected[3], rel=1e-3)
 
 
-def test_every_capability_has_a_trial_and_is_removed_here() -> None:
-    assert set(OPERATORS) == set(capabilities.TRIALS)
-
-
 def test_an_lstm_under_autocast_is_computed_without_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = torch.nn.LSTM(8, 8, batch_first=True), torch.randn(2, 3, 8)
     right, _ = layer(x)
@@ -100,15 +96,13 @@ def test_an_lstm_under_autocast_is_computed_without_its_kernel(monkeypatch: pyte
     assert out.dtype == torch.float32 and torch.allclose(out, right, atol=0.02)
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_a_trial_draws_no_random_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_capability_has_a_trial_that_runs_once_without_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(OPERATORS) == set(capabilities.TRIALS)
     monkeypatch.setattr(capabilities, "_results", {})
-    before = torch.get_rng_state()
-    capabilities.is_available(name)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OPERATORS:
+        before = torch.get_rng_state()
+        capabilities.is_available(name)
+        assert torch.equal(torch.get_rng_state(), before), name
     runs: list[int] = []
     monkeypatch.setattr(capabilities, "_results", {})
     monkeypatch.setitem(capabilities.TRIALS, "fork", lambda: runs.append(1) or True)
@@ -117,7 +111,7 @@ def test_a_trial_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
         capabilities.is_available("no such capability")
 
 
-def test_without_fork_batches_come_in_order_with_a_note(
+def test_batches_come_in_order_without_worker_processes(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove("fork", monkeypatch)
@@ -135,20 +129,16 @@ def test_free_memory_has_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert capabilities.free_memory() is None and free_memory() > 0
 
 
-def test_the_module_imports_no_torch() -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import regard.capabilities; assert 'torch' not in sys.modules"
-    source = str(Path(capabilities.__file__).parents[1])
-    assert subprocess.run([sys.executable, "-c", code, source]).returncode == 0
-
-
 PRIVATE = re.compile(
     r"torch\.ops\.(aten|mkldnn)\b|torch\._(?!foreach_)[a-z]\w*|torch\.\w+\._[a-z]|cudnn_convolution_relu|varlen_attn\b|"
     r"^\s*import (fcntl|ctypes)|/proc/|assume_constant_result|@torch\.compiler"
 )
 
 
-def test_private_operators_are_used_in_one_module_only() -> None:
+def test_private_operators_are_used_in_one_module_only_which_imports_no_torch() -> None:
     source = Path(capabilities.__file__).parent
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import regard.capabilities; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code, str(source.parent)]).returncode == 0
     texts = {path: path.read_text("utf-8") for path in source.rglob("*.py") if path.name != "capabilities.py"}
     assert [(path, line) for path, text in texts.items() for line in text.splitlines() if PRIVATE.search(line)] == []
 

@@ -1,11 +1,14 @@
-"""Sizes that keep the source readable: core, files, functions, constructors, system files, formatter exceptions."""
+"""Limits that keep the source readable: sizes of files, functions and classes, formatter exceptions, no probed attributes."""
 
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+
+from regard.tasks import TASKS
 
 SOURCE = Path(__file__).parents[2] / "src/regard"
 
@@ -18,6 +21,8 @@ MAX_CORE_LINES = 7_500
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_CONSTRUCTOR_PARAMETERS = 600, 80, 10
 MAX_SYSTEM_LINES, MAX_MEDIAN_SYSTEM_LINES = 180, 140
 MAX_FORMATTER_EXCEPTIONS = 60
+MAX_PUBLIC_METHODS = 20
+PROBED = re.compile(r"(^|[._])(config|body|task|traits)$")
 
 
 def line_count(path: Path) -> int:
@@ -67,3 +72,36 @@ def test_formatter_decides_the_form_of_all_but_literal_tables() -> None:
                 marks.discard(node.end_lineno)
     assert [place for place, table in found if not table] == []
     assert len(found) <= MAX_FORMATTER_EXCEPTIONS
+
+
+def public_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
+    """Public methods and properties of a class and of its base classes."""
+    node = classes[name]
+    own = {item.name for item in node.body if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")}
+    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    return own.union(*(public_methods(base, classes) for base in bases if base in classes))
+
+
+def test_classes_of_the_tasks_are_small_and_a_task_of_several_modalities_is_one_objective() -> None:
+    nodes = [node for path in (SOURCE / "tasks").rglob("*.py") for node in ast.walk(ast.parse(path.read_bytes()))]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    counts = {name: len(public_methods(name, classes)) for name in classes}
+    assert {name: count for name, count in counts.items() if count > MAX_PUBLIC_METHODS} == {}
+    for name in ("classify", "segment"):
+        rows = [task for task in TASKS if task.name == name]
+        assert len(rows) > 1 and len({task.objective_path for task in rows}) == 1
+        assert len({task.input for task in rows}) == len(rows)
+
+
+def probes(source: str) -> list[str]:
+    """Calls of hasattr and getattr with a literal name on a config, a body or a task, which have typed attributes."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    probing = [node for node in calls if ast.unparse(node.func) in ("hasattr", "getattr")]
+    literal = [node for node in probing if isinstance(node.args[1], ast.Constant)]
+    return [ast.unparse(node) for node in literal if PROBED.search(ast.unparse(node.args[0]))]
+
+
+def test_configs_bodies_and_tasks_are_not_probed_for_attributes() -> None:
+    code = 'getattr(model.config, "act", False); hasattr(body, "grid"); getattr(config, name); hasattr(item, "x")'
+    assert probes(code) == ["getattr(model.config, 'act', False)", "hasattr(body, 'grid')"]
+    assert {str(path): found for path in SOURCE.rglob("*.py") if (found := probes(path.read_text("utf-8")))} == {}
