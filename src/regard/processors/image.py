@@ -387,10 +387,8 @@ class Augment:
     """maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)"""
 
     def __post_init__(self) -> None:
-        scale, erasing = (
-            "data.crop_scale (minimum fraction of the image area)",
-            f"0, or at least {MIN_ERASE_AREA} and below 1",
-        )
+        scale = "data.crop_scale (minimum fraction of the image area)"
+        erasing = f"0, or at least {MIN_ERASE_AREA} and below 1"
         check_settings(
             (0 < self.crop <= 1, scale, "above 0 and at most 1", self.crop),
             (self.ratio >= 1, "The maximum aspect ratio of random crops", "at least 1", self.ratio),
@@ -403,8 +401,7 @@ class Augment:
     @property
     def is_identity(self) -> bool:
         """True if images stay unchanged."""
-        changed = (self.flip, self.color_jitter, self.mixup, self.shift, self.erase)
-        return self.crop == 1 and not any(changed)
+        return self.crop == 1 and not any((self.flip, self.color_jitter, self.mixup, self.shift, self.erase))
 
 
 NO_AUGMENT = Augment(crop=1.0, ratio=1.0, flip=False, color_jitter=0.0, mixup=0.0, shift=0.0, erase=0.0)

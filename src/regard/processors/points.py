@@ -105,17 +105,12 @@ class PointProcessor:
     """vertical axis, for frame=floor and for blocks"""
 
     def __post_init__(self) -> None:
-        known, features = tuple(name for name in FEATURES if name in self.features), ", ".join(self.features)
+        known, frames = tuple(name for name in FEATURES if name in self.features), get_args(CoordinateFrame)
         check_settings(
             (self.count >= 0, "data.num_points", "at least 1, or 0 for all points", self.count),
             (0 <= self.voxel < math.inf, "data.voxel_size", "at least 0", self.voxel),
             (0 <= self.block < math.inf, "data.block_size", "at least 0", self.block),
-            (
-                self.frame in get_args(CoordinateFrame),
-                "data.point_norm",
-                "unit_sphere, center or floor",
-                f"'{self.frame}'",
-            ),
+            (self.frame in frames, "data.point_norm", "unit_sphere, center or floor", f"'{self.frame}'"),
             (self.up in get_args(Axis), "data.up_axis", "x, y or z", f"'{self.up}'"),
         )
         if self.block and self.frame == "unit_sphere":
@@ -124,7 +119,7 @@ class PointProcessor:
         if 0 < self.block < self.voxel:
             raise SettingError(f"data.block_size={self.block} must be at least data.voxel_size={self.voxel}.")
         expected = f"{' or '.join(FEATURES)}, or both in this order"
-        check_settings((known == tuple(self.features), "data.point_features", expected, features))
+        check_settings((known == tuple(self.features), "data.point_features", expected, ", ".join(self.features)))
 
     # -- files
 

@@ -27,15 +27,9 @@ extent."""
 Columns = Mapping[str, str]
 
 COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
-    "x": ("x", "pos_x", "position_x"),
-    "y": ("y", "pos_y", "position_y"),
-    "z": ("z", "pos_z", "position_z"),
-    "red": ("red", "r", "diffuse_red", "rp", "rf"),
-    "green": ("green", "g", "diffuse_green", "gp", "gf"),
-    "blue": ("blue", "b", "diffuse_blue", "bp", "bf"),
-    "nx": ("nx", "normal_x", "n_x"),
-    "ny": ("ny", "normal_y", "n_y"),
-    "nz": ("nz", "normal_z", "n_z"),
+    **{axis: (axis, f"pos_{axis}", f"position_{axis}") for axis in "xyz"},
+    **{name: (name, name[0], f"diffuse_{name}", f"{name[0]}p", f"{name[0]}f") for name in ("red", "green", "blue")},
+    **{f"n{axis}": (f"n{axis}", f"normal_{axis}", f"n_{axis}") for axis in "xyz"},
     "label": (
         "label", "labels", "class", "classification", "semantic", "semantic_label", "sem_label", "class_id", "category",
         "segment", "segmentation",
@@ -136,16 +130,10 @@ def normalize_cloud(raw: RawCloud) -> PointCloud:
         normals = np.nan_to_num(normals.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         lengths = np.sqrt((normals**2).sum(axis=1, keepdims=True))
         normals = np.divide(normals, lengths, out=np.zeros_like(normals), where=lengths > 0).astype(np.float32)
-    return PointCloud(
-        (coordinates - origin).astype(np.float32),
-        None if colors is None else colors_to_uint8(colors),
-        normals,
-        None if labels is None else labels_to_int(labels),
-        raw.classes,
-        origin,
-        int(len(valid) - valid.sum()),
-        raw.from_mesh,
-    )
+    places, num_dropped = (coordinates - origin).astype(np.float32), int(len(valid) - valid.sum())
+    colors = None if colors is None else colors_to_uint8(colors)
+    labels = None if labels is None else labels_to_int(labels)
+    return PointCloud(places, colors, normals, labels, raw.classes, origin, num_dropped, raw.from_mesh)
 
 
 def colors_to_uint8(colors: NDArray[Any]) -> NDArray[np.uint8]:
@@ -255,15 +243,12 @@ def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
 # -- tables of points
 
 COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
-    0: ((),),
-    1: (("label",), ("measured",)),
-    2: (("measured", "label"),),
-    3: (("normals",), ("colors",)),
+    0: ((),), 1: (("label",), ("measured",)), 2: (("measured", "label"),), 3: (("normals",), ("colors",)),
     4: (("normals", "label"), ("colors", "label"), ("measured", "colors")),
     5: (("measured", "normals", "label"), ("measured", "colors", "label")),
     6: (("colors", "normals"), ("normals", "colors")),
     7: (("colors", "normals", "label"), ("normals", "colors", "label")),
-}
+}  # fmt: skip
 """Possible layouts of the columns after x, y and z, by number of columns, most likely first; measured values are ignored."""
 NORMAL_TOLERANCE = 0.02
 """maximum difference of the length of a normal from 1"""

@@ -119,8 +119,7 @@ def _detect_format(content: bytes, ending: str) -> str:
 
 ARRAY_ALIASES: Mapping[str, tuple[str, ...]] = {
     "places": ("points", "xyz", "pos", "places", "coords", "coord", "positions", "position", "vertices", "pc", "point_cloud"),
-    "colors": ("colors", "colours", "color", "colour", "rgb"),
-    "normals": ("normals", "normal"),
+    "colors": ("colors", "colours", "color", "colour", "rgb"), "normals": ("normals", "normal"),
     "labels": (
         "labels", "label", "y", "semantic", "semantic_gt", "segment", "segmentation", "seg", "classification", "class", "gt",
     ),
@@ -165,10 +164,8 @@ def read_npz(content: bytes, columns: Columns | None = None) -> RawCloud:
             raise FileFormatError(f"{part} must be numbers, got dtype {values.dtype}.")
         if part == "labels" and values.ndim != 1:
             raise FileFormatError(f"expected one label per point, got labels of shape {values.shape}.")
-    named = next(
-        (lowered[name] for name in CLASS_NAME_ARRAYS if name in lowered and lowered[name].dtype.kind == "U"), None
-    )
-    classes = tuple(map(str, named)) if named is not None and named.ndim == 1 else ()
+    names = [lowered[name] for name in CLASS_NAME_ARRAYS if name in lowered and lowered[name].dtype.kind == "U"]
+    classes = tuple(map(str, names[0])) if names and names[0].ndim == 1 else ()
     vectors: dict[str, Any] = {part: values if part == "labels" else values[:, :3] for part, values in parts.items()}
     return replace(raw, **vectors, classes=classes)
 
@@ -281,12 +278,9 @@ def write_ply(
         (("red", "green", "blue"), "u1", colors),
         (("label",), "i4", None if labels is None else labels[:, None]),
     )
-    columns = {
-        name: (kind, values[:, column])
-        for names, kind, values in vectors
-        if values is not None
-        for column, name in enumerate(names)
-    }
+    columns: dict[str, tuple[str, NDArray[Any]]] = {}
+    for names, kind, values in vectors:
+        columns |= {} if values is None else {name: (kind, values[:, n]) for n, name in enumerate(names)}
     table = np.empty(len(cloud), dtype=[(name, f"<{kind}") for name, (kind, _) in columns.items()])
     for name, (_, values) in columns.items():
         table[name] = values

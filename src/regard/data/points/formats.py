@@ -67,10 +67,8 @@ def parse_rows(
     if len(split_fields(rows[0])) >= width:  # np.loadtxt would warn about empty input
         with suppress(ValueError):
             table: NDArray[np.float64] = np.loadtxt(plain, np.float64, comments=None, ndmin=2, usecols=used)
-            if table.shape == (
-                len(rows),
-                width,
-            ):  # np.loadtxt skips empty lines and accepts lines that are all too long
+            # np.loadtxt skips empty lines and accepts lines that are all too long
+            if table.shape == (len(rows), width):
                 return table
     for line, text in zip(lines, rows, strict=True):  # report the first invalid row
         words = split_fields(text)
@@ -167,10 +165,8 @@ class PlyElement:
     def check_size(self, required: int, available: int, unit: str) -> None:
         """Raise FileFormatError if fewer bytes or lines than required are available, or for too many rows."""
         if required > available:
-            problem = (
-                f"the header declares {self.count:,} '{self.name}' elements, but only {available:,} {unit} remain."
-            )
-            raise FileFormatError(problem, COPY_AGAIN)
+            declared = f"the header declares {self.count:,} '{self.name}' elements"
+            raise FileFormatError(f"{declared}, but only {available:,} {unit} remain.", COPY_AGAIN)
         check_count(self.count, f"'{self.name}' elements")
 
 
@@ -354,9 +350,8 @@ _OFF_HEADER = re.compile(r"(ST)?(C)?(N)?OFF(?![A-Za-z])\s*(.*)")
 
 
 def read_off(content: bytes) -> RawCloud:
-    rows = [
-        (n, bare) for n, text in enumerate(decode_lines(content), start=1) if (bare := text.partition("#")[0].strip())
-    ]
+    texts = enumerate(decode_lines(content), start=1)
+    rows = [(line, bare) for line, text in texts if (bare := text.partition("#")[0].strip())]
     if not rows:
         raise FileFormatError("the file is empty.", COPY_AGAIN)
     line, text = rows.pop(0)

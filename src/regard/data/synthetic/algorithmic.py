@@ -191,10 +191,8 @@ def _digits(answer: Callable[[str], str], random: Random, length: int, recipe: A
 def _addition(random: Random, length: int, recipe: AlgorithmicRecipe) -> GeneratedSample:
     """Two numbers with `length` digits in total, at least one digit each."""
     first = random.randint(1, max(length - 1, 1))
-    one, other = (
-        random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)
-        for digits in (first, max(length - first, 1))
-    )
+    sizes = first, max(length - first, 1)
+    one, other = (random.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits) for digits in sizes)
     numbers = [str(number) for number in (one, other, one + other)]
     left, right, total = numbers if recipe.forwards else [number[::-1] for number in numbers]
     return f"{left}+{right}", total, ()
