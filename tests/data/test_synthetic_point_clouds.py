@@ -11,8 +11,9 @@ import pytest
 
 from regard.data.points.cloud import triangle_areas
 from regard.data.points.cloud_files import read_cloud
-from regard.data.synthetic.point_clouds import SOLIDS, SPLITS, class_name, parse_cloud_recipe, solid_cloud, solid_mesh
+from regard.data.synthetic.point_clouds import SPLITS, parse_cloud_recipe
 from regard.data.synthetic.rooms import CLASSES, room_cloud, sample_room
+from regard.data.synthetic.solids import SOLIDS, class_name, solid_cloud, solid_mesh
 from regard.errors import DataError, SettingError, UnknownNameError
 
 SOLIDS_HASH = "cb575aece46aac7f34199d85078a18e064e7d906074e7e65dba11b0acfe53682"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.points.cloud import PointCloud
-from regard.data.synthetic.meshes import (
+from regard.data.synthetic.solids import (
     SEGMENTS,
     Mesh,
     RotationMode,

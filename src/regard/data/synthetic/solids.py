@@ -1,16 +1,23 @@
-"""Triangle meshes as parts of solids and furniture, and point clouds of meshes with rotation, holes and noise."""
+"""Generated solids: triangle meshes, and their point clouds with rotation, holes and noise; rooms use the same meshes.
+
+`solids`, for classification, has ten classes of varying proportions; sample n of a split has class n modulo ten. Proportions,
+points, rotation, holes and noise come from separate random generators, seeded by split and index: a solid does not depend on
+other samples, and a change of the noise keeps its shape. The samples of `solids-1` must never change (a test has checksums);
+other solids would be `solids-2`.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.points.cloud import interpolate, sample_triangles, triangle_areas
+from regard.data.points.cloud import PointCloud, interpolate, sample_triangles, triangle_areas
 from regard.data.synthetic import SPLITS
 
 SEGMENTS = 48
@@ -179,3 +186,68 @@ def scan_mesh(
         size, angle = generator(4).random((2, *coordinates.shape))
         coordinates = coordinates + noise * np.sqrt(-2 * np.log1p(-size)) * np.cos(2 * math.pi * angle)
     return Scan(coordinates.astype(np.float32), (normals[face[kept]] @ rotation.T).astype(np.float32), face[kept])
+
+
+# -- solids
+
+SEED: Final = 2021
+HOLE_FRACTIONS: Final = (0.03, 0.12)
+"""minimum and maximum fraction of the points that a hole removes"""
+SOLIDS: Final = ("angle", "ball", "box", "capsule", "cone", "cylinder", "pyramid", "torus", "tube", "wedge")
+
+
+def build_solid(kind: str, of: UniformFn) -> Mesh:
+    """Mesh of a class with random proportions."""
+    match kind:
+        case "angle":  # L-shaped beam of two flanges
+            one, other, thick, length = of(0.7, 1), of(0.7, 1), of(0.15, 0.3), of(1, 3)
+            # `extrude` needs an outline that is visible from the first vertex: here the inner corner
+            outline = [(thick, thick), (thick, other), (0, other), (0, 0), (one, 0), (one, thick)]
+            return extrude(outline, length)
+        case "ball":  # ellipsoid with axes of different length, close to a sphere
+            return revolve(arc(1, -math.pi / 2, math.pi / 2, 24)).scale((1, of(0.75, 1), of(0.75, 1.35)))
+        case "box":
+            return box((of(0.4, 1), of(0.4, 1), of(0.4, 1.6)))
+        case "capsule":
+            half = of(0.5, 1.5)
+            below = [(radius, height - half) for radius, height in arc(1, -math.pi / 2, 0, 12)]
+            return revolve([*below, *((radius, height + half) for radius, height in arc(1, 0, math.pi / 2, 12))])
+        case "cone":
+            return revolve([(0, 0), (1, 0), (0, of(0.8, 2.6))])
+        case "cylinder":
+            height = of(0.6, 3)
+            return revolve([(0, 0), (1, 0), (1, height), (0, height)])
+        case "pyramid":
+            wide, height = of(0.6, 1), of(0.8, 2)
+            return pyramid([(-1, -wide), (1, -wide), (1, wide), (-1, wide)], height)
+        case "torus":
+            thick = of(0.2, 0.45)
+            angles = 2 * math.pi * np.arange(25) / 24
+            return revolve([(1 + thick * math.cos(angle), thick * math.sin(angle)) for angle in angles])
+        case "tube":
+            inner, height = of(0.5, 0.85), of(0.6, 3)
+            return revolve([(inner, 0), (1, 0), (1, height), (inner, height), (inner, 0)])
+        case _:  # wedge: triangular prism
+            tip, high, length = of(0, 1), of(0.6, 1.2), of(0.6, 2)
+            return extrude([(0, 0), (1, 0), (tip, high)], length)
+
+
+def class_name(index: int) -> str:
+    return SOLIDS[index % len(SOLIDS)]
+
+
+def solid_mesh(split: str, index: int) -> Mesh:
+    """Mesh of a solid, centered at its bounding box, with a maximum vertex distance of 1."""
+    form = build_solid(class_name(index), uniform_numbers(random_generator(SEED, split, index, 0)))
+    low, high = form.vertices.min(axis=0), form.vertices.max(axis=0)
+    centred = form.translate(-(low + high) / 2)
+    return centred.scale(1 / math.sqrt(float((centred.vertices**2).sum(axis=1).max())))
+
+
+def solid_cloud(
+    split: str, index: int, points: int = 1024, noise: float = 0.01, holes: int = 1, turn: RotationMode = "any"
+) -> PointCloud:
+    """Point cloud of a solid with normals; `noise` is relative to the radius, and each hole removes some points."""
+    generator = partial(random_generator, SEED, split, index)
+    scan = scan_mesh(solid_mesh(split, index), 1.0, points, noise, (holes, HOLE_FRACTIONS), turn, generator)
+    return PointCloud(scan.coordinates, normals=scan.normals)
