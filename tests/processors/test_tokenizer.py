@@ -18,22 +18,8 @@ from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from tokenizer_files import PROSE, SHARED, publish
 from tokenizer_texts import HARD, STORY, random_texts, train_words
 
-
-@pytest.fixture(scope="session")
-def language() -> TextTokenizer:
-    return TextTokenizer.train_lm_bpe([STORY], 340)
-
-
-@pytest.fixture(scope="session")
-def characters() -> TextTokenizer:
-    return TextTokenizer.from_characters([STORY])
-
-
-@pytest.fixture(scope="session")
-def words() -> TextTokenizer:
-    return TextTokenizer(train_words())
-
-
+LANGUAGE = TextTokenizer.train_lm_bpe([STORY], 340)
+CHARACTERS, WORDS = TextTokenizer.from_characters([STORY]), TextTokenizer(train_words())
 SPLIT = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 """Regular expression of GPT-2, for an independent tokenizer."""
 
@@ -50,9 +36,9 @@ def same_as_tiktoken(made: TextTokenizer, other: tiktoken.Encoding, texts: Seque
     assert made.decode(found) == list(texts)
 
 
-def test_any_text_comes_back_exactly_from_bytes_and_from_characters_of_its_alphabet(language: TextTokenizer) -> None:
+def test_any_text_comes_back_exactly_from_bytes_and_from_characters_of_its_alphabet() -> None:
     texts = [*HARD, *random_texts(2000, seed=1)]
-    assert language.decode(language.encode(texts)) == texts
+    assert LANGUAGE.decode(LANGUAGE.encode(texts)) == texts
     texts = [*HARD, *random_texts(500, seed=2)]
     made = TextTokenizer.from_characters(iter(texts))
     ids = made.encode(texts)
@@ -60,31 +46,27 @@ def test_any_text_comes_back_exactly_from_bytes_and_from_characters_of_its_alpha
     assert made.size == len(set("".join(texts))) + 1
 
 
-def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text(
-    language: TextTokenizer, characters: TextTokenizer
-) -> None:
+def test_the_end_of_text_has_the_last_id_and_is_never_found_in_a_text() -> None:
     everything = TextTokenizer.from_characters([END_OF_TEXT, STORY])
-    for made in (language, everything, characters):
+    for made in (LANGUAGE, everything, CHARACTERS):
         end = made.token_to_id(END_OF_TEXT)
         assert end == made.size - 1 and made.decode([[end]]) == [""]
-    for made in (language, everything):
+    for made in (LANGUAGE, everything):
         assert made.size - 1 not in made.encode([f"a{END_OF_TEXT}a"])[0]
-    assert language.size == 340
-    assert characters.token_to_id("\t") == 0 and characters.token_to_id("\n") == 1
+    assert LANGUAGE.size == 340
+    assert CHARACTERS.token_to_id("\t") == 0 and CHARACTERS.token_to_id("\n") == 1
 
 
-def test_characters_that_never_occurred_and_halves_of_characters_are_refused(
-    characters: TextTokenizer, language: TextTokenizer
-) -> None:
+def test_characters_that_never_occurred_and_halves_of_characters_are_refused() -> None:
     for texts in (["a", "the € cat €"], ["€ ₤ ☃ €"]):
         with pytest.raises(DataError, match="character"):
-            characters.encode(texts)
-    for made in (language, characters):
+            CHARACTERS.encode(texts)
+    for made in (LANGUAGE, CHARACTERS):
         with pytest.raises(DataError):
             made.encode(["fine", "caf\udce9"])
-    assert characters.backend.encode(STORY, add_special_tokens=False).ids == characters.encode([STORY])[0]
+    assert CHARACTERS.backend.encode(STORY, add_special_tokens=False).ids == CHARACTERS.encode([STORY])[0]
     with pytest.raises(Exception, match="UNK"):  # without an unknown token in both libraries
-        characters.backend.encode("☃")
+        CHARACTERS.backend.encode("☃")
 
 
 def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
@@ -98,9 +80,9 @@ def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
     assert TextTokenizer.train_lm_bpe([], 300).size == 257
 
 
-def test_a_saved_tokenizer_is_unchanged(language: TextTokenizer, characters: TextTokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_is_unchanged(tmp_path: Path) -> None:
     assert not TextTokenizer.exists(tmp_path)
-    for made in (language, characters):
+    for made in (LANGUAGE, CHARACTERS):
         made.save(tmp_path / "tokenizer.json")
         assert TextTokenizer.exists(tmp_path)
         again = TextTokenizer.load(tmp_path)
@@ -110,29 +92,29 @@ def test_a_saved_tokenizer_is_unchanged(language: TextTokenizer, characters: Tex
         TextTokenizer.load(tmp_path).encode(["☃"])
 
 
-def test_a_load_is_bounded_by_texts_and_by_characters(language: TextTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_bounded_by_texts_and_by_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [*HARD, *random_texts(100, seed=3)]
-    whole = language.encode(texts)
+    whole = LANGUAGE.encode(texts)
     monkeypatch.setattr(text_module, "ENCODE_BATCH", 7)
     monkeypatch.setattr(text_module, "MAX_BATCH_CHARS", 90)
-    assert language.encode(texts) == whole and language.encode([]) == []
+    assert LANGUAGE.encode(texts) == whole and LANGUAGE.encode([]) == []
     sizes: list[int] = []
     texts = ["a" * 50] * 5 + ["b"] * 20
-    assert not list(language._encode_batches(texts, lambda load, add_special_tokens: sizes.append(len(load)) or []))
+    assert not list(LANGUAGE._encode_batches(texts, lambda load, add_special_tokens: sizes.append(len(load)) or []))
     assert sizes == [2, 2, 7, 7, 7]
 
 
-def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(language: TextTokenizer, tmp_path: Path) -> None:
+def test_a_published_vocabulary_splits_as_tiktoken_and_transformers_do(tmp_path: Path) -> None:
     from transformers import GPT2Tokenizer
 
-    folder = publish(language, tmp_path / "gpt2")
+    folder = publish(LANGUAGE, tmp_path / "gpt2")
     made = TextTokenizer.load(folder)
     texts = [*PROSE, *HARD, *random_texts(1000, seed=4), STORY]
     same_as_tiktoken(made, other_hands(json.loads((folder / "vocab.json").read_text())), texts)
     theirs = GPT2Tokenizer.from_pretrained(folder)
     theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
-    assert theirs(texts)["input_ids"] == made.encode(texts) == language.encode(texts)
-    assert made.size == language.size == len(theirs) and made.token_to_id(END_OF_TEXT) == theirs.eos_token_id
+    assert theirs(texts)["input_ids"] == made.encode(texts) == LANGUAGE.encode(texts)
+    assert made.size == LANGUAGE.size == len(theirs) and made.token_to_id(END_OF_TEXT) == theirs.eos_token_id
     ids = made.encode(["the cat"])[0]
     assert made.decode([[made.size - 1, *ids]]) == ["the cat"] == [theirs.decode(ids)]
 
@@ -151,27 +133,25 @@ def test_the_published_vocabulary_of_gpt2_splits_as_tiktoken_does() -> None:
     same_as_tiktoken(made, other, [*PROSE, *HARD, *random_texts(2000, seed=5), *points, STORY, *long])
 
 
-def test_words_are_split_as_transformers_does(words: TextTokenizer, tmp_path: Path) -> None:
+def test_words_are_split_as_transformers_does(tmp_path: Path) -> None:
     from transformers import OpenAIGPTTokenizer
 
-    folder = publish(words, tmp_path / "gpt1")
+    folder = publish(WORDS, tmp_path / "gpt1")
     made, theirs = TextTokenizer.load(folder), OpenAIGPTTokenizer.from_pretrained(folder)
     theirs.split_special_tokens = theirs._tokenizer.encode_special_tokens = True
     texts = [*PROSE, *HARD, *random_texts(500, seed=6), STORY, "The <unk> CAT"]
     ids = made.encode(texts)
-    assert ids == theirs(texts)["input_ids"] and made.size == len(theirs) == words.size
+    assert ids == theirs(texts)["input_ids"] and made.size == len(theirs) == WORDS.size
     assert made.decode(ids) == theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert made.token_to_id("<unk>") in made.encode(["☃"])[0]
     assert made.decode(made.encode(["The CAT's mat"])) == ["the cat ' s mat"]
 
 
-def test_a_saved_tokenizer_is_the_same_in_transformers(
-    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
-) -> None:
+def test_a_saved_tokenizer_is_the_same_in_transformers(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    published, sentences = TextTokenizer.load(publish(words, tmp_path)), TextTokenizer.train_sentence_bpe([STORY], 300)
-    for made in (language, characters, published, sentences):
+    published, sentences = TextTokenizer.load(publish(WORDS, tmp_path)), TextTokenizer.train_sentence_bpe([STORY], 300)
+    for made in (LANGUAGE, CHARACTERS, published, sentences):
         made.save(tmp_path / "tokenizer.json")
         theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
         lines = STORY.split("\n")[:5]
@@ -182,9 +162,9 @@ def test_a_saved_tokenizer_is_the_same_in_transformers(
 @pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 @pytest.mark.parametrize("zipped", [False, True])
 def test_the_two_files_have_other_names_in_other_releases_and_damaged_archives_are_named(
-    language: TextTokenizer, tmp_path: Path, names: tuple[str, str], zipped: bool
+    tmp_path: Path, names: tuple[str, str], zipped: bool
 ) -> None:
-    publish(language, tmp_path, *names)
+    publish(LANGUAGE, tmp_path, *names)
     if zipped:
         for name in names:
             (tmp_path / f"{name}.gz").write_bytes(whole := gzip.compress((tmp_path / name).read_bytes()))
@@ -193,7 +173,7 @@ def test_the_two_files_have_other_names_in_other_releases_and_damaged_archives_a
             with pytest.raises(DataError, match=names[1]) if content != whole else nullcontext():
                 (tmp_path / f"{names[1]}.gz").write_bytes(content)
                 TextTokenizer.load(tmp_path)
-    assert TextTokenizer.exists(tmp_path) and TextTokenizer.load(tmp_path).encode([STORY]) == language.encode([STORY])
+    assert TextTokenizer.exists(tmp_path) and TextTokenizer.load(tmp_path).encode([STORY]) == LANGUAGE.encode([STORY])
     next(tmp_path.iterdir()).unlink()
     assert not TextTokenizer.exists(tmp_path)
     with pytest.raises(DataError, match=r"merges\.txt"):
@@ -219,12 +199,10 @@ OLDER = {
 
 
 @pytest.mark.parametrize("files", [NEWER, OLDER])
-def test_special_tokens_are_read_from_where_they_are_written(
-    language: TextTokenizer, tmp_path: Path, files: dict[str, object]
-) -> None:
+def test_special_tokens_are_read_from_where_they_are_written(tmp_path: Path, files: dict[str, object]) -> None:
     from transformers import GPT2Tokenizer
 
-    publish(language, tmp_path)
+    publish(LANGUAGE, tmp_path)
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
     made, theirs = TextTokenizer.load(tmp_path), GPT2Tokenizer.from_pretrained(tmp_path)
@@ -233,7 +211,7 @@ def test_special_tokens_are_read_from_where_they_are_written(
     assert theirs.convert_tokens_to_ids(names) == [340, 341, 342, 343]
     assert made.special_ids == TextTokenizer(theirs.backend_tokenizer).special_ids == {339, 340, 341, 343}
     assert made.encode(["the <d> cat"]) == theirs(["the <d> cat"])["input_ids"]
-    assert made.encode(["the"]) == language.encode([" the"])
+    assert made.encode(["the"]) == LANGUAGE.encode([" the"])
 
 
 def test_text_that_has_no_token_is_not_left_out_in_silence(tmp_path: Path) -> None:
@@ -260,9 +238,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_or_archive_is_named(language: TextTokenizer, tmp_path: Path, name: str) -> None:
+def test_a_broken_file_or_archive_is_named(tmp_path: Path, name: str) -> None:
     for number, content in enumerate(BROKEN[name]):
-        folder = publish(language, tmp_path / str(number))
+        folder = publish(LANGUAGE, tmp_path / str(number))
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         where = {"added_tokens.json": "", "tokenizer_config.json": ""}.get(name, name)
         with pytest.raises(DataError) as caught:
@@ -270,11 +248,9 @@ def test_a_broken_file_or_archive_is_named(language: TextTokenizer, tmp_path: Pa
         assert f"{folder}" in str(caught.value) and where in str(caught.value)
 
 
-def test_added_tokens_are_special_and_come_last(
-    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer, tmp_path: Path
-) -> None:
+def test_added_tokens_are_special_and_come_last(tmp_path: Path) -> None:
     new = ["_start_", "_delimiter_", "_classify_"]
-    for made in (language, characters, words, TextTokenizer.train_sentence_bpe([STORY], 300)):
+    for made in (LANGUAGE, CHARACTERS, WORDS, TextTokenizer.train_sentence_bpe([STORY], 300)):
         more = made.with_special_tokens([*new, "_start_"])
         assert [more.token_to_id(token) for token in new] == [made.size, made.size + 1, made.size + 2]
         assert more.size == made.size + 3 and made.token_to_id("_start_") is None
@@ -283,25 +259,23 @@ def test_added_tokens_are_special_and_come_last(
         again = TextTokenizer.load(tmp_path).with_special_tokens(new)
         assert again.size == more.size and again.special_ids == more.special_ids
         assert again.decode([[more.size - 1]]) == [""] and again.display_tokens([more.size - 1]) == ["_classify_"]
-    ids = language.with_special_tokens(new).encode(["a _start_ b"])[0]
-    assert max(ids) < language.size and language.decode([ids]) == ["a _start_ b"]
+    ids = LANGUAGE.with_special_tokens(new).encode(["a _start_ b"])[0]
+    assert max(ids) < LANGUAGE.size and LANGUAGE.decode([ids]) == ["a _start_ b"]
     for token in ("the", ""):
         with pytest.raises(DataError, match="special"):
-            language.with_special_tokens([token])
+            LANGUAGE.with_special_tokens([token])
 
 
-def test_tokens_are_shown_with_marks_for_spaces_parts_of_characters_and_continued_words(
-    language: TextTokenizer, characters: TextTokenizer, words: TextTokenizer
-) -> None:
+def test_tokens_are_shown_with_marks_for_spaces_parts_of_characters_and_continued_words() -> None:
     def shown(made: TextTokenizer, text: str) -> str:
         return "|".join(made.display_tokens(made.encode([text])[0]))
 
-    assert shown(language, " the cat\n\n\t") == "␣the|␣cat|⏎⏎|⇥"
-    assert shown(language, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
-    assert shown(characters, "a\n猫 ") == "a|⏎|猫|␣"
-    assert language.display_tokens([language.size - 1, 10**6]) == [END_OF_TEXT, "?"]
-    ids = [words.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
-    assert words.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
+    assert shown(LANGUAGE, " the cat\n\n\t") == "␣the|␣cat|⏎⏎|⇥"
+    assert shown(LANGUAGE, "€\x00\r") == "‹e2›|‹82›|‹ac›|‹U+0000›|␍"
+    assert shown(CHARACTERS, "a\n猫 ") == "a|⏎|猫|␣"
+    assert LANGUAGE.display_tokens([LANGUAGE.size - 1, 10**6]) == [END_OF_TEXT, "?"]
+    ids = [WORDS.token_to_id(name) for name in ("cat</w>", "m", "a", "t</w>", "<unk>", "the</w>")]
+    assert WORDS.display_tokens([i for i in ids if i is not None]) == ["cat", "m", "·a", "·t", "<unk>", "the"]
     made = TextTokenizer.train_sentence_bpe(["the cat sat"] * 3, 270)
     ids = made.encode(["the cats sat"])[0]
     assert made.display_tokens([1, *ids, 2]) == ["<s>", "the", "cat", "·s", "sat", "</s>"]

@@ -33,6 +33,7 @@ from tokenizer_files import (
 )
 from tokenizer_texts import STORY, random_texts, train_words
 
+TRAINED, CASED = make(), make(lower=False)
 PUBLISHED = SHARED / "vocab/bert-base-uncased"
 
 
@@ -49,16 +50,6 @@ def unknowns(text: TextTokenizer, texts: Sequence[str]) -> Counter[str]:
     """Substrings that become the unknown token, with counts."""
     token, rows = text.special_id("unknown"), zip(texts, text.encode_offsets(texts), strict=True)
     return Counter(one[a:b] for one, row in rows for i, (a, b) in zip(*row, strict=True) if i == token)
-
-
-@pytest.fixture(scope="module")
-def trained() -> TextTokenizer:
-    return make()
-
-
-@pytest.fixture(scope="module")
-def cased() -> TextTokenizer:
-    return make(lower=False)
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +80,8 @@ def settled(points: range) -> list[str]:
         {"do_lower_case": False, "strip_accents": True}, {"do_lower_case": None, "strip_accents": None},
     ],
 )  # fmt: skip
-def test_a_vocabulary_is_read_as_transformers_reads_it(
-    trained: TextTokenizer, cased: TextTokenizer, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    text = trained if settings.get("do_lower_case", True) else cased
+def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path: Path, settings: dict[str, Any]) -> None:
+    text = TRAINED if settings.get("do_lower_case", True) else CASED
     folder = write_vocabulary(text, tmp_path, settings)
     made = TextTokenizer.load(folder)
     texts = [*TEXTS, *random_texts(1000, seed=1)]
@@ -102,7 +91,7 @@ def test_a_vocabulary_is_read_as_transformers_reads_it(
     if len(settings) < 2 and "tokenize_chinese_chars" not in settings:
         assert made.encode(texts) == text.encode(texts)
         plain = [*(f"a{c}b 1{c} {c}" for c in settled(range(0x3400))), *PROSE[:4], STORY]
-        if text is cased:  # the legacy tokenizer composes accents first if it keeps them
+        if text is CASED:  # the legacy tokenizer composes accents first if it keeps them
             plain = [unicodedata.normalize("NFC", item) for item in plain]
         same(plain, made.encode(plain), as_letters_say(folder, plain, settings.get("do_lower_case", True)))
 
@@ -138,37 +127,35 @@ def test_roberta_is_read_as_transformers_reads_it(roberta: Path) -> None:
     assert made.backend.get_added_tokens_decoder()[last].lstrip
 
 
-def test_training_gives_one_vocabulary_of_frequent_words_and_possible_pieces(
-    trained: TextTokenizer, cased: TextTokenizer, roberta: Path
-) -> None:
+def test_training_gives_one_vocabulary_of_frequent_words_and_possible_pieces(roberta: Path) -> None:
     texts = [STORY, *PROSE, *MARKED]
     one = TextTokenizer.train_wordpiece(texts, 200)
     for _ in range(3):
         assert TextTokenizer.train_wordpiece(iter(texts), 200).backend.to_str() == one.backend.to_str()
-    assert one.size == 200 < trained.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
-    for made in (one, trained):
+    assert one.size == 200 < TRAINED.size and TextTokenizer.train_wordpiece(iter(texts), 90).size == 90
+    for made in (one, TRAINED):
         assert [made.token_to_id(name) for name in BERT_TOKENS] == [0, 1, 2, 3, 4]
-    ids = trained.encode(["The CAT sat"])[0]
-    assert [trained.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
-    assert trained.decode([ids]) == ["the cat sat"]
-    assert cased.decode(cased.encode(["The Katze saß"])) == ["The Katze saß"]
-    rare = trained.encode(["catmats"])[0]
-    assert len(rare) > 1 and trained.decode([[2, *rare, 3]]) == ["catmats"]
-    assert trained.decode(trained.encode(["Once more: the cat, 4 mats!"])) == ["once more : the cat, 4 mats!"]
-    names = set(trained.backend.get_vocab())
+    ids = TRAINED.encode(["The CAT sat"])[0]
+    assert [TRAINED.id_to_token(i) for i in ids] == ["the", "cat", "sat"]
+    assert TRAINED.decode([ids]) == ["the cat sat"]
+    assert CASED.decode(CASED.encode(["The Katze saß"])) == ["The Katze saß"]
+    rare = TRAINED.encode(["catmats"])[0]
+    assert len(rare) > 1 and TRAINED.decode([[2, *rare, 3]]) == ["catmats"]
+    assert TRAINED.decode(TRAINED.encode(["Once more: the cat, 4 mats!"])) == ["once more : the cat, 4 mats!"]
+    names = set(TRAINED.backend.get_vocab())
     assert {"猫", ".", ",", "a", "##a"} <= names
     assert not {"##猫", "##.", "##,", "##", "", WORD_START} & names
     letters = {c for name in names - {*BERT_TOKENS} for c in name.removeprefix("##")}
-    assert letters <= {c for text in (STORY, *PROSE, *MARKED) for c in trained.backend.normalizer.normalize_str(text)}
-    ids = [2, *trained.encode(["the cats 猫 ☃"])[0], 4, 3]
-    assert trained.display_tokens(ids) == ["[CLS]", "the", "cat", "·s", "猫", "[UNK]", "[MASK]", "[SEP]"]
+    assert letters <= {c for text in (STORY, *PROSE, *MARKED) for c in TRAINED.backend.normalizer.normalize_str(text)}
+    ids = [2, *TRAINED.encode(["the cats 猫 ☃"])[0], 4, 3]
+    assert TRAINED.display_tokens(ids) == ["[CLS]", "the", "cat", "·s", "猫", "[UNK]", "[MASK]", "[SEP]"]
     made = TextTokenizer.load(roberta)
     assert made.display_tokens([0, *made.encode(["the cat"])[0], 2]) == ["<s>", "the", "␣cat", "</s>"]
 
 
-def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_refused(trained: TextTokenizer) -> None:
-    assert unknowns(trained, [STORY]).total() == 0
-    found = unknowns(trained, ["the Ⴀcat", "a ☃ and ☃☃", "x" * 101])
+def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_refused() -> None:
+    assert unknowns(TRAINED, [STORY]).total() == 0
+    found = unknowns(TRAINED, ["the Ⴀcat", "a ☃ and ☃☃", "x" * 101])
     assert found == {"Ⴀcat": 1, "☃": 1, "☃☃": 1, "x" * 101: 1} and found.total() == 4
     rare = [chr(0x4E00 + number) for number in range(300)]
     small = TextTokenizer.train_wordpiece([" ".join(rare), "the cat sat on the mat " * 20], 50)
@@ -188,12 +175,10 @@ def test_letters_that_never_occurred_are_unknown_and_nothing_to_learn_from_is_re
 
 
 @pytest.mark.parametrize("kind", ["bert", "roformer", "longformer", "roberta"])
-def test_a_saved_tokenizer_gives_the_same_rows_in_transformers(
-    trained: TextTokenizer, roberta: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_saved_tokenizer_gives_the_same_rows_in_transformers(roberta: Path, tmp_path: Path, kind: str) -> None:
     from transformers import AutoTokenizer
 
-    made = trained if kind in ("bert", "roformer") else TextTokenizer.load(roberta)
+    made = TRAINED if kind in ("bert", "roformer") else TextTokenizer.load(roberta)
     folder = write_folder(made.with_template(), tmp_path / kind, kind)
     theirs, again = AutoTokenizer.from_pretrained(folder), TextTokenizer.load(folder)
     texts = [text for text in TEXTS if "[" not in text and "<" not in text]
@@ -211,10 +196,10 @@ def test_a_saved_tokenizer_gives_the_same_rows_in_transformers(
     assert again.fingerprint() == made.fingerprint() and again.with_template() is again
 
 
-def test_rows_are_those_of_the_published_tokenizers(trained: TextTokenizer, roberta: Path, tmp_path: Path) -> None:
-    folder, texts = write_vocabulary(trained, tmp_path), [text for text in TEXTS if text]
+def test_rows_are_those_of_the_published_tokenizers(roberta: Path, tmp_path: Path) -> None:
+    folder, texts = write_vocabulary(TRAINED, tmp_path), [text for text in TEXTS if text]
     for made, theirs in (
-        (trained, theirs_of(folder)),
+        (TRAINED, theirs_of(folder)),
         (TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer")),
     ):
         ids = made.encode(texts)
@@ -230,9 +215,9 @@ def test_rows_are_those_of_the_published_tokenizers(trained: TextTokenizer, robe
         assert again.with_template() is again and again.decode(ids) == made.decode(ids)
 
 
-def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> None:
+def test_a_published_frame_is_kept(roberta: Path) -> None:
     odd = "[CLS]:0 [CLS]:0 $A:0 [SEP]:0 $B:1 [MASK]:1"
-    made = trained.with_special_tokens(())
+    made = TRAINED.with_special_tokens(())
     known = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]", "[MASK]")]
     made.backend.post_processor = processors.TemplateProcessing("[CLS] [CLS] $A [MASK]", odd, known)
     assert made.template == TokenTemplate((2, 2), (3,), (4,), 1) and made.with_template() is made
@@ -243,7 +228,7 @@ def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> Non
         plain.template == trims.template == TokenTemplate((0,), (2, 2), (2,), 0) and trims.with_template() is not trims
     )
     longformer = TokenTemplate((2,), (3, 3), (3,), 0)  # the template of the model may differ from the tokenizer
-    for text in (trained, trained.with_template(), made):
+    for text in (TRAINED, TRAINED.with_template(), made):
         again = text.with_template(longformer)
         assert again.template == longformer and again.with_template() is again
         assert again.backend.encode("the", "cat").ids == framed(again.template, *again.encode(["the", "cat"]))[0]
@@ -251,12 +236,12 @@ def test_a_published_frame_is_kept(trained: TextTokenizer, roberta: Path) -> Non
     assert framed(TextTokenizer(bare).template, [0], [0]) == ([0, 0], [0, 0])
 
 
-def test_settings_of_a_tokenizer_apply_as_in_transformers(cased: TextTokenizer, tmp_path: Path) -> None:
+def test_settings_of_a_tokenizer_apply_as_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     for number, kind in enumerate(("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast")):
-        folder = write_folder(cased.with_template(), tmp_path / str(number), "bert")
-        settings = {"tokenizer_class": kind, "do_lower_case": True, "strip_accents": None, **cased.special_tokens_map()}
+        folder = write_folder(CASED.with_template(), tmp_path / str(number), "bert")
+        settings = {"tokenizer_class": kind, "do_lower_case": True, "strip_accents": None, **CASED.special_tokens_map()}
         file = json.loads((folder / "tokenizer.json").read_text("utf-8"))
         file["normalizer"]["strip_accents"] = False
         (folder / "tokenizer.json").write_text(json.dumps(file))
@@ -270,18 +255,18 @@ def test_settings_of_a_tokenizer_apply_as_in_transformers(cased: TextTokenizer, 
         TextTokenizer.load(folder)
 
 
-def test_roformer_is_read_by_characters_and_that_is_noted(trained: TextTokenizer, tmp_path: Path) -> None:
-    settings = {"tokenizer_class": "RoFormerTokenizer", "do_lower_case": True, **trained.special_tokens_map()}
-    old = write_vocabulary(trained, tmp_path / "old", settings)
-    new = write_folder(trained, tmp_path / "new", "roformer")
+def test_roformer_is_read_by_characters_and_that_is_noted(tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "RoFormerTokenizer", "do_lower_case": True, **TRAINED.special_tokens_map()}
+    old = write_vocabulary(TRAINED, tmp_path / "old", settings)
+    new = write_folder(TRAINED, tmp_path / "new", "roformer")
     file = json.loads((new / "tokenizer.json").read_text())
     file["normalizer"]["handle_chinese_chars"] = False  # as saved, without the word segmentation
     (new / "tokenizer.json").write_text(json.dumps(file))
     (new / "tokenizer_config.json").write_text(json.dumps(settings))
     for folder in (old, new):
         made = TextTokenizer.load(folder)
-        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[trained.token_to_id("猫")] * 2]
-    assert trained.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
+        assert "jieba" in made.notes[0] and made.encode(["猫猫"]) == [[TRAINED.token_to_id("猫")] * 2]
+    assert TRAINED.notes == TextTokenizer.load(write_folder(made, tmp_path / "ours", "roformer")).notes == []
 
 
 BROKEN = {
@@ -312,9 +297,7 @@ def test_a_broken_folder_is_named(tmp_path: Path, name: str) -> None:
         assert str(folder) in str(caught.value) and caught.value.line == line
 
 
-def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(
-    tmp_path: Path, trained: TextTokenizer
-) -> None:
+def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(tmp_path: Path) -> None:
     content = b"[PAD]\r\n[UNK]\r\na\r\n##b\r\n\r\n"
     (tmp_path / "vocab.txt").write_bytes(content)
     made = TextTokenizer.load(tmp_path / "vocab.txt")
@@ -326,21 +309,19 @@ def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(
     assert not TextTokenizer.exists(tmp_path)
     with pytest.raises(DataError, match=r"merges\.txt"):
         TextTokenizer.load(tmp_path)
-    folder = write_vocabulary(trained, tmp_path, {"additional_special_tokens": ["<x>"]})
-    (folder / "added_tokens.json").write_text(json.dumps({"<y>": trained.size}))
+    folder = write_vocabulary(TRAINED, tmp_path, {"additional_special_tokens": ["<x>"]})
+    (folder / "added_tokens.json").write_text(json.dumps({"<y>": TRAINED.size}))
     made, theirs = TextTokenizer.load(folder), theirs_of(folder)
-    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [trained.size, trained.size + 1]
+    assert [made.token_to_id("<y>"), made.token_to_id("<x>")] == [TRAINED.size, TRAINED.size + 1]
     assert made.size == len(theirs)
     assert made.encode(["the <y> cat <x>"]) == theirs(["the <y> cat <x>"], add_special_tokens=False)["input_ids"]
 
 
-def test_pieces_and_characters_have_the_offsets_of_their_characters(
-    trained: TextTokenizer, cased: TextTokenizer
-) -> None:
+def test_pieces_and_characters_have_the_offsets_of_their_characters() -> None:
     texts = [*TEXTS, *random_texts(500, seed=5)]
-    check_places(trained, texts)
-    check_places(cased, texts)
-    ((_, spans),) = trained.encode_offsets(["  re\u0301sume\u0301 ❤️."])
+    check_places(TRAINED, texts)
+    check_places(CASED, texts)
+    ((_, spans),) = TRAINED.encode_offsets(["  re\u0301sume\u0301 ❤️."])
     assert (spans[0][0], spans[-2], spans[-1]) == (2, (11, 13), (13, 14)) and max(b for _, b in spans[:-2]) == 10
     made = TextTokenizer.from_characters([STORY])
     assert made.encode_offsets(["猫a ", ""]) == [(made.encode(["猫a "])[0], [(0, 1), (1, 2), (2, 3)]), ([], [])]
@@ -391,18 +372,18 @@ def check_words(made: TextTokenizer, theirs: Any, sentences: list[list[str]]) ->
 
 
 def test_words_apart_are_split_as_transformers_splits_them_and_every_word_has_a_token(
-    trained: TextTokenizer, roberta: Path, tmp_path: Path
+    roberta: Path, tmp_path: Path
 ) -> None:
     draw = [text.split() for text in random_texts(300, seed=7)]
-    folder = write_vocabulary(trained, tmp_path)
-    left = [[word for word in words if trained.encode([word])[0]] for words in draw]
+    folder = write_vocabulary(TRAINED, tmp_path)
+    left = [[word for word in words if TRAINED.encode([word])[0]] for words in draw]
     check_words(TextTokenizer.load(folder), theirs_of(folder), [*SENTENCES, *left])
     check_words(
         TextTokenizer.load(roberta), theirs_of(roberta, "RobertaTokenizer", add_prefix_space=True), [*SENTENCES, *draw]
     )
     words = ["the", "\x00", "cat", "", "\u200d\u200b"]
-    ids, numbers = trained.encode_words([words])[0]
-    the, cat = trained.token_to_id("the"), trained.token_to_id("cat")
+    ids, numbers = TRAINED.encode_words([words])[0]
+    the, cat = TRAINED.token_to_id("the"), TRAINED.token_to_id("cat")
     assert ids == [the, 1, cat, 1, 1] and numbers == [0, 1, 2, 3, 4]
     made = TextTokenizer.load(roberta)
     ids, numbers = made.encode_words([words])[0]
@@ -411,14 +392,12 @@ def test_words_apart_are_split_as_transformers_splits_them_and_every_word_has_a_
         TextTokenizer.from_characters([STORY]).encode_words([["a", ""]])
 
 
-def test_words_begin_where_no_piece_continues_at_a_space_or_after_an_end_marker(
-    trained: TextTokenizer, roberta: Path
-) -> None:
-    ids, numbers = trained.encode_words([["catmats", ",", "猫", "sats"]])[0]
-    starts = trained.starts_word([2, *ids, 3])
+def test_words_begin_where_no_piece_continues_at_a_space_or_after_an_end_marker(roberta: Path) -> None:
+    ids, numbers = TRAINED.encode_words([["catmats", ",", "猫", "sats"]])[0]
+    starts = TRAINED.starts_word([2, *ids, 3])
     assert starts.dtype == bool and starts[[0, -1]].all()
     assert starts[1:-1].tolist() == [at == 0 or numbers[at] != numbers[at - 1] for at in range(len(ids))]
-    assert 1 < len(ids) - 3 < len(ids) and trained.starts_word([]).tolist() == []
+    assert 1 < len(ids) - 3 < len(ids) and TRAINED.starts_word([]).tolist() == []
     made = TextTokenizer.load(roberta)
     text = "the catmats, wasn't\nOnce\tmore 猫"
     ids, spans = made.encode_offsets([text])[0]
@@ -433,13 +412,13 @@ def test_words_begin_where_no_piece_continues_at_a_space_or_after_an_end_marker(
     assert letters.starts_word(letters.encode(["a cat"])[0]).tolist() == [True, True, True, False, False]
 
 
-def test_special_tokens_are_found_by_the_names_in_a_checkpoint(trained: TextTokenizer, tmp_path: Path) -> None:
+def test_special_tokens_are_found_by_the_names_in_a_checkpoint(tmp_path: Path) -> None:
     other = {"[CLS]": "<first>", "[SEP]": "<last>", "[MASK]": "<gap>", "[PAD]": "<void>", "[UNK]": "<what>"}
     settings = {
         "cls_token": "<first>", "sep_token": {"content": "<last>"}, "mask_token": "<gap>", "pad_token": "<void>",
         "unk_token": "<what>", "bos_token": None, "eos_token": "<never>",
     }  # fmt: skip
-    names = sorted(trained.backend.get_vocab().items(), key=lambda item: item[1])
+    names = sorted(TRAINED.backend.get_vocab().items(), key=lambda item: item[1])
     ids = {other.get(name, name): number for name, number in names}
     backend = build_wordpiece(ids, normalizers.BertNormalizer(), unknown="<what>")
     known = {key: value for key, value in settings.items() if value != "<never>"}
@@ -456,9 +435,9 @@ def test_special_tokens_are_found_by_the_names_in_a_checkpoint(trained: TextToke
             assert [made.special_id(role) for role in roles] == [0, 1, 2, 3, 4], folder
             assert made.special_ids >= {0, 1, 2, 3, 4} and made.template == TokenTemplate((2,), (3,), (3,), 1)
             assert made.special_tokens_map() == {
-                key: other[value] for key, value in trained.special_tokens_map().items()
+                key: other[value] for key, value in TRAINED.special_tokens_map().items()
             }
-            assert made.encode([STORY]) == trained.encode([STORY])
+            assert made.encode([STORY]) == TRAINED.encode([STORY])
 
 
 def test_a_part_that_nothing_plays_has_no_id() -> None:
@@ -470,16 +449,16 @@ def test_a_part_that_nothing_plays_has_no_id() -> None:
     assert characters.special_id("pad") is None and language.special_id("end") == 339
 
 
-def test_the_mask_may_be_written_in_a_text(trained: TextTokenizer, roberta: Path, tmp_path: Path) -> None:
+def test_the_mask_may_be_written_in_a_text(roberta: Path, tmp_path: Path) -> None:
     language = TextTokenizer.train_lm_bpe([STORY], 340)
     from transformers import BertTokenizer, RobertaTokenizer
 
     texts = ["the [MASK] sat", "[MASK]", "a[MASK][MASK] b [MASK]", "no gap", "", "[MASK]. the \n[MASK] [SEP]"]
-    folder = write_vocabulary(trained, tmp_path)
+    folder = write_vocabulary(TRAINED, tmp_path)
     theirs = BertTokenizer.from_pretrained(folder)
     expected = theirs(texts[:-1], add_special_tokens=False)["input_ids"]
-    assert trained.encode_masked(texts)[:-1] == expected
-    assert trained.encode_masked(texts)[-1].count(4) == 2 and 3 not in trained.encode_masked(texts)[-1]
+    assert TRAINED.encode_masked(texts)[:-1] == expected
+    assert TRAINED.encode_masked(texts)[-1].count(4) == 2 and 3 not in TRAINED.encode_masked(texts)[-1]
     made = TextTokenizer.load(roberta)
     gaps = [text.replace("[MASK]", "<mask>") for text in texts]
     other = RobertaTokenizer.from_pretrained(roberta, mask_token=AddedToken("<mask>", lstrip=True, special=True))
