@@ -75,7 +75,7 @@ def test_rows_are_padded_on_a_gpu_in_any_precision(
     assert any("slow" in line for line in said) == (name == "transformer" and filled)
 
 
-def test_a_run_that_began_on_a_gpu_resumes_with_its_micro_batches(
+def test_a_run_begun_on_a_gpu_resumes_with_its_micro_batches(
     tmp_path: Path, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_pairs(tmp_path / "pairs.tsv", pairs[:60])

@@ -85,9 +85,7 @@ def test_colors_are_those_of_the_current_images(table: bool, tmp_path: Path) -> 
     assert set(before) == {10, 200} and look() == [210 - shade for shade in before]
 
 
-def test_classes_that_were_renamed_are_read_again_and_the_lowest_and_highest_numbers_are_two_classes(
-    tmp_path: Path,
-) -> None:
+def test_renamed_classes_are_read_again_and_masks_of_two_numbers_have_two_classes(tmp_path: Path) -> None:
     entry = album(tmp_path)
     for names in ("road sky", "street sky"):
         (tmp_path / "classes.txt").write_text("\n".join(names.split()), encoding="utf-8")

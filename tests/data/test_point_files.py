@@ -135,9 +135,7 @@ def test_runs_of_faces_of_different_sizes_are_read_and_unused_elements_are_skipp
     np.testing.assert_array_equal(cloud.labels, made["label"])
 
 
-def test_written_files_are_read_again_also_by_trimesh_and_distant_coordinates_are_restored_exactly(
-    tmp_path: Path,
-) -> None:
+def test_written_files_are_read_again_and_distant_coordinates_are_restored_exactly(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     places = random.normal(size=(20, 3)).astype(np.float32)
     labels, colors = random.integers(-1, 3, 20), random.integers(0, 256, (20, 3)).astype(np.uint8)
@@ -272,7 +270,7 @@ def test_meshes_that_trimesh_writes_are_read(kind: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(read_cloud(written).coordinates, places, atol=1e-6)
 
 
-def test_an_invalid_glb_file_is_refused_in_silence_and_without_trimesh_the_extra_is_named(
+def test_an_invalid_glb_file_is_refused_in_silence_and_a_missing_trimesh_is_named(
     tmp_path: Path, capfd: Any, monkeypatch: Any
 ) -> None:
     trimesh = pytest.importorskip("trimesh")

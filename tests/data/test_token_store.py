@@ -216,7 +216,7 @@ def test_the_least_recently_used_are_evicted_but_none_in_use(place: Path, monkey
     assert left_in(place) == ["g"]
 
 
-def test_without_a_writable_folder_the_tokens_are_kept_for_this_run_and_invalid_limits_are_refused(
+def test_without_a_writable_folder_tokens_are_kept_for_this_run_and_invalid_limits_refused(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -265,7 +265,7 @@ def test_a_second_run_takes_the_tokens_of_the_first_and_is_the_same(few: Path, t
     assert HIT not in train_tiny(few, tmp_path / "c", *TWELVE) and rows(tmp_path / "c") == rows(tmp_path / "a")
 
 
-def test_the_key_depends_on_content_tokenizer_and_limits_and_not_on_the_path(
+def test_the_key_depends_on_content_and_settings_and_not_on_the_path(
     few: Path, pairs: Pairs, tmp_path: Path, place: Path
 ) -> None:
     train_tiny(few, tmp_path / "first", *ONE)
@@ -362,9 +362,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
     assert len(seen) >= 10
 
 
-def test_a_stream_is_refused_because_it_is_read_more_than_once_and_a_long_read_reports_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_is_refused_and_a_long_read_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "d.tsv")
     with pytest.raises(DataError, match="stream"):
         train_tiny(tmp_path / "d.tsv", tmp_path / "run", *ONE)

@@ -207,7 +207,7 @@ def test_damaged_bytes_give_an_image_or_an_error_and_nothing_else() -> None:
                 assert found.ndim == (3 if read is read_image else 2)
 
 
-def test_pillow_prints_no_warning_from_any_thread_and_filters_stay(
+def test_no_thread_prints_a_warning_of_pillow(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # Pillow warns above this limit, and warnings are errors here

@@ -161,7 +161,7 @@ def test_a_saved_tokenizer_is_the_same_in_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_the_two_files_have_other_names_in_other_releases_and_damaged_archives_are_named(
+def test_releases_have_other_file_names_and_damaged_archives_are_named(
     tmp_path: Path, names: tuple[str, str], zipped: bool
 ) -> None:
     publish(LANGUAGE, tmp_path, *names)

@@ -371,9 +371,7 @@ def check_words(made: TextTokenizer, theirs: Any, sentences: list[list[str]]) ->
         assert numbers == (expected.word_ids() if expected else [])
 
 
-def test_words_apart_are_split_as_transformers_splits_them_and_every_word_has_a_token(
-    roberta: Path, tmp_path: Path
-) -> None:
+def test_separate_words_are_split_as_in_transformers_and_every_word_has_a_token(roberta: Path, tmp_path: Path) -> None:
     draw = [text.split() for text in random_texts(300, seed=7)]
     folder = write_vocabulary(TRAINED, tmp_path)
     left = [[word for word in words if TRAINED.encode([word])[0]] for words in draw]
@@ -392,7 +390,7 @@ def test_words_apart_are_split_as_transformers_splits_them_and_every_word_has_a_
         TextTokenizer.from_characters([STORY]).encode_words([["a", ""]])
 
 
-def test_words_begin_where_no_piece_continues_at_a_space_or_after_an_end_marker(roberta: Path) -> None:
+def test_words_begin_where_no_piece_continues_at_a_space_or_after_a_marker(roberta: Path) -> None:
     ids, numbers = TRAINED.encode_words([["catmats", ",", "猫", "sats"]])[0]
     starts = TRAINED.starts_word([2, *ids, 3])
     assert starts.dtype == bool and starts[[0, -1]].all()
