@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regard.data.check.report import Report
+from regard.errors import DataError
 
 
 def write(path: Path | str, content: str | bytes) -> str:
@@ -30,6 +32,14 @@ def parquet(path: Path | str, columns: dict[str, Any], metadata: Any = None, **o
     table = arrow.table(columns)
     files.write_table(table.replace_schema_metadata(metadata) if metadata else table, path, **options)
     return str(path)
+
+
+def refused(
+    problem: str, call: Callable[..., Any], *given: Any, error: type[Exception] = DataError, **more: Any
+) -> None:
+    """Assert that a call raises an error of this class whose message matches `problem`."""
+    with pytest.raises(error, match=problem):
+        call(*given, **more)
 
 
 def kinds(report: Report) -> dict[str, tuple[str, int]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import regard
+from data_files import refused
 from regard.data.settings import DataSettings
 from regard.data.synthetic.algorithmic import GENERATORS, OBJECTS, PEOPLE, PLACES, parse_recipe
 from regard.data.synthetic.algorithmic import AlgorithmicQuestion as Question
@@ -110,17 +111,14 @@ def test_names_are_understood_or_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ("copy#longest=0", SettingError, "longest"),
         ("copy#longest=2,samples=500", DataError, "only"),
     ):
-        with pytest.raises(error, match=problem):
-            list(generate(entry))
-    with pytest.raises(DataError, match="cannot be combined"):
-        RECALL.reader.expand(["copy", "a.tsv"])
+        refused(problem, list, generate(entry), error=error)
+    refused("cannot be combined", RECALL.reader.expand, ["copy", "a.tsv"])
     with pytest.raises(SettingError, match="words"):
         RECALL.objective.check_settings(SimpleNamespace(), 1, DataSettings(tokenizer_type="wordpiece"))
     monkeypatch.chdir(tmp_path)
     assert RECALL.reader.expand(["copy"])
     (tmp_path / "copy").mkdir()
-    with pytest.raises(DataError, match=r"\./copy"):
-        RECALL.reader.expand(["copy"])
+    refused(r"\./copy", RECALL.reader.expand, ["copy"])
     one = some("addition", forwards="true")[0]
     assert eval(re.sub(r"\b0+(?=\d)", "", one.source)) == int(one.target)
 
@@ -134,8 +132,7 @@ def test_tokens_are_words_if_there_are_spaces_and_characters_otherwise() -> None
     assert letters.decode(letters.encode(["2+1"])) == ["2+1"]
     assert words.encode_offsets(["a  b"])[0][1] == [(0, 1), (3, 4)]
     assert TextTokenizer.from_words(["a b"], words=False).size == 3 + 3
-    with pytest.raises(DataError, match="does not contain the word 'c' and 1 other"):
-        words.encode(["c a d"])
+    refused("does not contain the word 'c' and 1 other", words.encode, ["c a d"])
 
 
 def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from data_files import refused
 from regard.data.batching.samplers import FixedShape, LengthBucketed, SortedUniform
-from regard.errors import DataError, SettingError
+from regard.errors import SettingError
 
 Lengths = npt.NDArray[np.int64]
 
@@ -111,14 +112,10 @@ def test_padding_is_the_fraction_of_padded_positions_and_small() -> None:
 
 
 def test_samples_that_cannot_be_batched_are_named() -> None:
-    with pytest.raises(DataError, match="20"):
-        LengthBucketed(np.array([[3, 4], [10, 20]]), 20, 0)
-    with pytest.raises(DataError, match="samples"):
-        LengthBucketed(np.zeros(0), 20, 0)
-    with pytest.raises(SettingError, match="at least 1"):
-        LengthBucketed(np.ones(3), 0, 0)
-    with pytest.raises(ValueError, match="negative"):
-        LengthBucketed(np.array([1, -1]), 9, 0)
+    refused("20", LengthBucketed, np.array([[3, 4], [10, 20]]), 20, 0)
+    refused("samples", LengthBucketed, np.zeros(0), 20, 0)
+    refused("at least 1", LengthBucketed, np.ones(3), 0, 0, error=SettingError)
+    refused("negative", LengthBucketed, np.array([1, -1]), 9, 0, error=ValueError)
 
 
 def test_like_lengths_go_together_and_every_sample_is_there_once() -> None:

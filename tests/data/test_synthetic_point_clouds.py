@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from data_files import refused
 from regard.data.points.cloud import triangle_areas
 from regard.data.points.cloud_files import read_cloud
 from regard.data.synthetic.point_clouds import SPLITS, parse_cloud_recipe
@@ -124,8 +125,7 @@ def test_a_name_is_read_as_it_is_written() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_name_is_refused(name: str, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said):
-        parse_cloud_recipe(name)
+    refused(said, parse_cloud_recipe, name, error=kind)
 
 
 def test_one_of_them_is_read_by_its_number() -> None:
@@ -135,5 +135,4 @@ def test_one_of_them_is_read_by_its_number() -> None:
     assert [(number, label) for number, _, label in made] == [(0, "angle"), (1, "ball"), (2, "box")]
     np.testing.assert_array_equal(read_cloud(made[2][1]).coordinates, solid_cloud("test", 2, 77).coordinates)
     assert len(read_cloud("rooms#number=0,points=50")) == 50
-    with pytest.raises(DataError, match="expected one point cloud"):
-        read_cloud("rooms#part=test")
+    refused("expected one point cloud", read_cloud, "rooms#part=test")

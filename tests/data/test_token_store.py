@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from conftest import TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_kind, write_pairs
+from data_files import refused
 from regard.data import store as token_store
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
@@ -227,8 +228,7 @@ def test_without_a_writable_folder_tokens_are_kept_for_this_run_and_invalid_limi
     assert save_note("key", 1) is None and load_note("key") is None
     for said in ("much", "-1", "nan"):
         monkeypatch.setenv("REGARD_CACHE_GB", said)
-        with pytest.raises(SettingError, match="gigabytes"):
-            make("a", filled())
+        refused("gigabytes", make, "a", filled(), error=SettingError)
 
 
 def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +237,7 @@ def test_a_full_disk_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(StoreWriter, "finish", full)
     monkeypatch.setattr("tempfile.tempdir", str(place.parent))
-    with pytest.raises(DataError, match="REGARD_CACHE"):
-        make("a", filled())
+    refused("REGARD_CACHE", make, "a", filled())
     assert left_in(place) == []
 
 
@@ -291,8 +290,7 @@ def test_a_file_changed_in_place_with_the_same_size_and_time_is_noticed(pairs: P
     data.write_bytes(content.replace(b"e", b"a"))
     os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (data.stat().st_size, data.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    with pytest.raises(RunError, match="started"):
-        train_tiny((), tmp_path / "run", *TWELVE, resume=True)
+    refused("started", train_tiny, (), tmp_path / "run", *TWELVE, resume=True, error=RunError)
     data.write_bytes(content)
     assert "Resuming after step 6" in train_tiny((), tmp_path / "run", *TWELVE, resume=True)
 
@@ -364,8 +362,7 @@ def test_training_pairs_are_never_all_in_memory(pairs: Pairs, tmp_path: Path, mo
 
 def test_a_stream_is_refused_and_a_long_read_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "d.tsv")
-    with pytest.raises(DataError, match="stream"):
-        train_tiny(tmp_path / "d.tsv", tmp_path / "run", *ONE)
+    refused("stream", train_tiny, tmp_path / "d.tsv", tmp_path / "run", *ONE)
     clock: Iterator[int] = iter(range(0, 1000, 6))
     monkeypatch.setattr("regard.runs.preprocess.time.monotonic", lambda: next(clock))
     said: list[str] = []

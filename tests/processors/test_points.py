@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_files import refused
 from regard.data.points.cloud import PointCloud
-from regard.errors import DataError, SettingError
+from regard.errors import SettingError
 from regard.processors.points import (
     FILE,
     NO_POINT_AUGMENT,
@@ -147,10 +148,8 @@ def test_the_processor_of_point_clouds_is_saved_and_invalid_files_are_refused(tm
     wrong = {"{": "read", "[]": "object", '{"counts": 3}': "'counts'", '{"frame": "upside"}': "values"}
     for text, said in {**wrong, '{"count": -1}': "values"}.items():
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(DataError, match=said):
-            PointProcessor.load(tmp_path)
-    with pytest.raises(DataError, match=r"points\.json"):
-        PointProcessor.load(tmp_path / "none")
+        refused(said, PointProcessor.load, tmp_path)
+    refused(r"points\.json", PointProcessor.load, tmp_path / "none")
 
 
 @pytest.mark.parametrize(
