@@ -243,12 +243,15 @@ def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
 # -- tables of points
 
 COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
-    0: ((),), 1: (("label",), ("measured",)), 2: (("measured", "label"),), 3: (("normals",), ("colors",)),
+    0: ((),),
+    1: (("label",), ("measured",)),
+    2: (("measured", "label"),),
+    3: (("normals",), ("colors",)),
     4: (("normals", "label"), ("colors", "label"), ("measured", "colors")),
     5: (("measured", "normals", "label"), ("measured", "colors", "label")),
     6: (("colors", "normals"), ("normals", "colors")),
     7: (("colors", "normals", "label"), ("normals", "colors", "label")),
-}  # fmt: skip
+}
 """Possible layouts of the columns after x, y and z, by number of columns, most likely first; measured values are ignored."""
 NORMAL_TOLERANCE = 0.02
 """maximum difference of the length of a normal from 1"""
