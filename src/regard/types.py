@@ -127,11 +127,6 @@ class Batch(TensorFields):
             raise ValueError("The decoder requires batch.decoder.")
         return self.decoder
 
-    def last_tokens(self) -> Tensor:
-        """(B,) last real token of each prompt."""
-        lengths = self.prompt_lengths
-        return self.prompt[:, -1] if lengths is None else self.prompt.gather(1, lengths[:, None] - 1)[:, 0]
-
     def select_rows(self, rows: Tensor) -> Batch:
         """The batch with these rows, in this order; packed batches are not supported."""
         if self.packing is not None or (self.decoder is not None and self.decoder.packing is not None):

@@ -17,7 +17,8 @@ from conftest import TWELVE, Pairs, rows, same_tensors, stopped_in, train_tiny, 
 from oracle import kernel_name
 from regard import capabilities
 from regard.decode.search import search
-from regard.decode.searches import SearchInputs, run_search, start_search
+from regard.decode.searches import SearchInputs
+from regard.decode.searches import plain_search as run_plain_search
 from regard.decode.settings import DecodeSettings
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Full, PackedDocuments, Padding, SlidingWindow
@@ -184,7 +185,7 @@ def test_a_deterministic_run_resumes_bit_for_bit(few: Path, tmp_path: Path) -> N
 def plain_search(model: Any, batch: Batch, limits: torch.Tensor, settings: DecodeSettings) -> Any:
     rows = np.arange(len(limits))
     with torch.inference_mode():
-        return run_search(start_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, rows)))
+        return run_plain_search(SearchInputs(model.body, batch, model.config.eos_id, limits, settings, rows))
 
 
 SEARCHES: list[dict[str, Any]] = [

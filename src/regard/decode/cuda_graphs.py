@@ -20,15 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from regard import capabilities
-from regard.decode.searches import (
-    GreedyOrSample,
-    Hypothesis,
-    Search,
-    SearchInputs,
-    StopFn,
-    StopMonitor,
-    start_search,
-)
+from regard.decode.searches import BeamSearch, GreedyOrSample, Hypothesis, Search, SearchInputs, StopFn, StopMonitor
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.kernels.table import has_hooks
 from regard.nn.recording import is_recording
@@ -150,7 +142,9 @@ def acquire_graph(inputs: SearchInputs, capture: bool = True) -> GraphedSearch |
         try:
             padded, max_new_tokens, max_cache_len = _round_up(inputs)
             longest = torch.full_like(padded.limits, max_new_tokens)
-            search = start_search(replace(padded, limits=longest), max_cache_len)
+            search: Search = (BeamSearch if inputs.settings.num_beams > 1 else GreedyOrSample)(
+                replace(padded, limits=longest), max_cache_len
+            )
             search.limits.copy_(padded.limits.repeat_interleave(search.num_samples))
             key = _graph_key(inputs, search)
             if key in cache.out_of_memory_keys:

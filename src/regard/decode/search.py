@@ -6,10 +6,10 @@ this interface. Finished rows are removed; the output of a row does not depend o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -24,13 +24,10 @@ from regard.decode.searches import (
     SearchInputs,
     StopFn,
     StopMonitor,
-    iterate,
-    run_search,
-    start_search,
+    plain_search,
 )
 from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError
-from regard.nn.kernels.linear import recheck_packed
 from regard.types import Batch
 
 __all__ = ["Hypothesis", "max_rows", "search", "stream"]
@@ -65,20 +62,14 @@ def search(
     outputs = [[Hypothesis((), 0.0, (), "length")] for _ in limits]
     if not rows:
         return outputs
-    recheck_packed()
     found: dict[int, list[Hypothesis]] = {row: [] for row in rows}
     with torch.inference_mode():
         for part, chunk in _chunks(inputs, max_batch_tokens):
-            chunk_rows = rows[part]
-            chunk_stop_fn = None if stop_fn is None else _with_batch_rows(stop_fn, chunk_rows)
-            more = graphed_search(chunk, chunk_stop_fn) if can_capture(body, chunk.batch) else None
+            placed_stop_fn = None if stop_fn is None else _with_batch_rows(stop_fn, rows[part])
+            more = graphed_search(chunk, placed_stop_fn) if can_capture(body, chunk.batch) else None
             if more is None:
-                running = start_search(chunk)
-                monitor = None
-                if chunk_stop_fn is not None and isinstance(running, GreedyOrSample):  # beams are truncated below
-                    monitor = StopMonitor(running, chunk_stop_fn)
-                more = run_search(running, monitor)
-            for row, options in zip(chunk_rows, more, strict=True):
+                more = plain_search(chunk, placed_stop_fn)
+            for row, options in zip(rows[part], more, strict=True):
                 found[row] += options
     for row, options in found.items():
         if stop_fn is not None and settings.num_beams > 1:
@@ -119,12 +110,10 @@ def _stream_steps(inputs: SearchInputs, stop_fn: StopFn | None) -> Generator[dic
     """New tokens of each active row."""
     if not len(inputs.limits):
         return
-    recheck_packed()
     graphed = acquire_graph(inputs) if can_capture(inputs.body, inputs.batch) else None
     if graphed is None:
-        running = start_search(inputs)
-        assert isinstance(running, GreedyOrSample)
-        yield from iterate(running, {}, StopMonitor(running, stop_fn))
+        running = GreedyOrSample(inputs)
+        yield from running.run(StopMonitor(running, stop_fn))
         return
     try:
         yield from graphed.iterate(stop_fn, streaming=True)
@@ -185,13 +174,13 @@ def _chunks(inputs: SearchInputs, max_batch_tokens: int | None) -> Iterator[tupl
     if max_batch_tokens is not None and samples > 1:  # the caller limited the tokens of the rows, not of the samples
         most = min(most, max(1, max_batch_tokens // (inputs.batch.prompt.shape[1] + longest)))
     together = min(samples, most)
-    for rows in _split_evenly(count, most // together):
-        part, some = slice(rows.start, rows.stop), inputs
+    for rows in np.array_split(np.arange(count), math.ceil(count / (most // together))):
+        part, some = slice(int(rows[0]), int(rows[-1]) + 1), inputs
         if len(rows) < count:
-            batch = inputs.batch.select_rows(torch.arange(rows.start, rows.stop, device=inputs.batch.inputs.device))
+            batch = inputs.batch.select_rows(torch.from_numpy(rows).to(inputs.batch.inputs.device))
             some = replace(inputs, batch=batch, limits=inputs.limits[part], requests=inputs.requests[part])
-        for numbers in _split_evenly(samples, together):
-            yield part, replace(some, samples=numbers)
+        for numbers in np.array_split(np.arange(samples), math.ceil(samples / together)):
+            yield part, replace(some, samples=range(int(numbers[0]), int(numbers[-1]) + 1))
 
 
 def max_rows(body: GenerativeBody, batch: Batch, new_tokens: int, beams: int) -> int:
@@ -206,13 +195,6 @@ def max_rows(body: GenerativeBody, batch: Batch, new_tokens: int, beams: int) ->
     values = sizes.per_row + beams * (sizes.per_beam + new_tokens * sizes.per_token)
     element_size = next(iter(body.parameters())).element_size()
     return max(1, budget // (2 * values * element_size + beams * sizes.vocab_size * BYTES_PER_LOGIT))
-
-
-def _split_evenly(count: int, most: int) -> list[range]:
-    """Ranges of about equal size, at most `most`."""
-    parts = -(-count // most)
-    ends = [count * part // parts for part in range(parts + 1)]
-    return [range(first, last) for first, last in pairwise(ends)]
 
 
 def _truncate(output: Hypothesis, row: int, stop_fn: StopFn) -> Hypothesis:

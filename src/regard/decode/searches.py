@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
+from regard.nn.kernels.linear import recheck_packed
 from regard.types import Batch, StateSizes
 
 FinishReason = Literal["eos", "stop", "length", "context"]
@@ -95,17 +96,22 @@ class Search:
     rows: np.ndarray
     """(B,) initial row numbers"""
 
-    def __init__(
-        self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None, copies: int
-    ) -> None:
-        """`copies`: number of samples, or beams, of each row of the inputs."""
+    def __init__(self, inputs: SearchInputs, max_cache_len: int | None, copies: int) -> None:
+        """Process the prompts. `copies`: number of samples, or beams, of each row of the inputs."""
         self.body, self.eos_id, self.settings, self.banned = inputs.body, inputs.eos_id, inputs.settings, inputs.banned
-        first = inputs.batch.last_tokens()
+        recheck_packed()
+        self.state: DecodingState = inputs.body.start(inputs.batch, max_cache_len)
+        prompt, lengths = inputs.batch.prompt, inputs.batch.prompt_lengths
+        first = prompt[:, -1] if lengths is None else prompt.gather(1, lengths[:, None] - 1)[:, 0]
         rows = torch.arange(len(first), device=first.device).repeat_interleave(copies)
-        self.state, self.last_tokens, self.repetition = state, first[rows], repetition
-        if repetition is not None:
-            repetition.select_rows(rows)
+        self.last_tokens, self.repetition = first[rows], None
+        if inputs.settings.repetition_penalty != 1.0:
+            longest = prompt.shape[1] - 1 + int(inputs.limits.max()) if max_cache_len is None else max_cache_len
+            self.repetition = RepetitionPenalty(prompt, lengths, inputs.settings.repetition_penalty, longest + 1)
+            self.repetition.select_rows(rows)
         self.float_type = torch.float32 if first.device.type == "mps" else torch.float64
+        self.finished: dict[int, list[Hypothesis]] = {}
+        """outputs of removed rows, by initial row number"""
 
     def step(self) -> None:
         """Extend each path by one token."""
@@ -118,6 +124,21 @@ class Search:
     def hypotheses(self, rows: list[int]) -> list[list[Hypothesis]]:
         """Outputs of these rows."""
         raise NotImplementedError
+
+    def run(self, monitor: StopMonitor | None = None) -> Iterator[dict[int, list[int]]]:
+        """Run the steps and yield the new tokens of each step. Finished rows are removed, with outputs in `finished`."""
+        while True:
+            self.step()
+            yield {} if monitor is None else monitor.poll()
+            if bool(self.active.all()):
+                continue
+            closed = torch.nonzero(~self.active)[:, 0].tolist()
+            for row, outputs in zip(closed, self.hypotheses(closed), strict=True):
+                self.finished[int(self.rows[row])] = outputs
+            remaining = torch.nonzero(self.active)[:, 0]
+            if not len(remaining):
+                return
+            self.select_rows(remaining)
 
     def next_logits(self) -> Tensor:
         """Logits of the next token of each path, with -inf for tokens that must not be generated."""
@@ -173,13 +194,13 @@ class GreedyOrSample(Search):
 
     row_tensors = ("limits", "lengths", "active", "stopped")
 
-    def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
+    def __init__(self, inputs: SearchInputs, max_cache_len: int | None = None) -> None:
         settings, longest = inputs.settings, int(inputs.limits.max())
         samples = inputs.samples or range(settings.num_return_sequences if settings.is_sampling else 1)
-        super().__init__(inputs, state, repetition, len(samples))
+        super().__init__(inputs, max_cache_len, len(samples))
         R, device = len(self.last_tokens), self.last_tokens.device
         if len(samples) > 1:
-            state.select_rows(torch.arange(len(inputs.limits), device=device).repeat_interleave(len(samples)))
+            self.state.select_rows(torch.arange(len(inputs.limits), device=device).repeat_interleave(len(samples)))
         self.num_samples, self.rows = len(samples), np.arange(R)
         self.limits = inputs.limits.repeat_interleave(len(samples)).to(device)
         self.lengths = torch.zeros(R, dtype=torch.long, device=device)
@@ -251,11 +272,11 @@ class BeamSearch(Search):
     row_tensors = ("limits", "active", "scores", "finished_scores")
     histories = ("candidates", "candidate_scores", "survivors")
 
-    def __init__(self, inputs: SearchInputs, state: DecodingState, repetition: RepetitionPenalty | None = None) -> None:
+    def __init__(self, inputs: SearchInputs, max_cache_len: int | None = None) -> None:
         settings, W, longest = inputs.settings, inputs.settings.num_beams, int(inputs.limits.max())
-        super().__init__(inputs, state, repetition, W)
+        super().__init__(inputs, max_cache_len, W)
         B, device = len(inputs.limits), self.last_tokens.device
-        state.expand_beams(W)
+        self.state.expand_beams(W)
         self.paths, self.rows, self.limits = W, np.arange(B), inputs.limits.to(device)
         self.step_count = torch.zeros(1, dtype=torch.long, device=device)
         self.active = torch.ones(B, dtype=torch.bool, device=device)
@@ -359,18 +380,6 @@ class BeamSearch(Search):
         ]
 
 
-def start_search(inputs: SearchInputs, max_cache_len: int | None = None) -> Search:
-    """Process the prompts and return the search."""
-    state: DecodingState = inputs.body.start(inputs.batch, max_cache_len)
-    repetition, penalty = None, inputs.settings.repetition_penalty
-    if penalty != 1.0:
-        longest = (
-            inputs.batch.prompt.shape[1] - 1 + int(inputs.limits.max()) if max_cache_len is None else max_cache_len
-        )
-        repetition = RepetitionPenalty(inputs.batch, penalty, longest + 1)
-    return (BeamSearch if inputs.settings.num_beams > 1 else GreedyOrSample)(inputs, state, repetition)
-
-
 class StopMonitor:
     """Reports new tokens to a stream, and ends a row when `stop_fn` returns True.
 
@@ -416,29 +425,17 @@ class StopMonitor:
         return news
 
 
-def iterate(
-    search: Search, finished: dict[int, list[Hypothesis]], monitor: StopMonitor | None = None
-) -> Iterator[dict[int, list[int]]]:
-    """Run the steps and yield the new tokens of each step. Finished rows are removed, with their outputs in `finished`."""
-    while True:
-        search.step()
-        yield {} if monitor is None else monitor.poll()
-        if bool(search.active.all()):
-            continue
-        closed = torch.nonzero(~search.active)[:, 0].tolist()
-        for row, outputs in zip(closed, search.hypotheses(closed), strict=True):
-            finished[int(search.rows[row])] = outputs
-        remaining = torch.nonzero(search.active)[:, 0]
-        if not len(remaining):
-            return
-        search.select_rows(remaining)
-
-
-def run_search(search: Search, monitor: StopMonitor | None = None) -> list[list[Hypothesis]]:
-    finished: dict[int, list[Hypothesis]] = {}
-    for _ in iterate(search, finished, monitor):
+def plain_search(inputs: SearchInputs, stop_fn: StopFn | None = None) -> list[list[Hypothesis]]:
+    """Outputs of a search that removes finished rows. Beams do not call `stop_fn`: they are truncated at the end."""
+    if inputs.settings.num_beams > 1:
+        search: Search = BeamSearch(inputs)
+        monitor = None
+    else:
+        search = one_path = GreedyOrSample(inputs)
+        monitor = None if stop_fn is None else StopMonitor(one_path, stop_fn)
+    for _ in search.run(monitor):
         pass
-    return search.collect([finished[row] for row in sorted(finished)])
+    return search.collect([search.finished[row] for row in sorted(search.finished)])
 
 
 # -- from the logits of a step to the next token: repetition penalty, filters, sampling, and the top k
@@ -453,8 +450,10 @@ class RepetitionPenalty:
     Token ids need less time than a mask over the vocabulary: a step gathers a few hundred columns, not 50,000. Unused
     columns repeat the first token of the prompt, without effect."""
 
-    def __init__(self, batch: Batch, penalty: float, max_tokens: int) -> None:
-        prompt, lengths = batch.prompt[:, :max_tokens], batch.prompt_lengths
+    def __init__(
+        self, prompt: Int[Tensor, "R P"], lengths: Int[Tensor, "R"] | None, penalty: float, max_tokens: int
+    ) -> None:
+        prompt = prompt[:, :max_tokens]
         P = prompt.shape[1]
         self.penalty = penalty
         self.ids = prompt[:, :1].repeat(1, max_tokens)
