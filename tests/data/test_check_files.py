@@ -211,7 +211,7 @@ SPOILED: list[tuple[type[Survey], str, Callable[[Path], Any], Expected]] = [
         ("cat/z7.webp", picture(908), {"save_all": True, "append_images": [picture(909)]}))],
      {"empty": ONCE, "small_image": ONCE, "aspect_ratio": ONCE, "single_color": ONCE, "rare": ONCE, "animated": NOTE,
       "transparent": NOTE, "color_modes": ("note", 4)}),
-    (ImageSurvey, "no picture, hidden", lambda f: [(f / x).write_text("<") for x in ("dog/zz.jpg", ".x.png", "dog/a.txt")],
+    (ImageSurvey, "no picture, hidden", lambda f: [(f / x).write_text("<html>") for x in ("dog/zz.jpg", ".x.png", "dog/a.txt")],
      {"decode_error": ERROR, "skipped": ("note", 2)}),
     (ImageSurvey, "sideways", lambda f: [saved(picture(920 + n), f"cat/z{n}.png", exif=sideways())(f) for n in range(7)],
      {"exif_rotation": ("note", 7)}),
@@ -219,7 +219,7 @@ SPOILED: list[tuple[type[Survey], str, Callable[[Path], Any], Expected]] = [
      {"duplicates": ONCE, "conflicting_labels": ONCE}),
     (CloudSurvey, "cut off", lambda f: (f / "cube/z.ply").write_bytes((f / "cube/001.ply").read_bytes()[:-5]),
      {"decode_error": ERROR}),
-    (CloudSurvey, "no cloud", lambda f: ((f / "cube/z.xyz").write_text("<"), np.save(f / "cube/z.npy", np.zeros((0, 3)))),
+    (CloudSurvey, "no cloud", lambda f: ((f / "cube/z.xyz").write_text("<html>"), np.save(f / "cube/z.npy", np.zeros((0, 3)))),
      {"decode_error": ("error", 2)}),
     (CloudSurvey, "hidden", lambda f: [(f / x).write_text("x") for x in (".x.ply", "cube/a.md")], {"skipped": ("note", 2)}),
     (CloudSurvey, "properties", lambda f: [put(f / name, content, **more) for name, content, more in (

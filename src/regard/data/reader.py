@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.text.files import ErrorHandler, expand_patterns, split_parallel
+from regard.data.text.files import Columns, ErrorHandler, expand_patterns, split_parallel
 from regard.data.text.formats import TABLE_SUFFIXES
 from regard.data.text.tables import read_text_column
 from regard.errors import DataError
-
-Columns = Mapping[str, str] | None  # Column names of the user by column of the reader
 
 
 @dataclass(frozen=True, kw_only=True)

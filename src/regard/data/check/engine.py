@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler, expand_patterns
+from regard.data.text.files import Columns, ErrorHandler, expand_patterns
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError
 
-Columns = Mapping[str, str] | None
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Indices = NDArray[np.int64]
 ProgressCallback = Callable[[str, int], None]  # called with the current stage and the number of processed samples
@@ -89,11 +88,7 @@ class Survey(ABC):
     stage: ClassVar[tuple[str, str]] = ("reading", "data")  # verb and noun of the progress line
 
     def __init__(
-        self,
-        entries: Sequence[str],
-        columns: Columns = None,
-        settings: DataSettings | None = None,
-        train: Any = None,
+        self, entries: Sequence[str], columns: Columns = None, settings: DataSettings | None = None, train: Any = None
     ) -> None:
         """`train` is the survey of the training data if this is the survey of the validation data."""
         self.entries, self.columns, self.settings = list(entries), columns, settings or DataSettings()

@@ -15,20 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import (
-    Columns,
-    Indices,
-    Measures,
-    Paths,
-    ProgressCallback,
-    Survey,
-    no_progress,
-    normalize_text,
-)
+from regard.data.check.engine import Indices, Measures, Paths, ProgressCallback, Survey, no_progress, normalize_text
 from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
 from regard.data.settings import DataSettings
-from regard.data.text.files import ErrorHandler, chunked, split_parallel
+from regard.data.text.files import Columns, ErrorHandler, chunked, split_parallel
 from regard.data.text.samples import Pair, read_pairs, read_positive_pairs
 from regard.data.text.tables import SkippedRow
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import Columns, Paths
+from regard.data.check.engine import Paths
 from regard.data.check.files import FileStats, FileSurvey, PartSurvey
 from regard.data.check.findings import MAX_SCALE_RATIO
 from regard.data.check.report import Finding
@@ -22,6 +22,7 @@ from regard.data.points.labeled import (
     read_clouds,
     read_labeled_clouds,
 )
+from regard.data.text.files import Columns
 
 MIN_POINTS = 64
 MAX_POINTS = 5_000_000  # points above which reading takes seconds

@@ -17,7 +17,6 @@ from regard.data.check import findings as tables
 from regard.data.check.engine import (
     HIGH_FRACTION,
     MAX_CLASS_FRACTION,
-    Columns,
     EntryReader,
     Indices,
     Measures,
@@ -32,7 +31,7 @@ from regard.data.check.engine import (
 from regard.data.check.findings import MAX_ANSWER_WORDS, MAX_UNBROKEN_LENGTH, MIN_LINE_LENGTH, find_quality_issues
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Severity, excerpt
 from regard.data.text.documents import Passage, check_columns, iterate_passages, passage_size, text_files
-from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.files import Columns, ErrorHandler, existing_file
 from regard.data.text.formats import TABLE_SUFFIXES, file_format
 from regard.data.text.qa import QASample, read_qa
 from regard.data.text.samples import ChoiceSample, LabeledText, read_labeled, read_questions

@@ -17,8 +17,8 @@ from functools import partial
 from hashlib import blake2b
 from random import Random
 
-from regard.data.reader import Columns
 from regard.data.synthetic import SPLITS, Recipe
+from regard.data.text.files import Columns
 from regard.data.text.samples import PAIRS, Pair
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, UnknownNameError

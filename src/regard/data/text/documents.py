@@ -7,13 +7,13 @@ start of a file is removed. Long documents are split into passages, so that no f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
 from regard.data.reader import Reader
-from regard.data.text.files import ErrorHandler, existing_file, expand_patterns, raise_error, read_blocks
+from regard.data.text.files import Columns, ErrorHandler, existing_file, expand_patterns, raise_error, read_blocks
 from regard.data.text.formats import BINARY_SUFFIXES, TABLE_SUFFIXES, file_format
 from regard.data.text.tables import ColumnSpec, SkippedRow, drop_trailing_blanks, iterate_rows
 from regard.errors import DataError
@@ -42,7 +42,7 @@ class Passage:
     document: int = field(default=0, compare=False)  # number of the document, from 1
 
 
-def iterate_texts(data: Sequence[str], columns: Mapping[str, str] | None = None) -> Iterator[Passage | SkippedRow]:
+def iterate_texts(data: Sequence[str], columns: Columns = None) -> Iterator[Passage | SkippedRow]:
     """Yield the passages of all files, patterns and folders in input order, and `SkippedRow` for empty documents.
 
     `columns` may name the text column or key, for example {"text": "body"}."""
@@ -114,7 +114,7 @@ def passage_size(files: Sequence[str]) -> int:
     return size
 
 
-def check_columns(files: Sequence[str], columns: Mapping[str, str] | None) -> None:
+def check_columns(files: Sequence[str], columns: Columns) -> None:
     """Raise if `columns` is given for files without columns, or names a column other than text."""
     ColumnSpec(TEXT_COLUMNS, columns)
     if columns and not any(file_format(path) in TABLE_SUFFIXES for path in files):
@@ -122,7 +122,7 @@ def check_columns(files: Sequence[str], columns: Mapping[str, str] | None) -> No
 
 
 def iterate_passages(
-    path: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error, size: int | None = None
+    path: str, columns: Columns = None, on_error: ErrorHandler = raise_error, size: int | None = None
 ) -> Iterator[Passage | SkippedRow]:
     """Yield the passages of one file. Invalid rows and lines are skipped if `on_error` does not raise."""
     if file_format(path) in TABLE_SUFFIXES:
@@ -200,12 +200,6 @@ def _is_space(letter: str) -> bool:
     return letter.isspace() and not "\x1c" <= letter <= "\x1f"
 
 
-def _mark_gap(passage: Passage, removed: Passage) -> Passage:
-    """Without a mark if the removed passages begin at a document boundary: the previous document is complete."""
-    complete = passage.starts_document and removed.starts_document
-    return passage if complete else replace(passage, after_gap=True)
-
-
 DOCUMENTS = Reader(
     unit="passages",
     columns=TEXT_COLUMNS,
@@ -216,7 +210,10 @@ DOCUMENTS = Reader(
     contents=lambda passage: (passage.text,),
     texts=lambda passage: (passage.text,),
     boundaries=lambda passage: (f"{passage.starts_document} {passage.after_gap}",),
-    mark_gap=_mark_gap,
+    # without a mark if the removed passages begin at a document boundary: the previous document is complete
+    mark_gap=lambda passage, removed: replace(
+        passage, after_gap=passage.after_gap or not (passage.starts_document and removed.starts_document)
+    ),
     min_valid_samples=1,  # a passage has many tokens
 )
 NUMBERED_DOCUMENTS = replace(

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -51,6 +51,7 @@ _PATTERN_HINT = (
 
 WildcardMatch = tuple[str, ...]  # Text matched by each wildcard of a pattern, for one file
 
+Columns = Mapping[str, str] | None  # column names of the user by column of the reader
 ErrorHandler = Callable[[str, DataError], None]
 """Called with the kind and the error of an invalid line. If the handler does not raise, reading continues."""
 

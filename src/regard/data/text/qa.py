@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.reader import Reader, with_target
-from regard.data.text.files import ErrorHandler, existing_file, raise_error
+from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import file_format, has_column_names
 from regard.data.text.tables import (
     ColumnSpec,
@@ -86,10 +86,7 @@ class LocatedAnswer(NamedTuple):
 
 
 def read_qa(
-    entry: str,
-    columns: Mapping[str, str] | None = None,
-    on_error: ErrorHandler = raise_error,
-    inputs_only: bool = False,
+    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
 ) -> Iterator[QASample | SkippedRow]:
     """Yield the questions of one file: SQuAD JSON, or rows with `question`, `context`, `answer` and optionally `start`,
     `id`, `title`.
@@ -179,17 +176,10 @@ def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | S
             problem = f"{name}answer not found in the context: '{text[:60]}'."
             raise AnswerNotFound(problem, path, error_line, "Fix the answer, or remove the question.")
         located.append(answer)
+    spans, starts = tuple(answer.text for answer in located), tuple(answer.start for answer in located)
+    num_relocated = sum(answer.relocated for answer in located)
     return QASample(
-        question,
-        context,
-        tuple(answer.text for answer in located),
-        tuple(answer.start for answer in located),
-        bool(located),
-        texts["id"],
-        texts["title"],
-        entry,
-        line,
-        sum(answer.relocated for answer in located),
+        question, context, spans, starts, bool(located), texts["id"], texts["title"], entry, line, num_relocated
     )
 
 

@@ -11,8 +11,8 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from regard.data.reader import Columns, Reader, with_target
-from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines, split_parallel
+from regard.data.reader import Reader, with_target
+from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error, read_lines, split_parallel
 from regard.data.text.formats import Row, has_column_names, ignore_error, read_header
 from regard.data.text.tables import (
     SIDES,
@@ -145,7 +145,7 @@ def _zip_files(source: Path, target: Path, on_error: ErrorHandler) -> Iterator[R
 
 
 def read_sources(
-    entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
+    entry: str, columns: Columns, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
 ) -> InputIterator:
     """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
     overrides = dict(columns or {})
@@ -214,7 +214,20 @@ def read_labeled(
         raise DataError("--columns accepts either label or labels, not both.", entry, advice=advice)
     required, chosen = _labeled_columns(entry, columns, inputs_only)
     rows = iterate_rows(entry, required, chosen, on_error, optional=("pair",), numeric=("label", "labels"))
-    return make_samples(rows, lambda line, row: _make_labeled(entry, line, row, inputs_only), on_error)
+
+    def make_sample(line: int, row: Mapping[str, Any]) -> LabeledText | SkippedRow:
+        value = "" if inputs_only else row["labels"] if "labels" in row else row["label"].strip()
+        label_set: tuple[str, ...] | None = None
+        if "labels" in row:
+            items = value.split(LABEL_SEPARATOR) if isinstance(value, str) else value
+            label_set = tuple(dict.fromkeys(label for label in map(str.strip, items) if label))  # possibly empty
+            value = ", ".join(sorted(label_set))
+        text, second = row["text"].strip(), row.get("pair", "").strip()
+        optional = ["second text"] * ("pair" not in row) + ["label"] * (inputs_only or label_set is not None)
+        skipped = find_missing(entry, line, {"text": text, "second text": second, "label": value}, optional)
+        return skipped or LabeledText(text, second, value, entry, line, label_set)
+
+    return make_samples(rows, make_sample, on_error)
 
 
 def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[tuple[str, ...], Columns]:
@@ -248,20 +261,6 @@ def _labeled_columns(entry: str, columns: Columns, inputs_only: bool) -> tuple[t
 def _renamed_columns(chosen: Mapping[str, str]) -> dict[str, str]:
     """Columns whose name in the file differs. Others are found by name, and optional columns may be missing in a row."""
     return {name: column for name, column in chosen.items() if name != column}
-
-
-def _make_labeled(path: str, line: int, row: Mapping[str, Any], inputs_only: bool) -> LabeledText | SkippedRow:
-    """Sample with one label, or with a label set, which may be empty."""
-    value = "" if inputs_only else row["labels"] if "labels" in row else row["label"].strip()
-    label_set: tuple[str, ...] | None = None
-    if "labels" in row:
-        items = value.split(LABEL_SEPARATOR) if isinstance(value, str) else value
-        label_set = tuple(dict.fromkeys(label for label in map(str.strip, items) if label))
-        value = ", ".join(sorted(label_set))
-    text, second = row["text"].strip(), row.get("pair", "").strip()
-    optional = ["second text"] * ("pair" not in row) + ["label"] * (inputs_only or label_set is not None)
-    skipped = find_missing(path, line, {"text": text, "second text": second, "label": value}, optional)
-    return skipped or LabeledText(text, second, value, path, line, label_set)
 
 
 # -- multiple-choice questions

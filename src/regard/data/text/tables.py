@@ -13,7 +13,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from regard.data.text.files import ErrorHandler, existing_file, expand_patterns, raise_error, read_blocks, read_lines
+from regard.data.text.files import (
+    Columns,
+    ErrorHandler,
+    existing_file,
+    expand_patterns,
+    raise_error,
+    read_blocks,
+    read_lines,
+)
 from regard.data.text.formats import (
     ColumnPath,
     Row,
@@ -51,7 +59,7 @@ class ColumnSpec:
     """Columns required by a task, and the column names chosen by the user (--columns)."""
 
     required: tuple[str, ...]  # columns of every row
-    overrides: Mapping[str, str] | None = None  # names in the file of renamed columns; None: column order may be used
+    overrides: Columns = None  # names in the file of renamed columns; None: column order may be used
     optional: tuple[str, ...] = ()  # columns that may be missing
     numeric: tuple[str, ...] = ()  # columns that may contain numbers, which are returned as text
 
@@ -79,9 +87,7 @@ class ColumnSpec:
         return " ".join(f"{name}={place}" for place, name in enumerate(self.required))
 
 
-def match_columns(
-    names: Iterable[str], aliases: Mapping[str, Sequence[str]], overrides: Mapping[str, str] | None
-) -> dict[str, str]:
+def match_columns(names: Iterable[str], aliases: Mapping[str, Sequence[str]], overrides: Columns) -> dict[str, str]:
     """Column names in the file: as chosen by the user, else the first unused alias, ignoring case.
 
     No alias is used if the user chose positions, because the file has no header."""
@@ -109,7 +115,7 @@ def find_columns(
     path: Path | str,
     aliases: Mapping[str, Sequence[str]],
     required: Sequence[str],
-    overrides: Mapping[str, str] | None,
+    overrides: Columns,
     by_order: bool = False,
 ) -> dict[str, str] | None:
     """Column names in the file, as `match_columns`; raise `DataError` for a missing column.
@@ -152,7 +158,7 @@ def format_list(names: Iterable[str]) -> str:
 def iterate_rows(
     entry: str,
     required: tuple[str, ...],
-    columns: Mapping[str, str] | None = None,
+    columns: Columns = None,
     on_error: ErrorHandler = raise_error,
     optional: tuple[str, ...] = (),
     numeric: tuple[str, ...] = (),
@@ -393,7 +399,7 @@ def read_records(
     document: list[Any] | None,
     aliases: Mapping[str, Sequence[str]],
     required: Sequence[str],
-    overrides: Mapping[str, str] | None,
+    overrides: Columns,
     on_error: ErrorHandler,
 ) -> Iterator[Row]:
     """Yield the nested values of JSON objects or Parquet rows under the names of `aliases`.
@@ -431,11 +437,11 @@ def read_records(
 
 
 def iterate_all(
-    read: Callable[[str, Mapping[str, str] | None], Iterator[T | SkippedRow]],
+    read: Callable[[str, Columns], Iterator[T | SkippedRow]],
     unit: str,
     advice: str,
     data: Sequence[str],
-    columns: Mapping[str, str] | None = None,
+    columns: Columns = None,
 ) -> Iterator[T | SkippedRow]:
     """Yield the samples of all files and patterns in input order; raise `DataError` if there is no sample."""
     entries = expand_patterns(data)
@@ -498,7 +504,7 @@ def find_missing(path: str, line: int, fields: Mapping[str, str], optional: Sequ
     return SkippedRow(path, line, f"missing {' and '.join(missing)} for: {present[:60]}" if present else "")
 
 
-def read_text_column(entry: str, columns: Mapping[str, str] | None, on_error: ErrorHandler) -> InputIterator:
+def read_text_column(entry: str, columns: Columns, on_error: ErrorHandler) -> InputIterator:
     """Yield line numbers and the column `text`, unchanged; None for an empty row."""
     for line, row in iterate_rows(entry, ("text",), columns, on_error):
         yield line, row["text"] if row["text"].strip() else None
@@ -508,7 +514,7 @@ def sample_inputs(
     read: Callable[..., Iterable[Any]],
     convert: Callable[[Any], Any],
     entry: str,
-    columns: Mapping[str, str] | None,
+    columns: Columns,
     on_error: ErrorHandler,
 ) -> InputIterator:
     """Yield line numbers and inputs of prediction, converted from samples without labels: partly empty rows are reported,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from regard.data.reader import Reader, with_target
-from regard.data.text.files import ErrorHandler, existing_file, raise_error, read_lines
+from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error, read_lines
 from regard.data.text.formats import (
     ALL_TABLE_SUFFIXES,
     TAB_SUFFIXES,
@@ -103,10 +103,7 @@ class TaggedSentence:
 
 
 def read_tagged(
-    entry: str,
-    columns: Mapping[str, str] | None = None,
-    on_error: ErrorHandler = raise_error,
-    inputs_only: bool = False,
+    entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False
 ) -> Iterator[TaggedSentence | SkippedRow]:
     """Yield the sentences of one file.
 
@@ -139,7 +136,7 @@ def read_tagged(
     return _read_table(entry, path, columns, on_error, inputs_only)
 
 
-def _find_sentences(path: Path, columns: Mapping[str, str] | None) -> tuple[tuple[int, str] | None, bool]:
+def _find_sentences(path: Path, columns: Columns) -> tuple[tuple[int, str] | None, bool]:
     """Examine the first lines with tabs: the first cell with several words and its line number, if most lines have such a
     cell in the word column; and True if a tag cell has several tags, which cannot belong to one word."""
     lines = (
@@ -184,7 +181,7 @@ def _check_tags(path: str, first_seen: dict[bool, tuple[int, str]], tags: Iterab
 
 
 def _read_table(
-    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, inputs_only: bool
+    entry: str, path: Path, columns: Columns, on_error: ErrorHandler, inputs_only: bool
 ) -> Iterator[TaggedSentence | SkippedRow]:
     required = ("words",) if inputs_only else COLUMNS
     chosen = find_columns(path, COLUMN_ALIASES, required, columns, by_order=True)
@@ -256,12 +253,6 @@ def _reject_numeric_tags(path: Path, column: str) -> None:
 # -- CoNLL format
 
 
-class Word(NamedTuple):
-    line: int
-    text: str
-    tag: str
-
-
 class ConllLayout(NamedTuple):
     """Column layout, detected from the first line of a file."""
 
@@ -278,11 +269,11 @@ def _split_columns(text: str, tab_separated: bool) -> list[str]:
 
 
 def _read_conll(
-    entry: str, path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, inputs_only: bool
+    entry: str, path: Path, columns: Columns, on_error: ErrorHandler, inputs_only: bool
 ) -> Iterator[TaggedSentence]:
     """Yield the sentences; a sentence with an invalid line or tag is skipped if `on_error` does not raise."""
     layout: ConllLayout | None = None
-    words: list[Word] = []
+    words: list[tuple[int, str, str]] = []  # line, word and tag
     errors: list[str] = []
     tags: set[str] = {OUTSIDE}
     first_seen: dict[bool, tuple[int, str]] = {}
@@ -294,12 +285,12 @@ def _read_conll(
     for line, text in chain(read_lines(path, report), [(0, "")]):
         if not text.strip() or text.split(maxsplit=1)[0] == _DOCSTART:
             try:
-                _check_tags(entry, first_seen, ((word.line, word.tag) for word in words if not (errors or inputs_only)))
+                _check_tags(entry, first_seen, ((line, tag) for line, _, tag in words if not (errors or inputs_only)))
             except DataError as error:
                 report("format", error)
             if words and not errors:
-                sentence_tags = () if inputs_only else tuple(word.tag for word in words)
-                yield TaggedSentence(tuple(word.text for word in words), sentence_tags, entry, words[0].line)
+                lines, texts, sentence_tags = zip(*words, strict=True)
+                yield TaggedSentence(texts, () if inputs_only else sentence_tags, entry, lines[0])
             words = []
             errors.clear()
             continue
@@ -315,8 +306,8 @@ def _read_conll(
             report("format", error)
             continue
         if word is not None:
-            words.append(word)
-            tags.add(word.tag)
+            words.append((line, *word))
+            tags.add(word[1])
 
 
 def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
@@ -333,9 +324,7 @@ def _is_comment(text: str, layout: ConllLayout | None, tags: set[str]) -> bool:
     return is_irregular or cells[layout.tag_column] not in tags
 
 
-def _detect_layout(
-    path: Path, line: int, text: str, columns: Mapping[str, str] | None, words_only: bool
-) -> ConllLayout:
+def _detect_layout(path: Path, line: int, text: str, columns: Columns, words_only: bool) -> ConllLayout:
     tabs, chosen = "\t" in text, dict(columns or {})
     cells = _split_columns(text, tabs)
     if len(cells) == 1 and words_only:
@@ -369,7 +358,7 @@ def _detect_layout(
     return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
 
 
-def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_only: bool) -> Word | None:
+def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_only: bool) -> tuple[str, str] | None:
     cells = _split_columns(text, layout.tab_separated)
     if layout.word_column and _MULTIWORD_ID.fullmatch(cells[0]):
         return None
@@ -382,7 +371,7 @@ def _parse_word(path: Path, line: int, text: str, layout: ConllLayout, words_onl
     if not word.strip() or not (tag.strip() or words_only):
         present, missing = ("word", "tag") if word.strip() else ("tag", "word")
         raise DataError(f"{present} '{(word.strip() or tag.strip())[:40]}' has no {missing}.", path, line)
-    return Word(line, word, tag)
+    return word, tag
 
 
 # -- tag schemes
