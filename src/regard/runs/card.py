@@ -14,8 +14,7 @@ from regard.index import display_name
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
 from regard.runs.progress import MAX_LINE_CHARS, shorten_lines
-from regard.systems import find_system
-from regard.tasks import Task, find_task, uses_setting
+from regard.tasks import Task, uses_setting
 from regard.types import Prediction
 
 MAX_EXAMPLES = 8
@@ -30,11 +29,14 @@ TABLE_TITLES = {
 
 
 def write_card(
-    folder: RunFolder, samples: Sequence[Any], predictions: Sequence[Prediction], figures: Sequence[str] = ()
+    folder: RunFolder,
+    task: Task,
+    samples: Sequence[Any],
+    predictions: Sequence[Prediction],
+    figures: Sequence[str] = (),
 ) -> None:
     """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings."""
     facts = folder.read_metadata()
-    task = find_task(facts["task"], find_system(facts["system"]).modality)
     name = shlex.quote(folder.path.name if folder.path.is_absolute() else str(folder.path))
 
     def relative(value: Any) -> Any:

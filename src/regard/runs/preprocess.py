@@ -373,7 +373,8 @@ def content_fingerprint(task: Task, samples: Sequence[Any]) -> str:
 
 def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
-    reader, objective, modality, data = task.reader, task.objective, task.modality, settings.data
+    reader, objective, data = task.reader, task.objective, settings.data
+    modality = objective.modality
     objective.check_settings(spec.identity.config, batch_budget(modality, settings.train), data)
     own = read_samples(task, sources.valid, sources.columns, log) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
@@ -490,7 +491,7 @@ def _load_or_encode(
     )
     encoding = tuple(getattr(data, name) for name in objective.encoding_settings)
     flavor = encoding, options.encoding_key, len(found.held)
-    count, mark = task.modality.row_encoding(processor)
+    count, mark = objective.modality.row_encoding(processor)
     name, what = task.name, "tokens"
     if task.input != "text":
         name, what = f"{task.name} {task.input}", f"the list of {files.reader.unit}"

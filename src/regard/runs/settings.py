@@ -145,8 +145,10 @@ def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[st
 def resolve(recipe: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Mapping[str, Any]]) -> Settings:
     made: dict[str, Any] = {}
     for name, kind in GROUPS.items():
-        usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), overrides.get(name, {})
-        made[name] = apply_overrides(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
+        usual, asked = override(kind(), recipe.get(name, {}), f"{name}."), overrides.get(name)
+        if asked:
+            usual = apply_overrides(usual, asked) if name == "decode" else override(usual, asked, f"{name}.")
+        made[name] = usual
     if {"steps", "epochs"} <= overrides.get("train", {}).keys() and made["train"].epochs:
         raise SettingError("train.steps and train.epochs exclude each other. Set one of them.")
     if "steps" in overrides.get("train", {}):  # overrides the epochs of the recipe

@@ -98,8 +98,8 @@ def new_spec(request: TrainRequest) -> TrainSpec:
                 f"Model '{name}' does not support task '{task.name}'. Supported: {', '.join(able)}. "
                 f"Try --model {task.default_model}."
             )
-        identity = ModelSpec(system, task.objective.adapt_config(preset.config), task, source=name)
         recipe, processor, start, start_config = system.recipe(preset, task.name), None, None, None
+        identity = ModelSpec(system, task.objective.adapt_config(preset.config), task, source=name)
     settings = resolve(recipe, overrides)
     advice = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for key in settings.model:

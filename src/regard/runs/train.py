@@ -60,9 +60,9 @@ def train(
     going_on = resume and folder.exists()
     paths = [data] if isinstance(data, str | os.PathLike) else data
     found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
-    unused = unused_settings(found, overrides)
+    reader, unused = found.reader, unused_settings(found, overrides)
     files = expand_paths(found, data)
-    valid_files = expand_paths(found, valid or found.reader.validation_entries(files))
+    valid_files = expand_paths(found, valid or reader.validation_entries(files))
     sources = DataSources(files, valid_files, columns or {})
     asked = TrainRequest(found, model, sources, overrides)
     where = pick_device(device)
@@ -72,7 +72,7 @@ def train(
         console = (console or PipeSafeConsole()) if first else Console(quiet=True)
         log = partial(print_line, console)
         for setting in unused:
-            log(f"note: {setting} has no effect for task '{found.name}' ({found.reader.unit}).")
+            log(f"note: {setting} has no effect for task '{found.name}' ({reader.unit}).")
         if first and going_on:
             stack.enter_context(folder.lock())
         elif first:

@@ -188,14 +188,16 @@ class Trainer:
             compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
             chooser = CompileTuner(compute, config, self._log, self.compute_mode)
             numbers = micro_batch_indices(done, config, self.process_group)
-            batches = TimedIterator(prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda"))
+            source = prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda")
+            batches = TimedIterator(source)
             steps = train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema)
-            with self.progress.bar or nullcontext(), self._defer_signals(), closing(batches):
+            with self.progress.bar or nullcontext(), self._defer_signals(), closing(source):
                 for step in steps:
                     self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
                     self.nonfinite = step.nonfinite
                     self._after_step(step)
-                    chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
+                    if chooser.tuning:
+                        chooser.step(config.steps - step.step, disturbed=self._is_eval_step(step.step))
                     if self._should_stop():
                         break
         if not self.process_group.is_main:
@@ -269,11 +271,11 @@ class Trainer:
             row, answers, better = self._evaluate(step)
         logged = {name: value for name, value in row.items() if name not in CONSTANT_SCORES}
         self.folder.log({**logged, "elapsed": time.perf_counter() - self.start_time})
+        scores = self.objective.format_scores(row)
+        some = list(map(self.objective.format_example, self.prepared.valid.samples[:5], answers))
         title = f"{self.task.name}: {self.folder.path.name}"
         draw_training_curves(self.folder.read_log(), self.folder.path / "curves.png", title)
-        scores = self.objective.format_scores(row)
         self._log(f"step {step:>7,}  valid loss {row['loss']:7.4f}  {scores}{'  * best' * better}")
-        some = list(map(self.objective.format_example, self.prepared.valid.samples[:5], answers))
         for text in some[:1]:
             self._log(shorten_lines(text))
         with self.folder.samples_file.open("a", encoding="utf-8") as file:
@@ -359,7 +361,7 @@ class Trainer:
         scores, answers = self.objective.evaluate(model, valid, EvalSpec(decode, self.settings.data, sums))
         write_json(folder / "regard.json", {**self.folder.read_metadata(), "best": self.best, "scores": scores})
         pictures = self.objective.save_figures(folder, valid.samples, answers)
-        write_card(self.folder, valid.samples, answers, pictures)
+        write_card(self.folder, self.task, valid.samples, answers, pictures)
         shown = ", ".join(f"{k} {v}" for k, v in scores.items() if not isinstance(v, str))
         self._log(f"Validation: {shown}\nRun folder: {folder}")
         return model

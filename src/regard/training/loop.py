@@ -346,9 +346,8 @@ def check_finite(nonfinite: Tensor, accumulate: int, process_group: ProcessGroup
 
 def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
     """Indices of the micro-batches of this process after `start_step` steps."""
-    for step in range(start_step, settings.steps):
-        for part in range(process_group.rank, settings.grad_accum, process_group.size):
-            yield step * settings.grad_accum + part
+    parts = range(process_group.rank, settings.grad_accum, process_group.size)
+    return (step * settings.grad_accum + part for step in range(start_step, settings.steps) for part in parts)
 
 
 def train_loop(

@@ -53,11 +53,12 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
         getattr(source, "_shutdown_workers", bool)()
 
 
+@dataclass
 class TimedIterator:
     """Iterator over micro-batches that adds up the waiting time in `wait_seconds`."""
 
-    def __init__(self, micro_batches: Iterator[Batch]) -> None:
-        self.micro_batches, self.wait_seconds = micro_batches, 0.0
+    micro_batches: Iterator[Batch]
+    wait_seconds: float = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -68,10 +69,6 @@ class TimedIterator:
             return next(self.micro_batches)
         finally:
             self.wait_seconds += time.perf_counter() - begun
-
-    def close(self) -> None:
-        if isinstance(self.micro_batches, Generator):
-            self.micro_batches.close()
 
 
 def _start_loader(

@@ -202,7 +202,7 @@ class TextTokenizer:
             known = self.token_to_id(token)
             if not token or (known is not None and known not in self.special_ids):
                 raise DataError(f"'{token}' cannot become a special token: the token is empty or an ordinary token.")
-        backend = self._copy_backend()
+        backend = Tokenizer.from_str(self.backend.to_str())
         backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
         return type(self)(backend, self.declared_tokens)
 
@@ -214,12 +214,9 @@ class TextTokenizer:
         template = template or self.template
         if template_of(self.backend) == template:
             return self
-        backend = self._copy_backend()
+        backend = Tokenizer.from_str(self.backend.to_str())
         backend.post_processor = template.post_processor(self.id_to_token)
         return TextTokenizer(backend, self.declared_tokens)
-
-    def _copy_backend(self) -> Tokenizer:
-        return Tokenizer.from_str(self.backend.to_str())
 
     def special_tokens_map(self) -> dict[str, str]:
         """Special tokens of this vocabulary by their `transformers` keys."""
@@ -257,7 +254,7 @@ class TextTokenizer:
     @cached_property
     def _plain_backend(self) -> Tokenizer:
         """Copy without post-processor, because a post-processor can change the offsets of tokens."""
-        backend = self._copy_backend()
+        backend = Tokenizer.from_str(self.backend.to_str())
         backend.post_processor = None
         backend.encode_special_tokens = True
         return backend

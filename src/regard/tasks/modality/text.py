@@ -93,11 +93,11 @@ class Text(Modality):
         elif export and self.head_tokens and all(text.token_to_id(mark) is not None for mark in HEAD_TOKENS):
             marks = SpecialTokens.from_tokenizer(text, config)
             text = text.with_template(TokenTemplate(marks.start, marks.delimiter, marks.extract))
-        text.save(folder / "tokenizer.json")
         # The class is required: otherwise Hugging Face selects a tokenizer by the model type.
         found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **text.special_tokens_map()}
         if config.traits.token_types > 1:  # otherwise Hugging Face ignores token types
             found["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        text.save(folder / "tokenizer.json")
         write_json(folder / "tokenizer_config.json", found)
 
     def fit_config(self, config: Any, processor: TextTokenizer) -> Any:
