@@ -78,10 +78,10 @@ def test_nothing_to_make_a_vocabulary_of_is_refused() -> None:
 
 
 def test_a_saved_tokenizer_is_unchanged(tmp_path: Path) -> None:
-    assert not TextTokenizer.exists(tmp_path)
+    assert TextTokenizer.find(tmp_path) is None
     for made in (LANGUAGE, CHARACTERS):
         made.save(tmp_path / "tokenizer.json")
-        assert TextTokenizer.exists(tmp_path)
+        assert TextTokenizer.find(tmp_path) is not None
         again = TextTokenizer.load(tmp_path)
         assert again.encode([STORY]) == made.encode([STORY]) and again.decode(again.encode([STORY])) == [STORY]
         assert again.fingerprint() == made.fingerprint() and again.size == made.size
@@ -169,9 +169,10 @@ def test_releases_have_other_file_names_and_damaged_archives_are_named(
             with pytest.raises(DataError, match=names[1]) if content != whole else nullcontext():
                 (tmp_path / f"{names[1]}.gz").write_bytes(content)
                 TextTokenizer.load(tmp_path)
-    assert TextTokenizer.exists(tmp_path) and TextTokenizer.load(tmp_path).encode([STORY]) == LANGUAGE.encode([STORY])
+    found = TextTokenizer.find(tmp_path)
+    assert found is not None and found.encode([STORY]) == LANGUAGE.encode([STORY])
     next(tmp_path.iterdir()).unlink()
-    assert not TextTokenizer.exists(tmp_path)
+    assert TextTokenizer.find(tmp_path) is None
     refused(r"merges\.txt", TextTokenizer.load, tmp_path)
 
 

@@ -297,12 +297,12 @@ def test_a_vocabulary_may_be_zipped_or_named_itself_and_added_tokens_follow_it(t
     content = b"[PAD]\r\n[UNK]\r\na\r\n##b\r\n\r\n"
     (tmp_path / "vocab.txt").write_bytes(content)
     made = TextTokenizer.load(tmp_path / "vocab.txt")
-    assert made.size == 4 and made.encode(["ab"]) == [[2, 3]] and TextTokenizer.exists(tmp_path)
+    assert made.size == 4 and made.encode(["ab"]) == [[2, 3]] and TextTokenizer.find(tmp_path) is not None
     (tmp_path / "vocab.txt.gz").write_bytes(gzip.compress(content))
     (tmp_path / "vocab.txt").unlink()
     assert TextTokenizer.load(tmp_path).backend.to_str() == made.backend.to_str()
     (tmp_path / "vocab.txt.gz").unlink()
-    assert not TextTokenizer.exists(tmp_path)
+    assert TextTokenizer.find(tmp_path) is None
     refused(r"merges\.txt", TextTokenizer.load, tmp_path)
     folder = write_vocabulary(TRAINED, tmp_path, {"additional_special_tokens": ["<x>"]})
     (folder / "added_tokens.json").write_text(json.dumps({"<y>": TRAINED.size}))

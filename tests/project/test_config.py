@@ -21,7 +21,6 @@ from regard.runs.settings import (
     check_groups,
     collect_overrides,
     diff_settings,
-    parse_assignments,
     read_settings,
     resolve,
 )
@@ -144,13 +143,13 @@ def test_settings_survive_json_and_are_documented(kind: type[Any]) -> None:
 
 def test_assignments_are_grouped_and_the_last_wins_and_other_arguments_are_refused() -> None:
     said = ["train.steps=100", " model.width = 64 ", "train.steps=200", "data.tokenizer=a=b.json", "train.x="]
-    assert parse_assignments(said) == {
+    assert collect_overrides(said) == {
         "train": {"steps": "200", "x": ""}, "model": {"width": "64"}, "data": {"tokenizer": "a=b.json"}
     }  # fmt: skip
-    assert parse_assignments([]) == {}
+    assert collect_overrides([]) == {}
     for text in ("train.steps", ".steps=3", "train.=3", "=3", "", "train steps 3"):
         with pytest.raises(SettingError, match=r"train\.steps=1000"):
-            parse_assignments([text])
+            collect_overrides([text])
 
 
 FILES = {

@@ -345,7 +345,7 @@ class CaptionProcessor:
         from regard.processors.tokenizer.tokenizer import TextTokenizer
 
         pixels = ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None
-        text = TextTokenizer.load(Path(folder)) if TextTokenizer.exists(Path(folder)) else None
+        text = TextTokenizer.find(Path(folder))
         return pixels or text if pixels is None or text is None else cls(pixels, text)
 
     def with_fixed_size(self, side: int) -> CaptionProcessor:

@@ -49,9 +49,16 @@ def collect_overrides(
     Setting names of other tools are translated; one line on standard error names the setting of regard."""
     found: dict[str, dict[str, Any]] = {} if file is None else read_settings(os.fspath(file))
     named = assignments if isinstance(assignments, Mapping) else {}
-    plain = [f"{name}={value}" for name, value in named.items()] if named else list(assignments)
-    for group, values in parse_assignments(plain).items():
-        found.setdefault(group, {}).update(values)
+    for text in [f"{name}={value}" for name, value in named.items()] if named else assignments:
+        name, sign, value = text.partition("=")
+        group, dot, key = name.strip().partition(".")
+        if not (sign and dot and group and key):
+            known = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
+            whole = sorted(setting for setting in known if setting.partition(".")[2] == name.strip())
+            if whole:  # a name without its group, such as `lr` or `learning_rate`
+                raise SettingError(f"Unknown setting '{name.strip()}'. Did you mean {' or '.join(map(repr, whole))}?")
+            raise SettingError(f"'{text}' is not a setting. Use group.name=value, for example train.steps=1000.")
+        found.setdefault(group, {})[key] = value.strip()
     for name, value in named.items():
         if isinstance(value, Mapping | list | tuple):  # unchanged: the command line has another notation
             group, _, key = name.partition(".")
@@ -67,22 +74,6 @@ def collect_overrides(
         if group not in (*GROUPS, "model"):
             raise SettingError(f"Unknown settings group '{group}'. {suggest(str(group), (*GROUPS, 'model'))}")
     return said
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """`["train.steps=100", "model.width=64"]` -> `{"train": {"steps": "100"}, "model": {"width": "64"}}`."""
-    grouped: dict[str, dict[str, Any]] = {}
-    for text in assignments:
-        name, sign, value = text.partition("=")
-        group, dot, key = name.strip().partition(".")
-        if not (sign and dot and group and key):
-            known = {*(row["setting"] for row in load_index()["settings"]), *SYNONYMS, *RELATED}
-            whole = sorted(setting for setting in known if setting.partition(".")[2] == name.strip())
-            if whole:  # a name without its group, such as `lr` or `learning_rate`
-                raise SettingError(f"Unknown setting '{name.strip()}'. Did you mean {' or '.join(map(repr, whole))}?")
-            raise SettingError(f"'{text}' is not a setting. Use group.name=value, for example train.steps=1000.")
-        grouped.setdefault(group, {})[key] = value.strip()
-    return grouped
 
 
 def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:

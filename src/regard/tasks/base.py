@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.batching.samplers import BatchSampler, BatchShape, LengthBucketed
+from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
@@ -421,13 +421,6 @@ def require_head(model: ModelProtocol) -> Any:
             f"regard train {model.task.name} --data {files} --model {model.spec.source or 'FOLDER'} --out RUN"
         )
     return model.head
-
-
-def length_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Row indices of inference batches: rows of similar lengths, at most `budget` tokens or one row."""
-    if len(lengths):
-        longest = int(lengths.reshape(len(lengths), -1).sum(1).max())
-        yield from LengthBucketed(lengths, max(budget, longest), seed=0).sequential()
 
 
 def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.data.batching.samplers import BatchSampler, BatchShape
+from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.text.samples import Pair
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, SettingError, WeightsError
@@ -220,7 +220,7 @@ def _embed_rows(
     wide = np.float64 if next(iter(model.body.parameters())).dtype == torch.float64 else np.float32
     table, done = np.zeros((len(rows), model.config.width), dtype=wide), 0
     with torch.inference_mode():
-        for some in base.length_batches(base.row_lengths(rows), BUDGET if model.device.type == "cpu" else LARGE):
+        for some in length_batches(base.row_lengths(rows), BUDGET if model.device.type == "cpu" else LARGE):
             x, mask = pad([rows[i] for i in some], pad_id(model.config))
             table[some] = model.objective.logits(model, Batch(x, mask).to(model.device)).cpu().numpy()
             done += len(some)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from regard.data.batching.samplers import BatchSampler, BatchShape
+from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.batching.windows import TokenRanges, make_window_sampler, sliding_windows
 from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
@@ -103,7 +103,7 @@ class LanguageModeling(base.Objective):
         lengths = np.array([len(row) for row in prompts], dtype=np.int64)
         limits = np.array([max_new_tokens(length, config, decode) for length in lengths.tolist()], dtype=np.int64)
         predictions: list[Prediction] = [Prediction("")] * len(prompts)
-        for rows in base.length_batches(lengths + limits, MAX_TOKENS):
+        for rows in length_batches(lengths + limits, MAX_TOKENS):
             x, mask = pad([prompts[i] for i in rows], config.eos_id)
             found = search(
                 model.body,

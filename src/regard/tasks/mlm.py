@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batching.samplers import BatchSampler, BatchShape
+from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.batching.windows import (
     MaskedRows,
     PretrainingSampler,
@@ -111,7 +111,7 @@ class MaskedLM(base.Objective):
         rows = make_rows(parts, longest - num_special_tokens(config), random)
         texts = build_rows(encoded, rows, config)
         masked = masker(texts, random) if texts else MaskedRows([], [], [])
-        for chosen in base.length_batches(np.array([len(row) for row in texts], dtype=np.int64), max(tokens, longest)):
+        for chosen in length_batches(np.array([len(row) for row in texts], dtype=np.int64), max(tokens, longest)):
             some = MaskedRows(*([side[i] for i in chosen] for side in masked))
             yield _build_batch(masker, some, rows[chosen], config)
 
@@ -341,7 +341,7 @@ def fill_masks(model: base.ModelProtocol, inputs: Sequence[str]) -> list[Predict
         )
     predictions: list[Prediction] = [Prediction("")] * len(rows)
     known = torch.from_numpy(np.flatnonzero(text_token_mask(text, config))).to(model.device)
-    for chosen in base.length_batches(np.array([len(row) for row in rows], dtype=np.int64), base.BATCH_TOKENS):
+    for chosen in length_batches(np.array([len(row) for row in rows], dtype=np.int64), base.BATCH_TOKENS):
         x, mask = pad([rows[i] for i in chosen], config.pad_id)
         batch = Batch(x, mask).to(model.device)
         at = (batch.inputs == config.mask_id).nonzero()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from regard.data.batching.samplers import BatchShape, PaddedShape
+from regard.data.batching.samplers import BatchShape, PaddedShape, length_batches
 from regard.data.settings import DataSettings
 from regard.data.text.samples import Pair
 from regard.decode.search import Hypothesis, search
@@ -88,12 +88,12 @@ class Translate(base.Objective):
         banned = () if config.pad_id == config.eos_id else (config.pad_id,)
         nonempty = np.flatnonzero(lengths > 1)
         costs = lengths[nonempty] * max(decode.num_beams, decode.num_return_sequences)
-        for chosen in base.length_batches(costs, budget):
+        for chosen in length_batches(costs, budget):
             rows = nonempty[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
-            limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             batch = Batch(x, mask, decoder=DecoderInputs(prompt)).to(device)
+            limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
             with torch.inference_mode():

@@ -5,6 +5,7 @@ All sorts are stable, because the order of ties in the default sort depends on t
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,6 +157,13 @@ class LengthBucketed(BatchSampler):
             micro_batches.append(order[start:end])
             start = end
         return micro_batches
+
+
+def length_batches(lengths: np.ndarray, budget: int) -> Iterator[Indices]:
+    """Row indices of inference batches: rows of similar lengths, at most `budget` tokens or one row."""
+    if len(lengths):
+        longest = int(lengths.reshape(len(lengths), -1).sum(1).max())
+        yield from LengthBucketed(lengths, max(budget, longest), seed=0).sequential()
 
 
 class PackedSampler(BatchSampler):

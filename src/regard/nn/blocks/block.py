@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from regard import capabilities
 from regard.errors import SettingError
@@ -298,6 +299,16 @@ def transformer_block(
         cross=residual(attention(context_width=width)) if cross else None,
         feed=residual(FeedForward(width, hidden, activation, feed_dropout, bias, gated)),
     )
+
+
+class SkipInit(TorchFunctionMode):
+    """Skips random initialization: a tensor on the meta device has no values, and `normal_` of such a tensor imports
+    Dynamo, which takes a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 class TokenEmbedding(nn.Module):

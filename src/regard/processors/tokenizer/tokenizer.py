@@ -191,10 +191,11 @@ class TextTokenizer:
         RoFormer's jieba segmentation of Chinese words is not supported: the tokenizer is loaded as BERT's, with a note."""
         return cls(*read_tokenizer(Path(path), end=END_OF_TEXT))
 
-    @staticmethod
-    def exists(folder: str | Path) -> bool:
-        """True if `load` finds a tokenizer in this folder."""
-        return (Path(folder) / "tokenizer.json").exists() or find_files(Path(folder)) is not None
+    @classmethod
+    def find(cls, folder: Path) -> TextTokenizer | None:
+        """Tokenizer of a folder, as `load`; None if the folder has none."""
+        exists = (folder / "tokenizer.json").exists() or find_files(folder) is not None
+        return cls(*read_tokenizer(folder, end=END_OF_TEXT)) if exists else None
 
     def with_special_tokens(self, tokens: Sequence[str]) -> TextTokenizer:
         """Copy with these special tokens; new tokens get the next ids."""

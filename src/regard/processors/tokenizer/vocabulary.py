@@ -226,7 +226,13 @@ def read_tokenizer(path: Path, end: str) -> tuple[Tokenizer, dict[str, str], lis
         advice = "Pass tokenizer.json, or a folder with tokenizer.json, vocab.txt, or vocab.json and merges.txt."
         raise DataError("tokenizer not found.", file, advice=advice)
     # tokenizer_config.json in the same folder applies only to a file named tokenizer.json
-    settings = _read_settings(file.parent) if files or file.name == "tokenizer.json" else {}
+    settings: dict[str, Any] = {}
+    if files or file.name == "tokenizer.json":
+        settings = _read_json(file.parent / "tokenizer_config.json", needed=False)
+        if ADDED_TOKENS_KEY not in settings:  # otherwise older files are ignored
+            settings |= _read_json(file.parent / "special_tokens_map.json", needed=False)
+            older = _read_json(file.parent / "added_tokens.json", needed=False)
+            settings[ADDED_TOKENS_KEY] = {number: {"content": token} for token, number in older.items()}
     tokens = {name: token for name in SPECIAL_TOKEN_KEYS if (token := _token_content(settings.get(name))) is not None}
     kind = str(settings.get("tokenizer_class", ""))
     jieba = kind.startswith("RoFormerTokenizer")
@@ -335,16 +341,6 @@ def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: di
     special = (end, unknown) if words else (end, unknown, *ROBERTA_SPECIAL)
     backend.add_special_tokens([_special_token(token) for token in special if token in ids])
     return backend
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Settings of the folder's tokenizer. If tokenizer_config.json lists the added tokens, older files are ignored."""
-    settings = _read_json(folder / "tokenizer_config.json", needed=False)
-    if ADDED_TOKENS_KEY not in settings:
-        settings |= _read_json(folder / "special_tokens_map.json", needed=False)
-        older = _read_json(folder / "added_tokens.json", needed=False)
-        settings[ADDED_TOKENS_KEY] = {number: {"content": token} for token, number in older.items()}
-    return settings
 
 
 def _added_tokens(settings: dict[str, Any]) -> dict[str, tuple[AddedToken, int | None]]:

@@ -8,31 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from regard.config import from_dict
 from regard.index import print_note, read_config_files
+from regard.nn.blocks.block import SkipInit
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_system
 from regard.systems.common.system import System
 from regard.weights.tables import Tensors, read_checkpoint
 
 
-class _SkipInit(TorchFunctionMode):
-    """Skips random initialization: a tensor on the meta device has no values, and `normal_` of such a tensor imports
-    Dynamo, which takes a second."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_, Tensor.normal_, Tensor.uniform_):
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
 def meta_device() -> Iterator[None]:
     """Build modules in the block with shapes only, without memory and initial values."""
-    with torch.device("meta"), _SkipInit():
+    with torch.device("meta"), SkipInit():
         yield
 
 
@@ -41,7 +30,8 @@ def read_published_config(system: System, published: Mapping[str, Any], folder: 
     fields = system.published.read(published)
     end, size = fields.get("eos_id", 0), fields.get("vocab_size")
     if isinstance(size, int) and (end is None or (isinstance(end, int) and not 0 <= end < size)):
-        found = TextTokenizer.load(folder).special_id("end") if TextTokenizer.exists(folder) else None
+        text = TextTokenizer.find(folder)
+        found = None if text is None else text.special_id("end")
         fields["eos_id"] = found if found is not None and found < size else size - 1
         problem = "missing" if end is None else f"{end} and outside the vocabulary of {size:,} tokens"
         print_note(f"note: {folder}: eos_token_id is {problem}; token {fields['eos_id']} is used as the end token.")

@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batching.samplers import BatchSampler, BatchShape, FixedShape, LengthBucketed, PackedSampler
+from regard.data.batching.samplers import (
+    BatchSampler,
+    BatchShape,
+    FixedShape,
+    LengthBucketed,
+    PackedSampler,
+    length_batches,
+)
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
@@ -82,7 +89,7 @@ class Text(Modality):
         return text.with_special_tokens(HEAD_TOKENS) if self.head_tokens else text
 
     def load_processor(self, folder: Path) -> TextTokenizer | None:
-        return TextTokenizer.load(folder) if TextTokenizer.exists(folder) else None
+        return TextTokenizer.find(folder)
 
     def save_processor(self, processor: Any, config: Any, folder: Path, export: bool = False) -> None:
         text = processor
@@ -149,7 +156,7 @@ class Text(Modality):
         return plan
 
     def eval_rows(self, encoded: base.Encoded, tokens: int) -> Iterator[np.ndarray]:
-        return base.length_batches(encoded.lengths(), tokens)
+        return length_batches(encoded.lengths(), tokens)
 
     # -- samples of one or more token sequences
 
@@ -205,7 +212,7 @@ class Text(Modality):
         self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         assert isinstance(inputs, base.Encoded)
-        for rows in base.length_batches(inputs.lengths()[:count], base.BATCH_TOKENS):
+        for rows in length_batches(inputs.lengths()[:count], base.BATCH_TOKENS):
             yield rows, self.collate(inputs, rows, model.config, None)
 
 
