@@ -253,14 +253,3 @@ def test_names_of_other_tools_work_in_python(gpt2: Path, capsys: pytest.CaptureF
         model.predict(LINES[0], max_new_token=4)
     with pytest.raises(SettingError, match=r"decode\.temperature"):
         model.predict(LINES[0], greedy=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("learning_rate", r"'train\.learning_rate'"), ("train.learning_rat", r"train\."), ("train.bf16", "precision")],
-)
-def test_unknown_settings_of_a_training_name_the_nearest(name: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("some text\n" * 50)
-    with pytest.raises(SettingError, match=words):
-        regard.train("lm", tmp_path / "text.txt", out=tmp_path / "run", settings={name: 1e-3})
-    assert not (tmp_path / "run").exists()

@@ -25,7 +25,7 @@ from regard.nn.attention.masks import (
     SlidingWindow,
     materialize,
 )
-from regard.nn.blocks.block import FeedForward, TransformerBlock, is_pristine_block, transformer_block
+from regard.nn.blocks.block import is_pristine_block, transformer_block
 from regard.nn.kernels import dispatch
 from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear
@@ -197,43 +197,43 @@ def test_cudnn_comes_first_only_where_it_may(changed: str, monkeypatch: pytest.M
 # -- attention modules
 
 
-def test_a_block_that_someone_changed_or_listens_to_is_not_gone_around() -> None:
-    class Adapted(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner, self.weight, self.bias = inner, inner.weight, inner.bias
+class Adapted(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.weight, self.bias = inner, inner.weight, inner.bias
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x) + x
 
-    class Other(Linear):
-        pass
+class OtherLinear(Linear):
+    pass
 
-    def block() -> Any:
-        return transformer_block(8, 2, 16, norm="pre", activation="gelu").eval()
 
-    assert isinstance(block(), TransformerBlock) and is_pristine_block(block())
-    for change in (Adapted, lambda _: Other(8, 8)):
-        changed = block()
-        changed.attend.inner.qkv = change(changed.attend.inner.qkv)
-        assert not is_pristine_block(changed)
-    for path in ("attend.inner.qkv", "attend.norm", "attend.dropout", "feed", "feed.inner", ""):
-        for listen in ("register_forward_hook", "register_forward_pre_hook"):
-            changed = block()
-            handle = getattr(changed.get_submodule(path), listen)(lambda *_: None)
-            assert not is_pristine_block(changed), path
-            handle.remove()
-            assert is_pristine_block(changed)
-    changed = block()
-    changed.feed.inner.up.forward = lambda x: x
-    assert not is_pristine_block(changed)
-    changed = block()
-    nn.utils.parametrize.register_parametrization(changed.feed.inner.up, "weight", nn.Identity())
-    assert not is_pristine_block(changed)
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not is_pristine_block(block())
-    handle.remove()
-    assert type(block().feed.inner) is FeedForward
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "an adapter": lambda block: setattr(block.attend.inner, "qkv", Adapted(block.attend.inner.qkv)),
+    "a subclass": lambda block: setattr(block.attend.inner, "qkv", OtherLinear(8, 8)),
+    "another forward": lambda block: setattr(block.feed.inner.up, "forward", lambda x: x),
+    "a parametrization": lambda block: nn.utils.parametrize.register_parametrization(
+        block.feed.inner.up, "weight", nn.Identity()
+    ),
+    "a hook of all modules": lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
+    **{
+        f"{hook} of {path}": lambda block, path=path, hook=hook: getattr(block.get_submodule(path), hook)(
+            lambda *_: None
+        )
+        for path in ("attend.inner.qkv", "attend.norm", "attend.dropout", "feed", "feed.inner", "")
+        for hook in ("register_forward_hook", "register_forward_pre_hook")
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_block_with_changes_or_hooks_is_not_gone_around(change: str) -> None:
+    block: Any = transformer_block(8, 2, 16, norm="pre", activation="gelu").eval()
+    assert is_pristine_block(block)
+    handle: Any = CHANGES[change](block)
+    assert not is_pristine_block(block)
+    if "hook" in change:
+        handle.remove()
+        assert is_pristine_block(block)
 
 
 CUDA, CPU, MPS = "cuda", "cpu", "mps"
