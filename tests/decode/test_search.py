@@ -15,12 +15,7 @@ from torch import Tensor
 
 from oracle import noise
 from regard.decode.search import search
-from regard.decode.searches import (
-    Hypothesis,
-    filter_logits,
-    sample,
-    uniform_numbers,
-)
+from regard.decode.searches import Hypothesis, filter_logits, sample, uniform_numbers
 from regard.decode.settings import DecodeSettings
 from regard.types import Batch, Body, DecoderInputs, StateSizes
 

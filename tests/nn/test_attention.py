@@ -61,10 +61,7 @@ RULES: dict[str, tuple[AttentionMask | None, May]] = {
     "a band as long as the row": (Memoized(Causal() & SlidingWindow(4, 0)), lambda b, h, q, k: k <= q),
     "holes, written once": (Memoized(Causal() & Padding(MARKS)), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
     "holes": (Causal() & Padding(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
-    "documents": (
-        Causal() & PackedDocuments(DOCUMENTS, DOCUMENTS),
-        lambda b, h, q, k: k <= q and (q < 2) == (k < 2),
-    ),
+    "documents": (Causal() & PackedDocuments(DOCUMENTS, DOCUMENTS), lambda b, h, q, k: k <= q and (q < 2) == (k < 2)),
     "an empty document": (PackedDocuments(DOCUMENTS, FEWER), lambda b, h, q, k: q >= 2 and k < 4),
     "longformer": (
         SlidingWindow(0, 1) | GlobalTokens(MARKS),

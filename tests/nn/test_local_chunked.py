@@ -161,11 +161,7 @@ def test_window_masks_are_recognized_by_their_form() -> None:
     for rule in (None, Causal(), real, marks, PACKED, window & window, window | window, window | real):
         assert parse_pattern(rule) is None, rule
     others = PackedDocuments(OFFSETS, Packing(OFFSETS.starts, 15))
-    for rule in (
-        window & others,
-        (window | marks) & Causal(),
-        window & (marks | real),
-    ):
+    for rule in (window & others, (window | marks) & Causal(), window & (marks | real)):
         assert parse_pattern(rule) is None, rule
     found = band_of(real & (marks | window) & PACKED)
     assert (found.window, found.global_tokens) == (window, marks)

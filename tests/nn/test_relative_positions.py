@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from oracle import grads, kernel_name, near, noise, noisy, same_with_gradients, stand_in
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow, materialize
-from regard.nn.attention.positions import (
-    AttentionPosition,
-    BoundPosition,
-    PositionIds,
-    Rotary,
-    Shaw,
-    T5Bias,
-)
+from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TransformerBlock
 from regard.nn.kernels import dispatch
 from regard.types import Packing
