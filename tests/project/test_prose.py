@@ -29,10 +29,6 @@ def rules_hit(text: str) -> list[str]:
     return [finding.rule for finding in find_dialect(RULES, [block(text)]) if finding.level == "E"]
 
 
-def test_every_rule_has_a_finding_in_its_example() -> None:
-    assert [rule.name for rule in RULES if not find_dialect([rule], [block(rule.example)])] == []
-
-
 @pytest.mark.parametrize(("name", "text"), SENTENCES)
 def test_dialect_is_found_and_field_terms_are_allowed(name: str, text: str) -> None:
     if name == "field":
@@ -41,8 +37,9 @@ def test_dialect_is_found_and_field_terms_are_allowed(name: str, text: str) -> N
         assert find_dialect([BY_NAME[name]], [block(text)])
 
 
-def test_rules_have_unique_names_and_advice() -> None:
+def test_rules_have_unique_names_advice_and_a_finding_in_their_example() -> None:
     assert len(BY_NAME) == len(RULES)
+    assert [rule.name for rule in RULES if not find_dialect([rule], [block(rule.example)])] == []
     assert all(rule.level in ("E", "W") and rule.advice for rule in RULES)
 
 
@@ -120,27 +117,20 @@ UNKNOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", UNKNOWN)
-def test_names_that_do_not_exist(names: Names, text: str) -> None:
-    found = [finding for finding in find_names(names, block(text)) if finding.rule == "unknown-name"]
-    assert [finding.block.text[finding.start : finding.end] for finding in found] == UNKNOWN[text]
-
-
-def test_old_names_are_allowed_in_code_of_the_section_renamed(names: Names) -> None:
-    source = "## 0.2.0\n### Renamed\n- `data.longest`, `grain`\n- data.longest\n### Added\n- `data.longest`\n"
-    blocks = read_markdown("CHANGELOG.md", source).blocks
-    found = [finding for each in blocks for finding in find_names(names, each)]
-    assert [(finding.rule, finding.block.line_at(0)) for finding in found] == [("unknown-name", 4), ("unknown-name", 6)]
-    other = [finding for each in read_markdown("README.md", source).blocks for finding in find_names(names, each)]
-    assert len(other) == 4
-
-
-def test_commands_in_fenced_code_are_checked(names: Names) -> None:
+def test_names_that_do_not_exist_are_found_in_texts_and_commands(names: Names) -> None:
+    for text, expected in UNKNOWN.items():
+        found = [finding for finding in find_names(names, block(text)) if finding.rule == "unknown-name"]
+        assert [finding.block.text[finding.start : finding.end] for finding in found] == expected, text
     source = "```\n$ regard train language --data a  # a comment here\nregard list\n```\n"
     blocks = read_markdown("README.md", source).blocks
     assert [str(finding) for each in blocks for finding in find_names(names, each)] == [
         "README.md:2: unknown-name: language -> the name of a task that exists"
     ]
+    # old names are allowed in code of the section "Renamed"
+    source = "## 0.2.0\n### Renamed\n- `data.longest`, `grain`\n- data.longest\n### Added\n- `data.longest`\n"
+    for file, lines in (("CHANGELOG.md", [4, 6]), ("README.md", [3, 3, 4, 6])):
+        found = [finding for each in read_markdown(file, source).blocks for finding in find_names(names, each)]
+        assert [finding.block.line_at(finding.start) for finding in found] == lines
 
 
 SOURCE = '''"""Module text
@@ -182,19 +172,16 @@ def test_texts_of_python_have_kinds_and_lines() -> None:
     assert formatted == {f"{FIELD_OF_STRING}_per_s", f"part_{FIELD_OF_STRING}"}
 
 
-def test_texts_of_markdown() -> None:
+def test_texts_of_markdown_without_words_to_avoid_in_the_column_not_of_the_glossary() -> None:
     read = read_markdown("a.md", "# Title\nOne\ntwo.\n- item\n  more\n\n| a b | c |\n|---|---|\n| d | e |\n")
     texts = [(each.text, each.lines[0]) for each in read.blocks]
     assert texts == [("Title", 1), ("One two.", 2), ("item more", 4), ("a b", 7), ("c", 7), ("d", 9), ("e", 9)]
-
-
-def test_words_to_avoid_are_allowed_in_the_column_not_of_the_glossary() -> None:
     tables = "| Write | Not |\n|---|---|\n| image | a picture |\n\n| Write | Other |\n|---|---|\n| b | c |\n"
     source = f"## Glossary\n\n{tables}"
-    texts = [each.text for each in read_markdown("CONTRIBUTING.md", source).blocks]
-    assert texts == ["Glossary", "Write", "image", "Write", "Other", "b", "c"]
-    assert "a picture" in [each.text for each in read_markdown("README.md", source).blocks]
-    assert "a picture" in [each.text for each in read_markdown("CONTRIBUTING.md", source[12:]).blocks]
+    found = [each.text for each in read_markdown("CONTRIBUTING.md", source).blocks]
+    assert found == ["Glossary", "Write", "image", "Write", "Other", "b", "c"]
+    for file, text in (("README.md", source), ("CONTRIBUTING.md", tables)):
+        assert "a picture" in [each.text for each in read_markdown(file, text).blocks]
 
 
 def test_texts_of_pages() -> None:

@@ -69,38 +69,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
+def test_wheel_contains_the_files_of_the_package_its_metadata_and_no_paths_of_this_machine(wheel: Path) -> None:
     """Code, py.typed, index.json and the parts of the HTML pages, but no tests and no tools."""
     files = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     expected = {path.relative_to(ROOT / "src").as_posix() for path in files}
     assert {"regard/py.typed", "regard/index.json", "regard/draw/page.css", "regard/draw/page.js"} <= expected
-    names = set(zipfile.ZipFile(wheel).namelist())
-    about = f"regard-{__version__}.dist-info"
-    assert {name for name in names if not name.startswith(f"{about}/")} == expected
+    with zipfile.ZipFile(wheel) as archive:
+        texts = {name: archive.read(name).decode("utf-8") for name in archive.namelist()}
+    folder = f"regard-{__version__}.dist-info"
+    assert {name for name in texts if not name.startswith(f"{folder}/")} == expected
     required = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
-    assert {f"{about}/{name}" for name in required} <= names
-
-
-def test_wheel_contains_no_paths_of_this_machine(wheel: Path) -> None:
+    assert {f"{folder}/{name}" for name in required} <= texts.keys()
     own = [str(path) for path in (ROOT, Path.home(), wheel.parents[1], Path(sys.prefix)) if len(path.parts) > 1]
-    patterns = [*(rf"{re.escape(path)}\b" for path in own), r"(?<![\w.])/(?:home|Users)/\w", "file://"]
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            found = re.search("|".join(patterns), archive.read(name).decode("utf-8"))
-            assert found is None, f"{name}: {found and found[0]}"
-
-
-def test_metadata_of_the_wheel(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        about = Parser().parsestr(archive.read(f"regard-{__version__}.dist-info/METADATA").decode("utf-8"))
-        entry_points = archive.read(f"regard-{__version__}.dist-info/entry_points.txt").decode("utf-8")
+    local = "|".join([*(rf"{re.escape(path)}\b" for path in own), r"(?<![\w.])/(?:home|Users)/\w", "file://"])
+    assert {name: found[0] for name, text in texts.items() if (found := re.search(local, text))} == {}
+    about = Parser().parsestr(texts[f"{folder}/METADATA"])
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert wheel.name == f"regard-{__version__}-py3-none-any.whl"
     found = [about[name] for name in ("Name", "Version", "License-Expression")]
     assert found == ["regard", __version__, declared["license"]]
-    required = {each for each in about.get_all("Requires-Dist", []) if "extra ==" not in each}
-    assert required == set(declared["dependencies"])
-    assert "regard = regard.cli:main" in entry_points.splitlines()
+    needed = {each for each in about.get_all("Requires-Dist", []) if "extra ==" not in each}
+    assert needed == set(declared["dependencies"])
+    assert "regard = regard.cli:main" in texts[f"{folder}/entry_points.txt"].splitlines()
 
 
 @dataclass(frozen=True)
@@ -139,17 +129,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     return Installed(environment, packages, folder, variables)
 
 
-def test_regard_is_imported_from_the_wheel(installed: Installed) -> None:
+def test_regard_is_imported_from_the_wheel_with_its_lists_and_checks(installed: Installed) -> None:
     found = json.loads(installed.python(WHERE))
     assert Path(found["file"]) == installed.packages / "regard/__init__.py"
     assert Path(found["metadata"]) == installed.packages
     assert found["version"] == __version__
     assert [path for path in found["path"] if Path(path, "regard").is_dir()] == [str(installed.packages)]
     assert installed.regard("--version").strip().endswith(__version__)
-
-
-def test_lists_and_check_of_the_installed_program(installed: Installed) -> None:
-    """Lists are read from index.json."""
+    # lists are read from index.json
     assert "transformer-tiny" in installed.regard("list", "presets")
     assert "translate" in installed.regard("list", "tasks")
     (installed.folder / "pairs.tsv").write_text("".join(f"text {i}\tText {i}\n" for i in range(20)), encoding="utf-8")

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import regard
 from conftest import TWELVE, Trained, rows, same_tensors, train_tiny
@@ -65,12 +67,39 @@ def test_no_flipped_bit_and_no_truncated_file_is_believed(name: str, two: Path) 
     assert isinstance(look(path.parent), str)
 
 
-def test_a_copy_of_a_checkpoint_under_another_name_is_left_alone(two: Path) -> None:
-    shutil.copytree(two / "step-00000008", two / "step-00000008-mine")
-    save_checkpoint(two, 12, GROUPS, FACTS, keep=1)
-    saved, problems = latest_checkpoint(two)
-    assert saved is not None and saved.step == 12 and not problems
-    assert {path.name for path in two.iterdir()} == {"step-00000012", "step-00000008-mine"}
+def test_only_complete_checkpoints_count_and_unfinished_saves_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(folder: Path) -> tuple[int, int]:
+        saved, problems = latest_checkpoint(folder)
+        assert saved is not None
+        return saved.step, len(problems)
+
+    def files(folder: Path) -> set[str]:
+        return {path.name for path in folder.iterdir()}
+
+    for number in (1, 2, 3):
+        save_checkpoint(tmp_path / "a", number, GROUPS, FACTS, keep=9)
+    for number in (2, 3):
+        os.truncate(tmp_path / f"a/step-0000000{number}/state.safetensors", 8)
+    save_checkpoint(tmp_path / "a", 1, GROUPS, FACTS, keep=1)  # damaged ones do not count among those that are kept
+    assert step(tmp_path / "a") == (1, 2)
+    save_checkpoint(tmp_path / "b", 8, GROUPS, FACTS, keep=2)
+    shutil.copytree(tmp_path / "b/step-00000008", tmp_path / "b/step-00000008-mine")
+    (tmp_path / "b/.writing-00000001").mkdir()
+    save_checkpoint(tmp_path / "b", 12, GROUPS, FACTS, keep=1)  # a copy under another name stays
+    kept = {"step-00000012", "step-00000008-mine"}
+    assert step(tmp_path / "b") == (12, 0) and files(tmp_path / "b") == kept
+    # a crash between the two renames of a save that replaces a checkpoint
+    (tmp_path / "b/step-00000012").rename(tmp_path / "b/.replaced-00000012")
+    (tmp_path / "b/.writing-00000012").mkdir()
+    remove_partial(tmp_path / "b")
+    assert step(tmp_path / "b") == (12, 0) and files(tmp_path / "b") == kept
+    full = mock.Mock(side_effect=SafetensorError("No space left on device"))
+    monkeypatch.setattr("regard.weights.tables.save_file", full)
+    with pytest.raises(RunError, match="space"):
+        save_checkpoint(tmp_path / "b", 13, GROUPS, FACTS, keep=2)
+    assert files(tmp_path / "b") == kept
 
 
 def harm(path: Path, chance: random.Random) -> None:
@@ -78,29 +107,6 @@ def harm(path: Path, chance: random.Random) -> None:
         flip(path, chance.randrange(8 * path.stat().st_size))
     else:
         os.truncate(path, chance.randrange(path.stat().st_size))
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_run_with_a_damaged_checkpoint_resumes_from_the_one_before(seed: int, halved: Path, whole: Path) -> None:
-    chance = random.Random(seed)
-    harm(halved / "checkpoints/step-00000006" / chance.choice(["state.json", "state.safetensors"]), chance)
-    said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is damaged" in said and "skipped" in said and "Resuming after step 4" in said
-    same_tensors(halved / "model.safetensors", whole / "model.safetensors")
-    assert rows(halved) == rows(whole)
-
-
-def test_if_all_checkpoints_are_damaged_the_run_restarts_and_reports_it(halved: Path, whole: Path) -> None:
-    chance = random.Random(0)
-    for path in sorted((halved / "checkpoints").iterdir()):
-        harm(path / "state.safetensors", chance)
-    said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000004 is damaged" in said and "step-00000006 is damaged" in said
-    assert "no complete checkpoint found; starting at step 0" in said
-    last = "checkpoints/step-00000012/state.safetensors"
-    same_tensors(halved / last, whole / last)
-    assert rows(halved) == rows(whole)
 
 
 class Bomb:
@@ -148,10 +154,24 @@ def test_a_malicious_pickle_under_any_name_is_refused_in_one_line_and_never_runs
     assert mark.exists()  # the pickle is malicious
 
 
-def test_a_checkpoint_that_is_a_pickle_is_passed_over(halved: Path, whole: Path, mark: Path) -> None:
-    torch.save({"x": Bomb(mark)}, halved / "checkpoints/step-00000006/state.safetensors")
+@pytest.mark.every(2)
+@pytest.mark.parametrize("seed", [0, 1, "all", 3, "pickle", 5, 2])
+def test_a_run_with_damaged_checkpoints_resumes_from_the_one_before(
+    seed: int | str, halved: Path, whole: Path, mark: Path
+) -> None:
+    chance, folder = random.Random(seed), halved / "checkpoints"
+    damaged = sorted(folder.iterdir()) if seed == "all" else [folder / "step-00000006"]
+    for path in damaged:
+        if seed == "pickle":
+            torch.save({"x": Bomb(mark)}, path / "state.safetensors")
+        else:
+            harm(path / chance.choice(["state.json", "state.safetensors"]), chance)
     said = train_tiny((), halved, *TWELVE, resume=True)
-    assert "step-00000006 is damaged" in said and "Resuming after step 4" in said and not mark.exists()
+    assert all(f"{path.name} is damaged" in said for path in damaged) and "skipped" in said and not mark.exists()
+    none = "no complete checkpoint found; starting at step 0"
+    assert (none if seed == "all" else "Resuming after step 4") in said
+    for name in ("model.safetensors", "checkpoints/step-00000012/state.safetensors"):
+        same_tensors(halved / name, whole / name)
     assert rows(halved) == rows(whole)
 
 
@@ -167,15 +187,3 @@ def test_a_checkpoint_that_was_sealed_as_a_pickle_is_refused(halved: Path, mark:
     with pytest.raises(RunError, match=r"regard\.json"):
         train_tiny((), halved, *TWELVE, resume=True)
     assert not mark.exists()
-
-
-def test_a_replaced_checkpoint_without_its_successor_is_restored(tmp_path: Path) -> None:
-    """A crash between the two renames of a save that replaces a checkpoint."""
-    folder = tmp_path / "checkpoints"
-    save_checkpoint(folder, 4, GROUPS, FACTS, 2)
-    (folder / "step-00000004").rename(folder / ".replaced-00000004")
-    (folder / ".writing-00000004").mkdir()
-    remove_partial(folder)
-    saved, problems = latest_checkpoint(folder)
-    assert saved is not None and saved.step == 4 and not problems
-    assert [path.name for path in folder.iterdir()] == ["step-00000004"]
