@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import itertools
 import json
@@ -152,30 +151,10 @@ class Trained:
     said: str
 
 
-def write_pairs(path: Path, pairs: Iterable[tuple[str, str]], separator: str = "\t") -> Path:
+def write_pairs(path: Path, pairs: Iterable[tuple[str, str]]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{source}{separator}{target}\n" for source, target in pairs), encoding="utf-8")
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
     return path
-
-
-KINDS = {"SRC:TGT": ("en", "de"), "csv": ("csv",), "jsonl": ("jsonl",), "gz": ("tsv.gz",)}
-"""File extensions of the same pairs in different formats."""
-
-
-def write_kind(kind: str, folder: Path, pairs: Pairs) -> str:
-    """Write pairs in one of the formats `KINDS`; returns the value of --data."""
-    lines = {
-        "en": [source for source, _ in pairs],
-        "de": [target for _, target in pairs],
-        "csv": ["source,target", *(f'"{source}","{target}"' for source, target in pairs)],
-        "jsonl": [json.dumps({"source": source, "target": target}) for source, target in pairs],
-        "tsv.gz": ["\t".join(pair) for pair in pairs],
-    }
-    files = [folder / f"a.{suffix}" for suffix in KINDS[kind]]
-    for file, suffix in zip(files, KINDS[kind], strict=True):
-        content = "".join(f"{line}\n" for line in lines[suffix]).encode()
-        file.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
-    return ":".join(map(str, files))
 
 
 def train_tiny(data: Any, out: Path, *settings: str, tiny: bool = True, drawn: bool = False, **more: Any) -> str:
@@ -201,19 +180,15 @@ def pairs() -> Pairs:
 
 
 @pytest.fixture(scope="session")
-def pairs_file(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", pairs[:60])
-
-
-@pytest.fixture(scope="session")
-def trained(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A model with a few memorized sentences: the predictions are words and differ from each other."""
+    data = write_pairs(tmp_path_factory.mktemp("data") / "pairs.tsv", pairs[:60])
     out = tmp_path_factory.mktemp("runs") / "tiny"
     settings = (
         "model.dropout=0", "train.steps=120", "train.eval_every=60", "train.log_every=30", "train.lr=1e-2",
         "data.valid_fraction=0.1",
     )  # fmt: skip
-    return Trained(out, pairs_file, train_tiny(pairs_file, out, *settings, drawn=True))
+    return Trained(out, data, train_tiny(data, out, *settings, drawn=True))
 
 
 @pytest.fixture(scope="session")

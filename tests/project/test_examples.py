@@ -47,16 +47,11 @@ def test_the_single_file_equals_the_system(plain: ModuleType, changes: dict[str,
         ours = plain.load(tmp_path)(x)
     near(ours, model.logits(x))
     near(ours, regard.load(tmp_path).logits(x))
-
-
-def test_it_reads_folders_as_they_were_published_first(plain: ModuleType, tmp_path: Path) -> None:
-    """Without the prefix, with mask buffers and with a copy of the embedding."""
-    model = saved(tmp_path)
+    # folders as they were published first: without the prefix, with mask buffers and with a copy of the embedding
     tensors = {name.removeprefix("transformer."): t for name, t in load_file(tmp_path / "model.safetensors").items()}
     tensors |= {f"h.{n}.attn.bias": torch.ones(1, 1, 16, 16).tril() for n in range(3)}
     tensors["lm_head.weight"] = tensors["wte.weight"].clone()
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    x = torch.arange(9)[None]
     with torch.no_grad():
         near(plain.load(tmp_path)(x), model.logits(x))
 
@@ -72,16 +67,11 @@ def test_it_generates_as_the_search_does(plain: ModuleType, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_it_runs_as_documented(tmp_path: Path) -> None:
+def test_it_runs_as_documented_and_is_short(tmp_path: Path) -> None:
     text = TextTokenizer.train_lm_bpe(["to be or not to be", "that is the question"] * 20, 270)
     model = tiny("gpt2", vocab_size=text.size, eos_id=text.token_to_id(END_OF_TEXT))
     model.tokenizer = text
-    regard.save(model, tmp_path)
-    done = subprocess.run(
-        [sys.executable, str(FILE), str(tmp_path), "to be"], capture_output=True, text=True, check=True, timeout=120
-    )
+    command = [sys.executable, str(FILE), str(regard.save(model, tmp_path)), "to be"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.startswith("to be") and len(done.stdout) > 10
-
-
-def test_it_is_short_enough_to_be_read() -> None:
     assert len(FILE.read_text().splitlines()) <= 130

@@ -151,11 +151,10 @@ def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli)
     assert "2 entries skipped" in "".join(cli(*trained(path, tmp_path / "left"))[1:])
     with pytest.raises(DataError, match="line 22"):
         list(read_captions(str(lines(odd / "y.jsonl", good, {"image": "n0.png"}))))
-    wrong: dict[str, dict[str, Any]] = {
-        "line 22: image 'gone.png' not found": {"image": "gone.png", "caption": "x"},
-        "line 22: expected text in 'captions'": {"image": "n0.png", "captions": [["x"]]},
-    }
-    for right, row in wrong.items():
+    for right, row in (
+        ("line 22: image 'gone.png' not found", {"image": "gone.png", "caption": "x"}),
+        ("line 22: expected text in 'captions'", {"image": "n0.png", "captions": [["x"]]}),
+    ):
         done = cli(*trained(lines(odd / "wrong.jsonl", good, row), tmp_path / "no"))
         assert done.code == 2 and right in done.err and not (tmp_path / "no").exists()
     # images of one name from two folders are two

@@ -56,7 +56,8 @@ class Victims:
     """Training runs in forks of one process, with a small `disk` if one can be mounted."""
 
     def __init__(self, folder: Path, data: Path) -> None:
-        self.folder, self.data, self.disk = folder, data, folder / "disk"
+        self.folder, self.data, self.disk, self.unbroken = folder, data, folder / "disk", folder / "unbroken"
+        self.calls: list[str] = []
         self.disk.mkdir()
         mount = [*MOUNT, str(self.disk)]
         self.mounted = subprocess.run([*mount, "true"], capture_output=True, check=False).returncode == 0
@@ -94,23 +95,13 @@ class Victims:
 
 @pytest.fixture(scope="module")
 def victims(tmp_path_factory: pytest.TempPathFactory, few: Path) -> Iterator[Victims]:
+    """The runs, with the folder of an uninterrupted run and its calls in call order."""
     made = Victims(tmp_path_factory.mktemp("victims"), few)
+    done = made.begin(made.unbroken, calls=str(made.folder / "calls"))
+    assert done["code"] == 0 and "(4.0 epochs)" in done["out"], done["err"]
+    made.calls = json.loads((made.folder / "calls").read_text())
     yield made
     made.process.communicate()
-
-
-@pytest.fixture(scope="module")
-def unbroken(victims: Victims) -> Path:
-    run = victims.folder / "unbroken"
-    done = victims.begin(run, calls=str(victims.folder / "calls"))
-    assert done["code"] == 0 and "(4.0 epochs)" in done["out"], done["err"]
-    return run
-
-
-@pytest.fixture(scope="module")
-def calls(unbroken: Path) -> list[str]:
-    """Calls of the uninterrupted run, in call order."""
-    return json.loads((unbroken.parent / "calls").read_text())
 
 
 def same(run: Path, unbroken: Path) -> None:
@@ -125,19 +116,16 @@ def same(run: Path, unbroken: Path) -> None:
     assert names - {"curves.png"} == {path.name for path in unbroken.iterdir()} - {"curves.png"}
 
 
-def resumes(victims: Victims, run: Path, unbroken: Path) -> None:
+def resumes(victims: Victims, run: Path, unbroken: Path | None = None) -> None:
     """Assert that the run resumes without an error, and ends as the uninterrupted run."""
     done = victims.go_on(run)
     assert done["code"] == 0 and not done["err"], done["err"]
-    same(run, unbroken)
+    same(run, unbroken or victims.unbroken)
 
 
-def test_every_call_is_listed(calls: list[str]) -> None:
-    unseen = ("fsync .", "fsync checkpoints/", "chmod")  # not visible to other processes
+def test_every_call_is_listed_and_all_is_on_the_disk_before_it_has_its_name(victims: Victims) -> None:
+    calls, unseen = victims.calls, ("fsync .", "fsync checkpoints/", "chmod")  # not visible to other processes
     assert {call for call in calls if not call.startswith(unseen)} == set(STAGES)
-
-
-def test_all_is_on_the_disk_before_it_has_its_name(calls: list[str]) -> None:
     named = calls.index("rename checkpoints/.writing-N")
     assert {f"fsync {name}" for name in FLUSHED} <= set(calls[:named]) and calls[named + 1] == "fsync checkpoints"
     for number, call in enumerate(calls):
@@ -151,42 +139,36 @@ KILLED = -signal.SIGKILL
 
 @pytest.mark.every(14)
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_at_any_stage_a_run_resumes_exactly(
-    stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
-) -> None:
-    which = random.Random(stage).randint(1, calls.count(stage))
+def test_killed_at_any_stage_a_run_resumes_exactly(stage: str, victims: Victims, tmp_path: Path) -> None:
+    which = random.Random(stage).randint(1, victims.calls.count(stage))
     assert victims.begin(tmp_path / "run", at=[stage, which])["code"] == KILLED
-    resumes(victims, tmp_path / "run", unbroken)
+    resumes(victims, tmp_path / "run")
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("stage", BEGINNING)
-def test_killed_before_its_start_a_run_can_begin_again(
-    stage: str, victims: Victims, unbroken: Path, tmp_path: Path
-) -> None:
+def test_killed_before_its_start_a_run_can_begin_again(stage: str, victims: Victims, tmp_path: Path) -> None:
     assert victims.begin(tmp_path / "run", at=[stage, 1])["code"] == KILLED
     assert victims.begin(tmp_path / "run")["code"] == 0
-    same(tmp_path / "run", unbroken)
+    same(tmp_path / "run", victims.unbroken)
 
 
 @pytest.mark.every(6)
 @pytest.mark.parametrize("stage", GOING_ON)
-def test_killed_while_resuming_it_resumes_again(stage: str, victims: Victims, unbroken: Path, tmp_path: Path) -> None:
+def test_killed_while_resuming_it_resumes_again(stage: str, victims: Victims, tmp_path: Path) -> None:
     assert victims.begin(tmp_path / "run", at=["average", 8])["code"] == KILLED
     assert victims.go_on(tmp_path / "run", at=[stage, 1])["code"] == KILLED
-    resumes(victims, tmp_path / "run", unbroken)
+    resumes(victims, tmp_path / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_killed_again_and_again_at_random_it_arrives(
-    seed: int, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
-) -> None:
+def test_killed_again_and_again_at_random_it_arrives(seed: int, victims: Victims, tmp_path: Path) -> None:
     chance = random.Random(seed)
-    assert victims.begin(tmp_path / "run", at=chance.randint(1, len(calls)))["code"] == KILLED
+    assert victims.begin(tmp_path / "run", at=chance.randint(1, len(victims.calls)))["code"] == KILLED
     for _ in range(3):
-        victims.go_on(tmp_path / "run", at=chance.randint(1, len(calls) // 2))
-    resumes(victims, tmp_path / "run", unbroken)
+        victims.go_on(tmp_path / "run", at=chance.randint(1, len(victims.calls) // 2))
+    resumes(victims, tmp_path / "run")
 
 
 ENDINGS = {
@@ -219,8 +201,8 @@ SIGNALS = [
 
 
 @pytest.mark.parametrize(("number", "stage", "which"), SIGNALS)
-def test_stopped_at_any_stage_it_saves_and_prints_the_resume_command(
-    number: str, stage: str, which: int, victims: Victims, unbroken: Path, tmp_path: Path
+def test_stopped_it_saves_and_prints_the_command(
+    number: str, stage: str, which: int, victims: Victims, tmp_path: Path
 ) -> None:
     run = tmp_path / "my run"
     done = victims.begin(run, at=[stage, which], what=number)
@@ -229,7 +211,7 @@ def test_stopped_at_any_stage_it_saves_and_prints_the_resume_command(
     step = int(checkpoints(run)[-1].removeprefix("step-"))
     assert said == f"Stopped and saved after step {step}. Resume with:"
     assert shlex.split(command)[1:] == ["train", "translate", "--out", str(run), "--resume"]
-    resumes(victims, run, unbroken)
+    resumes(victims, run)
 
 
 def paragraph(done: Any) -> str:
@@ -242,13 +224,11 @@ def paragraph(done: Any) -> str:
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("stage", WRITES)
-def test_write_errors_are_reported_and_nothing_is_lost(
-    stage: str, victims: Victims, calls: list[str], unbroken: Path, tmp_path: Path
-) -> None:
-    run, which = tmp_path / "run", random.Random(stage).randint(1, calls.count(stage))
+def test_write_errors_are_reported_and_nothing_is_lost(stage: str, victims: Victims, tmp_path: Path) -> None:
+    run, which = tmp_path / "run", random.Random(stage).randint(1, victims.calls.count(stage))
     said = paragraph(victims.begin(run, at=[stage, which], what="limit", drawn=stage == "draw"))
     assert "File too large" in said and "needs" in said and "free" in said
-    resumes(victims, run, unbroken)
+    resumes(victims, run)
 
 
 FILLED = [
@@ -259,7 +239,7 @@ FILLED = [
 
 @pytest.mark.every(5)
 @pytest.mark.parametrize("at", FILLED, ids=lambda at: " ".join(map(str, at)))
-def test_a_full_disk_loses_no_checkpoint(at: tuple[str, int], victims: Victims, unbroken: Path, tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_checkpoint(at: tuple[str, int], victims: Victims, tmp_path: Path) -> None:
     if not victims.mounted:
         pytest.skip("no file system can be mounted here; the tests above do without")
     run = victims.disk / "run"
@@ -271,7 +251,7 @@ def test_a_full_disk_loses_no_checkpoint(at: tuple[str, int], victims: Victims, 
     done = victims.go_on(run)
     assert done["code"] == 0 and not done["err"], done["err"]
     assert victims.shell(f"cp -r {run} {tmp_path}")["code"] == 0
-    same(tmp_path / "run", unbroken)
+    same(tmp_path / "run", victims.unbroken)
 
 
 def stopped_process(words: list[str], log: Path) -> subprocess.Popen[str]:
