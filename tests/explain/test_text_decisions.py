@@ -23,7 +23,7 @@ from regard.tasks.base import HeadOptions
 from regard.types import Batch, TextFields
 from tiny import noisy
 from tiny_text_models import headed
-from tokenizer_texts import STORY
+from tokenizer_files import STORY
 
 SENTENCES = (
     "the cat sat on the mat and looked at the moon",

@@ -23,16 +23,18 @@ from tokenizer_files import (
     MARKED,
     PROSE,
     SHARED,
+    STORY,
     TEXTS,
     check_places,
     make,
+    random_texts,
     same,
     theirs_of,
+    train_words,
     write_folder,
     write_roberta,
     write_vocabulary,
 )
-from tokenizer_texts import STORY, random_texts, train_words
 
 TRAINED, CASED = make(), make(lower=False)
 PUBLISHED = SHARED / "vocab/bert-base-uncased"

@@ -28,7 +28,7 @@ from tiny_point_models import cloud
 from tiny_point_models import made as gatherer
 from tiny_text_models import SIZES
 from tiny_vision_models import fresh
-from tokenizer_texts import STORY
+from tokenizer_files import STORY
 
 
 def captioner(name: str) -> Model:

@@ -17,7 +17,7 @@ from regard.errors import RegardError
 from regard.model import Model
 from regard.runs.predict import expand_files, read_inputs
 from regard.tasks import find_task
-from tokenizer_texts import STORY
+from tokenizer_files import STORY
 
 TEXTS = ["the cat sat", "a dog is on the mat", "cats on the mat"]
 

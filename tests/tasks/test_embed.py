@@ -35,8 +35,7 @@ from regard.tasks.embed import SCALE, Embed, Pooling, TextIndex, _encode_texts, 
 from regard.types import Batch, Packing
 from tiny import gradients, near, noise, noisy
 from tiny_text_models import train
-from tokenizer_files import TEXTS, make, theirs_of, write_vocabulary
-from tokenizer_texts import STORY
+from tokenizer_files import STORY, TEXTS, make, theirs_of, write_vocabulary
 
 ASKED = [*TEXTS, "", "   ", "the cat sat on the mat " * 9]
 MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens")
