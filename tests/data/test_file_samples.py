@@ -124,18 +124,15 @@ def test_folders_that_cannot_mean_classes_are_refused_and_links_are_followed_onc
 
 
 @kinds
-@pytest.mark.parametrize(
-    ("name", "text", "columns", "first"),
-    [
-        ("a.csv", "<c>,label\np/a<s>,cat\np/b<s>,3\n", None, 2),
-        ("a.tsv", "Label\tid\tfile_name\ncat\t1\tp/a<s>\n3\t2\tp/b<s>\n", None, 2),
-        ("a.txt", "<c>\tlabel\np/a<s>\tcat\np/b<s>\t3\n", None, 2), ("a.tsv", "p/a<s>\tcat\np/b<s>\t3\n", None, 1),
-        ("a.tsv", "cat\tp/a<s>\n3\tp/b<s>\n", {"<c>": "1", "label": "0"}, 1),
-        ("a.csv", "where,kind,path\na<s>,cat,x\nb<s>,3,y\n", {"<c>": "where", "label": "kind"}, 2),
-        ("a.csv", "<c>,kind\np/a<s>,cat\np/b<s>,3\n", {"label": "kind"}, 2),
-        ("a.jsonl", '{"<c>": "p/a<s>", "label": "cat"}\n{"label": 3, "<c>": "p/b<s>"}\n', None, 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "columns", "first"), [
+    ("a.csv", "<c>,label\np/a<s>,cat\np/b<s>,3\n", None, 2),
+    ("a.tsv", "Label\tid\tfile_name\ncat\t1\tp/a<s>\n3\t2\tp/b<s>\n", None, 2),
+    ("a.txt", "<c>\tlabel\np/a<s>\tcat\np/b<s>\t3\n", None, 2), ("a.tsv", "p/a<s>\tcat\np/b<s>\t3\n", None, 1),
+    ("a.tsv", "cat\tp/a<s>\n3\tp/b<s>\n", {"<c>": "1", "label": "0"}, 1),
+    ("a.csv", "where,kind,path\na<s>,cat,x\nb<s>,3,y\n", {"<c>": "where", "label": "kind"}, 2),
+    ("a.csv", "<c>,kind\np/a<s>,cat\np/b<s>,3\n", {"label": "kind"}, 2),
+    ("a.jsonl", '{"<c>": "p/a<s>", "label": "cat"}\n{"label": 3, "<c>": "p/b<s>"}\n', None, 1),
+])  # fmt: skip
 def test_paths_of_a_table_are_relative_to_its_folder(
     kind: Kind, name: str, text: str, columns: Any, first: int, tmp_path: Path
 ) -> None:
@@ -260,22 +257,19 @@ COLORS = {"road": [1, 2, 3], "sky": [10, 20, 30], "z": [0, 0, 0]}
 PAINTED = ClassMap(("sky", "road"), (0, 1), (2,), (((10, 20, 30), 0), ((1, 2, 3), 1), ((0, 0, 0), 2)))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "wanted"),
-    [
-        ("classes.txt", "sky\nroad\n\n# more\nvoid\n", ROADS), ("classes.txt", "0 sky\n1: road\n2 = Ignore\n", ROADS),
-        ("classes.txt", "7 sky\n33 road way\n", ClassMap(("sky", "road way"), (7, 33))),
-        ("classes.txt", "3 wheeler\ncar\n", ClassMap(("3 wheeler", "car"), (0, 1))),
-        ("classes.txt", "10 20 30\tsky\n1 2 3 road\n0 0 0 void\n", PAINTED),
-        ("classes.txt", "sky 10 20 30\nroad, 1, 2, 3\nvoid 0 0 0\n", PAINTED),
-        ("classes.json", '["sky", "road", "void"]', ROADS),
-        ("classes.json", '{"1": "road", "0": "sky", "2": "unlabelled"}', ROADS),
-        ("classes.json", '{"classes": ["sky", "road"], "void": 2}', ROADS),
-        ("classes.json", '{"classes": {"5": "sky", "4": "x"}, "void": [0, 255]}', ClassMap(("x", "sky"), (4, 5), (0, 255))),
-        ("classes.json", '{"classes": ["sky", "road", "void"], "colours": [[10,20,30],[1,2,3],[0,0,0]]}', PAINTED),
-        ("classes.json", json.dumps({"classes": ["sky", "road", "z"], "void": "z", "colors": COLORS}), PAINTED),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "wanted"), [
+    ("classes.txt", "sky\nroad\n\n# more\nvoid\n", ROADS), ("classes.txt", "0 sky\n1: road\n2 = Ignore\n", ROADS),
+    ("classes.txt", "7 sky\n33 road way\n", ClassMap(("sky", "road way"), (7, 33))),
+    ("classes.txt", "3 wheeler\ncar\n", ClassMap(("3 wheeler", "car"), (0, 1))),
+    ("classes.txt", "10 20 30\tsky\n1 2 3 road\n0 0 0 void\n", PAINTED),
+    ("classes.txt", "sky 10 20 30\nroad, 1, 2, 3\nvoid 0 0 0\n", PAINTED),
+    ("classes.json", '["sky", "road", "void"]', ROADS),
+    ("classes.json", '{"1": "road", "0": "sky", "2": "unlabelled"}', ROADS),
+    ("classes.json", '{"classes": ["sky", "road"], "void": 2}', ROADS),
+    ("classes.json", '{"classes": {"5": "sky", "4": "x"}, "void": [0, 255]}', ClassMap(("x", "sky"), (4, 5), (0, 255))),
+    ("classes.json", '{"classes": ["sky", "road", "void"], "colours": [[10,20,30],[1,2,3],[0,0,0]]}', PAINTED),
+    ("classes.json", json.dumps({"classes": ["sky", "road", "z"], "void": "z", "colors": COLORS}), PAINTED),
+])  # fmt: skip
 def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, tmp_path: Path) -> None:
     entry = pairs(tmp_path / "set/train")
     for place in ("set/train/masks", "set/train", "set"):
@@ -285,19 +279,16 @@ def test_a_small_file_names_the_classes(name: str, text: str, wanted: ClassMap, 
     assert images.find_classes([entry]) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("classes.txt", "sky\nsky\n", "'sky'"), ("classes.txt", "# nothing\n", "class"),
-        ("classes.txt", "1 2 300 sky\n", "300"), ("classes.txt", "1 2 3 sky\n1 2 3 road\n", "color"),
-        ("classes.txt", "70000 sky\n1 road\n", "65,535"), ("classes.json", "{", "JSON"),
-        ("classes.json", '{"names": []}', "classes"),
-        ("classes.json", '{"classes": ["a"], "colours": [[1,2,3],[4,5,6]]}', "classes"),
-        ("classes.json", '{"classes": ["a"], "void": "b"}', "void"),
-        ("classes.json", '{"classes": ["a"], "viod": 3}', "'viod'"),
-        ("classes.json", json.dumps([str(n) for n in range(300)]), "300"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("classes.txt", "sky\nsky\n", "'sky'"), ("classes.txt", "# nothing\n", "class"),
+    ("classes.txt", "1 2 300 sky\n", "300"), ("classes.txt", "1 2 3 sky\n1 2 3 road\n", "color"),
+    ("classes.txt", "70000 sky\n1 road\n", "65,535"), ("classes.json", "{", "JSON"),
+    ("classes.json", '{"names": []}', "classes"),
+    ("classes.json", '{"classes": ["a"], "colours": [[1,2,3],[4,5,6]]}', "classes"),
+    ("classes.json", '{"classes": ["a"], "void": "b"}', "void"),
+    ("classes.json", '{"classes": ["a"], "viod": 3}', "'viod'"),
+    ("classes.json", json.dumps([str(n) for n in range(300)]), "300"),
+])  # fmt: skip
 def test_an_invalid_file_of_classes_is_named(name: str, text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(RegardError, match=said) as error:

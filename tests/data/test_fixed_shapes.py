@@ -55,14 +55,11 @@ def test_padding_is_not_trained_on(name: str, label: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize(
-    ("name", "device", "asked", "begun", "filled"),
-    [
-        ("rnn", "cuda", "auto", None, True), ("rnn", "cuda", "off", None, False), ("rnn", "cuda", "auto", False, False),
-        ("rnn", "cpu", "auto", None, False), ("rnn", "cpu", "auto", True, True),
-        ("transformer", "cpu", "auto", None, False), ("transformer", "cpu", "on", None, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "device", "asked", "begun", "filled"), [
+    ("rnn", "cuda", "auto", None, True), ("rnn", "cuda", "off", None, False), ("rnn", "cuda", "auto", False, False),
+    ("rnn", "cpu", "auto", None, False), ("rnn", "cpu", "auto", True, True),
+    ("transformer", "cpu", "auto", None, False), ("transformer", "cpu", "on", None, True),
+])  # fmt: skip
 def test_rows_are_padded_on_a_gpu_in_any_precision(
     name: str, device: str, asked: Any, begun: bool | None, filled: bool, precision: Any
 ) -> None:

@@ -187,14 +187,11 @@ def on_cube(places: np.ndarray) -> np.ndarray:
     return sides.argmax(axis=1)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        CUBE, CUBE.replace("OFF\n8 6 0", "OFF8 6 0"), CUBE.replace("OFF\n8 6 0", "OFF 8 6 0"),  # as in ModelNet
-        CUBE.replace("OFF\n", "# a comment\n\nOFF # here too\n").replace("0 0 1\n", "0 0 1 # corner\n\n"),
-        CUBE.replace("\n", "\r\n"), CUBE.replace("4 0 3 2 1", "4 0 3 2 1 255 0 0"),  # a face with a color
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    CUBE, CUBE.replace("OFF\n8 6 0", "OFF8 6 0"), CUBE.replace("OFF\n8 6 0", "OFF 8 6 0"),  # as in ModelNet
+    CUBE.replace("OFF\n", "# a comment\n\nOFF # here too\n").replace("0 0 1\n", "0 0 1 # corner\n\n"),
+    CUBE.replace("\n", "\r\n"), CUBE.replace("4 0 3 2 1", "4 0 3 2 1 255 0 0"),  # a face with a color
+])  # fmt: skip
 def test_an_off_file_is_read_however_it_begins(text: str, tmp_path: Path) -> None:
     cloud = at(text, ".off", tmp_path, num_points=6000)
     counts = np.bincount(on_cube(cloud.coordinates), minlength=6)
@@ -285,14 +282,11 @@ def test_an_invalid_glb_file_is_refused_in_silence_and_a_missing_trimesh_is_name
     assert at(CUBE, ".off", tmp_path).from_mesh and len(at("1 2 3\n4 5 6\n", ".xyz", tmp_path)) == 2
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1 2 3\n4 5 6\n", "1,2,3\n4, 5, 6", "1\t2\t3\r\n4\t5\t6\r\n", "1;2;3\n4;5;6\n",
-        "# a comment\n\n  1 2 3  \n// another\n4 5 6\n\n", "2\n1 2 3\n4 5 6\n", "x y z\n1 2 3\n4 5 6\n",
-        '"X","Y","Z"\n1,2,3\n4,5,6\n', "\ufeffz y x\n3 2 1\n6 5 4\n", "//X Y Z\n1 2 3\n4 5 6\n",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "1 2 3\n4 5 6\n", "1,2,3\n4, 5, 6", "1\t2\t3\r\n4\t5\t6\r\n", "1;2;3\n4;5;6\n",
+    "# a comment\n\n  1 2 3  \n// another\n4 5 6\n\n", "2\n1 2 3\n4 5 6\n", "x y z\n1 2 3\n4 5 6\n",
+    '"X","Y","Z"\n1,2,3\n4,5,6\n', "\ufeffz y x\n3 2 1\n6 5 4\n", "//X Y Z\n1 2 3\n4 5 6\n",
+])  # fmt: skip
 def test_points_are_separated_by_any_separator(text: str, tmp_path: Path) -> None:
     for ending in (".xyz", ".txt", ".pts", ".csv", ".asc"):
         cloud = at(text, ending, tmp_path)
@@ -312,15 +306,12 @@ LABEL = np.arange(9) % 4
 COLORS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
 
 
-@pytest.mark.parametrize(
-    "columns, has",
-    [
-        ((X, Y, Z, LABEL), "l"), ((X, Y, Z, MEASURED), ""), ((X, Y, Z, MEASURED, LABEL), "l"), ((X, Y, Z, *COLORS), "c"),
-        ((X, Y, Z, *SHARES), "c"), ((X, Y, Z, *UP), "n"), ((X, Y, Z, *COLORS, LABEL), "cl"), ((X, Y, Z, *UP, LABEL), "nl"),
-        ((X, Y, Z, MEASURED, *COLORS), "c"), ((X, Y, Z, MEASURED, *COLORS, LABEL), "cl"), ((X, Y, Z, *COLORS, *UP), "cn"),
-        ((X, Y, Z, *UP, *COLORS), "cn"), ((X, Y, Z, *UP, *COLORS, LABEL), "cnl"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("columns, has", [
+    ((X, Y, Z, LABEL), "l"), ((X, Y, Z, MEASURED), ""), ((X, Y, Z, MEASURED, LABEL), "l"), ((X, Y, Z, *COLORS), "c"),
+    ((X, Y, Z, *SHARES), "c"), ((X, Y, Z, *UP), "n"), ((X, Y, Z, *COLORS, LABEL), "cl"), ((X, Y, Z, *UP, LABEL), "nl"),
+    ((X, Y, Z, MEASURED, *COLORS), "c"), ((X, Y, Z, MEASURED, *COLORS, LABEL), "cl"), ((X, Y, Z, *COLORS, *UP), "cn"),
+    ((X, Y, Z, *UP, *COLORS), "cn"), ((X, Y, Z, *UP, *COLORS, LABEL), "cnl"),
+])  # fmt: skip
 def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
     text = lines(*columns)
     array = np.stack(np.broadcast_arrays(*columns), axis=1)

@@ -115,15 +115,12 @@ def test_a_name_is_read_as_it_is_written() -> None:
     assert solids.count == 30 and solids.for_split("test").count == 500 and solids.classes == SOLIDS
 
 
-@pytest.mark.parametrize(
-    "name, kind, said",
-    [
-        ("solids#noisy=1", UnknownNameError, "'noise'"), ("solids#part", DataError, "'part'"),
-        ("solids#part=exam", SettingError, "train"), ("solids#holes=9", SettingError, "holes"),
-        ("rooms#noise=-0.5", SettingError, "least"), ("rooms#turn=left", SettingError, "turn"),
-        ("rooms#points=few", SettingError, "integer"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name, kind, said", [
+    ("solids#noisy=1", UnknownNameError, "'noise'"), ("solids#part", DataError, "'part'"),
+    ("solids#part=exam", SettingError, "train"), ("solids#holes=9", SettingError, "holes"),
+    ("rooms#noise=-0.5", SettingError, "least"), ("rooms#turn=left", SettingError, "turn"),
+    ("rooms#points=few", SettingError, "integer"),
+])  # fmt: skip
 def test_an_invalid_name_is_refused(name: str, kind: type[Exception], said: str) -> None:
     refused(said, parse_cloud_recipe, name, error=kind)
 

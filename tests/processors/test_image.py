@@ -133,17 +133,14 @@ def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path) -> None:
     refused("file", read_image, str(tmp_path / "pipe.png"))
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "is empty"), (b"%PDF-1.7 ...", "got a PDF"), (b"<!DOCTYPE html><title>404</title>", "an HTML page"),
-        (b"\n <svg xmlns='x'></svg>", "an SVG drawing"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS"),
-        (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert the image to JPEG"), (b"\x89PNG\r\n\x1a\nnothing", "PNG"),
-        (b"\0\1\2\3 some bytes", "supported|known"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "said"), [
+    (b"", "is empty"), (b"%PDF-1.7 ...", "got a PDF"), (b"<!DOCTYPE html><title>404</title>", "an HTML page"),
+    (b"\n <svg xmlns='x'></svg>", "an SVG drawing"),
+    (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS"),
+    (b"\0\0\0\x20ftypheic\0\0\0\0", "HEIC.*Convert the image to JPEG"), (b"\x89PNG\r\n\x1a\nnothing", "PNG"),
+    (b"\0\1\2\3 some bytes", "supported|known"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
+])  # fmt: skip
 def test_non_images_are_named_by_their_type(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
     refused(rf"a\.jpg: .*{said}", read_image, str(tmp_path / "a.jpg"))

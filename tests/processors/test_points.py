@@ -152,19 +152,16 @@ def test_the_processor_of_point_clouds_is_saved_and_invalid_files_are_refused(tm
     refused(r"points\.json", PointProcessor.load, tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    "kind, settings",
-    [
-        *((PointProcessor, values) for values in (
-            {"count": -1}, {"voxel": -0.1}, {"voxel": float("nan")}, {"block": 1.0}, {"features": ("normals", "colors")},
-            {"features": ("heat",)}, {"frame": "floor", "block": 0.1, "voxel": 0.2}, {"up": "w"}, {"frame": "none"},
-        )),
-        *((PointAugment, values) for values in (
-            {"rotate": "left"}, {"scale": (2.0, 1.0)}, {"scale": (0.0, 1.0)}, {"scale": (1.0,)}, {"shift": -1},
-            {"point_dropout": 1.0},
-        )),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("kind, settings", [
+    *((PointProcessor, values) for values in (
+        {"count": -1}, {"voxel": -0.1}, {"voxel": float("nan")}, {"block": 1.0}, {"features": ("normals", "colors")},
+        {"features": ("heat",)}, {"frame": "floor", "block": 0.1, "voxel": 0.2}, {"up": "w"}, {"frame": "none"},
+    )),
+    *((PointAugment, values) for values in (
+        {"rotate": "left"}, {"scale": (2.0, 1.0)}, {"scale": (0.0, 1.0)}, {"scale": (1.0,)}, {"shift": -1},
+        {"point_dropout": 1.0},
+    )),
+])  # fmt: skip
 def test_invalid_settings_are_refused(kind: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         kind(**settings)

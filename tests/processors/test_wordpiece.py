@@ -76,13 +76,10 @@ def settled(points: range) -> list[str]:
 
 
 @pytest.mark.every(2)
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}, {"tokenize_chinese_chars": False},
-        {"do_lower_case": False, "strip_accents": True}, {"do_lower_case": None, "strip_accents": None},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("settings", [
+    {}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}, {"tokenize_chinese_chars": False},
+    {"do_lower_case": False, "strip_accents": True}, {"do_lower_case": None, "strip_accents": None},
+])  # fmt: skip
 def test_a_vocabulary_is_read_as_transformers_reads_it(tmp_path: Path, settings: dict[str, Any]) -> None:
     text = TRAINED if settings.get("do_lower_case", True) else CASED
     folder = write_vocabulary(text, tmp_path, settings)
