@@ -20,6 +20,20 @@ WORDS = {"f4": "float", "f8": "double", "u1": "uchar", "i4": "int", "u2": "ushor
 ORDERS = {"<": "binary_little_endian", ">": "binary_big_endian", "": "ascii"}
 
 
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=array.dtype.hasobject)
+    return file.getvalue()
+
+
+def zipped(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
 def points(many: int = 50, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     made: dict[str, np.ndarray] = {name: random.normal(size=many).astype("f4") for name in "xyz"}
@@ -313,10 +327,8 @@ COLORS, SHARES = (RED, RED[::-1], 7), (RED / 248, RED[::-1] / 248, 0.5)
     ((X, Y, Z, *UP, *COLORS), "cn"), ((X, Y, Z, *UP, *COLORS, LABEL), "cnl"),
 ])  # fmt: skip
 def test_columns_are_recognized_by_number_and_values(columns: Any, has: str, tmp_path: Path) -> None:
-    text = lines(*columns)
     array = np.stack(np.broadcast_arrays(*columns), axis=1)
-    np.save(tmp_path / "good.npy", array)
-    for cloud in (at(text, ".txt", tmp_path), read_cloud(str(tmp_path / "good.npy"))):
+    for cloud in (at(lines(*columns), ".txt", tmp_path), read_cloud(npy(array))):
         np.testing.assert_allclose(cloud.coordinates, np.stack([X, Y, Z], axis=1), rtol=1e-6)
         parts = {"c": cloud.colors, "n": cloud.normals, "l": cloud.labels}
         assert "".join(letter for letter, part in parts.items() if part is not None) == has
@@ -359,18 +371,15 @@ def test_points_at_nan_are_dropped_with_their_attributes_and_one_point_is_enough
     assert at("5e5 5e6 7", ".xyz", tmp_path).world_coordinates.tolist() == [[5e5, 5e6, 7]]
 
 
-def test_arrays_of_any_kind_of_number_and_named_fields_are_points(tmp_path: Path) -> None:
+def test_arrays_of_any_kind_of_number_and_named_fields_are_points() -> None:
     places = np.random.default_rng(0).integers(0, 30, (40, 3))
     for kind in (np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, ">f4"):
-        np.save(tmp_path / "a.npy", places.astype(kind))
-        np.testing.assert_array_equal(read_cloud(str(tmp_path / "a.npy")).coordinates, places)
-    np.save(tmp_path / "a.npy", np.asfortranarray(places[None]))
-    assert len(read_cloud(str(tmp_path / "a.npy"))) == 40
+        np.testing.assert_array_equal(read_cloud(npy(places.astype(kind))).coordinates, places)
+    assert len(read_cloud(npy(np.asfortranarray(places[None])))) == 40
     colors = [(name, "u2") for name in "rgb"]
     table = np.zeros(5, dtype=[("y", "f4"), ("x", "f8"), ("z", "f4"), ("Classification", "u1"), *colors])
     table["x"], table["Classification"], table["r"] = np.arange(5), 3, 65535
-    np.save(tmp_path / "a.npy", table)
-    cloud = read_cloud(str(tmp_path / "a.npy"))
+    cloud = read_cloud(npy(table))
     assert cloud.coordinates[:, 0].tolist() == [0, 1, 2, 3, 4] and cloud.labels.tolist() == [3] * 5  # type: ignore[union-attr]
     assert cloud.colors is not None and cloud.colors[0].tolist() == [255, 0, 0]
 
@@ -390,20 +399,6 @@ def test_an_archive_has_an_array_for_each_thing(name: str, tmp_path: Path) -> No
     np.savez_compressed(path, data=np.concatenate([places, np.arange(21).reshape(7, 3)], axis=1), thing=labels)
     cloud = read_cloud(str(path), columns={"label": "thing"})
     assert cloud.colors is not None and cloud.labels is not None and cloud.labels.tolist() == list(range(7))
-
-
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=array.dtype.hasobject)
-    return file.getvalue()
-
-
-def zipped(**members: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(f"{name}.npy", content)
-    return file.getvalue()
 
 
 GOOD = npy(np.zeros((4, 3)))

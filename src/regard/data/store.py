@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard import capabilities
-from regard.errors import DataError, SettingError
+from regard.errors import DataError, check_settings
 from regard.files import fsync, write_json
 
 VERSION = 2
@@ -183,8 +183,7 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
     limit, place, max_bytes = os.environ.get("REGARD_CACHE_GB", "20"), Path("~/.cache/regard"), -1.0
     with suppress(ValueError):
         max_bytes = float(limit) * 1e9
-    if not max_bytes >= 0:
-        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{limit}'.")
+    check_settings((max_bytes >= 0, "REGARD_CACHE_GB", "a number of gigabytes, at least 0", f"'{limit}'"))
     try:
         place = cache_folder("tokens")
         store = _open_locked(place / key)
