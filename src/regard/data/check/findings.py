@@ -406,12 +406,9 @@ _MOJIBAKE = re.compile(f"[ÂÃÄÅÎÏÐÑâ][{_CONTINUATION_CHARS}]{{1,2}}")
 
 def find_quality_issues(text: str) -> Iterator[tuple[str, int]]:
     """Finding id of each kind of damage in the text, and the position of the first occurrence."""
-    if text.isascii():
-        if not text.isprintable() and (match := _CONTROL.search(text)):
-            yield "control_character", match.start()
-    else:
-        if match := _CONTROL.search(text):
-            yield "control_character", match.start()
+    if not text.isprintable() and (match := _CONTROL.search(text)):
+        yield "control_character", match.start()
+    if not text.isascii():
         if (at := text.find(_REPLACEMENT)) >= 0:
             yield "replacement_character", at
         if (at := find_mojibake(text)) >= 0:
