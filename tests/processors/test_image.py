@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from data_files import refused
+from data_files import refused, write
 from regard.data.images import image_io
 from regard.data.images.image_io import read_depth, read_image, read_mask
 from regard.errors import DataError, SettingError
@@ -30,14 +30,9 @@ def photograph(height: int = 45, width: int = 70, seed: int = 0) -> np.ndarray:
     return (np.stack(waves, axis=2) + random.normal(0, 9, (height, width, 3))).clip(0, 255).astype(np.uint8)
 
 
-def saved(image: Image.Image, path: Path, **how: Any) -> str:
-    image.save(path, **how)
-    return str(path)
-
-
-def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
+def encoded(image: Image.Image | np.ndarray, form: str, **how: Any) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, form, **how)
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(stream, form, **how)
     return stream.getvalue()
 
 
@@ -45,35 +40,32 @@ def encoded(image: Image.Image, form: str, **how: Any) -> bytes:
 def test_lossless_formats_are_read_exactly(form: str) -> None:
     picture = photograph()
     how = {"lossless": True} if form == "WEBP" else {}
-    assert np.array_equal(read_image(encoded(Image.fromarray(picture), form, **how)), picture)
+    assert np.array_equal(read_image(encoded(picture, form, **how)), picture)
 
 
 def test_a_path_and_its_bytes_are_one_image_and_broken_exif_data_is_ignored(tmp_path: Path) -> None:
-    path = saved(Image.fromarray(photograph()), tmp_path / "a.jpg", quality=95)
+    path = write(tmp_path / "a.jpg", content := encoded(photograph(), "JPEG", quality=95))
     found = read_image(path)
     assert found.dtype == np.uint8 and found.flags.writeable and found.shape == (45, 70, 3)
-    assert np.array_equal(found, read_image(Path(path).read_bytes()))
-    assert np.array_equal(found, np.array(Image.open(path)))
-    content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
+    assert np.array_equal(found, read_image(content)) and np.array_equal(found, np.array(Image.open(path)))
+    content = encoded(photograph(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
     assert read_image(content).shape == (45, 70, 3)
 
 
 def test_grayscale_palettes_bits_and_cmyk_become_colors_and_16_bits_are_rounded() -> None:
     picture = Image.fromarray(photograph())
     grey = np.array(picture.convert("L"))
-    assert np.array_equal(read_image(encoded(picture.convert("L"), "PNG")), np.repeat(grey[:, :, None], 3, 2))
+    assert np.array_equal(read_image(encoded(grey, "PNG")), np.repeat(grey[:, :, None], 3, 2))
     coloured = picture.quantize(200)
     assert np.array_equal(read_image(encoded(coloured, "PNG")), np.array(coloured.convert("RGB")))
     bits = picture.convert("1")
     assert np.array_equal(read_image(encoded(bits, "PNG"))[:, :, 0], np.array(bits).astype(np.uint8) * 255)
     values = np.linspace(0, 65535, 60 * 40).reshape(40, 60).astype(np.uint16)
-    found = read_image(encoded(Image.fromarray(values), "PNG"))
+    found = read_image(encoded(values, "PNG"))
     assert np.array_equal(found[:, :, 1], np.rint(values / 257).astype(np.uint8))
     shares = (values / 65535).astype(np.float32)
-    assert np.array_equal(
-        read_image(encoded(Image.fromarray(shares), "TIFF"))[:, :, 0], np.rint(shares * 255).astype(np.uint8)
-    )
-    refused("values", read_image, encoded(Image.fromarray(shares - 3), "TIFF"))
+    assert np.array_equal(read_image(encoded(shares, "TIFF"))[:, :, 0], np.rint(shares * 255).astype(np.uint8))
+    refused("values", read_image, encoded(shares - 3, "TIFF"))
     image = Image.fromarray(photograph()).convert("CMYK")
     found = read_image(encoded(image, "JPEG", quality=98))
     assert np.abs(found.astype(int) - np.array(image.convert("RGB"))).mean() < 6
@@ -121,7 +113,7 @@ def test_the_first_frame_of_animations_is_taken(form: str) -> None:
 
 def test_a_file_that_is_cut_off_or_missing_is_named(tmp_path: Path) -> None:
     for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"):
-        content = encoded(Image.fromarray(photograph(90, 90)), form)
+        content = encoded(photograph(90, 90), form)
         path = tmp_path / f"cut.{form.lower()}"
         path.write_bytes(content[: len(content) // 2])
         with pytest.raises(DataError, match=rf"cut\.{form.lower()}") as error:
@@ -166,25 +158,25 @@ def test_more_than_a_hundred_megapixels_are_refused(side: int, megapixels: int) 
 
 
 def test_a_jpeg_is_decoded_at_the_needed_resolution(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = encoded(Image.fromarray(photograph(400, 600)), "JPEG")
+    content = encoded(photograph(400, 600), "JPEG")
     sizes = {least: read_image(content, least).shape[:2] for least in (0, 300, 200, 120, 100, 40, 1)}
     assert sizes == {
         0: (400, 600), 300: (400, 600), 200: (200, 300), 120: (200, 300), 100: (100, 150), 40: (50, 75), 1: (50, 75),
     }  # fmt: skip
-    content = encoded(Image.fromarray(photograph(120, 200)), "JPEG", quality=95)
+    content = encoded(photograph(120, 200), "JPEG", quality=95)
     monkeypatch.setattr(image_io, "MAX_PIXELS", 10_000)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8_000)  # beyond twice this limit, Pillow raises an error on opening
     pixels, facts = image_io.inspect_image(content)
     assert pixels.shape == (60, 100, 3) and facts.downscaled and (facts.height, facts.width) == (120, 200)
     small = np.array(Image.fromarray(photograph(120, 200)).resize((100, 60), Image.Resampling.BOX))
     assert np.abs(pixels.astype(int) - small).mean() < 4
-    refused("megapixels", read_image, encoded(Image.fromarray(photograph(120, 200)), "PNG"))
+    refused("megapixels", read_image, encoded(photograph(120, 200), "PNG"))
 
 
 def test_damaged_bytes_give_an_image_or_an_error_and_nothing_else() -> None:
     random = np.random.default_rng(0)
     for form in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP", "PPM"):
-        whole = encoded(Image.fromarray(photograph(24, 24)), form)
+        whole = encoded(photograph(24, 24), form)
         for _ in range(25):
             content = bytearray(whole)
             for place in random.integers(0, len(content), 4):
@@ -201,7 +193,7 @@ def test_no_thread_prints_a_warning_of_pillow(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)  # Pillow warns above this limit, and warnings are errors here
-    content = encoded(Image.fromarray(photograph()), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
+    content = encoded(photograph(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12")
     before = list(warnings.filters)
     heard: list[Exception] = []
 
@@ -226,12 +218,12 @@ def test_no_thread_prints_a_warning_of_pillow(
 
 def test_masks_hold_numbers_of_classes_or_colors_of_a_table() -> None:
     values = np.random.default_rng(0).integers(0, 12, (30, 40)).astype(np.uint8)
-    assert np.array_equal(read_mask(encoded(Image.fromarray(values), "PNG")), values)
+    assert np.array_equal(read_mask(encoded(values, "PNG")), values)
     palette = Image.fromarray(values).convert("P")
     palette.putpalette(np.random.default_rng(1).integers(0, 256, 768).tolist())
     assert np.array_equal(read_mask(encoded(palette, "PNG")), values)
     wide = values.astype(np.uint16) * 900
-    found = read_mask(encoded(Image.fromarray(wide), "PNG"))
+    found = read_mask(encoded(wide, "PNG"))
     assert found.dtype == np.uint16 and np.array_equal(found, wide)
     bits = Image.fromarray(values > 5)
     assert np.array_equal(read_mask(encoded(bits, "PNG")), values > 5)
@@ -251,19 +243,19 @@ def test_masks_hold_numbers_of_classes_or_colors_of_a_table() -> None:
 def test_depth_is_in_meters_and_0_where_unknown(tmp_path: Path) -> None:
     millimetres = np.random.default_rng(0).integers(0, 9000, (20, 30)).astype(np.uint16)
     millimetres[:3] = 0
-    found = read_depth(encoded(Image.fromarray(millimetres), "PNG"))
+    found = read_depth(encoded(millimetres, "PNG"))
     assert found.dtype == np.float32 and np.allclose(found, millimetres / 1000) and (found[:3] == 0).all()
-    assert np.allclose(read_depth(encoded(Image.fromarray(millimetres), "PNG"), 1 / 5000), millimetres / 5000)
+    assert np.allclose(read_depth(encoded(millimetres, "PNG"), 1 / 5000), millimetres / 5000)
     metres = (millimetres / 1000).astype(np.float32)
     metres[0, :4] = [np.nan, np.inf, -1, 0]
     wanted = np.where(np.isfinite(metres) & (metres > 0), metres, 0)
-    assert np.array_equal(read_depth(encoded(Image.fromarray(metres), "TIFF")), wanted)
+    assert np.array_equal(read_depth(encoded(metres, "TIFF")), wanted)
     for array in (metres, metres[None], metres[:, :, None].astype(np.float64)):
         np.save(tmp_path / "a.npy", array)
         assert np.allclose(read_depth(str(tmp_path / "a.npy")), wanted)
-    refused(r"data\.depth_scale", read_depth, encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"))
-    assert read_depth(encoded(Image.fromarray(photograph()[:, :, 0]), "PNG"), 0.1).max() <= 25.5
-    refused("pixel mode RGB", read_depth, encoded(Image.fromarray(photograph()), "PNG"), 1.0)
+    refused(r"data\.depth_scale", read_depth, encoded(photograph()[:, :, 0], "PNG"))
+    assert read_depth(encoded(photograph()[:, :, 0], "PNG"), 0.1).max() <= 25.5
+    refused("pixel mode RGB", read_depth, encoded(photograph(), "PNG"), 1.0)
     np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
     refused(r"a\.npy", read_depth, str(tmp_path / "a.npy"))
     np.save(tmp_path / "b.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
