@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_kind, write_pairs
-from data_files import refused
+from conftest import TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
+from data_files import refused, write
 from regard.data import store as token_store
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
@@ -269,7 +269,7 @@ def test_the_key_depends_on_content_and_settings_and_not_on_the_path(
 ) -> None:
     train_tiny(few, tmp_path / "first", *ONE)
     others: list[tuple[Any, tuple[str, ...], bool]] = [
-        (write_kind("gz", tmp_path, pairs[:40]), (), True),
+        (write(tmp_path / "a.tsv.gz", few.read_bytes()), (), True),
         (few, ("train.lr=1e-5", "model.width=64"), True),
         (few, ("data.vocab_size=300",), False),
         (few, ("data.max_length=20",), False),
