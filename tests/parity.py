@@ -73,6 +73,30 @@ def torch_stack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+TIMM = [
+    ("vit.embeddings.cls_token", "cls_token"), ("vit.embeddings.position_embeddings", "pos_embed"),
+    ("vit.embeddings.patch_embeddings.projection", "patch_embed.proj"), ("vit.layernorm.", "norm."),
+    ("vit.encoder.layer.", "blocks."), ("attention.attention.query", "attn.qkv"), ("attention.output.dense", "attn.proj"),
+    ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"), ("layernorm_before", "norm1"),
+    ("layernorm_after", "norm2"), ("classifier", "head"),
+]  # fmt: skip
+"""Parts of the names of ViT in Hugging Face format and in timm."""
+
+
+def relabeled(tensors: Mapping[str, Tensor], table: Iterable[tuple[str, str]]) -> dict[str, Tensor]:
+    """Tensors under the names of another library, which joins q, k and v; `table`: parts of names here and there."""
+    found = {}
+    for name, tensor in tensors.items():
+        if ".query." in name:
+            tensor = torch.cat([tensors[name.replace("query", part)] for part in ("query", "key", "value")])
+        elif ".key." in name or ".value." in name:
+            continue
+        for old, new in table:
+            name = name.replace(old, new)
+        found[name] = tensor
+    return found
+
+
 def randomized(peer: Any, scale: float = 0.6) -> Any:
     """The model in float64 and eval mode, with noise as parameters, running statistics and logit bias."""
     peer = noisy(peer, scale)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import regard
-from parity import assert_gradients, load_peer, weighted_sum
+from parity import TIMM, assert_gradients, load_peer, relabeled, weighted_sum
 from regard.config import as_dict
 from regard.errors import WeightsError
 from regard.systems import hybrid
@@ -120,31 +120,17 @@ def test_a_folder_is_read_and_written_with_its_classes(tmp_path: Path) -> None:
     near(regard.load(model.save(tmp_path / "run")).logits(PIXELS), peer(PIXELS)[0].logits, 1e-11)
 
 
-TIMM = [
-    ("vit.embeddings.cls_token", "cls_token"), ("vit.embeddings.position_embeddings", "pos_embed"),
+FRONT = [
     (f"{BACKBONE}bit.embedder.convolution", "patch_embed.backbone.stem.conv"),
     (f"{BACKBONE}bit.embedder.norm", "patch_embed.backbone.stem.norm"),
-    (f"{BACKBONE}bit.encoder.stages", "patch_embed.backbone.stages"),
-    ("vit.embeddings.patch_embeddings.projection", "patch_embed.proj"), ("vit.layernorm.", "norm."),
-    ("vit.encoder.layer.", "blocks."), ("layers.", "blocks."), ("attention.output.dense", "attn.proj"),
-    ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"), ("layernorm_before", "norm1"),
-    ("layernorm_after", "norm2"), ("classifier", "head"),
+    (f"{BACKBONE}bit.encoder.stages", "patch_embed.backbone.stages"), ("layers.", "blocks."),
 ]  # fmt: skip
 
 
 def test_files_of_timm_are_read_too(tmp_path: Path) -> None:
     peer = noisy(Theirs(replace(OURS, backbone_depths=(2, 1, 5))))
     peer.save_pretrained(tmp_path)
-    tensors, made = load_file(tmp_path / "model.safetensors"), {}
-    for block in range(3):
-        for part in ("weight", "bias"):
-            look = f"vit.encoder.layer.{block}.attention.attention"
-            rows = [tensors.pop(f"{look}.{name}.{part}") for name in ("query", "key", "value")]
-            made[f"blocks.{block}.attn.qkv.{part}"] = torch.cat(rows)
-    for name, tensor in tensors.items():
-        for old, new in TIMM:
-            name = name.replace(old, new)
-        made[name] = tensor
+    made = relabeled(load_file(tmp_path / "model.safetensors"), [*FRONT, *TIMM])
     # names of timm
     assert {"patch_embed.backbone.stem.norm.bias", "patch_embed.backbone.stages.0.blocks.1.conv3.weight"} <= set(made)
     assert {"patch_embed.backbone.stages.2.blocks.0.downsample.norm.weight", "blocks.2.mlp.fc2.bias"} <= set(made)

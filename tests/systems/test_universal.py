@@ -20,7 +20,9 @@ from regard.data.text.samples import LabeledText, Pair
 from regard.data.text.tagged import TaggedSentence
 from regard.model import Model
 from regard.nn.attention.positions import SinusoidalPosition
+from regard.nn.blocks.universal import Halting
 from regard.nn.recording import record_attention
+from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import universal, universal_encoder
 from regard.tasks.base import HeadOptions, LossWeights
 from regard.types import IGNORE, Batch, DecoderInputs, TextFields
@@ -50,22 +52,30 @@ def coordinates(length: int, step: int) -> Tensor:
     return table
 
 
+X, LENGTHS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0]]), torch.tensor([5, 3])
+HIDDEN = torch.arange(5) >= LENGTHS[:, None]
+
+
+def assert_block_gradients(block: nn.Module, layer: nn.Module) -> None:
+    theirs = dict(layer.named_parameters())
+    for name, gradient in torch_layer_weights({name: p.grad for name, p in block.named_parameters()}).items():  # type: ignore[misc]
+        near(gradient, theirs[name].grad, 1e-9)  # type: ignore[arg-type]
+
+
 def test_steps_are_one_layer_of_torch_again_and_again() -> None:
     body = noisy(universal.build(universal.Config(**SIZES)))
     encoder, decoder = torch_layer(body.encoder.block, False), torch_layer(body.decoder.block, True)
-    x, lengths = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0]]), torch.tensor([5, 3])
     target = torch.tensor([[1, 4, 9, 12], [1, 3, 3, 7]])
     table = body.tokens.table.weight.detach().clone().requires_grad_()
-    hidden = torch.arange(5) >= lengths[:, None]
-    context = table[x] * 12**0.5
+    context = table[X] * 12**0.5
     for step in range(1, 5):
-        context = encoder(context + coordinates(5, step), src_key_padding_mask=hidden)
+        context = encoder(context + coordinates(5, step), src_key_padding_mask=HIDDEN)
     right, causal = table[target] * 12**0.5, nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
     for step in range(1, 5):
         right = decoder(
-            right + coordinates(4, step), context, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=hidden
+            right + coordinates(4, step), context, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=HIDDEN
         )
-    states = body(Batch(x, lengths, decoder=DecoderInputs(target)))
+    states = body(Batch(X, LENGTHS, decoder=DecoderInputs(target)))
     near(states.sequence, right, 1e-10)
     near(states.cross_states[0], context[0], 1e-10)
     assert states.act_steps is None and not states.aux_losses
@@ -73,11 +83,8 @@ def test_steps_are_one_layer_of_torch_again_and_again() -> None:
     (states.sequence * weights).sum().backward()
     (right * weights).sum().backward()
     near(body.tokens.table.weight.grad, table.grad, 1e-9)
-    for ours, theirs in ((body.encoder.block, encoder), (body.decoder.block, decoder)):
-        near(ours.feed.inner.up.weight.grad, theirs.linear1.weight.grad, 1e-9)
-        near(ours.attend.inner.qkv.weight.grad, theirs.self_attn.in_proj_weight.grad, 1e-9)
-        near(ours.attend.norm.weight.grad, theirs.norm1.weight.grad, 1e-9)
-    near(body.decoder.block.cross.inner.out.weight.grad, decoder.multihead_attn.out_proj.weight.grad, 1e-9)
+    assert_block_gradients(body.encoder.block, encoder)
+    assert_block_gradients(body.decoder.block, decoder)
 
 
 @pytest.mark.parametrize("label", HALTING)
@@ -169,8 +176,6 @@ def test_position_offsets_are_random_in_training_and_equal_on_both_sides(name: s
 
 
 def test_a_prediction_reports_the_ponder_steps_of_its_source() -> None:
-    from regard.processors.tokenizer.tokenizer import TextTokenizer
-
     model = tiny("universal", "halting", vocab_size=8)
     model.tokenizer = TextTokenizer.from_words(["1 2 3 4 5"])
     config = replace(model.config, vocab_size=8, pad_id=5, bos_id=6, eos_id=7)
@@ -192,60 +197,40 @@ STOPS: dict[str, Any] = {"act": True, "act_max_steps": 5, "act_epsilon": 0.1}
 
 def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradients() -> None:
     body = noisy(universal_encoder.build(universal_encoder.Config(**SIZES, **IDS)))
-    layer: Any = torch_layer(body.encoder.block, False)
-    x, lengths = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 2, 0, 0]]), torch.tensor([5, 3])
+    layer = torch_layer(body.encoder.block, False)
     types = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
     table, kinds = (part.weight.detach().clone().requires_grad_() for part in (body.tokens.table, body.types))
-    hidden, right = torch.arange(5) >= lengths[:, None], table[x] * 12**0.5 + kinds[types]
+    right = table[X] * 12**0.5 + kinds[types]
     for step in range(1, 5):
-        right = layer(right + coordinates(5, step), src_key_padding_mask=hidden)
-    states = body(Batch(x, lengths, text=TextFields(token_types=types)))
-    real = ~hidden
-    near(states.sequence[real], right[real], 1e-10)
+        right = layer(right + coordinates(5, step), src_key_padding_mask=HIDDEN)
+    states = body(Batch(X, LENGTHS, text=TextFields(token_types=types)))
+    near(states.sequence[~HIDDEN], right[~HIDDEN], 1e-10)
     near(states.pooled, right[:, 0], 1e-10)
     assert states.act_steps is None and not states.aux_losses
     weights = noise(8, 12, seed=3)
-    (states.sequence[real] * weights).sum().backward()
-    (right[real] * weights).sum().backward()
+    (states.sequence[~HIDDEN] * weights).sum().backward()
+    (right[~HIDDEN] * weights).sum().backward()
     near(body.tokens.table.weight.grad, table.grad, 1e-9)
     near(body.types.weight.grad, kinds.grad, 1e-9)
-    near(body.encoder.block.feed.inner.up.weight.grad, layer.linear1.weight.grad, 1e-9)
-    near(body.encoder.block.attend.inner.qkv.weight.grad, layer.self_attn.in_proj_weight.grad, 1e-9)
-    near(body.encoder.block.attend.norm.weight.grad, layer.norm1.weight.grad, 1e-9)
+    assert_block_gradients(body.encoder.block, layer)
 
 
 @pytest.mark.parametrize("mixing", ["convex", "accumulated"])
-def test_tokens_halt_as_in_a_loop(mixing: str) -> None:
-    config = universal_encoder.Config(**SIZES, **IDS, act=True, act_max_steps=6, act_epsilon=0.05, act_mixing=mixing)  # type: ignore[arg-type]
+def test_tokens_halt_as_positions_of_torchs_layer(mixing: Any) -> None:
+    """tests/nn/test_act.py compares halting with a loop over positions."""
+    config = universal_encoder.Config(**SIZES, **IDS, act=True, act_max_steps=6, act_epsilon=0.05, act_mixing=mixing)
     body = noisy(universal_encoder.build(config), seed=4)
-    layer: Any = torch_layer(body.encoder.block, False)
-    x = torch.tensor([[3, 4, 5, 6, 7, 9, 11]])
-    gate = body.encoder.halting.gate
-    chances, afters = [], []
+    layer, x = torch_layer(body.encoder.block, False), torch.tensor([[3, 4, 5, 6, 7, 9, 11]])
+    halting: Any = noisy(Halting(12, 6, 0.05, mixing))
+    halting.gate.load_state_dict(body.encoder.halting.gate.state_dict())
     with torch.no_grad():
-        state = body.tokens.table.weight[x] * 12**0.5 + body.types.weight[0]
-        for step in range(1, 7):
-            state = state + coordinates(7, step)
-            chances.append(torch.sigmoid(state @ gate.weight[0] + gate.bias)[0].tolist())
-            state = layer(state)
-            afters.append(state[0].numpy())
+        first = body.tokens.table.weight[x] * 12**0.5 + body.types.weight[0]
+        right = halting(first, lambda x, step: x + coordinates(7, step + 1), lambda x, step: layer(x))
         states = body(Batch(x))
-    spent = 0.0
-    for i in range(7):
-        halt, out, steps, rest = 0.0, np.zeros(12), 0, 0.0
-        while halt < 1 and steps < 6:
-            p = chances[steps][i]
-            share = p
-            if halt + p > 0.95:
-                share = rest = 1 - halt
-            halt = 1.0 if rest else halt + p
-            out = out * (1 - share) * (mixing == "convex") + out * (mixing != "convex") + afters[steps][i] * share
-            steps += 1
-        near(states.sequence[0, i], torch.from_numpy(out), 1e-10)
-        assert int(states.act_steps[0, i]) == steps
-        spent += steps + rest
+    near(states.sequence, right.states, 1e-10)
+    assert torch.equal(states.act_steps, right.steps)
     assert len(states.act_steps.unique()) > 2, "tokens must have different numbers of steps"
-    assert states.aux_losses["cost"].item() == pytest.approx(0.01 * spent / 7)
+    near(states.aux_losses["cost"], 0.01 * right.ponder_cost()[0] / 7, 1e-10)
 
 
 # -- tasks

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 from torch.nn import functional as F
 
 import regard
-from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
+from parity import SIZES, TIMM, assert_gradients, load_peer, make_peer, relabeled, weighted_sum
 from regard.errors import WeightsError
 from regard.nn.vision.patches import GridPosition, PatchEmbedding
 from regard.systems import vit
@@ -162,54 +160,23 @@ def test_configs_without_a_hugging_face_format_are_saved_in_native_format(tmp_pa
     assert regard.load(tmp_path / "ours").config == config
 
 
-def relaid(folder: Path, table: Sequence[tuple[str, str]], joined: tuple[str, str]) -> None:
-    """Rename the tensors of a checkpoint as in another library; `joined`: q, k and v in one matrix."""
-    tensors = load_file(folder / "model.safetensors")
-    made: dict[str, Tensor] = {}
-    for block in range(3):
-        for part in ("weight", "bias"):
-            look = f"vit.encoder.layer.{block}.attention.attention"
-            rows = [tensors.pop(f"{look}.{name}.{part}") for name in ("query", "key", "value")]
-            made[joined[0].format(block) + joined[1] + part] = torch.cat(rows)
-    for name, tensor in tensors.items():
-        for old, new in table:
-            name = name.replace(old, new)
-        made[name] = tensor
-    save_file(made, folder / "model.safetensors", {"format": "pt"})
-
-
-TIMM = [
-    ("vit.embeddings.cls_token", "cls_token"), ("vit.embeddings.position_embeddings", "pos_embed"),
-    ("vit.embeddings.patch_embeddings.projection", "patch_embed.proj"), ("vit.layernorm.", "norm."),
-    ("vit.encoder.layer.", "blocks."), ("attention.output.dense", "attn.proj"), ("intermediate.dense", "mlp.fc1"),
-    ("output.dense", "mlp.fc2"), ("layernorm_before", "norm1"), ("layernorm_after", "norm2"), ("classifier", "head"),
-]  # fmt: skip
 TORCHVISION = [
     ("vit.embeddings.cls_token", "class_token"), ("vit.embeddings.position_embeddings", "encoder.pos_embedding"),
     ("vit.embeddings.patch_embeddings.projection", "conv_proj"), ("vit.layernorm.", "encoder.ln."),
-    ("vit.encoder.layer.", "encoder.layers.encoder_layer_"), ("attention.output.dense", "self_attention.out_proj"),
-    ("intermediate.dense", "mlp.0"), ("output.dense", "mlp.3"), ("layernorm_before", "ln_1"),
-    ("layernorm_after", "ln_2"), ("classifier", "heads.head"),
+    ("vit.encoder.layer.", "encoder.layers.encoder_layer_"), ("attention.attention.query.", "self_attention.in_proj_"),
+    ("attention.output.dense", "self_attention.out_proj"), ("intermediate.dense", "mlp.0"), ("output.dense", "mlp.3"),
+    ("layernorm_before", "ln_1"), ("layernorm_after", "ln_2"), ("classifier", "heads.head"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("table", "joined"),
-    [
-        (TIMM, ("blocks.{}.attn.qkv", ".")),
-        (TORCHVISION, ("encoder.layers.encoder_layer_{}.self_attention.in_proj", "_")),
-    ],
-    ids=["timm", "torchvision"],
-)
-def test_files_of_timm_and_torchvision_are_read_too(
-    table: list[tuple[str, str]], joined: tuple[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("table", [TIMM, TORCHVISION], ids=["timm", "torchvision"])
+def test_files_of_timm_and_torchvision_are_read_too(table: list[tuple[str, str]], tmp_path: Path) -> None:
     peer = theirs(layer_norm_eps=1e-6)
     peer.save_pretrained(tmp_path)
-    relaid(tmp_path, table, joined)
-    assert not any(name.startswith("vit.") for name in load_file(tmp_path / "model.safetensors"))
+    tensors = relabeled(load_file(tmp_path / "model.safetensors"), table)
+    assert not any(name.startswith("vit.") for name in tensors)
+    write_safetensors(tmp_path / "model.safetensors", tensors)
     near(regard.load(tmp_path).logits(PIXELS), peer(PIXELS).logits)
-    tensors = load_file(tmp_path / "model.safetensors")
     write_safetensors(tmp_path / "model.safetensors", {**tensors, "fc_norm.weight": torch.ones(12)})
     with pytest.raises(WeightsError, match="expected"):
         regard.load(tmp_path)
@@ -217,11 +184,10 @@ def test_files_of_timm_and_torchvision_are_read_too(
 
 def test_a_file_without_a_class_token_is_a_mean_of_patches(tmp_path: Path) -> None:
     theirs().save_pretrained(tmp_path)
-    relaid(tmp_path, TIMM, ("blocks.{}.attn.qkv", "."))
-    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = relabeled(load_file(tmp_path / "model.safetensors"), TIMM)
     del tensors["cls_token"]
     tensors["pos_embed"] = tensors["pos_embed"][:, 1:].contiguous()
-    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    write_safetensors(tmp_path / "model.safetensors", tensors)
     body = regard.load(tmp_path).body
     assert not body.has_class_token and body.pool == "mean"
 
