@@ -48,24 +48,6 @@ def test_the_loss_equals_transformers(name: str, tmp_path: Path) -> None:
     near(total, cross_entropy(model.logits(X), shifted)[0])
 
 
-@systems
-def test_weights_are_initialized_as_in_transformers(name: str) -> None:
-    sizes = {"width": 96, "depth": 8, "heads": 4, "ffn_dim": 384, "vocab_size": 300, "max_length": 64, "eos_id": 0}
-    torch.manual_seed(3)
-    system = SYSTEMS[name]
-    body = system.build(system.config(**sizes))
-    theirs = getattr(transformers, CLASSES[name][1])
-    peer = theirs(theirs.config_class(n_embd=96, n_layer=8, n_head=4, vocab_size=300, n_positions=64))
-    for key, right in system.published.names.read(dict(peer.state_dict()), body.state_dict())[0].items():
-        parameter = body.state_dict()[key]
-        if key == "position.table.weight" and name == "gpt2":  # transformers 0.02, the authors 0.01
-            assert float(parameter.std()) == pytest.approx(0.01, rel=0.05)
-        elif parameter.ndim == 2:
-            assert float(parameter.std()) == pytest.approx(float(right.std()), rel=0.05)
-        else:
-            assert torch.equal(parameter, right), key
-
-
 # -- checkpoints
 
 
@@ -83,7 +65,7 @@ def folder(peer: Any, path: Path, tensors: Mapping[str, Tensor] | None = None, *
 
 @systems
 def test_folders_as_they_were_published_are_read(name: str, tmp_path: Path) -> None:
-    """Without the prefix, with old mask buffers, with a copy of the tied embedding, and with missing config values."""
+    """Without the prefix, with old mask buffers, with other heads, with a copy of the tied embedding, without config values."""
     peer = peer_of(name, **({"n_inner": None} if name == "gpt2" else {}))
     state = {key.removeprefix("transformer."): tensor for key, tensor in peer.state_dict().items()}
     bare = {key: tensor for key, tensor in state.items() if key != "lm_head.weight"}
@@ -92,6 +74,7 @@ def test_folders_as_they_were_published_are_read(name: str, tmp_path: Path) -> N
     if name == "gpt2":
         old |= {f"h.{n}.attn.masked_bias": torch.tensor(-1e4) for n in range(3)}
         more |= {"n_inner": None, "predict_special_tokens": True, "architectures": ["GPT2Model"]}
+        old |= {"score.weight": torch.zeros(2, 12), "multiple_choice_head.summary.weight": torch.zeros(1, 12)}
         more |= {"task_specific_params": {"text-generation": {"max_length": 50}}}
     for number, tensors in enumerate((bare, bare | old, state)):
         model = regard.load(folder(peer, tmp_path / str(number), tensors, **more))
@@ -114,23 +97,11 @@ def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
     assert without == replace(config, eos_id=0) != config
 
 
-def test_gpt1_of_another_inner_width_needs_the_native_format(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="ffn_dim=20"):
-        regard.save(tiny("gpt1", "narrow"), tmp_path)
-
-
 def test_the_two_heads_of_gpt1_generate_as_the_one_does(tmp_path: Path) -> None:
     """The file contains the tied embedding under the name of the head only."""
     peer = peer_of("gpt1", "OpenAIGPTDoubleHeadsModel")
     model = load_peer(peer, tmp_path, task="lm")
     assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
-    near(model.logits(X), peer(input_ids=X).logits)
-
-
-def test_heads_for_other_tasks_are_left_out(tmp_path: Path) -> None:
-    peer = peer_of("gpt2")
-    heads = {"score.weight": torch.zeros(2, 12), "multiple_choice_head.summary.weight": torch.zeros(1, 12)}
-    model = regard.load(folder(peer, tmp_path, {**peer.transformer.state_dict(), **heads}))
     near(model.logits(X), peer(input_ids=X).logits)
 
 

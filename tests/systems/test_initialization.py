@@ -1,4 +1,4 @@
-"""Initial weights of all systems as in their papers or in the code of the authors; for GPT-1 and GPT-2 see test_gpt.py."""
+"""Initial weights of all systems as in their papers or in the code of the authors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch import Tensor
 from regard.systems import SYSTEMS
 from tiny_caption_models import config_of
 
+GPT = {"width": 96, "depth": 8, "heads": 4, "ffn_dim": 384, "vocab_size": 300, "max_length": 64, "eos_id": 0}
 SIZES: dict[str, dict[str, Any]] = {
+    "gpt1": GPT, "gpt2": GPT,
     "vit": {"image_size": 64, "patch_size": 8, "width": 96, "depth": 2, "heads": 3, "ffn_dim": 384},
     "hybrid": {
         "image_size": 32, "stem_channels": 32, "norm_groups": 4, "width": 12, "depth": 3, "heads": 3, "ffn_dim": 20,
@@ -34,6 +36,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "caption-attend": {"width": 40, "embedding_dim": 30, "attention_dim": 14, "vocab_size": 400},
 }  # fmt: skip
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("gpt1", {}, {"*bias": 0, "*norm.weight": 1, "*": 0.02}),
+    ("gpt2", {}, {
+        "*bias": 0, "*norm.weight": 1, "position*": 0.01, "*.out.weight": 0.02 / 4, "*.down.weight": 0.02 / 4, "*": 0.02,
+    }),
     ("vit", {}, {
         "first": 0, "position.table": 0.02, "patches.weight": 192**-0.5, "*norm.weight": 1, "*.up.bias": 1e-6,
         "*.down.bias": 1e-6, "*bias": 0, "*.qkv.weight": 96**-0.5, "*.out.weight": 96**-0.5, "*": (2 / 480) ** 0.5,

@@ -1,4 +1,4 @@
-"""Properties of every listed system that reads text; for images see test_vision_systems.py."""
+"""Properties of every listed system, and more of every system that reads text; for images see test_vision_systems.py."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from tiny import CASES, TINY, gradients, near, noisy, tiny
 from tiny import collate as tiny_collate
 
 READING = [name for name, system in SYSTEMS.items() if system.modality == "text"]
-PRESETS = [preset for name in READING for preset in SYSTEMS[name].presets]
-systems = pytest.mark.parametrize("name", READING)
+PRESETS = [preset for system in SYSTEMS.values() for preset in system.presets]
+systems = pytest.mark.parametrize("name", SYSTEMS)
+reading = pytest.mark.parametrize("name", READING)
 presets = pytest.mark.parametrize("preset", PRESETS)
 cases = pytest.mark.parametrize(("name", "label"), CASES)
 
@@ -69,82 +70,80 @@ def test_a_system_is_found_by_its_name_its_presets_and_its_published_type(name: 
     if system.published.model_type:
         assert find_by_model_type(system.published.model_type) is system
     else:
-        assert "no Hugging Face equivalent" in system.unsupported_by_layout(TINY[name].config)
+        assert "no Hugging Face equivalent" in system.unsupported_by_layout(first_config(name))
     for preset in system.presets:
         assert find_preset(preset) == (system, system.presets[preset])
         assert isinstance(system.presets[preset].config, system.config)
 
 
+def first_config(name: str) -> Any:
+    return next(iter(SYSTEMS[name].presets.values())).config
+
+
 @systems
 def test_the_tasks_of_a_system_exist_and_no_other_is_accepted(name: str) -> None:
     system = SYSTEMS[name]
-    assert system.tasks and all(find_task(task, "text").name == task for task in system.tasks)
+    tasks = [find_task(task, system.modality) for task in system.tasks]
+    assert tasks and tuple(task.name for task in tasks) == tuple(system.tasks)
+    other = replace(system, task_recipes=TaskRecipes(("nothing",)))
     with pytest.raises(UnknownNameError, match=f"task for {name}"):
-        assemble(
-            ModelSpec(
-                replace(system, task_recipes=TaskRecipes(("nothing",))),
-                TINY[name].config,
-                find_task(system.tasks[0], "text"),
-            ),
-            device="meta",
-        )
+        assemble(ModelSpec(other, first_config(name), tasks[0]), device="meta")
 
 
 @systems
 def test_the_published_layout_names_existing_fields_and_covers_every_field_of_the_config(name: str) -> None:
-    system = SYSTEMS[name]
-    published = system.published
-    assert set(published.value_maps) <= set(published.keys) <= set(system.config.__dataclass_fields__)
-    keys = [key for keys in published.keys.values() for key in keys]
-    assert len(keys) == len(set(keys)) and not set(keys) & set(published.fixed)
-    written = published.write(as_dict(TINY[name].config))
-    read = published.read(written)
-    assert set(read) >= set(published.keys) and read == {field: getattr(TINY[name].config, field) for field in read}
+    published, fields = SYSTEMS[name].published, set(SYSTEMS[name].config.__dataclass_fields__)
+    assert set(published.value_maps) <= set(published.keys) <= fields
+    if name in TINY:
+        keys = [key for keys in published.keys.values() for key in keys]
+        assert len(keys) == len(set(keys)) and not set(keys) & set(published.fixed)
+        read = published.read(published.write(as_dict(TINY[name].config)))
+        assert set(read) >= set(published.keys) and read == {field: getattr(TINY[name].config, field) for field in read}
 
 
 # -- presets
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @presets
-def test_a_preset_has_exactly_the_stated_parameters(preset: str) -> None:
-    model = regard.build(preset, device="meta")
-    assert sum(p.numel() for p in model.parameters()) == find_preset(preset)[1].parameters
-    assert all(p.is_meta and p.requires_grad for p in model.parameters()) and not list(model.buffers())
+def test_a_preset_has_exactly_the_stated_parameters_and_is_described(preset: str) -> None:
+    told, model = info(preset), regard.build(preset, device="meta")
+    assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
+    assert told.flops > 0 and next(iter(told.recipes.values())) and all(p.is_meta for p in model.parameters())
 
 
 @presets
 def test_the_recipe_of_a_preset_names_only_settings_that_exist_and_all_take_effect(preset: str) -> None:
-    recipe, config = find_preset(preset)[1].recipe, find_preset(preset)[1].config
-    assert set(recipe) <= set(GROUPS)
-    assert recipe.get("data", {}).get("vocab_size", config.vocab_size) == config.vocab_size
-    made = resolve(recipe, {})
-    for group, values in recipe.items():
-        for key, value in values.items():
-            wanted = tuple(float(v) for v in value.split(",")) if key == "betas" else value
-            assert getattr(getattr(made, group), key) == wanted
-    assert regard.build(preset, device="meta").spec.decode == made.decode
+    system, found = find_preset(preset)
+    recipes = [system.recipe(found, task) for task in (*system.tasks, "nothing")]
+    for recipe in (found.recipe, *recipes, *system.task_recipes.finetuning.values()):
+        assert set(recipe) <= set(GROUPS)
+        made = resolve(recipe, {})
+        for group, values in recipe.items():
+            for key, value in values.items():
+                wanted = tuple(float(v) for v in value.split(",")) if "," in str(value) else value
+                assert getattr(getattr(made, group), key) == wanted
+    if system.modality == "text":
+        assert found.recipe.get("data", {}).get("vocab_size", found.config.vocab_size) == found.config.vocab_size
+        assert regard.build(preset, device="meta").spec.decode == resolve(found.recipe, {}).decode
 
 
-SMALL = [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7]
-
-
-@pytest.mark.parametrize("preset", SMALL)
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS if find_preset(preset)[1].parameters < 2e7])
 def test_a_small_preset_reads_and_generates_at_once(preset: str) -> None:
     model = regard.build(preset).eval()
-    x = torch.arange(1, 7)[None]
-    sides = (x, x) if "target" in model.task.objective.fields else (x,)
+    config, words = model.config, torch.arange(1, 7)[None]
+    if model.spec.system.modality == "text":
+        x = words
+    elif model.spec.system.modality == "points":
+        x = torch.rand(1, 64, 3 + config.feature_dim)
+    elif config.traits.palette:
+        x = torch.randint(0, config.num_colors, (1, config.max_length))
+    else:
+        x = torch.rand(1, config.in_channels, config.image_size, config.image_size)
+    target = words if model.task.name in ("translate", "caption") else None
     with torch.no_grad():
-        logits = model.logits(*sides)
-    assert logits.shape == (1, 6, model.config.vocab_size) and bool(logits.isfinite().all())
-
-
-@pytest.mark.every(6)
-@presets
-def test_a_preset_is_described_layer_by_layer(preset: str) -> None:
-    told = info(preset)
-    assert told.parameters == find_preset(preset)[1].parameters == sum(layer.parameters for layer in told.layers)
-    assert told.flops > 0 and next(iter(told.recipes.values()))
+        out = model.logits(x, target) if x is words else model.states(x, target).sequence
+    assert bool(out.isfinite().all()) and (x is not words or out.shape == (1, 6, config.vocab_size))
 
 
 # -- training
@@ -374,26 +373,15 @@ def test_the_name_table_leads_there_and_back(name: str, label: str) -> None:
     assert all(tensor.is_contiguous() for tensor in theirs.values())
 
 
-@systems
+@reading
 def test_every_entry_of_the_name_table_is_needed_by_some_variant(name: str) -> None:
-    labels, system = ("as published", *TINY[name].variants), SYSTEMS[name]
-    bodies = [tiny(name, label) for label in labels]
-    config = TINY[name].config
-    heads = [
-        assemble(
-            ModelSpec(
-                system,
-                find_task(t, "text").objective.adapt_config(config),
-                find_task(t, "text"),
-                options=HeadOptions(("a", "b")),
-            )
-        )
-        for t in system.tasks
-    ]
+    system, config = SYSTEMS[name], TINY[name].config
+    models = [tiny(name, label) for label in ("as published", *TINY[name].variants)]
+    for task in (find_task(task, "text") for task in system.tasks):
+        adapted = task.objective.adapt_config(config)
+        models.append(assemble(ModelSpec(system, adapted, task, options=HeadOptions(("a", "b")))))
     if config.traits.optional_pooler:
-        heads.append(assemble(ModelSpec(system, replace(config, pooler=True), find_task(system.tasks[0], "text"))))
-    keys = {
-        key for model in (*bodies, *heads) for key in model.weights() if system.published.names.published_names(key)
-    }
-    seen = {SYSTEMS[name].published.names.find(key)[0].native for key in keys}
-    assert seen == {entry.native for entry in SYSTEMS[name].published.names.entries}
+        models.append(assemble(ModelSpec(system, replace(config, pooler=True), find_task(system.tasks[0], "text"))))
+    names = system.published.names
+    keys = {key for model in models for key in model.weights() if names.published_names(key)}
+    assert {names.find(key)[0].native for key in keys} == {entry.native for entry in names.entries}
