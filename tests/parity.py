@@ -98,13 +98,11 @@ def relabeled(tensors: Mapping[str, Tensor], table: Iterable[tuple[str, str]]) -
 
 
 def randomized(peer: Any, scale: float = 0.6) -> Any:
-    """The model in float64 and eval mode, with noise as parameters, running statistics and logit bias."""
+    """The model in float64 and eval mode, with noise as parameters, and positions in float64."""
     peer = noisy(peer, scale)
     with torch.no_grad():
-        for number, (name, buffer) in enumerate(peer.named_buffers()):
-            if "running" in name:
-                buffer.copy_(noise(*buffer.shape, seed=number).abs() + 0.5)
-            elif "tracked" in name:
+        for name, buffer in peer.named_buffers():
+            if "tracked" in name:
                 buffer.fill_(7)
         for name, table in peer.named_parameters():
             if name.endswith("embed_positions.weight"):  # rounded to float32 in transformers

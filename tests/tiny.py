@@ -238,11 +238,14 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def noisy(module: Any, scale: float = 0.6, seed: int = 1) -> Any:
-    """The module in float64 and eval mode with noise as parameters, because initial values of 0 or 1 hide errors."""
+    """The module in float64 and eval mode with noise as parameters and running statistics, because initial values of 0 or
+    1 hide errors."""
     module = module.double().eval()
+    running = [(name, buffer) for name, buffer in module.named_buffers() if "running" in name]
     with torch.no_grad():
-        for number, parameter in enumerate(module.parameters()):
-            parameter.copy_(noise(*parameter.shape, seed=1000 * seed + number) * scale)
+        for number, (name, tensor) in enumerate((*module.named_parameters(), *running)):
+            made = noise(*tensor.shape, seed=1000 * seed + number)
+            tensor.copy_(0.5 + made.abs() if name.endswith("running_var") else scale * made)
     return module
 
 

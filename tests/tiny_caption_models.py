@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.systems import SYSTEMS
 from regard.systems.captioners.encoder import CaptionConfig
 from regard.types import IGNORE, Batch, DecoderInputs
-from tiny import noise
+from tiny import noise, noisy
 
 EYES: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet": ("resnet-tiny", {"stem_channels": 4, "widths": [4, 8, 8, 12], "depths": [1, 1, 1, 1], "stem_stride": 2}),
@@ -47,18 +47,8 @@ def fresh(name: str, eyes: str = "", **changes: Any) -> Any:
     return SYSTEMS[name].build(config_of(name, eyes, **changes))
 
 
-def noisy(body: Any, seed: int = 1) -> Any:
-    """The model in float64 and eval mode, with random parameters and random batch-norm statistics."""
-    body = body.double().eval()
-    with torch.no_grad():
-        for number, (name, tensor) in enumerate((*body.named_parameters(), *body.named_buffers())):
-            made = noise(*tensor.shape, seed=1000 * seed + number)
-            tensor.copy_(0.5 + made.abs() if name.endswith("running_var") else 0.4 * made)
-    return body
-
-
 def made(name: str, eyes: str = "", seed: int = 1, **changes: Any) -> Any:
-    return noisy(fresh(name, eyes, **changes), seed)
+    return noisy(fresh(name, eyes, **changes), 0.4, seed)
 
 
 def pictures(rows: int, height: int = 32, width: int = 32, seed: int = 3) -> Tensor:

@@ -8,18 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from oracle import noisy
 from regard.nn.recording import record_attention
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, MultiplicativeScore, ScoreAttention, make_score
 
 torch.manual_seed(0)
-
-
-def noisy(module: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(1)
-    for parameter in module.double().parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    return module
 
 
 @pytest.mark.parametrize("name", ["additive", "additive with biases", "dot", "general"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,24 +23,14 @@ from regard.nn.points.vector_attention import (
     reference_attention,
 )
 from regard.nn.recording import record_attention
+from tiny import noisy
 
 FORMS = ["paper", "released"]
 forms = pytest.mark.parametrize("form", FORMS)
 
 
 def made(form: str, width: int = 8, shares: int = 2) -> VectorAttention:
-    return noise(reference_attention(width, shares) if form == "released" else paper_attention(width))
-
-
-def noise(module: Any) -> Any:
-    draw = torch.Generator().manual_seed(0)
-    module = module.double().eval()
-    with torch.no_grad():
-        for name, part in (*module.named_parameters(), *module.named_buffers()):
-            part.copy_(torch.randn(part.shape, generator=draw, dtype=torch.float64) * 0.4)
-            if name.endswith("running_var"):
-                part.abs_().add_(0.3)
-    return module
+    return noisy(reference_attention(width, shares) if form == "released" else paper_attention(width), 0.4)
 
 
 def weights_of(module: nn.Module, prefix: str = "") -> dict[str, np.ndarray]:
@@ -181,7 +170,7 @@ def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, 
 
 @pytest.mark.parametrize("counts", [(20,), (3, 17)])
 def test_the_maximum_over_neighbors_is_taken(counts: tuple[int, ...]) -> None:
-    down: TransitionDown = noise(TransitionDown(8, 5))
+    down: TransitionDown = noisy(TransitionDown(8, 5))
     (places, x), kept = cloud(counts), (2, 9, 19)
     few = tuple(sum(first <= k < first + n for k in kept) for first, n in zip((0, counts[0]), counts, strict=False))
     near = find_neighbors(places, CloudSizes(counts), 6, places[list(kept)], CloudSizes(few))

@@ -19,8 +19,8 @@ from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
 from regard.systems.captioners.common import ENCODER
 from regard.types import Batch
-from tiny import near
-from tiny_caption_models import config_of, noisy, pictures
+from tiny import near, noisy
+from tiny_caption_models import config_of, pictures
 from tiny_vision_models import fresh
 
 SEEN = ("resnet", "bit", "vit", "hybrid", "swin")
@@ -33,7 +33,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def learnt(system: str, folder: Path, published: bool = True, **changes: Any) -> Any:
     """Checkpoint of an encoder with random parameters and the head of another task."""
     model = fresh(system, "classify", **{**CHANGES[system], "image_size": 16, **changes})
-    noisy(model.body)
+    noisy(model.body, 0.4)
     model.float()
     model.processor = replace(model.processor, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     if published:

@@ -20,8 +20,8 @@ from regard.errors import WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.systems.captioners import vit_gpt2
 from regard.types import Batch, DecoderInputs
-from tiny import gradients, near, noise
-from tiny_caption_models import batch_of, captions, made, noisy, pictures
+from tiny import gradients, near, noise, noisy
+from tiny_caption_models import batch_of, captions, made, pictures
 
 # -- convolutions and a Transformer
 
@@ -94,7 +94,7 @@ def theirs_of(decoder_width: int = 15, seed: int = 1, **more: Any) -> Any:
     model = transformers.VisionEncoderDecoderModel(encoder=encoder, decoder=decoder)
     model.config.decoder_start_token_id, model.config.pad_token_id, model.config.eos_token_id = 1, 0, 2
     model.generation_config.decoder_start_token_id = 1
-    return noisy(model, seed)
+    return noisy(model, 0.4, seed)
 
 
 @pytest.mark.parametrize("width", [12, 15])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_vector_attention import noise, weights_of
+from test_vector_attention import weights_of
 from torch import Tensor, nn
 
 import point_transformer_reference as reference
@@ -22,6 +22,7 @@ from regard.nn.recording import named_attentions, record_attention
 from regard.systems import point
 from regard.systems.point import Config, build
 from regard.types import Batch, Packing
+from tiny import noisy
 
 SMALL = Config(
     feature_dim=2,
@@ -39,7 +40,7 @@ COUNTS = [(23,), (9, 26, 1, 4), (12, 12)]
 
 
 def body_of(**changes: Any) -> PointTransformer:
-    return noise(build(replace(SMALL, **changes)))
+    return noisy(build(replace(SMALL, **changes)), 0.4)
 
 
 def cloud(count: int, inputs: int = 2, seed: int = 0) -> Tensor:
@@ -248,7 +249,7 @@ def test_sixteen_bits_are_close() -> None:
 def test_heads_read_the_outputs_of_the_body() -> None:
     config = replace(SMALL, dropout=0.5)
     states = body_of()(packed((9, 26)))
-    cloud_said, point_said = noise(point_cloud_head(config, 7)), noise(point_head(config, 5))
+    cloud_said, point_said = noisy(point_cloud_head(config, 7)), noisy(point_head(config, 5))
     assert cloud_said(states.pooled).shape == (2, 7) and point_said(states.sequence).shape == (1, 35, 5)
     torch.manual_seed(0)
     assert not torch.equal(cloud_said.train()(states.pooled), cloud_said(states.pooled))
