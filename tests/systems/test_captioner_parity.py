@@ -1,16 +1,17 @@
-"""Transformer captioners against torch.nn stacks and against `VisionEncoderDecoderModel` with its checkpoints."""
+"""Captioners against loops of their equations, torch modules, and `VisionEncoderDecoderModel` with its checkpoints."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 import regard
 from parity import assert_gradients, assert_same_weights, load_peer, torch_stack_weights
@@ -18,10 +19,159 @@ from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
 from regard.nn.kernels.losses import cross_entropy
+from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.captioners import vit_gpt2
 from regard.types import Batch, DecoderInputs
-from tiny import gradients, near, noise, noisy
+from tiny import gradients, lecture, near, noise, noisy
 from tiny_caption_models import batch_of, captions, made, pictures
+
+# -- Show and Tell
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) -> None:
+    body, batch = made("caption-fixed", depth=depth), batch_of()
+    assert batch.decoder is not None
+    cells = []
+    for layer in range(depth):
+        cell = nn.LSTMCell(7 if layer == 0 else 10, 10, dtype=torch.float64)
+        cell.load_state_dict({name: getattr(body.lstm, f"{name}_l{layer}") for name, _ in cell.named_parameters()})
+        cells.append(cell)
+    picture = body.eyes.pooled(batch.inputs) @ body.project.weight.T + body.project.bias
+    states, right = [(torch.zeros(3, 10, dtype=torch.float64),) * 2] * depth, []
+    for at in range(-1, 6):
+        x = picture if at < 0 else body.tokens.weight[batch.decoder.inputs[:, at]]
+        for layer, cell in enumerate(cells):
+            states[layer] = cell(x, states[layer])
+            x = states[layer][0]
+        if at >= 0:
+            right.append(x @ body.words.weight.T + body.words.bias)
+    ours = body.to_logits(body(batch).sequence)
+    near(ours, torch.stack(right, 1), 1e-12)
+    weigh = noise(*ours.shape, seed=6)
+    mine, theirs = ((out * weigh).sum() for out in (ours, torch.stack(right, 1)))
+    (found, picked) = gradients(body, mine), [part for cell in cells for part in cell.parameters()]
+    wanted = torch.autograd.grad(theirs, picked, retain_graph=True)
+    names = [f"lstm.{name}_l{layer}" for layer, cell in enumerate(cells) for name, _ in cell.named_parameters()]
+    for name, gradient in zip(names, wanted, strict=True):
+        near(found[name], gradient, 1e-11)
+    for name, gradient in gradients(body, theirs).items():  # shared layers
+        near(found[name], gradient, 1e-11)
+    assert {"tokens.weight", "project.weight", "words.bias", "eyes.body.stem.conv.weight"} <= set(found)
+
+
+def test_the_image_vector_is_the_mean_of_the_last_feature_map() -> None:
+    body, batch = made("caption-fixed"), batch_of()
+    near(body.eyes.pooled(batch.inputs), body.eyes.body.feature_maps(batch.inputs)[-1].mean((2, 3)))
+
+
+# -- Show, Attend and Tell
+
+
+def attended(body: Any, places: Tensor, tokens: list[int]) -> tuple[Tensor, Tensor]:
+    """Logits (T, V) and attention weights (T, K) of one caption, from the equations alone."""
+
+    def affine(layer: Any, x: Tensor) -> Tensor:
+        return layer.weight @ x + (0 if layer.bias is None else layer.bias)
+
+    score, first = body.align.score, affine(body.begin["first"], places.mean(0)).clamp(min=0)
+    h, c = (torch.tanh(affine(body.begin[name], first)) for name in ("h", "c"))
+    known = places @ score.k.weight.T + score.k.bias
+    if body.deeper is not None:
+        known = torch.tanh(known @ body.deeper.weight.T + body.deeper.bias)
+    said, looks = [], []
+    for t, token in enumerate(tokens):
+        word = body.tokens.weight[token] * (t > 0)
+        energy = torch.tanh(known + score.q.weight @ h) @ score.v.weight[0] + score.v.bias[0]
+        alpha = energy.exp() / energy.exp().sum()
+        z = torch.sigmoid(affine(body.gate, h)) * (alpha @ places)
+        total = sum(affine(body.cell[name], given) for name, given in (("x", word), ("h", h), ("z", z)))
+        i, f, o, g = total.chunk(4)  # type: ignore[union-attr]
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        told = torch.tanh(affine(body.out["h"], h) + word + affine(body.out["z"], z))
+        said.append(affine(body.words, told))
+        looks.append(alpha)
+    return torch.stack(said), torch.stack(looks)
+
+
+@pytest.mark.parametrize(("inner", "deeper"), [(9, True), (0, True), (5, False)])
+def test_show_attend_and_tell_equals_loops_of_its_equations(inner: int, deeper: bool) -> None:
+    body = made("caption-attend", width=3, embedding_dim=4, attention_dim=inner, project_features=deeper, vocab_size=8)
+    target = torch.tensor([[1, 5, 7], [1, 3, 3]])
+    batch = Batch(batch_of((3, 3)).inputs, decoder=DecoderInputs(target))
+    places = body.eyes.patch_features(batch.inputs)
+    assert places.shape == (2, 4, 12) and (body.deeper is not None) == deeper
+    theirs = [attended(body, places[row], target[row].tolist()) for row in range(2)]
+    right = torch.stack([said for said, _ in theirs])
+    ours = body.to_logits(body(batch).sequence)
+    near(ours, right, 1e-12)
+    weigh = noise(*ours.shape, seed=6)
+    found, wanted = gradients(body, (ours * weigh).sum()), gradients(body, (right * weigh).sum())
+    assert set(found) == set(wanted) == {name for name, _ in body.named_parameters()}
+    for name, gradient in wanted.items():
+        near(found[name], gradient, 1e-10)
+    body.train()
+    body.eyes.eval()
+    body.dropout.p = 0.0
+    penalty = sum(((1 - looks.sum(0)) ** 2).sum() for _, looks in theirs)
+    near(body(batch).aux_losses["penalty"], penalty, 1e-12)  # type: ignore[arg-type]
+
+
+def test_attention_penalty_is_correct_for_captions_of_all_lengths() -> None:
+    """The penalty excludes positions after the end of a caption, given by labels, lengths or a mask."""
+    body, batch = made("caption-attend", dropout=0.0, attention_penalty=0.7, freeze_encoder=True).train(), batch_of()
+    assert batch.decoder is not None and batch.labels is not None
+    alone = []
+    for row, length in enumerate((6, 3, 5)):
+        one = Batch(batch.inputs[row : row + 1], decoder=DecoderInputs(batch.decoder.inputs[row : row + 1, :length]))
+        alone.append(body(one).aux_losses["penalty"])
+        near(body(replace(one, labels=batch.labels[row : row + 1, :length])).aux_losses["penalty"], alone[-1])
+    right = torch.stack(alone).sum()
+    near(body(batch).aux_losses["penalty"], right)
+    lengths = torch.tensor([6, 3, 5])
+    near(body(replace(batch, labels=None, decoder=replace(batch.decoder, mask=lengths))).aux_losses["penalty"], right)
+    near(
+        body(
+            replace(batch, labels=None, decoder=replace(batch.decoder, mask=torch.arange(6) < lengths[:, None]))
+        ).aux_losses["penalty"],
+        right,
+    )
+    double = made("caption-attend", dropout=0.0, attention_penalty=1.4, freeze_encoder=True).train()
+    near(double(batch).aux_losses["penalty"], 2 * right)
+    assert not body.eval()(batch).aux_losses
+    assert not made("caption-attend", attention_penalty=0.0).train()(batch).aux_losses
+
+
+# -- attention step of the lectures on a 3 × 3 grid, calculated by hand
+
+
+def test_a_step_on_a_grid_of_nine_positions_equals_the_lectures() -> None:
+    """v · tanh(h W_h + z W_z) over the positions, and [i f o g] = T [E y; h; c] + b. The lectures have no gate."""
+    given, right = lecture("caption step")
+    body = made("caption-attend", width=3, embedding_dim=2, attention_dim=4, project_features=False)
+    body.align.score = type(body.align.score)(3, 2, 4, bias=True).double()
+    body.cell["z"], score = nn.Linear(2, 12, bias=False).double(), body.align.score
+    with torch.no_grad():
+        score.q.weight.copy_(given["W_h"].T)
+        score.k.weight.copy_(given["W_z"].T)
+        score.v.weight.copy_(given["v_att"][None])
+        for bias in (score.k.bias, score.v.bias, body.gate.weight):
+            bias.zero_()
+        body.gate.bias.fill_(math.inf)
+        for name, first, last in (("x", 0, 2), ("h", 2, 5), ("z", 5, 7)):
+            body.cell[name].weight.copy_(given["T"][:, first:last])
+        body.cell["x"].bias.copy_(given["b"])
+    h, c, word = (given[name][None] for name in ("h_prev", "memory_prev", "Ey_prev"))
+    ready: ScoreContext = body.align.prepare(given["z"].flatten(0, 1)[None])
+    near(score(h[:, None], ready.keys)[0, 0], right["e"].flatten(), 1e-12)
+    z, weights = body.attend(h, ready)
+    near(weights[0], right["a"].flatten(), 1e-12)
+    near(z[0], right["c"], 1e-12)
+    h, c = body.lstm_step(body.cell["x"](word), h, c, z)
+    near(h[0], right["h"], 1e-12)
+    near(c[0], right["memory"], 1e-12)
+
 
 # -- convolutions and a Transformer
 
