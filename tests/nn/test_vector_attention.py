@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 import point_transformer_reference as reference
 from regard.errors import RegardError
-from regard.nn.points.body import TransitionDown, find_neighbors, max_over_neighbors
+from regard.nn.points.body import find_neighbors, max_over_neighbors
 from regard.nn.points.packing import CloudSizes
 from regard.nn.points.vector_attention import (
     BatchNormRows,
     Neighbors,
     VectorAttention,
-    gather_rows,
     paper_attention,
     reference_attention,
 )
@@ -90,18 +89,6 @@ def test_the_layer_is_that_of_pyg() -> None:
     assert all((p.grad - q.grad).abs().max() < 1e-12 for p, q in pairs)
 
 
-def test_a_weight_serves_the_channels_that_are_equal_modulo_their_number() -> None:
-    attention, (places, x) = made("released", 8, 4), cloud((9,))
-    near = near_in(places, (9,), 5)
-    with record_attention(nn.ModuleDict({"a": attention})) as seen:
-        attention(x, near)
-    weights, offset = seen.weights("a"), attention.place(near.offsets)
-    value = gather_rows(attention.kv(x)[:, 8:], near.index) + offset
-    assert weights.shape == (1, 2, 9, 5) and attention.heads == 2
-    wanted = (value * weights[0].permute(1, 2, 0).repeat(1, 1, 4)).sum(1)
-    assert (attention(x, near) - wanted).abs().max() < 1e-13
-
-
 @forms
 def test_recording_returns_weights_and_key_indices(form: str) -> None:
     attention, counts = made(form), (3, 9)
@@ -142,20 +129,6 @@ def test_padding_for_a_missing_neighbor_has_no_effect(form: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip([*grads, *kept], [*grads2, *kept2], strict=True))  # type: ignore[arg-type]
 
 
-def test_norms_gather_statistics_of_existing_neighbors() -> None:
-    attention, counts = made("released").train(), (2, 9)
-    places, x = cloud(counts)
-    near = near_in(places, counts, 6)
-    assert near.valid is not None
-    norm = attention.place[1]
-    before = norm.running_mean.clone(), norm.running_var.clone()
-    attention(x, near)
-    rows = attention.place[0](near.offsets[near.valid])
-    assert len(rows) == 4 + 54
-    assert torch.allclose(norm.running_mean, 0.9 * before[0] + 0.1 * rows.mean(0))
-    assert torch.allclose(norm.running_var, 0.9 * before[1] + 0.1 * rows.var(0))
-
-
 @forms
 @pytest.mark.parametrize("counts", [(6,), (2, 4)])
 def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, ...]) -> None:
@@ -166,20 +139,6 @@ def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, 
         return attention(x, near_in(places, counts, 3))
 
     assert torch.autograd.gradcheck(said, (x.requires_grad_(), places.requires_grad_()))
-
-
-@pytest.mark.parametrize("counts", [(20,), (3, 17)])
-def test_the_maximum_over_neighbors_is_taken(counts: tuple[int, ...]) -> None:
-    down: TransitionDown = noisy(TransitionDown(8, 5))
-    (places, x), kept = cloud(counts), (2, 9, 19)
-    few = tuple(sum(first <= k < first + n for k in kept) for first, n in zip((0, counts[0]), counts, strict=False))
-    near = find_neighbors(places, CloudSizes(counts), 6, places[list(kept)], CloudSizes(few))
-    w, wanted, first = weights_of(down, "d."), [], 0
-    for own, rows in zip(places.split(counts), x.split(counts), strict=True):
-        those = [k - first for k in kept if first <= k < first + len(own)]
-        wanted.append(reference.down(w, "d", rows.numpy(), own.numpy(), those, 6))
-        first += len(own)
-    assert np.abs(down(x, near).detach().numpy() - np.concatenate(wanted)).max() < 1e-13
 
 
 # -- batch norm of rows
@@ -212,16 +171,6 @@ def test_a_norm_of_rows_is_that_of_torch() -> None:
         ours.train()(x[0, :1])
     ours.weight.requires_grad_(False)
     ours(x[0, :1])
-
-
-def test_in_sixteen_bits_attention_is_close() -> None:
-    attention = reference_attention(32, 8)
-    places, x = (part.float() for part in cloud((40,), 32))
-    near = near_in(places, (40,), 8)
-    exact = attention(x, near)
-    with torch.autocast("cpu", torch.bfloat16):
-        low = attention(x, near)
-    assert low.dtype == torch.bfloat16 and (low - exact).norm() < 3e-2 * exact.norm()
 
 
 def test_a_width_that_cannot_be_shared_is_refused() -> None:

@@ -35,21 +35,6 @@ def logits_of(body: Any, batch: Batch) -> torch.Tensor:
 
 @pytest.mark.every(4)
 @kinds
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (32, 48)])
-def test_cached_steps_equal_a_whole_pass(name: str, eyes: str, height: int, width: int) -> None:
-    body, batch = made(name, eyes), batch_of((6, 6, 6), height, width)
-    assert batch.decoder is not None
-    right = logits_of(body, batch)
-    assert right.shape == (3, 6, 23)
-    for prompt in (1, 3):
-        state = body.start(replace(batch, decoder=DecoderInputs(batch.decoder.inputs[:, :prompt])))
-        for at in range(prompt - 1, 6):
-            near(body.step(batch.decoder.inputs[:, at], state), right[:, at], 1e-11)
-        assert state.positions.tolist() == [6, 6, 6]
-
-
-@pytest.mark.every(4)
-@kinds
 def test_neighbors_and_padding_change_nothing(name: str, eyes: str) -> None:
     body, batch = made(name, eyes), batch_of()
     assert batch.decoder is not None

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from regard.nn.recording import record_attention
-from regard.nn.recurrent.conv_sequence import ScaleGradient
 from regard.systems.convs2s import Config, build, parse_stages
 from regard.types import Batch
 from tiny import TINY, collate, gradients, near, noise, noisy, tiny
@@ -100,26 +99,6 @@ def test_a_batch_equals_the_equations_of_each_pair_with_gradients(label: str) ->
     assert set(ours) == set(wanted) == set(parameters)
     for name, gradient in wanted.items():
         near(ours[name], gradient, 1e-10)
-
-
-def test_the_gradient_is_slowed_and_nothing_else() -> None:
-    x = noise(3, 4).requires_grad_()
-    y = ScaleGradient.apply(x, 0.25)  # type: ignore[no-untyped-call]
-    assert torch.equal(y, x)
-    near(torch.autograd.grad((y * noise(3, 4, seed=1)).sum(), x)[0], noise(3, 4, seed=1) / 4)
-
-
-def test_a_decoder_is_causal_and_an_encoder_reaches_as_far_as_its_kernels() -> None:
-    model = tiny("convs2s", encoder_stages=("10x3x2", "14x1"))
-    x, target = noise(1, 12).mul(5).abs().long() + 3, noise(1, 9, seed=1).mul(5).abs().long() + 3
-    e = model.body.embed(x, torch.arange(12), target=False).detach().requires_grad_()
-    z, _ = model.body.encoder(e)
-    reached = torch.autograd.grad(z[0, 6].sum(), e)[0][0].abs().sum(-1)
-    assert torch.nonzero(reached)[:, 0].tolist() == [4, 5, 6, 7, 8]
-    with torch.no_grad():
-        whole = model.logits(x, target)
-        for length in range(1, 9):
-            near(model.logits(x, target[:, :length]), whole[:, :length])
 
 
 def test_an_empty_source_has_zero_attention() -> None:

@@ -75,6 +75,7 @@ def test_beams_keep_their_own_caches(name: str, label: str, room: int | None) ->
             tokens = start[:, -1].repeat_interleave(2) if number == 0 else tokens_of[number, : len(paths)]
             paths = torch.cat([paths, tokens[:, None]], 1)
             near(body.step(tokens, state), last_logits(body, with_prompt(batch.select_rows(owners), paths)), 1e-11)
+            assert set(state.positions.tolist()) == {paths.shape[1]}
             state.reorder(torch.tensor(rows))
             paths = paths[rows]
             if number == 1:

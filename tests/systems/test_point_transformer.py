@@ -136,16 +136,6 @@ def test_rows_are_ordered_by_all_their_columns_within_their_point_cloud() -> Non
     assert lexicographic_order(x, CloudSizes((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
 
 
-def test_a_translated_point_cloud_gives_the_same_outputs() -> None:
-    """All layers except the first read differences of coordinates."""
-    body, x = body_of(variant="released"), cloud(25)
-    with torch.no_grad():
-        body.down[0].step.linear.weight[:, :3] = 0
-    moved = x.clone()
-    moved[:, :3] += 1024
-    assert torch.allclose(body(Batch(x[None])).sequence, body(Batch(moved[None])).sequence, atol=1e-9)
-
-
 # -- gradients
 
 

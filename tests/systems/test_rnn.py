@@ -11,10 +11,9 @@ from torch import Tensor
 
 from regard.model import Model
 from regard.nn.recording import record_attention
-from regard.nn.recurrent.rnn import GRUCell, ReadingOrder
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention
 from regard.types import Batch, DecoderInputs
-from tiny import gradients, lecture, near, noise, noisy, tiny
+from tiny import gradients, lecture, near, noise, tiny
 
 X = torch.tensor([[5, 3, 6, 2], [4, 2, 0, 0], [6, 6, 2, 0]])
 LENGTHS = torch.tensor([4, 2, 3])
@@ -84,33 +83,6 @@ def test_the_recurrent_model_equals_cells_of_torch_with_gradients(cell: str, for
     assert_rows(model, lambda *given: rnn_logits(model.config, *given))
 
 
-def test_the_fed_context_is_the_last_state_and_changes_outputs() -> None:
-    model = tiny("rnn", feed_context=True, depth=1)
-    kept = model.body.encode(Batch(X, LENGTHS))
-    near(kept["fed"], kept["h"][:, -1])
-    right = model.body.decode(TARGET, kept)[0]
-    other = model.body.decode(TARGET, {**kept, "fed": kept["fed"] + 1})[0]
-    assert not torch.allclose(right, other)
-
-
-def test_rows_are_reversed_within_their_lengths_and_back() -> None:
-    ids = torch.arange(12).view(2, 6) + 1
-    real = torch.tensor([[True] * 6, [True, False, True, True, False, False]])
-
-    def read(order: ReadingOrder) -> Tensor:
-        return order.reorder_embeddings(order.reorder_ids(ids)[..., None].double())
-
-    order = ReadingOrder.from_mask(real)
-    assert read(order)[..., 0].tolist() == [[1, 2, 3, 4, 5, 6], [0, 0, 0, 7, 9, 10]]
-    turned = order.reverse(read(order))
-    assert turned[..., 0].tolist() == [[6, 5, 4, 3, 2, 1], [0, 0, 0, 10, 9, 7]]
-    assert torch.equal(order.reverse(turned), read(order))
-    assert torch.equal(read(ReadingOrder.from_mask(real, reversed=True)), turned)
-    full = ReadingOrder.from_mask(None, reversed=True)
-    assert full.reorder_ids(ids) is ids
-    assert torch.equal(read(full), ReadingOrder.from_mask(None).reverse(read(ReadingOrder.from_mask(None))))
-
-
 # -- RNNsearch
 
 
@@ -169,24 +141,6 @@ def test_rnnsearch_equals_the_equations_of_the_paper_with_gradients(form: dict[s
         given = dict(model.body.named_parameters()), X[row, : LENGTHS[row]], TARGET[row, :length]
         near(weights[row, 0, :length, : LENGTHS[row]], search_logits(model.config, *given)[1])
     assert weights.shape == (3, 1, 3, 4) and not weights[1, :, :, 2:].any()
-
-
-def test_the_cell_is_not_torchs() -> None:
-    """Equal to torch for r = 1 and 1 - z; different for r inside the product."""
-    cell, W = noisy(GRUCell(3, 4)), 4
-    other = torch.nn.GRUCell(3, 4, dtype=torch.float64)
-    z, r, n = cell.given.weight.chunk(3)
-    bz, br, bn = cell.given.bias.chunk(3)
-    with torch.no_grad():
-        other.weight_ih.copy_(torch.cat([r, -z, n]))
-        other.weight_hh.copy_(torch.cat([cell.gates[W:], -cell.gates[:W], cell.new]))
-        other.bias_ih.copy_(torch.cat([br, -bz, bn]))
-        other.bias_hh.zero_()
-    x, h = noise(2, 3), noise(2, 4, seed=1)
-    assert not torch.allclose(cell(cell.given(x), h), other(x, h))
-    with torch.no_grad():
-        other.bias_ih[:W] = cell.given.bias[W : 2 * W] = 50.0
-    near(cell(cell.given(x), h), other(x, h), 1e-10)
 
 
 def test_one_attention_step_equals_the_lectures() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,21 +71,6 @@ def test_the_stacks_are_those_of_torch(norm: str, activation: str) -> None:
         own = {name.removeprefix(f"{side}."): g for name, g in mine.items() if name.startswith(f"{side}.")}
         for name, gradient in torch_stack_weights(own).items():
             near(gradient, other[f"{side}.{name}"], 2e-12)
-
-
-# -- positions
-
-
-def test_embeddings_are_the_papers_formula() -> None:
-    body = tiny("transformer", position_embedding="interleaved").body
-    ids = torch.tensor([[5, 9, 5, 22]])
-    right = torch.empty(1, 4, 12, dtype=torch.float64)
-    for at, token in enumerate(ids[0].tolist()):
-        for i in range(6):
-            angle = at / 10000 ** (2 * i / 12)
-            for channel, wave in ((2 * i, math.sin(angle)), (2 * i + 1, math.cos(angle))):
-                right[0, at, channel] = body.tokens.table.weight[token, channel].item() * math.sqrt(12) + wave
-    near(body.embed(ids, torch.arange(4)), right, 1e-14)
 
 
 # -- decoding

@@ -13,7 +13,6 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import regard
 from parity import SIZES, TIMM, assert_gradients, load_peer, make_peer, relabeled, weighted_sum
@@ -34,22 +33,6 @@ def theirs(name: str = "ViTForImageClassification", **changes: Any) -> Any:
 
 
 # -- patches and positions
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 3, 12, 4), (3, 3, 4, 20)])
-def test_patches_are_a_convolution_that_steps_as_far_as_it_is_wide(shape: tuple[int, ...]) -> None:
-    patches = noisy(PatchEmbedding(7, 4, 3))
-    x = noise(*shape, seed=2).requires_grad_()
-    ours, grid = patches(x)
-    right = F.conv2d(x, patches.weight, patches.bias, stride=4)
-    assert grid == right.shape[2:]
-    near(ours, right.flatten(2).mT)
-    wanted = [x, patches.weight, patches.bias]
-    weigh = noise(*ours.shape, seed=4)
-    found = torch.autograd.grad((ours * weigh).sum(), wanted)
-    for one, other in zip(found, torch.autograd.grad((right.flatten(2).mT * weigh).sum(), wanted), strict=True):
-        near(one, other)
-    near(patches(x.to(memory_format=torch.channels_last))[0], ours)
 
 
 def test_an_image_that_cannot_be_divided_into_patches_is_refused() -> None:
