@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +49,17 @@ READERS: dict[str, Callable[..., Any]] = {
 LABELLED = ("text", "label")
 
 
+BRIEF: dict[type[Any], Callable[[Any], Any]] = {
+    Pair: attrgetter("source", "target"), ChoiceSample: attrgetter("context", "question", "choices", "label"),
+    LabeledText: lambda one: (one.text, one.text_pair, one.label) if one.label_set is None else (one.text, one.label_set),
+    TaggedSentence: lambda item: (" ".join(item.words), " ".join(item.tags)), Passage: attrgetter("text"),
+    QASample: attrgetter("question", "answers", "starts", "is_answerable"), SkippedRow: attrgetter("reason"),
+}  # fmt: skip
+"""Content of a sample, or the reason of a skipped row."""
+
+
 def brief(item: Any) -> Any:
-    """Content of a sample, or the reason of a skipped row."""
-    if isinstance(item, Pair):
-        return item.source, item.target
-    if isinstance(item, LabeledText):
-        return (item.text, item.text_pair, item.label) if item.label_set is None else (item.text, item.label_set)
-    if isinstance(item, ChoiceSample):
-        return item.context, item.question, item.choices, item.label
-    if isinstance(item, TaggedSentence):
-        return " ".join(item.words), " ".join(item.tags)
-    if isinstance(item, Passage):
-        return item.text
-    if isinstance(item, QASample):
-        return item.question, item.answers, item.starts, item.is_answerable
-    return item.reason if isinstance(item, SkippedRow) else item
+    return BRIEF[type(item)](item) if type(item) in BRIEF else item
 
 
 def store(name: str, content: Any) -> str:
@@ -295,11 +292,8 @@ def test_samples_have_their_file_and_line_and_come_back_from_json(folder: Path) 
 def test_contexts_are_kept_and_relocated_answers_counted(folder: Path) -> None:
     row = {"question": " Where? ", "context": f"\n  {CONTEXT} ", "answer": "Paris", "start": 29}
     (found,) = SPANS.samples([jsonl("a.jsonl", row)])
-    assert (found.context, found.question, found.starts) == (
-        row["context"],
-        "Where?",
-        (29,),
-    ) and not found.num_relocated
+    assert (found.context, found.question) == (row["context"], "Where?")
+    assert found.starts == (29,) and not found.num_relocated
     assert found.split_key == found.context
     moved = {**WHERE, "answers": [{"text": "Paris", "answer_start": 25}, WHERE["answers"][1]]}
     items = list(SPANS.samples([write("a.json", json.dumps(squad(moved, WHEN)))]))
