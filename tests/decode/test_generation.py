@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,12 +82,8 @@ def test_one_path_is_followed_as_plain_lists_follow_it(body: Any, way: dict[str,
 
 
 def test_log_probabilities_of_beams_are_unpenalized(body: Any) -> None:
-    for row, options in enumerate(
-        search(
-            body,
-            *asked([0, 1, 2, 3, 4], num_beams=3, num_return_sequences=3, repetition_penalty=1.7, length_penalty=0.0),
-        )
-    ):
+    way = {"num_beams": 3, "num_return_sequences": 3, "repetition_penalty": 1.7, "length_penalty": 0.0}
+    for row, options in enumerate(search(body, *asked([0, 1, 2, 3, 4], **way))):
         for found in options:
             path, score = list(PROMPTS[row]), 0.0
             for token, log in zip((*found.tokens, END), found.log_probs, strict=False):
@@ -101,7 +96,8 @@ def test_log_probabilities_of_beams_are_unpenalized(body: Any) -> None:
 
 def test_a_search_records_once_for_prompts_of_every_length(body: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    monkeypatch.setattr(GraphedSearch, "__init__", _counted(GraphedSearch.__init__, made))
+    real = GraphedSearch.__init__
+    monkeypatch.setattr(GraphedSearch, "__init__", lambda *given: made.append(1) or real(*given))
     _graph_caches.pop(body, None)
     for way in ({}, {"do_sample": True, "repetition_penalty": 1.2}, {"num_beams": 2}):
         made.clear()
@@ -111,14 +107,6 @@ def test_a_search_records_once_for_prompts_of_every_length(body: Any, monkeypatc
             asking = padded(prompts), END, torch.tensor([3 + length % 5, 6]), DecodeSettings(**way), np.arange(2)
             agree(fixed(body, asking), search(body, *asking))
         assert len(made) == 1, way
-
-
-def _counted(real: Callable[..., None], made: list[int]) -> Callable[..., None]:
-    def build(self: Any, *arguments: Any) -> None:
-        made.append(1)
-        real(self, *arguments)
-
-    return build
 
 
 def test_outputs_may_fill_the_context_and_no_more() -> None:

@@ -357,16 +357,6 @@ class DecoderOnly(IncrementalDecoder):
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Process all but the last token of each prompt; rows may have different lengths. `max_positions`:
         `max_cache_len` of `empty_state`."""
-        prompt = self._validated_prompt(batch)
-        state = self.empty_state(prompt, max_positions, window_sizes=self.window_sizes)
-        if prompt.shape[1] > 1:
-            self.advance(prompt[:, :-1], state)
-        if batch.prompt_lengths is not None:
-            state.set_positions(batch.prompt_lengths - 1)
-        return state
-
-    def _validated_prompt(self, batch: Batch) -> Tensor:
-        """(B, P) the prompts, truncated to the number of positions."""
         prompt, lengths = batch.prompt, batch.prompt_lengths
         if batch.packing is not None or batch.positions is not None:
             raise ValueError(
@@ -383,7 +373,13 @@ class DecoderOnly(IncrementalDecoder):
                 f"Prompt lengths must be between 1 and {prompt.shape[1]} tokens, got {shortest} to {longest}."
             )
         check_length(self.position.max_length, longest)
-        return prompt[:, : self.position.max_length]
+        prompt = prompt[:, : self.position.max_length]
+        state = self.empty_state(prompt, max_positions, window_sizes=self.window_sizes)
+        if prompt.shape[1] > 1:
+            self.advance(prompt[:, :-1], state)
+        if lengths is not None:
+            state.set_positions(lengths - 1)
+        return state
 
 
 class CrossDecoder(IncrementalDecoder):
@@ -439,9 +435,8 @@ class CrossDecoder(IncrementalDecoder):
                 k, v = block.cross.inner.split_heads(block.cross.inner.kv(context), 2)
                 if context_mask is not None:  # cross-attention to a source without any valid position returns 0
                     v = v.masked_fill(~context_mask.any(-1)[:, :, None, None], 0.0)
-                caches[block] = CrossCache(
-                    (k.contiguous(), v.contiguous())
-                )  # read at every step, so stored without gaps
+                # read at every step, so stored without gaps
+                caches[block] = CrossCache((k.contiguous(), v.contiguous()))
             layer.cross_cache = caches[block]
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)

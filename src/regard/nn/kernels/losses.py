@@ -280,10 +280,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _backward_autograd(ctx: Any, grad_output: Tensor | None, *second: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad_output is None or any(gradient is not None for gradient in second):
         raise RuntimeError("The fused loss does not support second derivatives. Use cross_entropy of the logits.")
-    made = [
-        (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype)
-        if need
-        else None  # the factor is not rounded to 16 bits
+    made = [  # the factor is not rounded to 16 bits
+        (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype) if need else None
         for gradient, need in zip(ctx.saved_tensors, ctx.needed, strict=True)
     ]
     return (*made, *(None,) * 5)
