@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -22,10 +22,11 @@ from regard.errors import RegardError, RunError, SettingError, UnknownNameError,
 from regard.explain import explain
 from regard.files import write_json
 from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, print_note, read_config_files
+from regard.nn.blocks.block import SkipInit
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_preset, find_system
-from regard.systems.common.checkpoint import meta_device, read_published_config
+from regard.systems.common.checkpoint import read_published_config
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
 from regard.tasks.base import NO_OPTIONS, HeadOptions
@@ -58,13 +59,13 @@ class ModelSpec:
 
 
 class Model(nn.Module):
-    def __init__(self, body: nn.Module, spec: ModelSpec, processor: Any = None) -> None:
+    def __init__(self, body: nn.Module, head: nn.Module | None, spec: ModelSpec, processor: Any = None) -> None:
         """`processor`: converts samples into tensors; a tokenizer, or the preprocessing of images or points."""
         super().__init__()
         self.body: Any = body
+        self.head: Any = head
         self.spec, self.processor = spec, processor
         self.config, self.task, self.objective = spec.config, spec.task, spec.task.objective
-        self.head: Any = self.objective.head(spec.config, spec.options)
         if self.objective.uses_feature_maps:  # modules after the last map are kept for the checkpoint format
             network: Any = body
             for part in network.unused_modules([tap.index for tap in spec.config.feature_maps()]):
@@ -289,8 +290,9 @@ def build(name: str, *, device: str | torch.device = "cpu", task: str | None = N
 def assemble(spec: ModelSpec, processor: Any = None, device: str | torch.device = "cpu") -> Model:
     if spec.task.name not in spec.system.tasks:
         raise UnknownNameError(f"task for {spec.system.name}", spec.task.name, spec.system.tasks)
-    with meta_device() if torch.device(device).type == "meta" else torch.device(device):
-        return Model(spec.system.build(spec.config), spec, processor)
+    with torch.device(device), SkipInit() if torch.device(device).type == "meta" else nullcontext():
+        body = spec.system.build(spec.config)
+        return Model(body, spec.task.objective.head(spec.config, spec.options), spec, processor)
 
 
 def load(
@@ -319,12 +321,6 @@ def load(
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
     chosen = find_task(task or made_for, system.config.modality)
     objective = chosen.objective
-    processor = objective.modality.load_processor(folder)
-    text = processor if chosen.input == "text" else getattr(processor, "text", None)
-    if text is not None and not own:
-        from regard.tasks.modality.text import special_token_ids
-
-        config = replace(config, **special_token_ids(text)) if config.traits.is_encoder else config
     config = objective.adapt_config(config)
     options, pad_id = NO_OPTIONS, None
     if same := made_for == chosen.name:
@@ -339,6 +335,12 @@ def load(
         pad_id = published.get("pad_token_id")
     if not objective.has_labels:
         options = objective.options.load(options, folder)
+    processor = objective.modality.load_processor(folder)
+    text = processor if chosen.input == "text" else getattr(processor, "text", None)
+    if text is not None and not own:
+        from regard.tasks.modality.text import special_token_ids
+
+        config = replace(config, **special_token_ids(text)) if config.traits.is_encoder else config
     usual = system.task_recipes.finetuning.get(chosen.name, {}).get("decode", {})
     decode = None if own else _published_decode(folder, published, config, chosen)
     decode = decode or from_dict(DecodeSettings, own.get("decode", usual), "decode.")

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -253,6 +254,7 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self.path, self.descriptor = path, os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
 
     def acquire(self, shared: bool) -> bool:
         """True if the file is locked and still at `path`: another process may remove the file before the lock."""
@@ -267,10 +269,6 @@ class FileLock:
         with suppress(OSError):
             return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
         return False
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
 
 
 def _open_locked(folder: Path) -> TokenStore | None:

@@ -31,7 +31,7 @@ from regard.runs.spec import (
     resume_spec,
 )
 from regard.runs.trainer import Trainer
-from regard.tasks import unused_settings
+from regard.tasks import uses_setting
 from regard.tasks.modality.base import batch_budget
 from regard.training.distributed import init_distributed, pick_device
 from regard.training.optimizer import uses_autocast
@@ -60,7 +60,8 @@ def train(
     going_on = resume and folder.exists()
     paths = [data] if isinstance(data, str | os.PathLike) else data
     found = resolve_task(task, model, [os.fspath(path) for path in paths], columns, folder if resume else None)
-    reader, unused = found.reader, unused_settings(found, overrides)
+    reader, named = found.reader, (f"{group}.{name}" for group, values in overrides.items() for name in values)
+    unused = [setting for setting in named if not uses_setting(found, setting)]
     files = expand_paths(found, data)
     valid_files = expand_paths(found, valid or reader.validation_entries(files))
     sources = DataSources(files, valid_files, columns or {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from regard.tasks.base import Objective
     from regard.tasks.modality.base import Modality
 
-__all__ = ["MODALITIES", "TASKS", "Task", "find_task", "unused_settings", "uses_setting"]
+__all__ = ["MODALITIES", "TASKS", "Task", "find_task", "uses_setting"]
 
 MODALITIES = {
     "text": "regard.tasks.modality.text:Text",
@@ -185,12 +184,6 @@ TASKS = (
 def uses_setting(task: Task, setting: str) -> bool:
     """True if the setting, for example `data.vocab_size`, has an effect in the task."""
     return setting in task.objective.settings_used or setting not in index.task_specific_settings()
-
-
-def unused_settings(task: Task, settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """User settings by group without an effect in the task, as `group.name`."""
-    named = (f"{group}.{name}" for group, values in settings.items() for name in values)
-    return [setting for setting in named if not uses_setting(task, setting)]
 
 
 def find_task(name: str, modality: str | None = None) -> Task:

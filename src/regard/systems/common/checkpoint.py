@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import find_by_model_type, find_system
 from regard.systems.common.system import System
 from regard.weights.tables import Tensors, read_checkpoint
-
-
-@contextmanager
-def meta_device() -> Iterator[None]:
-    """Build modules in the block with shapes only, without memory and initial values."""
-    with torch.device("meta"), SkipInit():
-        yield
 
 
 def read_published_config(system: System, published: Mapping[str, Any], folder: Path) -> Any:
@@ -50,6 +42,6 @@ def read_body(folder: Path) -> tuple[System, Any, Tensors]:
     if ours:
         return system, config, tensors
     config, tensors = system.published.from_published(config, tensors)
-    with meta_device():
+    with torch.device("meta"), SkipInit():  # shapes only, without memory and initial values
         wanted = list(system.build(config).state_dict())
     return system, config, system.published.names.read(tensors, wanted)[0]
