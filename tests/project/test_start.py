@@ -200,15 +200,12 @@ def test_a_command_loads_only_what_it_uses_and_a_prediction_starts_fast(whole: P
     assert reports[0]["seconds"] < 0.5 + 0.5 * torch["seconds"], (reports[0]["seconds"], torch["seconds"])
 
 
-def test_the_index_equals_the_tables() -> None:
+def test_the_index_equals_the_tables_and_every_path_is_an_object_of_that_name() -> None:
     assert json.loads(json.dumps(build_index())) == load_index(), "run: python -m regard.runs.catalog"
     assert INDEX_PATH.read_text("utf-8") == json.dumps(build_index(), ensure_ascii=False, indent=1) + "\n"
     assert [row["model"] for row in list_rows("models")] == list(SYSTEMS)
     assert [row["preset"] for row in list_rows("presets")] == [name for one in SYSTEMS.values() for name in one.presets]
     assert {row["task"] for row in list_rows("tasks")} == {task.name for task in TASKS}
-
-
-def test_every_path_of_every_table_is_an_object_of_that_name() -> None:
     assert all(system.name == name for name, system in SYSTEMS.items())
     for task in TASKS:
         assert isinstance(task.objective, Objective) and task.objective.modality.name == task.input

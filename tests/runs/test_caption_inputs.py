@@ -14,9 +14,7 @@ from test_captions import place as place
 from test_cli import Cli, Done
 from test_cli import cli as cli
 
-import regard
 import tiny_caption_system as caption_system
-from conftest import same_tensors, stopped_in
 from regard.data.images.captions import read_captions, read_uncaptioned
 from regard.data.settings import DataSettings
 from regard.data.text.files import raise_error
@@ -164,18 +162,3 @@ def test_rows_that_lack_something_are_named(odd: Path, tmp_path: Path, cli: Cli)
     rows: list[Any] = [{"image": f"{folder}/same.png", "caption": folder} for folder in "abab"]
     found = list(read_captions(str(lines(odd / "same.jsonl", *rows))))
     assert [item.captions for item in found if not isinstance(item, SkippedRow)] == [("a", "a"), ("b", "b")]
-
-
-@pytest.mark.slow
-def test_an_interrupted_captioner_resumes_exactly(odd: Path, tmp_path: Path, cli: Cli) -> None:
-    settings = (
-        "model.encoder=resnet-tiny", "model.image_size=32", "model.width=24", "model.embedding_dim=16",
-        "model.attention_dim=12", "data.vocab_size=300", "data.valid_fraction=0.3", "data.eval_samples=2", "data.flip=true",
-        "train.batch_size=4", "train.eval_every=4", "train.steps=8", "train.precision=float32",
-    )  # fmt: skip
-    more: dict[str, Any] = {"model": "caption-attend-tiny", "settings": settings, "device": "cpu"}
-    regard.train("caption", str(odd), out=tmp_path / "whole", **more)
-    with stopped_in(6):
-        regard.train("caption", str(odd), out=tmp_path / "half", **more)
-    assert cli("train", "caption", "--out", str(tmp_path / "half"), "--resume").code == 0
-    same_tensors(*(tmp_path / name / "model.safetensors" for name in ("whole", "half")))

@@ -32,7 +32,6 @@ class Done(NamedTuple):
 
 
 Cli = Callable[..., Done]
-Asked = tuple[list[str], list[str]]
 
 
 @pytest.fixture
@@ -143,20 +142,12 @@ def test_the_demo_runs_to_its_figures_and_replaces_only_its_own(cli: Cli, monkey
     assert "Unknown demo 'paint'. Available: caption, clouds, translate." in cli("demo", "paint").err
 
 
-@pytest.fixture
-def asked(pairs: Pairs, trained: Trained) -> Asked:
-    """Lines, some of them empty, and the prediction for each line alone."""
-    texts = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]]
-    model = regard.load(trained.path)
+def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
+    cli: Cli, trained: Trained, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, model = [pairs[0][0], "", pairs[1][0], pairs[3][0], "", pairs[5][0]], regard.load(trained.path)
     answers = [model.predict(text).value if text else "" for text in texts]
     assert len(set(answers)) == 5, "the order is only visible if the predictions differ"
-    return texts, answers
-
-
-def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
-    cli: Cli, trained: Trained, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts, answers = asked
     Path("my lines.txt").write_text("\r\n".join(texts) + "\n", encoding="utf-8")
     wanted = Done(0, "".join(f"{answer}\n" for answer in answers), "")
     assert cli("predict", trained.path, *texts) == wanted
@@ -164,24 +155,19 @@ def test_arguments_files_and_pipes_are_predicted_in_order_with_empty_lines_kept(
     assert cli("predict", trained.path, stdin="\n".join(texts)) == wanted
     assert cli("predict", trained.path, texts[2], "my lines.txt").out == f"{answers[2]}\n{wanted.out}"
     assert cli("predict", trained.path, stdin="") == (0, "", "")
-
     text = f"  {texts[0]} \n   \n"  # spaces are stripped as in training
     assert cli("predict", trained.path, stdin=text).out == f"{answers[0]}\n\n"
     done = cli("predict", trained.path, stdin="a horse ran\ncaf\udce9\n")
     assert done.code == 2 and "line 2" in done.err and "UTF-8" in done.err
+    rows = [
+        json.loads(line) for line in cli("predict", trained.path, "--json", stdin="\n".join(texts)).out.splitlines()
+    ]
+    assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
+    full = rows[0]
+    assert full.keys() == rows[1].keys() and sum(full["logprobs"]) == pytest.approx(full["score"][0], abs=1e-4)
+    assert len(full["logprobs"]) == len(full["tokens"]) + (full["finish_reason"] == "eos")
     monkeypatch.setattr("regard.cli.PREDICT_CHUNK", 4)
     assert cli("predict", trained.path, stdin="\n".join(texts * 2)).out.splitlines() == answers * 2
-
-
-def test_json_is_one_object_a_line_with_the_same_keys(cli: Cli, trained: Trained, asked: Asked) -> None:
-    texts, answers = asked
-    printed = cli("predict", trained.path, "--json", stdin="\n".join(texts)).out
-    rows = [json.loads(line) for line in printed.splitlines()]
-    assert [row["input"] for row in rows] == texts and [row["value"] for row in rows] == answers
-    assert rows[0].keys() == rows[1].keys()
-    full = rows[0]
-    assert sum(full["logprobs"]) == pytest.approx(full["score"][0], abs=1e-4)
-    assert len(full["logprobs"]) == len(full["tokens"]) + (full["finish_reason"] == "eos")
 
 
 def test_several_predictions_come_best_first_with_their_scores(cli: Cli, trained: Trained, pairs: Pairs) -> None:

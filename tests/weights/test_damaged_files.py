@@ -31,14 +31,6 @@ FACTS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Path:
-    """Two small checkpoints."""
-    for step in (4, 8):
-        save_checkpoint(tmp_path, step, GROUPS, FACTS, keep=2)
-    return tmp_path
-
-
 def flip(path: Path, bit: int) -> None:
     content = bytearray(path.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
@@ -47,8 +39,10 @@ def flip(path: Path, bit: int) -> None:
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
-def test_no_flipped_bit_and_no_truncated_file_is_believed(name: str, two: Path) -> None:
-    path = two / "step-00000008" / name
+def test_no_flipped_bit_and_no_truncated_file_is_believed(name: str, tmp_path: Path) -> None:
+    for step in (4, 8):
+        save_checkpoint(tmp_path, step, GROUPS, FACTS, keep=2)
+    path = tmp_path / "step-00000008" / name
     before, kept = look(path.parent), path.read_bytes()
     assert isinstance(before, Checkpoint)
     for bit in range(8 * len(kept)):
@@ -57,7 +51,7 @@ def test_no_flipped_bit_and_no_truncated_file_is_believed(name: str, two: Path) 
         # 1e-05 and 1E-05 are equal: a flipped bit may have no effect
         assert isinstance(found, str) or (name == "state.json" and found.metadata == before.metadata), bit
         if isinstance(found, str):
-            saved, problems = latest_checkpoint(two)
+            saved, problems = latest_checkpoint(tmp_path)
             assert saved is not None and saved.step == 4 and problems == [found] and "step-00000008" in found
         path.write_bytes(kept)
     for length in range(len(kept)):
