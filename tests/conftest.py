@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
-import math
 import os
 import re
 import shutil
@@ -216,24 +214,6 @@ def stopped(few: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def halved(stopped: Path, tmp_path: Path) -> Path:
     """The same run stopped in step 6 of 12, copied for each test."""
     return Path(shutil.copytree(stopped, tmp_path / "halved"))
-
-
-@pytest.fixture(scope="session")
-def burst(few: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run with a NaN loss in the second micro-batch of step 7, and the error message."""
-    from regard.errors import RunError
-    from regard.tasks.translate import Translate
-
-    out, number, real = tmp_path_factory.mktemp("burst") / "run", itertools.count(), Translate.loss
-
-    def loss(self: Any, model: Any, batch: Any, *terms: Any) -> Any:
-        total, count = real(self, model, batch, *terms)
-        return (total * math.nan if model.training and next(number) == 13 else total), count
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError) as stop:
-        patch.setattr(Translate, "loss", loss)
-        train_tiny(few, out, *TWELVE, "train.grad_accum=2", "train.log_every=3")
-    return out, str(stop.value)
 
 
 # -- contents of a run folder

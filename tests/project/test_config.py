@@ -16,14 +16,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, suggest
 from regard.index import PRESET_ALIASES, RELATED, SYNONYMS, print_note, task_aliases
 from regard.runs.info import info
-from regard.runs.settings import (
-    GROUPS,
-    check_groups,
-    collect_overrides,
-    diff_settings,
-    read_settings,
-    resolve,
-)
+from regard.runs.settings import GROUPS, check_groups, collect_overrides, diff_settings, read_settings, resolve
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS, find_preset
 from regard.tasks import find_task
