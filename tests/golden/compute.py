@@ -48,8 +48,6 @@ VECTORS = {"b": (0.0, 0.1), "g": (1.0, 0.5), "v": (1.0, 0.5)}
 LARGE = 400
 """Larger logits are recorded as every nth element and three sums over all elements."""
 
-# -- numbers computed from ids
-
 
 def uniform(key: str, shape: tuple[int, ...]) -> np.ndarray:
     """Float64 in [-1, 1): the stream of `RandomState` is identical in all NumPy versions and on all machines."""
@@ -104,9 +102,6 @@ def neutral(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: neutral(part) for key, part in value.items()}
     return [neutral(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-# -- training
 
 
 @contextmanager
@@ -263,9 +258,6 @@ def fields(wanted: Mapping[str, str], answer: Any) -> dict[str, Any]:
             value = value.get(name) if isinstance(value, Mapping) else getattr(value, name)
         found[key] = neutral(value)
     return found
-
-
-# -- logits
 
 
 def inputs(model: nn.Module, case: str, dtype: torch.dtype) -> tuple[Tensor, Tensor | None, Tensor | None]:

@@ -61,9 +61,6 @@ def value(workshop: Workshop, entry: str, salts: dict[str, int]) -> tuple[Any, T
     return ways[kind](name, model), None
 
 
-# -- files
-
-
 def read(folder: Path = HERE) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return json.loads((folder / VALUES).read_text("utf-8")), load_file(folder / TENSORS)
 
@@ -78,9 +75,6 @@ def write(folder: Path, record: dict[str, Any], tensors: dict[str, Tensor]) -> N
     (folder / VALUES).write_text(text, encoding="utf-8")
     save_file(dict(sorted(tensors.items())), folder / TENSORS)
     (folder / TENSORS).chmod(0o644)
-
-
-# -- comparison
 
 
 def gap(expected: Any, found: Any) -> float:

@@ -92,9 +92,6 @@ def related(folder: Path) -> str:
     return written(folder / "related.tsv", dict.fromkeys(rows))
 
 
-# -- images
-
-
 def pixels(number: int, height: int = 20, width: int = 24) -> np.ndarray:
     """Image with two gradients and a rectangle whose position and color depend on the number: (height, width, 3) uint8."""
     y, x = np.mgrid[:height, :width]
@@ -151,9 +148,6 @@ def captioned_images(folder: Path) -> str:
         rows.append(json.dumps({"image": f"{number}.png", "captions": captions}))
     written(folder / "album" / "captions.jsonl", rows)
     return str(folder / "album")
-
-
-# -- point clouds
 
 
 def cloud(number: int, points: int = 40) -> np.ndarray:

@@ -19,7 +19,6 @@ from test_weights import published
 from typer.testing import CliRunner
 
 import regard
-from regard import index
 from regard import index as hub
 from regard.cli import app
 from regard.errors import RegardError
@@ -78,7 +77,7 @@ def test_other_names_are_not_hub_names_and_unsupported_models_are_not_recommende
     for name in ("runs/none", "./thing", "a/b/c", "thing", "/tmp/none/thing"):
         assert hub.describe_hub_name(name) == ""
     for kind, names in hub.UNSUPPORTED.items():
-        assert kind not in index.model_types()
+        assert kind not in hub.model_types()
         for name in (*names, f"org/{names[0]}"):
             assert "not supported" in hub.describe_hub_name(name) and "download" not in hub.describe_hub_name(name)
 

@@ -141,17 +141,20 @@ def split(folder: Path, file: str, shards: int, dtype: Any = torch.float64, **op
     return whole
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
-def test_pickles_and_shards_are_read(
-    file: str, shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_pickles_shards_and_half_precision_are_read(
+    file: str, shards: int, dtype: torch.dtype, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = split(tmp_path, file, shards)
+    whole, right = split(tmp_path, file, shards, dtype), tiny("transformer").weights()
     found = read_checkpoint(tmp_path)
     assert set(found) == set(whole) and all(torch.equal(found[name], whole[name]) for name in whole)
-    model = regard.load(tmp_path)
-    regard.load(tmp_path)
-    assert all(torch.equal(value, tiny("transformer").weights()[name]) for name, value in model.weights().items())
+    stored, wide = (regard.load(tmp_path, dtype=kind).weights() for kind in ("stored", "float32"))
+    for name, value in right.items():
+        assert stored[name].dtype == dtype and torch.equal(stored[name], value.to(dtype))
+        assert wide[name].dtype == torch.float32 and torch.equal(wide[name], value.to(dtype).float())
+    assert {p.dtype for p in regard.load(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
     note = capsys.readouterr().err
     assert note.count("\n") == (file == "pytorch_model.bin")
     assert not note or (note.startswith("note: ") and "pytorch_model.bin" in note)
@@ -197,20 +200,6 @@ def test_an_invalid_index_and_a_missing_or_outside_shard_are_refused(index: str,
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(WeightsError, match=re.escape(shard or "model.safetensors.index.json")):
         regard.load(folder)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("file", "shards"), [("model.safetensors", 1), ("model.safetensors", 2), ("pytorch_model.bin", 1)]
-)
-def test_half_precision_is_read_from_every_form(dtype: torch.dtype, file: str, shards: int, tmp_path: Path) -> None:
-    split(tmp_path, file, shards, dtype)
-    stored, wide = regard.load(tmp_path, dtype="stored"), regard.load(tmp_path, dtype="float32")
-    assert {value.dtype for value in stored.weights().values()} == {dtype}
-    right = tiny("transformer").weights()
-    for name, value in wide.weights().items():
-        assert value.dtype == torch.float32 and torch.equal(value, right[name].to(dtype).float())
-    assert {p.dtype for p in regard.load(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
 
 def test_an_end_token_outside_the_vocabulary_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
