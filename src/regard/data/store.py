@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from regard import capabilities
-from regard.errors import DataError, check_settings
+from regard.errors import DataError, SettingError
 from regard.files import fsync, write_json
 
 VERSION = 2
@@ -184,7 +184,8 @@ def cached_store(key: str, sides: Mapping[str, int], fill: FillStore, log: Log, 
     limit, place, max_bytes = os.environ.get("REGARD_CACHE_GB", "20"), Path("~/.cache/regard"), -1.0
     with suppress(ValueError):
         max_bytes = float(limit) * 1e9
-    check_settings((max_bytes >= 0, "REGARD_CACHE_GB", "a number of gigabytes, at least 0", f"'{limit}'"))
+    if not max_bytes >= 0:  # also for NaN
+        raise SettingError(f"REGARD_CACHE_GB must be a number of gigabytes, at least 0, got '{limit}'.")
     try:
         place = cache_folder("tokens")
         store = _open_locked(place / key)
