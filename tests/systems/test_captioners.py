@@ -30,7 +30,6 @@ from tiny_vision_models import fresh as encoder_model
 
 kinds = pytest.mark.parametrize(("name", "eyes"), KINDS)
 usual = pytest.mark.parametrize(("name", "eyes"), USUAL)
-TINY = [f"{name}-tiny" for name, _ in USUAL]
 
 
 def logits_of(body: Any, batch: Batch) -> torch.Tensor:

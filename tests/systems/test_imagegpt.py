@@ -20,13 +20,11 @@ from regard.errors import DataError, WeightsError
 from regard.nn.recording import record_attention
 from regard.processors import palette as palettes
 from regard.processors.palette import Palette
-from regard.systems import imagegpt
 from regard.tasks import find_task
 from regard.tasks.draw import shift_right
 from regard.types import Batch
 from tiny import near
 
-SMALL = imagegpt.Config(image_size=4, num_colors=11, width=12, depth=3, heads=3, ffn_dim=20)
 KIND = {"draw": "ImageGPTForCausalImageModeling", "classify": "ImageGPTForImageClassification"}
 
 

@@ -22,10 +22,6 @@ from regard.training.checkpoint import latest_checkpoint, save_checkpoint
 from regard.types import Batch, BodyOutput
 from tiny import near, noise, noisy
 
-OURS = {
-    "resnet": resnet.Config(in_channels=2, stem_channels=6, widths=(12, 20, 16, 24), depths=(2, 1, 3, 1)),
-    "bit": bit.Config(in_channels=2, stem_channels=8, widths=(16, 40, 64, 72), depths=(2, 1, 3, 2), norm_groups=4),
-}
 NAMED = {"resnet": "ResNet", "bit": "Bit"}
 ALL = (0, 1, 2, 3)
 SHAPES = [(37, 53), (64, 32), (65, 41)]

@@ -27,7 +27,6 @@ from regard.systems import universal, universal_encoder
 from regard.tasks.base import HeadOptions, LossWeights
 from regard.types import IGNORE, Batch, DecoderInputs, TextFields
 from tiny import TINY, collate, near, noise, noisy, tiny
-from tiny_text_models import train
 
 HALTING = ("halting", "halting, accumulated")
 SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "dropout": 0.0}
@@ -357,28 +356,16 @@ def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
     np.testing.assert_allclose(rolled.fractions, product[0], atol=1e-10)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("thinking")
-    rows = [f"the {word} is {how}\n" for word in ("cat", "dog", "sea") for how in ("old\tyes", "new\tno")]
-    (place / "data.tsv").write_text("text\tlabel\n" + "".join(rows * 8))
-    sizes = ("model.width=16", "model.heads=2", "model.ffn_dim=32", "model.num_steps=2", "model.max_length=16")
-    steps = ("train.steps=4", "train.eval_every=2", "train.batch_tokens=256", "train.precision=float32")
-    settings = (*sizes, *steps, "data.vocab_size=100")
-    train("classify", place / "data.tsv", place / "run", *settings, model="universal-encoder-mini-halting")
-    return place / "run"
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize("ending", ["png", "html", "json"])
-def test_a_run_is_loaded_and_its_ponder_steps_are_drawn(run: Path, tmp_path: Path, ending: str) -> None:
-    model = regard.load(run)
-    assert model.config.act and model.config.max_steps == 4
-    told = model.explain("the cat is old")
+def test_a_saved_model_is_loaded_and_its_ponder_steps_are_drawn(tmp_path: Path, ending: str) -> None:
+    model = regard.load(asked("classify").save(tmp_path / "model"))
+    assert model.config.act and model.config.max_steps == 5
+    told = model.explain("the old cat sat")
     (thought,) = told.act_steps
-    assert list(thought.steps) == model.predict("the cat is old").extra["act_steps"]
+    assert list(thought.steps) == model.predict("the old cat sat").extra["act_steps"]
     assert told.values["act_steps"][0]["steps"] == thought.steps
     made = told.save(tmp_path / f"it.{ending}")
     assert made.stat().st_size > 1000
     if ending != "png":
-        assert "Steps for the tokens of the text" in made.read_text()
+        assert "Ponder steps per token (ACT)" in made.read_text()
