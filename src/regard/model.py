@@ -59,13 +59,13 @@ class ModelSpec:
 
 
 class Model(nn.Module):
-    def __init__(self, body: nn.Module, head: nn.Module | None, spec: ModelSpec, processor: Any = None) -> None:
+    def __init__(self, body: nn.Module, spec: ModelSpec, processor: Any = None) -> None:
         """`processor`: converts samples into tensors; a tokenizer, or the preprocessing of images or points."""
         super().__init__()
         self.body: Any = body
-        self.head: Any = head
         self.spec, self.processor = spec, processor
         self.config, self.task, self.objective = spec.config, spec.task, spec.task.objective
+        self.head: Any = self.objective.head(spec.config, spec.options)
         if self.objective.uses_feature_maps:  # modules after the last map are kept for the checkpoint format
             network: Any = body
             for part in network.unused_modules([tap.index for tap in spec.config.feature_maps()]):
@@ -291,8 +291,7 @@ def assemble(spec: ModelSpec, processor: Any = None, device: str | torch.device 
     if spec.task.name not in spec.system.tasks:
         raise UnknownNameError(f"task for {spec.system.name}", spec.task.name, spec.system.tasks)
     with torch.device(device), SkipInit() if torch.device(device).type == "meta" else nullcontext():
-        body = spec.system.build(spec.config)
-        return Model(body, spec.task.objective.head(spec.config, spec.options), spec, processor)
+        return Model(spec.system.build(spec.config), spec, processor)
 
 
 def load(

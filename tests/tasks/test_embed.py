@@ -60,7 +60,7 @@ def model(published: Path) -> Model:
 
 def with_pooling(model: Model, pooling: Pooling) -> Model:
     """The same weights with another pooling."""
-    other = Model(model.body, model.head, replace(model.spec, options=HeadOptions(pooling=pooling)), model.tokenizer)
+    other = Model(model.body, replace(model.spec, options=HeadOptions(pooling=pooling)), model.tokenizer)
     return other.eval()
 
 
