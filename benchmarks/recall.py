@@ -210,9 +210,10 @@ def test(names: list[str], out: Path) -> None:
 def told(model: Any, pairs: list[tuple[str, str]]) -> Any:
     """A batch of texts of the same length, collated by the task."""
     from regard.data.text.samples import Pair
+    from regard.tasks.base import EncodingContext
 
     samples = [Pair(source, target, "", 0) for source, target in pairs]
-    encoded = model.task.objective.encode(samples, model.require_tokenizer(), model.config, 10**9)
+    encoded = model.task.objective.encode(samples, model.config, EncodingContext(model.require_tokenizer()))
     batch = model.task.objective.collate(encoded, range(len(pairs)), model.config)
     assert batch.inputs.shape[1] == len(pairs[0][0].split()) + 1, "a word is not one token"
     return batch

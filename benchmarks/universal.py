@@ -241,11 +241,12 @@ def pondered(run: Path, samples: Sequence[AlgorithmicQuestion]) -> dict[str, Any
     import torch
 
     import regard
+    from regard.tasks.base import EncodingContext
     from regard.training.distributed import pick_device
     from regard.types import IGNORE
 
     model = regard.load(run, device=pick_device("auto"))
-    encoded = model.task.objective.encode(samples, model.require_tokenizer(), model.config, 10**9)
+    encoded = model.task.objective.encode(samples, model.config, EncodingContext(model.require_tokenizer()))
     kept: dict[str, list[float]] = defaultdict(list)
     with torch.inference_mode():
         for first in range(0, len(samples), 100):

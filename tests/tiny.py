@@ -19,7 +19,7 @@ from regard.data.text.tagged import TaggedSentence
 from regard.model import Model, ModelSpec, assemble
 from regard.systems import SYSTEMS
 from regard.tasks import find_task
-from regard.tasks.base import HeadOptions
+from regard.tasks.base import EncodingContext, HeadOptions
 from regard.tasks.lm import document_spans
 from regard.types import Batch
 
@@ -259,7 +259,7 @@ def tiny(name: str, label: str = "as published", seed: int = 1, **changes: Any) 
 
 def collate(model: Model, samples: Any, rows: Iterable[int] | None = None, packed: bool = False) -> Batch:
     """A batch of all samples or the given rows, collated by the task of the model."""
-    encoded = model.task.objective.encode(samples, Numbers(), model.config, 1000)  # type: ignore[arg-type]
+    encoded = model.task.objective.encode(samples, model.config, EncodingContext(Numbers(), 1000))  # type: ignore[arg-type]
     chosen: Any = range(len(samples)) if rows is None else rows
     lengths = encoded.lengths()
     if model.task.name == "lm":  # rows of this task are spans of one token stream

@@ -27,6 +27,7 @@ from regard.systems.captioners.common import expand_to_captions
 from regard.systems.common.recipes import TaskRecipes
 from regard.systems.common.system import Preset, System, TargetTokens
 from regard.tasks import find_task
+from regard.tasks.base import EncodingContext
 from regard.types import Batch, Body, BodyOutput, StateSizes
 
 
@@ -149,4 +150,6 @@ def model(album: Path, **changes: Any) -> Model:
 
 
 def encoded(album: Path, made: Model, longest: int = 99, data: DataSettings | None = None) -> Any:
-    return TASK.objective.encode(samples(album), made.processor, made.config, longest, data or DataSettings())
+    return TASK.objective.encode(
+        samples(album), made.config, EncodingContext(made.processor, longest, data or DataSettings())
+    )

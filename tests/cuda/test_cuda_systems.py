@@ -18,7 +18,7 @@ from regard.decode.settings import DecodeSettings
 from regard.model import Model, assemble
 from regard.processors.image import Augment, augment_images, sample_params
 from regard.tasks import find_task
-from regard.tasks.base import HeadOptions, LossWeights
+from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, LossModule
 from regard.training.settings import TrainSettings
@@ -121,7 +121,7 @@ def test_captured_steps_of_captioners_equal_plain_steps(name: str, precision: st
 def test_captured_micro_batches_of_several_shapes_equal_plain_ones(name: str, label: str, precision: str) -> None:
     model = without_chance(tiny(name, label).float()).cuda().train()
     objective = find_task("translate").objective
-    found = objective.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
+    found = objective.encode(TINY[name].samples, model.config, EncodingContext(Numbers(), 100))  # type: ignore[arg-type]
     plan: Any = objective.sampler(found, model.config, 40, 0, packed=True)
     grains = [grain for number in range(4) for grain in plan.epoch(number)]
     batches = [objective.collate(found, grain, model.config, plan.shape_of(grain)) for grain in grains]

@@ -27,7 +27,7 @@ from regard.runs.evaluate import evaluate
 from regard.systems import SYSTEMS
 from regard.systems.universal import Config
 from regard.tasks import find_task
-from regard.tasks.base import EvalSpec, HeadOptions, LossSum
+from regard.tasks.base import EncodingContext, EvalSpec, HeadOptions, LossSum
 from regard.types import Prediction
 
 RECALL: Any = find_task("algorithmic", "text")
@@ -141,7 +141,7 @@ def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.Mo
     model = assemble(ModelSpec(SYSTEMS["universal"], config, RECALL, options=HeadOptions(max_train_length=2)), text)
     rows = [("12", "12"), ("10", "10"), ("123", "123"), ("1230", "1230")]
     samples = [Question(*row, "", 0) for row in rows]
-    encoded = RECALL.objective.encode(samples, text, config, 99)
+    encoded = RECALL.objective.encode(samples, config, EncodingContext(text, 99))
     said = ["12", "11", "123", "12"]
 
     def answer(model: Any, inputs: Sequence[str], decode: DecodeSettings, **_: Any) -> list[Prediction]:
@@ -154,7 +154,7 @@ def test_scores_separate_trained_lengths_from_longer_ones(monkeypatch: pytest.Mo
         "token_accuracy_in_range": 75.0,
         "exact_match_longer": 50.0, "token_accuracy_longer": round(100 * 5 / 7, 2), "samples": 4,
     }  # fmt: skip
-    encoded = RECALL.objective.encode([*samples[:2]], text, config, 99)
+    encoded = RECALL.objective.encode([*samples[:2]], config, EncodingContext(text, 99))
     said = said[:2]
     scores, _ = RECALL.objective.evaluate(model, encoded, EvalSpec(DecodeSettings(), DataSettings(), LossSum(1.0, 1.0)))
     assert "exact_match_longer" not in scores

@@ -15,7 +15,7 @@ from conftest import Pairs, stopped_in, write_pairs
 from regard.data.batching.samplers import FixedShape
 from regard.runs.train import _use_packing
 from regard.tasks import find_task
-from regard.tasks.base import Encoded
+from regard.tasks.base import Encoded, EncodingContext
 from regard.training.settings import TrainSettings
 from regard.types import IGNORE
 from tiny import CASES, TINY, Numbers, tiny
@@ -26,7 +26,7 @@ TASK = find_task("translate")
 
 def encoded(name: str, label: str) -> tuple[regard.Model, Encoded]:
     model = tiny(name, label)
-    return model, TASK.objective.encode(TINY[name].samples, Numbers(), model.config, 100)  # type: ignore[arg-type]
+    return model, TASK.objective.encode(TINY[name].samples, model.config, EncodingContext(Numbers(), 100))  # type: ignore[arg-type]
 
 
 @cases

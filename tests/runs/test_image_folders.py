@@ -36,7 +36,7 @@ from regard.runs.progress import ProgressReporter
 from regard.runs.settings import GROUPS
 from regard.systems import find_preset
 from regard.tasks import TASKS, find_task, uses_setting
-from regard.tasks.base import HeadOptions
+from regard.tasks.base import EncodingContext, HeadOptions
 from regard.tasks.classify import label_ids
 from regard.training.loop import TrainStep
 
@@ -213,7 +213,9 @@ def test_another_image_replaces_a_broken_one(folder: Path) -> None:
     samples = [ImageSample(str(file), file.parent.name) for file in sorted(folder.glob("*/*.png"))[4:8]]
     config = replace(find_preset("vit-tiny")[1].config, image_size=8)
     processor, options = CLASSIFY.modality.default_processor(config, DataSettings()), HeadOptions(("a", "b"))
-    encoded = CLASSIFY.objective.encode(samples, processor, config, 1, DataSettings(flip=True), options)
+    encoded = CLASSIFY.objective.encode(
+        samples, config, EncodingContext(processor, 1, DataSettings(flip=True), options)
+    )
     rows = np.array([[0, 5], [1, 6], [2, 7], [3, 8]])
     whole = CLASSIFY.objective.collate(encoded, rows, config)
     Path(samples[2].source).write_bytes(b"no picture")

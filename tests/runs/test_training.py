@@ -27,7 +27,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError, RunError
 from regard.systems.transformer import PRESETS, Config
 from regard.tasks import find_task
-from regard.tasks.base import LossWeights
+from regard.tasks.base import EncodingContext, LossWeights
 from regard.tasks.translate import Translate
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, LossModule, TrainStep, micro_batch_indices, train_loop
@@ -99,7 +99,7 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(
         Pair("the women wanted to say that we swam", "wir", "", 1),
     )
     most, encode = len(text.encode([pair.source])[0]), find_task("translate").objective.encode
-    assert [bool(encode([pair], text, Config(), n).samples) for n in (most - 1, most)] == [False, True]
+    assert [bool(encode([pair], Config(), EncodingContext(text, n)).samples) for n in (most - 1, most)] == [False, True]
 
 
 @pytest.mark.every(2)

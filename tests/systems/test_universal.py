@@ -24,7 +24,7 @@ from regard.nn.blocks.universal import Halting
 from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import universal, universal_encoder
-from regard.tasks.base import HeadOptions, LossWeights
+from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
 from regard.types import IGNORE, Batch, DecoderInputs, TextFields
 from tiny import TINY, collate, near, noise, noisy, tiny
 
@@ -257,7 +257,9 @@ def asked(task: str, **changes: Any) -> Model:
 def test_the_steps_of_an_encoder_cost_in_training_only(task: str) -> None:
     model, (samples, labels) = asked(task, ponder_cost=0.3), SAMPLES[task]
     encoded = model.task.objective.encode(
-        samples, model.require_tokenizer(), model.config, 48, DataSettings(), HeadOptions(tuple(labels))
+        samples,
+        model.config,
+        EncodingContext(model.require_tokenizer(), 48, DataSettings(), HeadOptions(tuple(labels))),
     )
     batch = model.task.objective.collate(encoded, range(len(samples)), model.config)
     judged, count = model.task.objective.loss(model, batch)
@@ -320,7 +322,9 @@ def test_windows_of_a_long_text_follow_one_another_in_the_steps() -> None:
     model = asked("tag", max_length=8)
     (answer,) = model.predict([" ".join(["the old cat"] * 5)])
     encoded = model.task.objective.encode(
-        [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())], model.require_tokenizer(), model.config, 8
+        [TaggedSentence(tuple(["the", "old", "cat"] * 5), ())],
+        model.config,
+        EncodingContext(model.require_tokenizer(), 8),
     )
     assert len(encoded) > 1
     assert len(answer.extra["act_steps"]) == sum(len(row) for row in encoded.fields["text"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.data.settings import DataSettings
-from regard.tasks.base import EvalSpec, HeadOptions, LossWeights
+from regard.tasks.base import EncodingContext, EvalSpec, HeadOptions, LossWeights
 from regard.types import Batch
 from tiny import gradients, near
 
@@ -18,7 +18,7 @@ def encode(
     model: Any, samples: Sequence[Any], longest: int = 10**9, data: Any = None, options: HeadOptions | None = None
 ) -> Any:
     options = model.spec.options if options is None else options
-    return model.objective.encode(samples, model.processor, model.config, longest, data, options)
+    return model.objective.encode(samples, model.config, EncodingContext(model.processor, longest, data, options))
 
 
 def collate(model: Any, encoded: Any, chosen: Iterable[int] | None = None, tokens: int = 0) -> Batch:

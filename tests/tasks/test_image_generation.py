@@ -33,7 +33,7 @@ from regard.runs.probe import (
 )
 from regard.systems import SYSTEMS, imagegpt
 from regard.tasks import find_task
-from regard.tasks.base import Encoded, LossSum
+from regard.tasks.base import Encoded, EncodingContext, LossSum
 from regard.tasks.draw import draw_completions, shift_right
 from regard.tasks.modality.base import batch_budget, reservoir_sample
 from regard.training.settings import TrainSettings
@@ -67,7 +67,7 @@ def encoded(folder: Path) -> Rows:
     samples = [sample for sample in TASK.reader.samples([str(folder)]) if isinstance(sample, ImageSample)]
     palette = TASK.modality.fit_processor(iter(samples), replace(TINY, num_colors=16), DataSettings())
     config = TASK.modality.fit_config(replace(TINY, num_colors=16), palette)
-    return OBJECTIVE.encode(samples, palette, config, 10**9), palette, config
+    return OBJECTIVE.encode(samples, config, EncodingContext(palette, 10**9)), palette, config
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_unsupported_requests_are_refused(learnt: Any) -> None:
     with pytest.raises(RegardError):
         model.predict(np.zeros((4, 4)))
     with pytest.raises(RegardError, match="palette"):
-        OBJECTIVE.encode([], Palette(np.zeros((4, 3)), 8), model.config, 10)
+        OBJECTIVE.encode([], model.config, EncodingContext(Palette(np.zeros((4, 3)), 8), 10))
 
 
 # -- linear probes

@@ -24,7 +24,7 @@ from regard.processors.image import ImageProcessor
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import dense, find_task, segment
-from regard.tasks.base import EvalSpec, HeadOptions, LossSum
+from regard.tasks.base import EncodingContext, EvalSpec, HeadOptions, LossSum
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.modality.base import decode_source, encode_source
 from regard.tasks.modality.image import load_image, stack_images
@@ -77,7 +77,9 @@ def test_evaluation_and_prediction_decode_images_equally(tmp_path: Path) -> None
     task = find_task("classify", "image")
     config = SYSTEMS["vit"].presets["vit-tiny"].config
     pixels = ImageProcessor((32, 32), "shortest", 36, crop=True, resample=3)
-    encoded = task.objective.encode([ImageSample(str(path), "a")], pixels, config, 0, None, HeadOptions(("a", "b")))
+    encoded = task.objective.encode(
+        [ImageSample(str(path), "a")], config, EncodingContext(pixels, 0, None, HeadOptions(("a", "b")))
+    )
     scored = task.objective.collate(encoded, np.arange(1), config).inputs
     assert torch.equal(scored, stack_images([pixels.prepare(load_image(str(path)))]))
 
@@ -179,7 +181,9 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
     model = fresh("dpt", "depth", (METERS_LABEL,))
     task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
     np.save(samples[1].depth, np.ones((20, 32), np.float32))
-    encoded = task.objective.encode(samples, model.processor, model.config, 0, None, model.spec.options)
+    encoded = task.objective.encode(
+        samples, model.config, EncodingContext(model.processor, 0, None, model.spec.options)
+    )
     found = [(said.shape, right.shape) for _, said, right in task.objective._predict_encoded_maps(model, encoded, 3)]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].depth, np.ones((32, 32), np.float32))
@@ -214,7 +218,7 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
         np.save(tmp_path / f"{name}.npy", values)
     files = [ImageSample("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
     reader, config = ImageProcessor((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
-    encoded = task.objective.encode(files, reader, config, 0, None)
+    encoded = task.objective.encode(files, config, EncodingContext(reader, 0, None))
     said = 1 / near
     said[3, 4] = -1.0  # negative inverse depth: farther than any reference
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
@@ -246,9 +250,13 @@ def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> N
     (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
     task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
     sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
-    task.objective.encode([sample], ImageProcessor((32, 32)), config, 0, None, HeadOptions(("tram", "road", "sky")))
+    task.objective.encode(
+        [sample], config, EncodingContext(ImageProcessor((32, 32)), 0, None, HeadOptions(("tram", "road", "sky")))
+    )
     with pytest.raises(DataError, match="'tram'"):
-        task.objective.encode([sample], ImageProcessor((32, 32)), config, 0, None, HeadOptions(("road", "sky")))
+        task.objective.encode(
+            [sample], config, EncodingContext(ImageProcessor((32, 32)), 0, None, HeadOptions(("road", "sky")))
+        )
 
 
 @pytest.mark.parametrize(

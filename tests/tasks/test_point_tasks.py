@@ -27,7 +27,7 @@ from regard.runs.evaluate import evaluate
 from regard.runs.spec import resolve_task
 from regard.systems import find_system
 from regard.tasks import find_task, uses_setting
-from regard.tasks.base import HeadOptions, LossSum
+from regard.tasks.base import EncodingContext, HeadOptions, LossSum
 from regard.tasks.modality.points import (
     MAX_VOTES,
     decode_cloud_source,
@@ -139,7 +139,7 @@ def test_invalid_settings_are_reported_before_reading(setting: str, said: str, t
 def encoded_samples(task: Any, samples: Any, points: PointProcessor, labels: Any, **settings: Any) -> tuple[Any, Any]:
     config = task.modality.fit_config(find_system("point").config(), points)
     data, options = DataSettings(**settings), HeadOptions(tuple(labels))
-    return task.objective.encode(samples, points, config, 10**9, data, options), config
+    return task.objective.encode(samples, config, EncodingContext(points, 10**9, data, options)), config
 
 
 def encoded(name: str, data: str, points: PointProcessor, **settings: Any) -> tuple[Any, Any, Any]:

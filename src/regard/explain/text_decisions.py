@@ -44,7 +44,7 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import Encoded, ModelProtocol, act_steps
+from regard.tasks.base import Encoded, EncodingContext, ModelProtocol, act_steps
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
 from regard.tasks.modality.text import SpecialTokens, pad_id, window_start
@@ -393,9 +393,8 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
 
 def encode_sample(model: ModelProtocol, sample: Any) -> Encoded:
     """One sample, encoded by the objective of the model."""
-    encoded: Encoded = model.objective.encode(
-        [sample], model.require_tokenizer(), model.config, options=model.spec.options
-    )
+    context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
+    encoded: Encoded = model.objective.encode([sample], model.config, context)
     return encoded
 
 

@@ -20,7 +20,7 @@ from regard.runs.preprocess import LogFn, content_fingerprint, read_samples, val
 from regard.runs.settings import Settings, collect_overrides, resolve
 from regard.runs.spec import DataSources
 from regard.tasks import Task
-from regard.tasks.base import Encoded, EvalSpec, LossSum
+from regard.tasks.base import Encoded, EncodingContext, EvalSpec, LossSum
 from regard.training.distributed import pick_device
 from regard.training.optimizer import uses_autocast
 from regard.types import Prediction
@@ -77,7 +77,8 @@ def evaluate(
     task, objective, processor = model.task, model.objective, model.require_processor()
     few = small_sample_warning(task, len(samples))
     log(f"warning: {few}." if few else task.reader.format_count(len(samples)))
-    encoded = objective.encode(samples, processor, model.config, 10**9, made.data, model.spec.options)
+    context = EncodingContext(processor, data=made.data, options=model.spec.options)
+    encoded = objective.encode(samples, model.config, context)
     if encoded.too_long:
         fate = f"truncated {objective.truncation}" if objective.truncation else "excluded from the loss"
         what = f"{len(encoded.too_long):,} {objective.row_unit or task.reader.unit}"

@@ -400,7 +400,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     limit = LengthLimit.from_settings(settings, task, config)
     context = EncodingContext(processor, limit.max_length, data, options)
     train = _load_or_encode(files, found, config, context, limit, log)
-    encoded = objective.encode(valid, processor, config, limit.max_length, data, options)
+    encoded = objective.encode(valid, config, replace(context, cache={}))
     limit.report("validation", encoded.num_rows, encoded.too_long[:1], len(encoded.too_long), log)
     objective.validate_data(train, encoded, config, log)
     facts = {
@@ -481,17 +481,10 @@ def _load_or_encode(
     files: TrainingFiles, found: ScanResult, config: Any, context: EncodingContext, limit: LengthLimit, say: LogFn
 ) -> Encoded:
     """Encoded training samples, from the cache or computed now."""
-    assert context.data is not None
-    task, objective, processor, data, options = (
-        files.task,
-        files.task.objective,
-        context.processor,
-        context.data,
-        context.options,
-    )
-    encoding = tuple(getattr(data, name) for name in objective.encoding_settings)
-    flavor = encoding, options.encoding_key, len(found.held)
-    count, mark = objective.modality.row_encoding(processor)
+    task, objective = files.task, files.task.objective
+    encoding = tuple(getattr(context.data, name) for name in objective.encoding_settings)
+    flavor = encoding, context.options.encoding_key, len(found.held)
+    count, mark = objective.modality.row_encoding(context.processor)
     name, what = task.name, "tokens"
     if task.input != "text":
         name, what = f"{task.name} {task.input}", f"the list of {files.reader.unit}"
@@ -504,7 +497,7 @@ def _load_or_encode(
         """Returns the number of samples above the limit and the number of the first one."""
         done = skipped = first = 0
         for part in chunked(files.samples(found, "encoded"), ENCODE_BATCH // 10):
-            encoded = objective.encode(part, processor, config, limit.max_length, data, options)
+            encoded = objective.encode(part, config, replace(context, cache={}))
             if encoded.too_long and not skipped:
                 first = done + next(at for at, sample in enumerate(part) if sample is encoded.too_long[0])
             writer.add(**{name: list(side) for name, side in encoded.fields.items()})

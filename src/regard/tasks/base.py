@@ -311,19 +311,8 @@ class Objective:
         """Model config with the optional modules that this objective requires."""
         return config
 
-    def encode(
-        self,
-        samples: Sequence[Any],
-        processor: Any,
-        config: Any,
-        max_length: int = 10**9,
-        data: DataSettings | None = None,
-        options: HeadOptions = NO_OPTIONS,
-    ) -> Encoded:
+    def encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> Encoded:
         """Encode samples with the processor (a tokenizer, an image or point processor, or a color palette)."""
-        return self._encode(samples, config, EncodingContext(processor, max_length, data, options))
-
-    def _encode(self, samples: Sequence[Any], config: Any, context: EncodingContext) -> Encoded:
         raise NotImplementedError
 
     def validate_data(self, train: Encoded, valid: Encoded, config: Any, log: Callable[[str], None]) -> None:

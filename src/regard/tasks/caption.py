@@ -145,7 +145,7 @@ class Caption(base.Objective):
 
     # -- batches
 
-    def _encode(self, samples: Sequence[CaptionedImage], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[CaptionedImage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Source of each image, one row with start + caption + end of all its captions, and the end of each caption."""
         room = min(context.max_length, config.max_length - 1)
         texts = [caption for sample in samples for caption in sample.captions]

@@ -48,7 +48,7 @@ class Choose(TextObjective):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module:
         return text_head("choice", config, 1)
 
-    def _encode(self, samples: Sequence[ChoiceSample], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[ChoiceSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         """One token sequence per choice: `[start] prompt [delimiter] choice [extract]`."""
         text, limit = context.processor, min(context.max_length, config.max_length)
         marks = SpecialTokens.from_tokenizer(text, config)
@@ -103,7 +103,7 @@ class Choose(TextObjective):
     def rank(self, model: base.ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
         """Prediction for one context."""
         question = _make_question(prompt, "", choices)
-        encoded = self.encode([question], model.require_tokenizer(), model.config)
+        encoded = self.encode([question], model.config, base.EncodingContext(model.require_tokenizer()))
         return self._predictions(model, encoded, model.spec.decode)[0]
 
     def _predictions(

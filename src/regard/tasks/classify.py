@@ -123,7 +123,7 @@ class Classify(base.Objective):
 
     # -- batches
 
-    def _encode(self, samples: Sequence[Any], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[Any], config: Any, context: base.EncodingContext) -> base.Encoded:
         labels = context.options.labels
         if len(labels) < 2:
             found = f"Only one class found ('{labels[0]}')" if labels else "No classes found"

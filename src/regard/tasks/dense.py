@@ -108,7 +108,7 @@ class MapObjective(DenseObjective):
 
     # -- batches
 
-    def _encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
+    def encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
         fields, _ = self.modality.encode(samples, config, context)
         fields["beside"] = [encode_source(getattr(one, self.map_attribute), one.target_content) for one in samples]
         return Encoded(list(samples), fields, [], context)

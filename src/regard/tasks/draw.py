@@ -77,7 +77,7 @@ class Draw(base.Objective):
 
     # -- images as rows of color ids
 
-    def _encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         palette = context.processor
         check_image_processor(palette, config)
         values = np.zeros(config.max_length * len(samples), np.uint16 if len(palette) <= 2**16 else np.int32)

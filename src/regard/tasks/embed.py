@@ -57,7 +57,7 @@ class Embed(base.Objective):
 
     # -- batches
 
-    def _encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
         firsts, short = _encode_texts([sample.source for sample in samples], config, context)
         seconds, others = _encode_texts([sample.target for sample in samples], config, context)
         cut = [sample for sample, *either in zip(samples, short, others, strict=True) if any(either)]

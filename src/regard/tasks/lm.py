@@ -63,7 +63,7 @@ class LanguageModeling(base.Objective):
             )
         _check_stride(config, data.stride)
 
-    def _encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Encode passages without a length limit. The end token of a document also begins the next document."""
         return encode_passages(samples, context, (config.eos_id,))
 

@@ -84,7 +84,7 @@ class MaskedLM(base.Objective):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module:
         return PretrainingHead(mlm_head(config), config.width, config.traits.nsp)
 
-    def _encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[Passage], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Encode passages without special tokens and without a length limit."""
         encoded = encode_passages(samples, context)
         documents = ragged_rows([[sample.document] for sample in samples])

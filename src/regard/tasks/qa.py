@@ -49,7 +49,7 @@ class QuestionAnswering(WindowObjective):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module:
         return text_head("ends", config, 2, pooled=False, dropout=0.0)
 
-    def _encode(self, samples: Sequence[QASample], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[QASample], config: Any, context: base.EncodingContext) -> base.Encoded:
         """`[CLS] question [SEP] context [SEP]`; long contexts are split into windows. The label is the first and last token
         of the answer in the row, or (0, 0) if the window does not contain the answer."""
         text, limit = context.processor, min(context.max_length, config.max_length)

@@ -172,7 +172,7 @@ class SegmentImages(MapObjective, Segment):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return segmentation_head(config, len(options.labels)) if options.labels else None
 
-    def _encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         self._require_classes(context.options)
         for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
             # these pixels would be ignored silently
@@ -182,7 +182,7 @@ class SegmentImages(MapObjective, Segment):
                     mask,
                     advice="Rename the class as in the training data, or map it to 'void' in the class file to ignore it.",
                 )
-        return super()._encode(samples, config, context)
+        return super().encode(samples, config, context)
 
     def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) of the cross-entropy over labeled pixels, in training plus the weighted loss of the auxiliary head."""

@@ -62,7 +62,7 @@ class SegmentPoints(Segment):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return point_head(config, len(options.labels)) if options.labels else None
 
-    def _encode(self, samples: Sequence[CloudSample], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[CloudSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         self._require_classes(context.options)
         return base.Encoded(list(samples), self.modality.encode(samples, config, context)[0], [], context)
 

@@ -71,7 +71,7 @@ class Tag(WindowObjective):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return text_head("tags", config, len(options.labels), pooled=False) if options.labels else None
 
-    def _encode(self, samples: Sequence[TaggedSentence], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[TaggedSentence], config: Any, context: base.EncodingContext) -> base.Encoded:
         """The label of a word is at its first token. Without data settings (at inference) labels are not known."""
         data, labels = context.data, context.options.labels if context.data is not None else ()
         if data is not None and len(labels) < 2:

@@ -36,7 +36,7 @@ class Translate(base.Objective):
         "decode.max_extra_tokens",
     )
 
-    def _encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
+    def encode(self, samples: Sequence[Pair], config: Any, context: base.EncodingContext) -> base.Encoded:
         """Source + end, and start + target + end. Pairs longer than the limit are skipped."""
         source = context.processor.encode([sample.source for sample in samples])
         target = context.processor.encode([sample.target for sample in samples])

@@ -448,7 +448,8 @@ class TextObjective(base.Objective):
     def predict(
         self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
     ) -> list[Prediction]:
-        encoded = self.encode([self._parse_input(item) for item in inputs], model.require_tokenizer(), model.config)
+        context = base.EncodingContext(model.require_tokenizer())
+        encoded = self.encode([self._parse_input(item) for item in inputs], model.config, context)
         return base.with_act_steps(model, encoded, self._predictions(model, encoded, decode))
 
 
