@@ -53,6 +53,7 @@ CASES = [
     Case("GPT2LMHeadModel", "lm", {"n_inner": None, "n_head": 2}),
     Case("OpenAIGPTForSequenceClassification", "classify", {**FOUR, "pad_token_id": 1}),
     Case("GPT2ForSequenceClassification", "classify", {**FOUR, "pad_token_id": 1}),
+    Case("OpenAIGPTDoubleHeadsModel", "choose"), Case("GPT2DoubleHeadsModel", "choose"),
     Case("MarianMTModel", "translate"), Case("MarianMTModel", "translate", {"activation_function": "swish"}),
     Case("MarianMTModel", "translate", {"activation_function": "gelu", "scale_embedding": False}),
     Case("MarianMTModel", "translate", AS_PUBLISHED, logit_bias=True),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objectives import assert_alone_as_together, assert_loss, scores_of
+from objectives import assert_alone_as_together, assert_loss
 from objectives import encode as encode_samples
 from test_cli import Cli
 from test_cli import cli as cli
@@ -362,19 +362,3 @@ def test_a_document_of_65_536_tokens_is_trained_on_and_explained_whole(tmp_path:
     far = np.abs(np.subtract.outer(np.arange(len(seen)), np.arange(len(seen)))) > 1
     assert (seen[0] > 0).all() and (seen[:, 0] > 0).all()  # the first token has global attention
     assert not seen[1:, 1:][far[1:, 1:]].any() and (np.diag(seen) > 0).all()  # other tokens attend within their window
-
-
-def test_many_classes_are_reported_one_by_one(tmp_path: Path) -> None:
-    """A confusion matrix is too large above 24 classes."""
-    labels = tuple(f"c{number:02}" for number in range(30))
-    model = headed("classify", labels=labels)
-    samples = [LabeledText("abcdefgh"[number % 8 :], "", label) for number, label in enumerate(labels)]
-    encoded = encode_samples(model, samples, 24)
-    scores, answers = scores_of(model, encoded)
-    confused = scores["most_confused"].splitlines()
-    assert "confusion_matrix" not in scores and confused[0].split()[1::2] == ["true", "predicted", "count", "support"]
-    table = [line.split() for line in scores["per_class"].splitlines()[2:]]
-    assert {line[1] for line in table} == {*labels, "all"} and float(table[-1][3]) == scores["accuracy"]
-    wrong = sum(sample.label != answer.value for sample, answer in zip(samples, answers, strict=True))
-    assert sum(int(line.split()[5]) for line in confused[2:]) == min(wrong, 12)
-    assert not {"per_class", "most_confused"} & scores_of(model, encoded, most=5)[0].keys()

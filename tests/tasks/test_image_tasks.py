@@ -91,8 +91,7 @@ def test_paths_bytes_arrays_and_pillow_images_give_equal_predictions(run: Path) 
         model.predict(np.zeros((4, 4), dtype=np.uint8))
 
 
-@pytest.mark.parametrize("name", ["why.png", "why.html", "why.json"])
-def test_attention_is_drawn(run: Path, tmp_path: Path, name: str) -> None:
+def test_attention_is_drawn(run: Path, tmp_path: Path) -> None:
     path = sorted((run.parent / "some pictures" / "left").iterdir())[0]
     model = regard.load(run)
     found = model.explain(str(path))
@@ -101,27 +100,12 @@ def test_attention_is_drawn(run: Path, tmp_path: Path, name: str) -> None:
     first = seen.weights(seen.names()[0])[0, :, 0, 1:].view(2, 4, 4)
     assert [layer.shape for layer in found.attention] == [(2, 4, 4)] * 2
     assert np.allclose(found.attention[0], first, atol=1e-6)
-    assert found.save(tmp_path / name).stat().st_size > 500
     assert all(grid.min() >= 0 and grid.sum() == pytest.approx(1) for grid in found.method_maps.values())
-    if name == "why.png":
-        assert (tmp_path / "why-positions.png").exists()
-        with pytest.raises(RegardError, match=r"[Ll]ayer"):
-            found.save(tmp_path / name, layer=3)
-
-
-@pytest.mark.slow
-def test_workers_change_nothing_in_randomly_augmented_images(tmp_path: Path) -> None:
-    data = paint(tmp_path / "data", 40)
-    more = (
-        *SMALL, "train.batch_size=8", "data.valid_fraction=0.2", "data.crop_scale=0.6", "data.flip=true", "data.mixup=0.3",
-        "train.eval_every=4", "train.log_every=1",
-    )  # fmt: skip
-    found = []
-    for name, steps in (("one", ("train.steps=8",)), ("two", ("train.steps=8", "data.num_workers=2"))):
-        train("classify", data, tmp_path / name, *more, *steps, model="vit-tiny")
-        rows = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        found.append([row["loss"] for row in rows if row["kind"] == "train"])
-    assert found[0] == found[1] and len(found[0]) == 8
+    for name in ("why.png", "why.html", "why.json"):
+        assert found.save(tmp_path / name).stat().st_size > 500
+    assert (tmp_path / "why-positions.png").exists()
+    with pytest.raises(RegardError, match=r"[Ll]ayer"):
+        found.save(tmp_path / "why.png", layer=3)
 
 
 def test_mixed_images_have_the_mixture_of_their_losses() -> None:
