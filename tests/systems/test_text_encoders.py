@@ -20,7 +20,7 @@ from regard.nn.attention.masks import materialize
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, longformer
 from regard.tasks import find_task
-from regard.tasks.base import LossWeights
+from regard.tasks.base import EncodingContext, LossWeights
 from regard.types import IGNORE, Batch, Packing, TextFields
 from tiny import near, noise, noisy
 
@@ -65,7 +65,9 @@ def test_longformer_finds_answers_with_global_attention_on_the_question(tmp_path
     text.save(tmp_path / "tokenizer.json")
     model = regard.load(tmp_path)
     samples = [QASample("who is the king", context, (), (), False), QASample("where", context[:20], (), (), False)]
-    encoded = model.task.objective.encode(samples, model.tokenizer, model.config, model.config.max_length)
+    encoded = model.task.objective.encode(
+        samples, model.config, EncodingContext(model.tokenizer, model.config.max_length)
+    )
     # one by one, because transformers searches the end of the question in rows without padding
     for chosen in ([0], [1]):
         batch = model.task.objective.collate(encoded, chosen, model.config)

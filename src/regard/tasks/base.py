@@ -323,7 +323,7 @@ class Objective:
                 log(f"  Reading {len(valid):,} validation {self.task.reader.unit} …")
             for _ in self.eval_batches(valid, config, EVAL_BATCH_SIZE):
                 pass
-        self.modality.validate_data(train, valid, log)
+            self.modality.validate_data(train, valid, log)
 
     # -- batches
 
