@@ -87,11 +87,11 @@ def parameters(preset: str, settings: tuple[str, ...]) -> int:
     import torch
 
     from regard.config import override
-    from regard.runs.settings import parse_assignments
+    from regard.runs.settings import collect_overrides
     from regard.systems import find_preset
 
     system, found = find_preset(preset)
-    config = override(found.config, parse_assignments(settings).get("model", {}), "model.")
+    config = override(found.config, collect_overrides(settings).get("model", {}), "model.")
     with torch.device("meta"):
         return sum(p.numel() for p in system.build(config).parameters())
 
