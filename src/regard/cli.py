@@ -24,8 +24,7 @@ app = typer.Typer(
 
 EXPLANATION_FORMATS = (".png", ".svg", ".html", ".htm", ".json")
 
-PREDICT_CHUNK = 512
-"""Lines of standard input per batch of predictions."""
+PREDICT_CHUNK = 512  # Lines of standard input per batch of predictions.
 
 DataOption = Annotated[
     list[str] | None,
@@ -468,12 +467,10 @@ def main() -> None:
 
 
 PATH_OPTIONS = ("--data", "--valid", "--test")
-MULTI_VALUE_OPTIONS = (*PATH_OPTIONS, "--columns", "--set")
-"""Options with several values after one name."""
+MULTI_VALUE_OPTIONS = (*PATH_OPTIONS, "--columns", "--set")  # Options with several values after one name.
 
 
-MIN_WRAP_WIDTH = 20
-"""Minimum terminal columns for wrapping the last column of a table."""
+MIN_WRAP_WIDTH = 20  # Minimum terminal columns for wrapping the last column of a table.
 
 
 def parse_columns(columns: Sequence[str] | None) -> dict[str, str]:

@@ -20,8 +20,7 @@ from regard.errors import SettingError, suggest
 T = TypeVar("T")
 
 
-as_dict = dataclasses.asdict
-"""Settings as plain values for JSON."""
+as_dict = dataclasses.asdict  # Settings as plain values for JSON.
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -244,17 +244,13 @@ def resolve_setting(name: str, value: Any) -> tuple[str, Any]:
 
 # -- model folders: runs and Hugging Face checkpoints, recognized by their JSON files
 
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-"""Names of dtypes for computation."""
+DTYPES = ("float32", "bfloat16", "float16", "float64")  # Names of dtypes for computation.
 
-LAYOUTS = ("huggingface",)
-"""Export formats."""
+LAYOUTS = ("huggingface",)  # Export formats.
 
-METADATA_FILE = "regard.json"
-"""File with the metadata of regard, in the same folder as config.json."""
+METADATA_FILE = "regard.json"  # File with the metadata of regard, in the same folder as config.json.
 
-FORMAT = 1
-"""Version of the format of METADATA_FILE; other versions are refused."""
+FORMAT = 1  # Version of the format of METADATA_FILE; other versions are refused.
 
 
 def read_config_files(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -50,12 +50,9 @@ class ModelSpec:
     config: Any
     task: Task
     decode: DecodeSettings = field(default_factory=DecodeSettings)
-    source: str = ""
-    """preset or folder of origin"""
-    options: HeadOptions = NO_OPTIONS
-    """classes and other options of the head"""
-    pad_id: int | None = None
-    """id of the padding token in a Hugging Face config.json"""
+    source: str = ""  # preset or folder of origin
+    options: HeadOptions = NO_OPTIONS  # classes and other options of the head
+    pad_id: int | None = None  # id of the padding token in a Hugging Face config.json
 
 
 class Model(nn.Module):
@@ -70,12 +67,9 @@ class Model(nn.Module):
             network: Any = body
             for part in network.unused_modules([tap.index for tap in spec.config.feature_maps()]):
                 part.requires_grad_(False)
-        self.notes: list[str] = []
-        """messages about ignored and newly initialized weights"""
-        self.dtype_note = ""
-        """reason for a dtype other than the dtype of the file; empty if equal"""
-        self.has_new_head = False
-        """True if the head was newly initialized, or is not built yet"""
+        self.notes: list[str] = []  # messages about ignored and newly initialized weights
+        self.dtype_note = ""  # reason for a dtype other than the dtype of the file; empty if equal
+        self.has_new_head = False  # True if the head was newly initialized, or is not built yet
 
     @property
     def tokenizer(self) -> TextTokenizer | None:
@@ -372,8 +366,7 @@ def choose_dtype(model: Model, dtype: torch.dtype | str | None, device: torch.de
 
 # -- tensors and settings of a checkpoint
 
-UNUSED_WEIGHTS = "Not used:"
-"""Start of a note about weights in the file without a counterpart in the model."""
+UNUSED_WEIGHTS = "Not used:"  # Start of a note about weights in the file without a counterpart in the model.
 
 HEAD_DESCRIPTIONS = {
     "seq_relationship": "next-sentence prediction", "follows": "next-sentence prediction", "predictions": "masked tokens",

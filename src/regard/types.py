@@ -57,10 +57,8 @@ class Packing(TensorFields):
 class DecoderInputs(TensorFields):
     """Inputs of a decoder with cross-attention, or the second texts of a batch of text pairs."""
 
-    inputs: Tensor
-    """token ids (B, T)"""
-    mask: Tensor | None = None
-    """real positions of `inputs`: lengths (B,) or bool (B, T); None: all"""
+    inputs: Tensor  # token ids (B, T)
+    mask: Tensor | None = None  # real positions of `inputs`: lengths (B,) or bool (B, T); None: all
     packing: Packing | None = None
     image_index: Tensor | None = None
     """(B,) image of each row, if several captions share an image; None: row n has image n"""
@@ -70,10 +68,8 @@ class DecoderInputs(TensorFields):
 class TextFields(TensorFields):
     """Inputs and labels of text encoders."""
 
-    token_types: Tensor | None = None
-    """(B, L) segment ids, for rows with two texts"""
-    global_tokens: Tensor | None = None
-    """(B, L) True for tokens with global attention (Longformer); None: none"""
+    token_types: Tensor | None = None  # (B, L) segment ids, for rows with two texts
+    global_tokens: Tensor | None = None  # (B, L) True for tokens with global attention (Longformer); None: none
     max_global_tokens: int | None = None
     """maximum number of global tokens per row; None: counted, with a GPU synchronization"""
     label_positions: Tensor | None = None
@@ -86,26 +82,19 @@ class TextFields(TensorFields):
 class Augmentation(TensorFields):
     """Random changes of images, computed on the device."""
 
-    params: Tensor
-    """(B, n) parameters of crop, flip and color changes for each image"""
-    settings: Any
-    """`Augment` settings of the processor"""
+    params: Tensor  # (B, n) parameters of crop, flip and color changes for each image
+    settings: Any  # `Augment` settings of the processor
 
 
 @dataclass(frozen=True)
 class Batch(TensorFields):
     """Inputs of a forward pass and labels of its loss. B rows, L positions; a packed batch has one row of many documents."""
 
-    inputs: Tensor
-    """ids (B, L), pixels (B, 3, H, W) or points; uint8 pixels need preprocessing first"""
-    mask: Tensor | None = None
-    """real positions of `inputs`: lengths (B,) or bool (B, L); None: all"""
-    positions: Tensor | None = None
-    """positions of `inputs` if different from 0, 1, 2, …"""
-    labels: Tensor | None = None
-    """target of the head; `IGNORE` for positions without a label"""
-    packing: Packing | None = None
-    """boundaries of the documents in a packed row"""
+    inputs: Tensor  # ids (B, L), pixels (B, 3, H, W) or points; uint8 pixels need preprocessing first
+    mask: Tensor | None = None  # real positions of `inputs`: lengths (B,) or bool (B, L); None: all
+    positions: Tensor | None = None  # positions of `inputs` if different from 0, 1, 2, …
+    labels: Tensor | None = None  # target of the head; `IGNORE` for positions without a label
+    packing: Packing | None = None  # boundaries of the documents in a packed row
     decoder: DecoderInputs | None = None
     text: TextFields = TextFields()
     augmentation: Augmentation | None = None
@@ -152,32 +141,23 @@ class Batch(TensorFields):
 class StateSizes:
     """Numbers of values in the decoding state of a body, known before decoding starts."""
 
-    vocab_size: int
-    """size of the output vocabulary"""
-    per_row: int = 0
-    """values shared by all beams of a row, for example keys and values of the prompt"""
-    per_beam: int = 0
-    """values of each beam, for example a recurrent state"""
-    per_token: int = 0
-    """values added for each generated token of a beam, for example keys and values"""
+    vocab_size: int  # size of the output vocabulary
+    per_row: int = 0  # values shared by all beams of a row, for example keys and values of the prompt
+    per_beam: int = 0  # values of each beam, for example a recurrent state
+    per_token: int = 0  # values added for each generated token of a beam, for example keys and values
 
 
-IGNORE = -100
-"""Label of positions without a target."""
+IGNORE = -100  # Label of positions without a target.
 
 
 @dataclass(frozen=True)
 class BodyOutput:
     """Output of a body."""
 
-    sequence: Tensor
-    """(B, L, D) final hidden states"""
-    pooled: Tensor | None = None
-    """(B, D) pooled output, if the system has a pooler"""
-    hidden_states: tuple[Tensor, ...] = ()
-    """hidden states of the requested layers"""
-    cross_states: Tensor | None = None
-    """(B, S, D) keys and values of cross-attention"""
+    sequence: Tensor  # (B, L, D) final hidden states
+    pooled: Tensor | None = None  # (B, D) pooled output, if the system has a pooler
+    hidden_states: tuple[Tensor, ...] = ()  # hidden states of the requested layers
+    cross_states: Tensor | None = None  # (B, S, D) keys and values of cross-attention
     act_steps: Tensor | None = None
     aux_losses: dict[str, Tensor] = field(default_factory=dict)
 
@@ -187,18 +167,12 @@ class Body(nn.Module):
 
     compiles: ClassVar[bool] = True
     """False: torch.compile has no benefit, for example because each layer is one call of a fused kernel"""
-    compiles_dynamic: ClassVar[bool] = True
-    """False: torch.compile only for micro-batches of one shape"""
-    shares_layers: ClassVar[bool] = False
-    """True: the layers are steps of one block with shared weights"""
-    has_pooler: bool = False
-    """True: `pooled` is the output of a trained layer"""
-    pool: str = "mean"
-    """representation of an image: `first` (class token) or `mean`"""
-    windows: Any = ()
-    """`SlidingWindow` of each block with local attention; empty: full attention"""
-    first_image_position: int = 0
-    """index of the first image position in the cross-attention keys"""
+    compiles_dynamic: ClassVar[bool] = True  # False: torch.compile only for micro-batches of one shape
+    shares_layers: ClassVar[bool] = False  # True: the layers are steps of one block with shared weights
+    has_pooler: bool = False  # True: `pooled` is the output of a trained layer
+    pool: str = "mean"  # representation of an image: `first` (class token) or `mean`
+    windows: Any = ()  # `SlidingWindow` of each block with local attention; empty: full attention
+    first_image_position: int = 0  # index of the first image position in the cross-attention keys
 
     @property
     def repeats(self) -> int:
@@ -218,41 +192,27 @@ class Body(nn.Module):
 class Traits:
     """Properties of a config that tasks, training and explanations need to know; returned by `config.traits`."""
 
-    vocab_size: int = 0
-    """number of tokens; 0 for inputs other than text"""
+    vocab_size: int = 0  # number of tokens; 0 for inputs other than text
     pad_id: int | None = None
     bos_id: int | None = None
     eos_id: int | None = None
-    mask_id: int | None = None
-    """id of the mask token; None for systems other than text encoders"""
-    is_encoder: bool = False
-    """text encoder: bidirectional attention and a mask token"""
-    token_types: int = 1
-    """number of segment embeddings"""
-    separators: int = 1
-    """number of end tokens between two texts"""
-    global_tokens: bool = False
-    """attention is local, except for selected tokens (`Batch.text.global_tokens`)"""
-    optional_pooler: bool = False
-    """the config has the field `pooler`"""
-    nsp: bool = False
-    """next-sentence prediction is trained together with masked language modeling"""
+    mask_id: int | None = None  # id of the mask token; None for systems other than text encoders
+    is_encoder: bool = False  # text encoder: bidirectional attention and a mask token
+    token_types: int = 1  # number of segment embeddings
+    separators: int = 1  # number of end tokens between two texts
+    global_tokens: bool = False  # attention is local, except for selected tokens (`Batch.text.global_tokens`)
+    optional_pooler: bool = False  # the config has the field `pooler`
+    nsp: bool = False  # next-sentence prediction is trained together with masked language modeling
     head_activation: str | None = None
     """activation of the dense layer in the head for classes; None: the head is one linear layer"""
     head_norm_eps: float | None = None
     """heads of all tasks have a dense layer without bias, and a norm without bias with this epsilon"""
-    embedding_dim: int | None = None
-    """size of the token embeddings, if different from the hidden size"""
-    packs: bool = True
-    """False: recurrence or convolutions would mix the documents of a packed row"""
-    packs_efficiently: bool = True
-    """False: kernels for packed rows do not support the attention bias of this model"""
-    act: bool = False
-    """adaptive computation time: each position halts separately"""
-    palette: bool = False
-    """an image is a sequence of palette colors"""
-    optional_lm_head: bool = False
-    """the config has the field `lm_head`"""
+    embedding_dim: int | None = None  # size of the token embeddings, if different from the hidden size
+    packs: bool = True  # False: recurrence or convolutions would mix the documents of a packed row
+    packs_efficiently: bool = True  # False: kernels for packed rows do not support the attention bias of this model
+    act: bool = False  # adaptive computation time: each position halts separately
+    palette: bool = False  # an image is a sequence of palette colors
+    optional_lm_head: bool = False  # the config has the field `lm_head`
 
 
 @dataclass(frozen=True)
@@ -271,8 +231,7 @@ class AttentionRecord:
 
     name: str
     weights: Tensor
-    key_index: Tensor | None = None
-    """(B or 1, H or 1, Q, K); -1 for columns without a key"""
+    key_index: Tensor | None = None  # (B or 1, H or 1, Q, K); -1 for columns without a key
     query_index: Tensor | None = None
     """(B, Q) query index of each row, -1 for rows without a query; None: row q is query q"""
 

@@ -16,8 +16,7 @@ IMAGE_SUFFIXES = (
     ".avif", ".jp2", ".tga",
 )  # fmt: skip
 DEPTH_SUFFIXES = (".png", ".npy", ".tif", ".tiff", ".pfm", ".pgm")
-CLASS_FILES = ("classes.json", "classes.txt")
-"""Files that list class names; they are never samples."""
+CLASS_FILES = ("classes.json", "classes.txt")  # Files that list class names; they are never samples.
 README_FILES = ("readme.txt", "license.txt", "licence.txt")
 """Files that are never samples, although .txt can also be a point cloud."""
 SYSTEM_FILES = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
@@ -27,12 +26,9 @@ SYSTEM_FILES = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     path: str
-    parts: tuple[str, ...]
-    """path relative to the walked folder, split into names"""
-    matches: bool
-    """True if the file name has one of the requested extensions"""
-    reason: str = ""
-    """reason for `matches=False`"""
+    parts: tuple[str, ...]  # path relative to the walked folder, split into names
+    matches: bool  # True if the file name has one of the requested extensions
+    reason: str = ""  # reason for `matches=False`
 
     @property
     def name(self) -> str:
@@ -107,8 +103,7 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[Fil
 
 # -- reading
 
-Location = tuple[str, int]
-"""Table and row of a file embedded in a table."""
+Location = tuple[str, int]  # Table and row of a file embedded in a table.
 COPY_AGAIN = "Copy or download the file again, or remove it."
 
 

@@ -46,11 +46,9 @@ class FileKind:
     """Kind of files in folders and tables."""
 
     noun: str
-    column: str
-    """column of a table with the files"""
+    column: str  # column of a table with the files
     suffixes: tuple[str, ...]
-    folders: tuple[str, ...]
-    """names of a folder next to a table with the files, the usual name first"""
+    folders: tuple[str, ...]  # names of a folder next to a table with the files, the usual name first
 
 
 @dataclass(frozen=True)
@@ -65,16 +63,11 @@ class EmbeddedFile:
 class FileSample:
     """A file with its label, and the location in the data."""
 
-    source: str
-    """path, or name of a generated sample; for an embedded file its name, or empty"""
-    label: str = ""
-    """class; empty for other targets and for unlabeled inputs"""
-    path: str = ""
-    """table, folder or dataset name"""
-    line: int = 0
-    """row of the table, or number of the file in the folder"""
-    content: bytes = field(default=b"", repr=False)
-    """content of a file embedded in a table"""
+    source: str  # path, or name of a generated sample; for an embedded file its name, or empty
+    label: str = ""  # class; empty for other targets and for unlabeled inputs
+    path: str = ""  # table, folder or dataset name
+    line: int = 0  # row of the table, or number of the file in the folder
+    content: bytes = field(default=b"", repr=False)  # content of a file embedded in a table
 
     @property
     def location(self) -> tuple[str, int] | None:

@@ -34,8 +34,7 @@ from regard.files import fsync, write_json
 
 VERSION = 2
 MANIFEST_NAME = "store.json"
-MAX_INT = 2**31
-"""Number of possible values for sides with positions or counts, which are stored in four bytes."""
+MAX_INT = 2**31  # Number of possible values for sides with positions or counts, which are stored in four bytes.
 CHECKSUM_MAX_BYTES = 256 * 2**20
 """Stores below this size are verified by checksum when opened, larger stores only by file size."""
 
@@ -50,8 +49,7 @@ class RaggedRows:
 
     values: npt.NDArray[Any]
     offsets: npt.NDArray[np.int64]
-    owner: object = None
-    """object kept alive with the rows, for example a lock"""
+    owner: object = None  # object kept alive with the rows, for example a lock
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -69,8 +67,7 @@ class RaggedRows:
 @dataclass(frozen=True)
 class TokenStore:
     sides: Mapping[str, RaggedRows]
-    metadata: Mapping[str, Any]
-    """values returned by the function that filled the store"""
+    metadata: Mapping[str, Any]  # values returned by the function that filled the store
 
 
 class StoreWriter:
@@ -156,13 +153,11 @@ def open_store(folder: Path, owner: object = None) -> TokenStore:
 
 # -- cache
 
-FillStore = Callable[[StoreWriter], Mapping[str, Any]]
-"""Writes the rows and returns the metadata of the store."""
+FillStore = Callable[[StoreWriter], Mapping[str, Any]]  # Writes the rows and returns the metadata of the store.
 Log = Callable[[str], None]
 
 _STALE_SECONDS = 3600.0
-_MAX_NOTES = 100
-"""Maximum number of notes; the least recently used are deleted."""
+_MAX_NOTES = 100  # Maximum number of notes; the least recently used are deleted.
 
 
 def cache_key(*parts: Any) -> str:

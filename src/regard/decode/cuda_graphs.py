@@ -26,11 +26,9 @@ from regard.nn.kernels.table import has_hooks
 from regard.nn.recording import is_recording
 from regard.types import Batch
 
-MAX_CACHED_GRAPHS = 6
-"""Cached graphs per model; each graph holds the memory of its tensors."""
+MAX_CACHED_GRAPHS = 6  # Cached graphs per model; each graph holds the memory of its tensors.
 
-STEPS_PER_POLL = 8
-"""Steps between two checks for finished rows; a check synchronizes with the device."""
+STEPS_PER_POLL = 8  # Steps between two checks for finished rows; a check synchronizes with the device.
 
 GraphKey = tuple[Any, ...]
 
@@ -38,10 +36,8 @@ GraphKey = tuple[Any, ...]
 class GraphedSearch:
     """A search with tensors at fixed addresses, and its captured step. One search at a time uses it."""
 
-    num_rows: int
-    """rows of the search without padding rows"""
-    max_steps: int
-    """maximum number of steps"""
+    num_rows: int  # rows of the search without padding rows
+    max_steps: int  # maximum number of steps
 
     def __init__(self, search: Any, graph: bool, cache: GraphCache, key: GraphKey) -> None:
         self.search, self.cache, self.key = search, cache, key
@@ -98,10 +94,8 @@ class GraphCache:
         self.lock = threading.RLock()
         """held during a search; a stream holds the lock only at its start, because a consumer may pause for any time"""
         self.entries: OrderedDict[GraphKey, GraphedSearch] = OrderedDict()
-        self.capture_failed = False
-        """True after a failed capture: capture is not tried again"""
-        self.out_of_memory_keys: set[GraphKey] = set()
-        """shapes without enough memory for a graph"""
+        self.capture_failed = False  # True after a failed capture: capture is not tried again
+        self.out_of_memory_keys: set[GraphKey] = set()  # shapes without enough memory for a graph
 
 
 _graph_caches: weakref.WeakKeyDictionary[Any, GraphCache] = weakref.WeakKeyDictionary()

@@ -32,8 +32,7 @@ from regard.types import Batch
 
 __all__ = ["Hypothesis", "max_rows", "search", "stream"]
 
-DEFAULT_BUDGET = 2 * 2**30
-"""Bytes for the tensors of a search, without the weights."""
+DEFAULT_BUDGET = 2 * 2**30  # Bytes for the tensors of a search, without the weights.
 MEMORY_DIVISOR = 8
 """A search may use 1/8 of the GPU memory if this exceeds DEFAULT_BUDGET, because up to six graphs are cached."""
 BYTES_PER_LOGIT = 48

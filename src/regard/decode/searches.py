@@ -52,15 +52,11 @@ class SearchInputs:
     body: GenerativeBody
     batch: Batch
     eos_id: int
-    limits: Tensor
-    """(B,) maximum number of generated tokens"""
+    limits: Tensor  # (B,) maximum number of generated tokens
     settings: DecodeSettings
-    requests: np.ndarray
-    """(B,) number of each row, for its random stream"""
-    banned: Tensor | None = None
-    """tokens that are never generated"""
-    samples: range | None = None
-    """samples of each row; None: all. Beams are counted as one sample"""
+    requests: np.ndarray  # (B,) number of each row, for its random stream
+    banned: Tensor | None = None  # tokens that are never generated
+    samples: range | None = None  # samples of each row; None: all. Beams are counted as one sample
 
 
 @dataclass(frozen=True)
@@ -82,19 +78,13 @@ class Search:
 
     Steps update all tensors in place, so that a step can be captured as a CUDA graph."""
 
-    row_tensors: tuple[str, ...]
-    """names of tensors of shape (B, …)"""
-    histories: tuple[str, ...]
-    """names of tensors of shape (T, B, …), to which each of at most T steps appends"""
+    row_tensors: tuple[str, ...]  # names of tensors of shape (B, …)
+    histories: tuple[str, ...]  # names of tensors of shape (T, B, …), to which each of at most T steps appends
     paths = 1
-    num_samples = 1
-    """number of adjacent rows that are samples of one source"""
-    limits: Tensor
-    """(B,) maximum number of tokens"""
-    active: Tensor
-    """(B,) True for rows in progress"""
-    rows: np.ndarray
-    """(B,) initial row numbers"""
+    num_samples = 1  # number of adjacent rows that are samples of one source
+    limits: Tensor  # (B,) maximum number of tokens
+    active: Tensor  # (B,) True for rows in progress
+    rows: np.ndarray  # (B,) initial row numbers
 
     def __init__(self, inputs: SearchInputs, max_cache_len: int | None, copies: int) -> None:
         """Process the prompts. `copies`: number of samples, or beams, of each row of the inputs."""
@@ -110,8 +100,7 @@ class Search:
             self.repetition = RepetitionPenalty(prompt, lengths, inputs.settings.repetition_penalty, longest + 1)
             self.repetition.select_rows(rows)
         self.float_type = torch.float32 if first.device.type == "mps" else torch.float64
-        self.finished: dict[int, list[Hypothesis]] = {}
-        """outputs of removed rows, by initial row number"""
+        self.finished: dict[int, list[Hypothesis]] = {}  # outputs of removed rows, by initial row number
 
     def step(self) -> None:
         """Extend each path by one token."""
@@ -203,11 +192,9 @@ class GreedyOrSample(Search):
             self.state.select_rows(torch.arange(len(inputs.limits), device=device).repeat_interleave(len(samples)))
         self.num_samples, self.rows = len(samples), np.arange(R)
         self.limits = inputs.limits.repeat_interleave(len(samples)).to(device)
-        self.lengths = torch.zeros(R, dtype=torch.long, device=device)
-        """(R,) number of generated tokens"""
+        self.lengths = torch.zeros(R, dtype=torch.long, device=device)  # (R,) number of generated tokens
         self.active = torch.ones(R, dtype=torch.bool, device=device)
-        self.stopped = torch.zeros(R, dtype=torch.bool, device=device)
-        """(R,) True for rows ended by `stop_fn`"""
+        self.stopped = torch.zeros(R, dtype=torch.bool, device=device)  # (R,) True for rows ended by `stop_fn`
         self.tokens = torch.zeros(longest + 1, R, dtype=torch.long, device=device)
         self.log_probs = torch.zeros(longest + 1, R, dtype=self.float_type, device=device)
         self.histories = ("tokens", "log_probs")
@@ -388,12 +375,9 @@ class StopMonitor:
 
     def __init__(self, search: GreedyOrSample, stop_fn: StopFn | None, num_rows: int | None = None) -> None:
         self.search, self.stop_fn = search, stop_fn
-        self.num_rows = num_rows
-        """rows from this number on are padding"""
-        self.generated: dict[int, list[int]] = {}
-        """tokens by initial row number, without the end token"""
-        self.num_read: dict[int, int] = {}
-        """number of checked tokens by row number"""
+        self.num_rows = num_rows  # rows from this number on are padding
+        self.generated: dict[int, list[int]] = {}  # tokens by initial row number, without the end token
+        self.num_read: dict[int, int] = {}  # number of checked tokens by row number
 
     def poll(self) -> dict[int, list[int]]:
         """New tokens of each row since the last call, by row number; rows stopped by `stop_fn` are closed."""
@@ -440,8 +424,7 @@ def plain_search(inputs: SearchInputs, stop_fn: StopFn | None = None) -> list[li
 
 # -- from the logits of a step to the next token: repetition penalty, filters, sampling, and the top k
 
-CHUNK_SIZE = 64
-"""Tokens per chunk of `chunked_topk`."""
+CHUNK_SIZE = 64  # Tokens per chunk of `chunked_topk`.
 
 
 class RepetitionPenalty:

@@ -71,15 +71,11 @@ class Recording:
 
     names: Mapping[nn.Module, str]
     records: AttentionRecords = field(default_factory=AttentionRecords)
-    keep_graph: bool = False
-    """Keep the weights in the autograd graph, for gradients with respect to the weights."""
-    callback: Callable[[AttentionRecord], None] | None = None
-    """Receives each record; records are then not stored."""
+    keep_graph: bool = False  # Keep the weights in the autograd graph, for gradients with respect to the weights.
+    callback: Callable[[AttentionRecord], None] | None = None  # Receives each record; records are then not stored.
     edits: Sequence[AttentionEdit] = ()
-    layers: Collection[str] | None = None
-    """Names of the modules to record; None: all. Edits apply to all modules."""
-    outer: Recording | None = None
-    """Recording of an enclosing `record_attention` context."""
+    layers: Collection[str] | None = None  # Names of the modules to record; None: all. Edits apply to all modules.
+    outer: Recording | None = None  # Recording of an enclosing `record_attention` context.
 
 
 class _ThreadState(threading.local):

@@ -44,8 +44,7 @@ RGB = tuple[float, float, float]
 S = TypeVar("S", bound=np.generic)
 
 RGB_HALF: RGB = (0.5, 0.5, 0.5)
-_MIN_UNCROPPED_SIDE = 384
-"""Shortest edge from which ConvNeXT's processor resizes the whole image without cropping."""
+_MIN_UNCROPPED_SIDE = 384  # Shortest edge from which ConvNeXT's processor resizes the whole image without cropping.
 
 _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ViT": {"resample": 2, "size": {"height": 224, "width": 224}},
@@ -58,8 +57,7 @@ _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "DPT": {"resample": 3, "size": {"height": 384, "width": 384}},
 }  # fmt: skip
 """Defaults of each image processor class of `transformers`, for keys missing in the file."""
-_REQUIRED_KEYS = ("size", "image_mean", "image_std", "resample")
-"""Keys required in the file of any other class."""
+_REQUIRED_KEYS = ("size", "image_mean", "image_std", "resample")  # Keys required in the file of any other class.
 _SUPPORTED_KEYS = {
     "size", "crop_size", "crop_pct", "do_resize", "do_center_crop", "do_rescale", "do_normalize", "resample", "rescale_factor",
     "image_mean", "image_std", "keep_aspect_ratio", "ensure_multiple_of", "default_to_square",
@@ -73,21 +71,15 @@ _IGNORED_KEYS = {
 
 @dataclass(frozen=True)
 class ImageProcessor:
-    size: Size = (224, 224)
-    """output height and width; approximate if the aspect ratio is kept"""
+    size: Size = (224, 224)  # output height and width; approximate if the aspect ratio is kept
     resize: Resize = "exact"
     """exact: both sides, ignoring the aspect ratio; shortest: the shorter side; ratio: both sides by the factor nearer to 1,
     as in DPT; none: no resizing"""
-    edge: int = 0
-    """side to resize to before the center crop; 0: the side of `size`"""
-    crop: bool = False
-    """center crop to `size`; smaller images are padded with black"""
-    multiple: int = 1
-    """round both sides to a multiple of this value (exact and ratio)"""
-    resample: int = int(Image.Resampling.BILINEAR)
-    """filter id of Pillow"""
-    rescale_factor: float = 1 / 255
-    """factor for pixel values before the normalization"""
+    edge: int = 0  # side to resize to before the center crop; 0: the side of `size`
+    crop: bool = False  # center crop to `size`; smaller images are padded with black
+    multiple: int = 1  # round both sides to a multiple of this value (exact and ratio)
+    resample: int = int(Image.Resampling.BILINEAR)  # filter id of Pillow
+    rescale_factor: float = 1 / 255  # factor for pixel values before the normalization
     mean: RGB = RGB_HALF
     std: RGB = RGB_HALF
 
@@ -371,20 +363,13 @@ LUMA_WEIGHTS = (0.299, 0.587, 0.114)
 class Augment:
     """Maximum strength of each augmentation; `NO_AUGMENT` leaves images unchanged."""
 
-    crop: float = 0.35
-    """minimum area of a random crop as a fraction of the image; 1: no crop"""
-    ratio: float = 4 / 3
-    """maximum change of a crop's aspect ratio, as a factor; 1: unchanged"""
-    flip: bool = True
-    """horizontal flip with probability 0.5"""
-    color_jitter: float = 0.2
-    """maximum relative change of brightness, contrast and saturation"""
-    mixup: float = 0.0
-    """parameter of the Beta distribution of mixup weights; 0: no mixup"""
-    shift: float = 0.0
-    """maximum shift as a fraction of the sides, rounded to pixels"""
-    erase: float = 0.0
-    """maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)"""
+    crop: float = 0.35  # minimum area of a random crop as a fraction of the image; 1: no crop
+    ratio: float = 4 / 3  # maximum change of a crop's aspect ratio, as a factor; 1: unchanged
+    flip: bool = True  # horizontal flip with probability 0.5
+    color_jitter: float = 0.2  # maximum relative change of brightness, contrast and saturation
+    mixup: float = 0.0  # parameter of the Beta distribution of mixup weights; 0: no mixup
+    shift: float = 0.0  # maximum shift as a fraction of the sides, rounded to pixels
+    erase: float = 0.0  # maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)
 
     def __post_init__(self) -> None:
         scale = "data.crop_scale (minimum fraction of the image area)"

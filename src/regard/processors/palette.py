@@ -23,23 +23,17 @@ from torch import Tensor
 from regard.errors import DataError, WeightsError
 from regard.files import write_json
 
-ImageArray = npt.NDArray[np.uint8]
-"""(H, W, 3)"""
-Colors = npt.NDArray[np.float64]
-"""(N, 3) in [-1, 1]"""
+ImageArray = npt.NDArray[np.uint8]  # (H, W, 3)
+Colors = npt.NDArray[np.float64]  # (N, 3) in [-1, 1]
 Ids = npt.NDArray[np.int64]
 
 FILE = "preprocessor_config.json"
 BILINEAR = int(Image.Resampling.BILINEAR)
 
-MAX_PIXELS = 2**18
-"""Pixels for the k-means of a palette, sampled from all images."""
-KMEANS_BATCH = 2**14
-"""Distinct colors per k-means iteration; smaller sets are used completely."""
-KMEANS_ITERATIONS = 100
-"""iterations of mini-batch k-means; three times as many if an iteration uses all colors"""
-MAX_DISTANCES = 2**20
-"""Distances held in memory at once."""
+MAX_PIXELS = 2**18  # Pixels for the k-means of a palette, sampled from all images.
+KMEANS_BATCH = 2**14  # Distinct colors per k-means iteration; smaller sets are used completely.
+KMEANS_ITERATIONS = 100  # iterations of mini-batch k-means; three times as many if an iteration uses all colors
+MAX_DISTANCES = 2**20  # Distances held in memory at once.
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +41,8 @@ class Palette:
     """Processor with the interface of `ImageProcessor`, but with color ids (B, side²) as model inputs."""
 
     colors: Colors
-    side: int
-    """height and width of the model inputs in pixels"""
-    resample: int = BILINEAR
-    """filter id of Pillow for resizing"""
+    side: int  # height and width of the model inputs in pixels
+    resample: int = BILINEAR  # filter id of Pillow for resizing
 
     def __post_init__(self) -> None:
         table = np.asarray(self.colors, dtype=np.float64)

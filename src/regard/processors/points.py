@@ -80,8 +80,7 @@ def group_voxels(voxels: Indices) -> tuple[Indices, NDArray[np.bool_]]:
 FILE = "points.json"
 CoordinateFrame = Literal["unit_sphere", "center", "floor"]
 Axis = Literal["x", "y", "z"]
-FEATURES = ("colors", "normals")
-"""Possible features of a point, in the order of the columns."""
+FEATURES = ("colors", "normals")  # Possible features of a point, in the order of the columns.
 TTA_FOLDS = 10
 """For several views of a small point cloud, each view leaves out 1 / TTA_FOLDS of the points, different in each view."""
 
@@ -90,19 +89,14 @@ PointRows = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PointProcessor:
-    count: int = 1024
-    """maximum number of points sampled from a point cloud; 0: all points"""
+    count: int = 1024  # maximum number of points sampled from a point cloud; 0: all points
     frame: CoordinateFrame = "unit_sphere"
     """unit_sphere: centered at the mean, maximum distance 1; center: centered at the mean, original scale; floor: centered
     at the mean horizontally, lowest point at 0"""
-    voxel: float = 0.0
-    """voxel size of the downsampling, in the unit of the file; 0: no downsampling"""
-    block: float = 0.0
-    """side of the blocks of a large scene; 0: no blocks"""
-    features: tuple[str, ...] = ()
-    """features in addition to the coordinates: colors, normals; 0 if a file has none"""
-    up: Axis = "z"
-    """vertical axis, for frame=floor and for blocks"""
+    voxel: float = 0.0  # voxel size of the downsampling, in the unit of the file; 0: no downsampling
+    block: float = 0.0  # side of the blocks of a large scene; 0: no blocks
+    features: tuple[str, ...] = ()  # features in addition to the coordinates: colors, normals; 0 if a file has none
+    up: Axis = "z"  # vertical axis, for frame=floor and for blocks
 
     def __post_init__(self) -> None:
         known, frames = tuple(name for name in FEATURES if name in self.features), get_args(CoordinateFrame)
@@ -243,14 +237,10 @@ def sample_rounds(total: int, count: int, min_rounds: int, max_rounds: int) -> l
 class SceneBlocks:
     """Point cloud split into parts of blocks."""
 
-    point_indices: Indices
-    """(M,) indices of the kept points of the point cloud, one per voxel"""
-    voxel_index: Indices
-    """(N,) index into `point_indices` for every point: the kept point of the same voxel"""
-    block_indices: list[Indices]
-    """indices into `point_indices` of each part"""
-    rows: list[PointRows]
-    """model inputs of each part"""
+    point_indices: Indices  # (M,) indices of the kept points of the point cloud, one per voxel
+    voxel_index: Indices  # (N,) index into `point_indices` for every point: the kept point of the same voxel
+    block_indices: list[Indices]  # indices into `point_indices` of each part
+    rows: list[PointRows]  # model inputs of each part
 
 
 def split_scene(cloud: PointCloud, processor: PointProcessor) -> SceneBlocks:
@@ -315,29 +305,22 @@ class VoteAccumulator:
 
 RotateMode = Literal["none", "up", "any"]
 
-MAX_DEVIATIONS = 3.0
-"""clipping of the jitter and of the tilt, in standard deviations, to avoid outliers"""
+MAX_DEVIATIONS = 3.0  # clipping of the jitter and of the tilt, in standard deviations, to avoid outliers
 
 
 @dataclass(frozen=True)
 class PointAugment:
     """Maximum strength of each augmentation; `NO_POINT_AUGMENT` leaves point clouds unchanged."""
 
-    rotate: RotateMode = "none"
-    """none; up: about the vertical axis; any: uniform over all 3D rotations"""
+    rotate: RotateMode = "none"  # none; up: about the vertical axis; any: uniform over all 3D rotations
     scale: tuple[float, ...] = (1.0, 1.0)
-    shift: float = 0.0
-    """maximum shift along each axis, in the unit of the coordinate frame"""
-    jitter: float = 0.0
-    """standard deviation of the noise per point, in the unit of the normalized coordinates"""
+    shift: float = 0.0  # maximum shift along each axis, in the unit of the coordinate frame
+    jitter: float = 0.0  # standard deviation of the noise per point, in the unit of the normalized coordinates
     point_dropout: float = 0.0
     up: Literal["x", "y", "z"] = "z"
-    tilt: float = 0.0
-    """standard deviation of an additional rotation about a random axis, in degrees"""
-    flip: bool = False
-    """flip along a random horizontal axis with probability 0.5"""
-    stretch: float = 0.0
-    """each axis is scaled by a separate factor between 1 and 1 + stretch, or by the inverse"""
+    tilt: float = 0.0  # standard deviation of an additional rotation about a random axis, in degrees
+    flip: bool = False  # flip along a random horizontal axis with probability 0.5
+    stretch: float = 0.0  # each axis is scaled by a separate factor between 1 and 1 + stretch, or by the inverse
 
     def __post_init__(self) -> None:
         bounded = ("shift", "jitter", "tilt", "stretch")

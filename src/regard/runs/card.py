@@ -17,8 +17,7 @@ from regard.runs.progress import MAX_LINE_CHARS, shorten_lines
 from regard.tasks import Task, uses_setting
 from regard.types import Prediction
 
-MAX_EXAMPLES = 8
-"""Maximum number of examples."""
+MAX_EXAMPLES = 8  # Maximum number of examples.
 
 TABLE_TITLES = {
     "confusion_matrix": "Confusion matrix",

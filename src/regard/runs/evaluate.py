@@ -36,8 +36,7 @@ ALLOWED_SETTINGS = (
 class Evaluation:
     scores: dict[str, Any]
     predictions: list[Prediction]
-    rows: list[dict[str, str]]
-    """samples with their predictions"""
+    rows: list[dict[str, str]]  # samples with their predictions
 
 
 def evaluate(
@@ -101,8 +100,7 @@ def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
             file.write(json.dumps(found, ensure_ascii=False) + "\n")
 
 
-MIN_RELIABLE_SAMPLES = 100
-"""Minimum number of samples for reliable scores."""
+MIN_RELIABLE_SAMPLES = 100  # Minimum number of samples for reliable scores.
 
 MIN_BATCH_TOKENS = 8192
 """Minimum tokens per validation batch: without gradients more tokens fit into memory than in training."""

@@ -15,8 +15,7 @@ from regard.runs.predict import FILE_NAME
 from regard.tasks import Task
 
 STDIN_ARGUMENT = "-"
-MAX_PATH_CHARS = 4096
-"""Maximum length of a file path."""
+MAX_PATH_CHARS = 4096  # Maximum length of a file path.
 
 
 def read_texts(task: Task, inputs: Sequence[str]) -> list[str]:

@@ -33,8 +33,7 @@ INITIAL_FILES = {
 }
 """Files of a run that was killed before its first step; the lock file identifies the run."""
 
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Errors of a full or read-only disk."""
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # Errors of a full or read-only disk.
 
 
 class RunFolder:

@@ -12,11 +12,9 @@ from regard.config import as_dict
 from regard.index import is_folder_path, resolve_preset_name
 from regard.model import Model, build, load
 
-FLOP_TOKENS = 32
-"""Tokens per sequence of the forward pass for which FLOPs are counted."""
+FLOP_TOKENS = 32  # Tokens per sequence of the forward pass for which FLOPs are counted.
 
-FLOP_POINTS = 1024
-"""Points per point cloud of the same forward pass."""
+FLOP_POINTS = 1024  # Points per point cloud of the same forward pass.
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,10 @@ class ModelInfo:
     parameters: int
     bytes: int
     flops: int
-    flops_input: str
-    """input of the counted forward pass"""
+    flops_input: str  # input of the counted forward pass
     recipes: dict[str, dict[str, dict[str, Any]]]
     """default settings of a preset by task; for all tasks but the first, only the differences"""
-    weights: str
-    """origin of the weights: random, or a folder"""
+    weights: str  # origin of the weights: random, or a folder
 
 
 def info(name: str) -> ModelInfo:

@@ -40,14 +40,10 @@ POINT_FILE_START = re.compile(r"(ply|C?N?OFF|solid\b.*|v\s.*|#.*|[-+.\deE]+([\s,
 class PredictInput:
     """One input and its location."""
 
-    value: Any
-    """input of `Objective.predict`; None for an empty or unreadable input"""
-    location: str = ""
-    """file and line; empty for a command-line argument"""
-    error: RegardError | None = None
-    """error of an unreadable input"""
-    name: str = ""
-    """displayed name of an input without text or path, such as an image inside a table"""
+    value: Any  # input of `Objective.predict`; None for an empty or unreadable input
+    location: str = ""  # file and line; empty for a command-line argument
+    error: RegardError | None = None  # error of an unreadable input
+    name: str = ""  # displayed name of an input without text or path, such as an image inside a table
 
     def to_json(self) -> Any:
         """The input in JSON output."""
@@ -201,8 +197,7 @@ def _row_inputs(task: Task, path: str, columns: Mapping[str, str] | None) -> Ite
 
 # -- output
 
-MAX_LOCATIONS = 5
-"""Maximum number of listed locations of one error."""
+MAX_LOCATIONS = 5  # Maximum number of listed locations of one error.
 
 
 class PredictionWriter:
@@ -212,12 +207,10 @@ class PredictionWriter:
         """`folder`: output folder of predictions that are files."""
         self.model, self.as_json, self.folder = model, as_json, folder or Path("predictions")
         self.written_names: set[str] = set()
-        self.interactive = not inputs and sys.stdin.isatty()
-        """True if a user types the inputs in a terminal"""
+        self.interactive = not inputs and sys.stdin.isatty()  # True if a user types the inputs in a terminal
         self.single_input = len(inputs) == 1
         self.total = self.truncated = self.failed = 0
-        self.error_locations: dict[str, list[str]] = {}
-        """further locations of each error"""
+        self.error_locations: dict[str, list[str]] = {}  # further locations of each error
         self.mask_warned = False
 
     def write(self, item: PredictInput, prediction: Prediction, in_batch: bool) -> None:

@@ -45,18 +45,14 @@ from regard.tasks.modality.base import batch_budget
 LogFn = Callable[[str], None]
 T = TypeVar("T")
 
-_CACHE_VERSION = 6
-"""Version of the parsing in cache keys; must be increased when parsing changes."""
-_LOG_INTERVAL = 10.0
-"""Seconds between log lines."""
+_CACHE_VERSION = 6  # Version of the parsing in cache keys; must be increased when parsing changes.
+_LOG_INTERVAL = 10.0  # Seconds between log lines.
 
 
 # -- held-out samples and fingerprints, both computed from content hashes
 
-VALID_FRACTION, MAX_VALID_KEYS = 0.02, 2000
-"""Default fraction and maximum number of held-out keys."""
-SMALL_VALID_KEYS = 20
-"""Minimum number of held-out keys for small data, but at most a third of the data."""
+VALID_FRACTION, MAX_VALID_KEYS = 0.02, 2000  # Default fraction and maximum number of held-out keys.
+SMALL_VALID_KEYS = 20  # Minimum number of held-out keys for small data, but at most a third of the data.
 _CHUNK_KEYS = 1_000_000
 
 
@@ -132,17 +128,12 @@ def compute_fingerprint(texts: Iterable[str]) -> str:
 class ScanResult:
     """Facts about the training files before encoding."""
 
-    fingerprint: str
-    """fingerprint of the texts and of the gaps between them"""
-    held: tuple[Any, ...]
-    """samples held out for validation; empty if there are validation files"""
-    empty: int
-    """number of skipped rows: empty, or with an empty field"""
+    fingerprint: str  # fingerprint of the texts and of the gaps between them
+    held: tuple[Any, ...]  # samples held out for validation; empty if there are validation files
+    empty: int  # number of skipped rows: empty, or with an empty field
     first_empty: tuple[str, int]
-    shared: int = 0
-    """number of training samples that are also in the validation files"""
-    labels: tuple[str, ...] = ()
-    """classes in order"""
+    shared: int = 0  # number of training samples that are also in the validation files
+    labels: tuple[str, ...] = ()  # classes in order
 
 
 class TrainingFiles:
@@ -334,17 +325,12 @@ def log_progress(items: Iterable[T], action: str, log: LogFn) -> Iterator[T]:
 
 @dataclass(frozen=True)
 class PreparedData:
-    train: Encoded
-    """tokens in memory-mapped files, without the texts"""
+    train: Encoded  # tokens in memory-mapped files, without the texts
     valid: Encoded
-    processor: Any
-    """converts samples to tensors"""
-    config: Any
-    """model config with the vocabulary size of the tokenizer"""
-    stats: dict[str, Any]
-    """sample counts and data fingerprints"""
-    options: HeadOptions
-    """classes and other options of the head"""
+    processor: Any  # converts samples to tensors
+    config: Any  # model config with the vocabulary size of the tokenizer
+    stats: dict[str, Any]  # sample counts and data fingerprints
+    options: HeadOptions  # classes and other options of the head
 
 
 def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], log: LogFn) -> list[Any]:
@@ -446,8 +432,7 @@ class LengthLimit:
     max_length: int
     setting: str
     unit: str
-    action: str = "are skipped"
-    """treatment of longer samples"""
+    action: str = "are skipped"  # treatment of longer samples
 
     @classmethod
     def from_settings(cls, settings: Settings, task: Task, config: Any) -> LengthLimit:

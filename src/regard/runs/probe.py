@@ -45,20 +45,15 @@ from regard.tasks.modality.image import prepare_images, read_sample_image
 from regard.training.distributed import pick_device
 from regard.types import Batch
 
-MAX_IMAGES = 60_000
-"""Default of the maximum number of training images."""
-MAX_STATE_VALUES = 2**27
-"""Maximum number of hidden state values in memory."""
-MEMORY_FRACTION = 0.5
-"""Maximum fraction of free memory for the features of all images."""
+MAX_IMAGES = 60_000  # Default of the maximum number of training images.
+MAX_STATE_VALUES = 2**27  # Maximum number of hidden state values in memory.
+MEMORY_FRACTION = 0.5  # Maximum fraction of free memory for the features of all images.
 HOLDOUT_FRACTION, MAX_HOLDOUT = 0.2, 5_000
 """Fraction of the images held out for a split without files, and maximum number."""
 PENALTIES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """L2 penalties in decreasing order; each fit starts from the previous solution."""
-MAX_STEPS = 200
-"""maximum L-BFGS iterations"""
-IMAGE_TASK = find_task("classify", "image")
-"""Task that reads the images."""
+MAX_STEPS = 200  # maximum L-BFGS iterations
+IMAGE_TASK = find_task("classify", "image")  # Task that reads the images.
 READER = IMAGE_TASK.reader
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -71,10 +66,8 @@ class LayerAccuracy:
     """Accuracies of one layer in percent."""
 
     layer: str
-    accuracy: float
-    """on the test split; without a test split, on the validation split"""
-    valid: float
-    """on the validation split, which selects the penalty"""
+    accuracy: float  # on the test split; without a test split, on the validation split
+    valid: float  # on the validation split, which selects the penalty
     penalty: float
 
 
@@ -82,8 +75,7 @@ class LayerAccuracy:
 class ProbeReport:
     layers: list[LayerAccuracy]
     classes: tuple[str, ...]
-    counts: dict[str, int]
-    """number of images per split"""
+    counts: dict[str, int]  # number of images per split
     figure: Path | None = None
 
     @property
@@ -251,8 +243,7 @@ class _ImageList:
     columns: Columns
     keys: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
-    locations: list[str] = field(default_factory=list)
-    """identify images independent of their labels"""
+    locations: list[str] = field(default_factory=list)  # identify images independent of their labels
 
     def split(self, marks: BoolMask | None = None) -> ImageSplit:
         return ImageSplit(self.files, self.columns, np.ones(len(self.keys), bool) if marks is None else marks)
@@ -353,16 +344,11 @@ def _run_holdout(own: Mapping[str, Any], say: LogFn) -> set[str]:
 class ProbeLayer:
     """A layer of the encoder."""
 
-    name: str
-    """displayed name: block 1, stage 2"""
-    tap: int
-    """index for the argument `taps` of the body"""
-    width: int
-    """number of features per image"""
-    stride: int
-    """pixels between adjacent positions"""
-    has_class_token: bool = False
-    """True if the first position is a class token"""
+    name: str  # displayed name: block 1, stage 2
+    tap: int  # index for the argument `taps` of the body
+    width: int  # number of features per image
+    stride: int  # pixels between adjacent positions
+    has_class_token: bool = False  # True if the first position is a class token
 
 
 def probe_layers(config: Any) -> tuple[ProbeLayer, ...]:
@@ -381,10 +367,8 @@ def probe_layers(config: Any) -> tuple[ProbeLayer, ...]:
 class LayerFeatures:
     """Features and labels of a dataset."""
 
-    features: Sequence[Tensor]
-    """(N, D) per layer"""
-    labels: Tensor
-    """(N,) class indices"""
+    features: Sequence[Tensor]  # (N, D) per layer
+    labels: Tensor  # (N,) class indices
 
 
 def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[ProbeLayer]) -> LayerFeatures:

@@ -19,18 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from regard.runs.terminal import format_duration
 from regard.training.loop import TrainStep
 
-PLAIN_LINE_SECONDS = 15.0
-"""Interval of plain lines without a terminal."""
+PLAIN_LINE_SECONDS = 15.0  # Interval of plain lines without a terminal.
 
 
-MIN_WAIT_FRACTION = 0.05
-"""Fraction of the time spent waiting for data from which it is printed."""
+MIN_WAIT_FRACTION = 0.05  # Fraction of the time spent waiting for data from which it is printed.
 
-MAX_LINE_CHARS = 200
-"""Maximum length of a printed example; samples.txt contains the complete text."""
+MAX_LINE_CHARS = 200  # Maximum length of a printed example; samples.txt contains the complete text.
 
-REFRESH_SECONDS = 2.0
-"""Interval at which the bar shows a new loss."""
+REFRESH_SECONDS = 2.0  # Interval at which the bar shows a new loss.
 
 
 class PipeSafeConsole(Console):
@@ -59,8 +55,7 @@ class ProgressReporter:
         self.steps, self.console, self.unit, self.wait_seconds = steps, console, unit, wait_seconds
         self.speed_unit = "tok/s" if unit == "tokens" else f"{unit}/s"
         self.losses = [torch.tensor(loss) for loss in losses]
-        self.num_steps = self.tokens = 0
-        """steps and tokens (or other `unit`, without padding) since the last log row"""
+        self.num_steps = self.tokens = 0  # steps and tokens (or other `unit`, without padding) since the last log row
         self.start_time, self.last_wait, self.seconds_per_step = time.perf_counter(), 0.0, 0.0
         self.last_line = time.monotonic()
         self.bar: Progress | None = None

@@ -37,8 +37,7 @@ class Settings:
     data: DataSettings
     train: TrainSettings
     decode: DecodeSettings
-    model: dict[str, Any]
-    """overrides of the preset's config"""
+    model: dict[str, Any]  # overrides of the preset's config
 
 
 def collect_overrides(

@@ -55,13 +55,11 @@ class TrainSpec:
     """Complete specification of a run."""
 
     identity: ModelSpec
-    processor: Any
-    """processor of a checkpoint folder; None: a new processor is created"""
+    processor: Any  # processor of a checkpoint folder; None: a new processor is created
     settings: Settings
     sources: DataSources
     preset: str
-    init_folder: Path | None = None
-    """the folder whose weights training starts from"""
+    init_folder: Path | None = None  # the folder whose weights training starts from
 
     @property
     def weights_folder(self) -> Path | None:

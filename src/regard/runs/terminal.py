@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-PRINT_INTERVAL = 10.0
-"""Seconds between two lines."""
+PRINT_INTERVAL = 10.0  # Seconds between two lines.
 
 
 class ProgressPrinter:

@@ -68,10 +68,8 @@ from regard.training.settings import TrainSettings
 from regard.types import Batch
 from regard.weights.tables import read_checkpoint
 
-CONSTANT_SCORES = ("sentences", "samples", "signature")
-"""Keys of the scores that are equal in all validations."""
-MIN_CURVE_POINTS = 20
-"""Minimum number of logged steps of a short run."""
+CONSTANT_SCORES = ("sentences", "samples", "signature")  # Keys of the scores that are equal in all validations.
+MIN_CURVE_POINTS = 20  # Minimum number of logged steps of a short run.
 
 
 class Trainer:
@@ -111,8 +109,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, self.config)
         self.ema = WeightEMA(model, self.config.ema_decay) if self.config.ema_decay else None
         self._log = partial(print_line, console)
-        self.signal = 0
-        """number of the received signal; 0 before"""
+        self.signal = 0  # number of the received signal; 0 before
         self.best: dict[str, Any] = {}
         self.pending_losses: list[float] = []
         self.completed_steps = self.stale_evals = 0

@@ -17,16 +17,14 @@ from torch import distributed as dist
 
 from regard.errors import RunError, SettingError
 
-TIMEOUT = datetime.timedelta(hours=12)
-"""Time limit for processes that wait while the main process evaluates or saves."""
+TIMEOUT = datetime.timedelta(hours=12)  # Time limit for processes that wait while the main process evaluates or saves.
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
-    """index of the process, and of its GPU, on this machine"""
+    local_rank: int = 0  # index of the process, and of its GPU, on this machine
 
     is_main: bool = True
 

@@ -35,8 +35,7 @@ LossSum = tuple[Tensor, Tensor]
 
 MODE_NAMES = {"plain": "eager execution", "graph": "CUDA graph capture", "compiled": "torch.compile"}
 
-WARMUP_STEPS, TIMED_STEPS = 4, 12
-"""Warmup steps and timed steps, when modes are compared."""
+WARMUP_STEPS, TIMED_STEPS = 4, 12  # Warmup steps and timed steps, when modes are compared.
 
 MAX_COMPILE_SECONDS = 150.0
 """Maximum seconds of a trial of torch.compile in addition to the steps: recompiling for every micro-batch is never
@@ -48,8 +47,7 @@ MIN_SECONDS_TO_COMPILE = 300.0
 MAX_GRAPHS = 64
 """Maximum number of captured shapes: each has its own batch, all share a memory pool, and a capture takes a second."""
 
-ShapeKey = tuple[tuple[int, ...], ...]
-"""Shapes of a batch, and maximum lengths of packed documents."""
+ShapeKey = tuple[tuple[int, ...], ...]  # Shapes of a batch, and maximum lengths of packed documents.
 
 
 class LossModule(nn.Module):
@@ -162,10 +160,8 @@ def _shape_key(batch: Batch) -> ShapeKey:
 @dataclass(frozen=True)
 class CapturedGraph:
     graph: torch.cuda.CUDAGraph
-    batch: Batch
-    """input tensors of the graph"""
-    result: LossSum
-    """output tensors of the graph"""
+    batch: Batch  # input tensors of the graph
+    result: LossSum  # output tensors of the graph
 
     def __call__(self, batch: Batch) -> LossSum:
         for here, there in zip(self.batch.tensors(), batch.tensors(), strict=True):
@@ -324,8 +320,7 @@ class TrainStep:
     loss: Tensor
     grad_norm: Tensor
     lr: float
-    nonfinite: Tensor
-    """index of the first micro-batch so far with a non-finite loss or gradient, or -1"""
+    nonfinite: Tensor  # index of the first micro-batch so far with a non-finite loss or gradient, or -1
 
 
 def check_finite(nonfinite: Tensor, accumulate: int, process_group: ProcessGroup) -> None:

@@ -61,14 +61,10 @@ class NameTable:
     entries: tuple[NameEntry, ...]
     tied: Mapping[str, str] = field(default_factory=dict)
     """copies of tied tensors in some files -> the tensor they must be equal to"""
-    drop: tuple[str, ...] = ()
-    """constants in published files, computed in regard"""
-    heads: tuple[str, ...] = ()
-    """tensors of heads for other tasks"""
-    optional: tuple[str, ...] = ()
-    """tensors required by some tasks only; randomly initialized if missing in a file"""
-    prefix: str = ""
-    """start of the published names of the body, omitted in files of bare models"""
+    drop: tuple[str, ...] = ()  # constants in published files, computed in regard
+    heads: tuple[str, ...] = ()  # tensors of heads for other tasks
+    optional: tuple[str, ...] = ()  # tensors required by some tasks only; randomly initialized if missing in a file
+    prefix: str = ""  # start of the published names of the body, omitted in files of bare models
 
     def complete(self, published: Mapping[str, Tensor]) -> Tensors:
         """Published tensors with the prefix, and with tied tensors under the name of their original."""
@@ -168,12 +164,9 @@ class PublishedLayout:
 
     model_type: str
     architecture: str
-    keys: dict[str, tuple[str, ...]]
-    """field of regard -> published keys, which must be equal"""
-    config: type[Any] | None = None
-    """config class; a missing key has the value that the default config is written with"""
-    defaults: dict[str, Any] = field(default_factory=dict)
-    """values of missing keys that differ from the default config"""
+    keys: dict[str, tuple[str, ...]]  # field of regard -> published keys, which must be equal
+    config: type[Any] | None = None  # config class; a missing key has the value that the default config is written with
+    defaults: dict[str, Any] = field(default_factory=dict)  # values of missing keys that differ from the default config
     fixed: dict[str, Any] = field(default_factory=dict)
     """keys with an effect on the computation, and the only supported values"""
     ignored_keys: tuple[str, ...] = ()
@@ -181,8 +174,7 @@ class PublishedLayout:
     """keys without effect in regard, written because the default of Hugging Face differs"""
     value_maps: dict[str, dict[Any, Any]] = field(default_factory=dict)
     """field -> published value -> value in regard, if they differ"""
-    copied_fields: dict[str, str] = field(default_factory=dict)
-    """key without effect in regard -> field to write"""
+    copied_fields: dict[str, str] = field(default_factory=dict)  # key without effect in regard -> field to write
     before_read: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
     """converts a config.json of another version into the keys of this layout"""
     after_read: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
@@ -191,10 +183,8 @@ class PublishedLayout:
     before_write: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     """inverse of `after_read`, before writing"""
 
-    head_architectures: dict[str, str] = field(default_factory=dict)
-    """task -> architecture with a head for the task"""
-    other_architectures: dict[str, str] = field(default_factory=dict)
-    """other architectures -> task"""
+    head_architectures: dict[str, str] = field(default_factory=dict)  # task -> architecture with a head for the task
+    other_architectures: dict[str, str] = field(default_factory=dict)  # other architectures -> task
     select_architecture: Callable[[Mapping[str, Any], str], str] = lambda fields, task: ""
     """architecture for these fields and this task; empty: the default"""
     fixed_head_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -206,8 +196,7 @@ class PublishedLayout:
     """adds constant tensors that checkpoints contain"""
     required: dict[str, Any] = field(default_factory=dict)
     """fields of regard, and the only values that the format supports"""
-    requirement: str = ""
-    """message for other values, after "Hugging Face format for\""""
+    requirement: str = ""  # message for other values, after "Hugging Face format for"
     check_layout: Callable[[Any], str] = lambda config: ""
     """reason why the format does not support this config; empty if supported"""
 

@@ -20,12 +20,9 @@ Indices = npt.NDArray[np.int64]
 class BatchShape:
     """Shape that a micro-batch of packed rows is padded to."""
 
-    row_lengths: tuple[int, ...]
-    """positions of the packed row, per side"""
-    max_lengths: tuple[int, ...]
-    """maximum length of a document, per side, rounded up"""
-    num_documents: int
-    """documents per row, including padding documents"""
+    row_lengths: tuple[int, ...]  # positions of the packed row, per side
+    max_lengths: tuple[int, ...]  # maximum length of a document, per side, rounded up
+    num_documents: int  # documents per row, including padding documents
 
 
 @dataclass(frozen=True)
@@ -36,14 +33,10 @@ class PaddedShape(BatchShape):
 class BatchSampler:
     """Base of samplers that group samples into micro-batches within a token budget, for any number of epochs."""
 
-    static_shape = False
-    """True if all micro-batches have one shape, as torch.compile and CUDA graphs require"""
-    bucketed = False
-    """True if micro-batches have only a few shapes, each suitable for a CUDA graph"""
-    shape: BatchShape | None = None
-    """shape of packed rows, or the largest bucket shape"""
-    description = ""
-    """short description of a micro-batch for the log"""
+    static_shape = False  # True if all micro-batches have one shape, as torch.compile and CUDA graphs require
+    bucketed = False  # True if micro-batches have only a few shapes, each suitable for a CUDA graph
+    shape: BatchShape | None = None  # shape of packed rows, or the largest bucket shape
+    description = ""  # short description of a micro-batch for the log
 
     def __init__(self, lengths: npt.ArrayLike, budget: int, seed: int) -> None:
         sides = np.asarray(lengths, dtype=np.int64)

@@ -165,14 +165,12 @@ def sliding_windows(documents: TokenRanges, length: int, stride: int) -> Iterato
 
 # -- pretraining of encoders
 
-Segments = npt.NDArray[np.int64]
-"""(N, 3) start, end (exclusive) and document number, in text order"""
+Segments = npt.NDArray[np.int64]  # (N, 3) start, end (exclusive) and document number, in text order
 SegmentPairs = npt.NDArray[np.int64]
 """(N, 5) start and end of the first text, start and end of the second text (equal: no second text), and the NSP label: 0
 next text, 1 random text, `IGNORE` unlabeled. `PretrainingSampler.micro_batch` appends the seed and the index."""
 
-MAX_DRAWS = 8
-"""draws for a negative of the requested length; then a shorter negative is accepted"""
+MAX_DRAWS = 8  # draws for a negative of the requested length; then a shorter negative is accepted
 
 
 def count_documents(segments: Segments) -> int:

@@ -54,12 +54,10 @@ ADVICE = (
     'Each row needs an image and a caption: one object {"image": "a.jpg", "captions": ["…"]} per line, '
     "or a table with the columns image and caption."
 )
-CAPTION_FILE_STEMS = ("captions", "metadata")
-"""Names of the caption file in a folder of images, without extension."""
+CAPTION_FILE_STEMS = ("captions", "metadata")  # Names of the caption file in a folder of images, without extension.
 CAPTION_SUFFIXES = ALL_TABLE_SUFFIXES
 
-REQUIRED_COLUMNS = ("image", "captions")
-"""Required columns of training data; inputs need only the image."""
+REQUIRED_COLUMNS = ("image", "captions")  # Required columns of training data; inputs need only the image.
 
 _SPLIT_SUFFIX = re.compile(r"(.+)#([\w+-]+)")
 _CAPTION_NUMBER = re.compile(r"(.*\.\w+)#\d+")
@@ -86,8 +84,7 @@ class _ImageCaptions:
 
     image: str | EmbeddedFile
     line: int
-    error_line: int | None
-    """`line` for messages; None in a JSON document"""
+    error_line: int | None  # `line` for messages; None in a JSON document
     captions: list[str]
 
 

@@ -24,8 +24,7 @@ from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 from regard import capabilities
 from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source
 
-MAX_PIXELS = 100_000_000
-"""maximum number of decoded pixels: 300 MB as RGB"""
+MAX_PIXELS = 100_000_000  # maximum number of decoded pixels: 300 MB as RGB
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
 
 Color = tuple[int, int, int]
@@ -58,18 +57,13 @@ class ImageInfo:
     """Properties of an image file."""
 
     height: int
-    width: int
-    """size of the upright image, before downscaling"""
-    mode: str
-    """Pillow mode, such as RGB, L or CMYK"""
+    width: int  # size of the upright image, before downscaling
+    mode: str  # Pillow mode, such as RGB, L or CMYK
     format: str
     animated: bool
-    rotated: bool
-    """True if the EXIF orientation is not upright"""
-    downscaled: bool
-    """True if the image was decoded at a reduced size"""
-    transparent: bool
-    """True if a pixel is not opaque"""
+    rotated: bool  # True if the EXIF orientation is not upright
+    downscaled: bool  # True if the image was decoded at a reduced size
+    transparent: bool  # True if a pixel is not opaque
 
 
 def read_image(source: str | bytes, min_side: int = 0, location: Location | None = None) -> NDArray[np.uint8]:
@@ -305,11 +299,9 @@ def _colors_to_classes(
 
 # -- cache of decoded images
 
-DECODE_THREADS = min(os.cpu_count() or 1, 16)
-"""Threads for decoding; Pillow releases the GIL."""
+DECODE_THREADS = min(os.cpu_count() or 1, 16)  # Threads for decoding; Pillow releases the GIL.
 
-MEMORY_FRACTION = 0.25
-"""Maximum fraction of free memory used by the cache."""
+MEMORY_FRACTION = 0.25  # Maximum fraction of free memory used by the cache.
 
 
 CGROUP_FILES = tuple(

@@ -68,10 +68,8 @@ class ImageSample(FileSample):
     """An image file and its target."""
 
     mask: str = ""
-    depth: str = ""
-    """path of the mask or depth map, in tasks with such a target"""
-    target_content: bytes = field(default=b"", repr=False)
-    """file content of a mask or depth map embedded in a table"""
+    depth: str = ""  # path of the mask or depth map, in tasks with such a target
+    target_content: bytes = field(default=b"", repr=False)  # file content of a mask or depth map embedded in a table
 
 
 def _read_entry(
@@ -185,10 +183,8 @@ DEPTH = replace(
 
 # -- classes of masks
 
-SEARCH_DEPTH = 3
-"""Number of folders to search: the folder of the masks and two parent folders."""
-VOID = 255
-"""Index of ignored pixels; therefore at most 255 classes."""
+SEARCH_DEPTH = 3  # Number of folders to search: the folder of the masks and two parent folders.
+VOID = 255  # Index of ignored pixels; therefore at most 255 classes.
 VOID_NAMES = ("void", "ignore", "ignored", "unlabelled", "unlabeled", "don't care", "dontcare")
 JSON_KEYS = ("classes", "void", "colours", "colors")
 
@@ -200,12 +196,9 @@ _NUMBERED_NAME = re.compile(r"(\d+)(?:\s*[:=,]\s*|\s+)(\S.*)")
 @dataclass(frozen=True)
 class ClassMap:
     names: tuple[str, ...]
-    values: tuple[int, ...]
-    """mask value of each class"""
-    void: tuple[int, ...] = ()
-    """mask values of ignored pixels"""
-    color_values: tuple[tuple[Color, int], ...] = ()
-    """colors and the mask value of each; empty: masks contain values"""
+    values: tuple[int, ...]  # mask value of each class
+    void: tuple[int, ...] = ()  # mask values of ignored pixels
+    color_values: tuple[tuple[Color, int], ...] = ()  # colors and the mask value of each; empty: masks contain values
 
     def __post_init__(self) -> None:
         if len(self.names) > VOID:
@@ -339,8 +332,7 @@ def _read_json(path: Path) -> ClassMap:
 
 # -- classes of the masks of a dataset
 
-VOID_VALUES = frozenset((255, 65535))
-"""Values of void pixels in 8-bit and 16-bit masks."""
+VOID_VALUES = frozenset((255, 65535))  # Values of void pixels in 8-bit and 16-bit masks.
 
 
 def mask_classes(mask: str) -> ClassMap | None:

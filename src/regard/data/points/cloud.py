@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from regard.data.file_discovery import FileFormatError
 
-MAX_POINTS = 100_000_000
-"""maximum number of points per file (about 1 GB of coordinates)"""
-MAX_COORDINATE = 1e15
-"""Larger coordinates are invalid; scanners use such values for missing measurements."""
+MAX_POINTS = 100_000_000  # maximum number of points per file (about 1 GB of coordinates)
+MAX_COORDINATE = 1e15  # Larger coordinates are invalid; scanners use such values for missing measurements.
 MAX_OFFSET_RATIO = 64.0
 """Maximum ratio of distance from 0 to extent without a shift of the origin. At this ratio, float32 resolves 4e-6 of the
 extent."""
@@ -41,20 +39,14 @@ COLUMN_NAMES = tuple(COLUMN_ALIASES)
 
 @dataclass(frozen=True)
 class PointCloud:
-    coordinates: NDArray[np.float32]
-    """(N, 3), relative to `origin`"""
-    colors: NDArray[np.uint8] | None = None
-    """(N, 3) red, green and blue"""
-    normals: NDArray[np.float32] | None = None
-    """(N, 3) of length 1, or 0 if unknown"""
-    labels: NDArray[np.int64] | None = None
-    """(N,) class ids as in the file; below 0 if unknown"""
-    classes: tuple[str, ...] = ()
-    """class names by id, if the file contains names"""
+    coordinates: NDArray[np.float32]  # (N, 3), relative to `origin`
+    colors: NDArray[np.uint8] | None = None  # (N, 3) red, green and blue
+    normals: NDArray[np.float32] | None = None  # (N, 3) of length 1, or 0 if unknown
+    labels: NDArray[np.int64] | None = None  # (N,) class ids as in the file; below 0 if unknown
+    classes: tuple[str, ...] = ()  # class names by id, if the file contains names
     origin: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
     """(3,) offset subtracted from the coordinates of the file"""
-    num_dropped: int = 0
-    """number of dropped points with NaN or infinite coordinates"""
+    num_dropped: int = 0  # number of dropped points with NaN or infinite coordinates
     from_mesh: bool = False
 
     def __len__(self) -> int:
@@ -75,8 +67,7 @@ class RawCloud:
     normals: NDArray[Any] | None = None
     labels: NDArray[Any] | None = None
     classes: tuple[str, ...] = ()
-    faces: NDArray[np.int64] | None = None
-    """(T, 3) vertex indices of the triangles of a mesh"""
+    faces: NDArray[np.int64] | None = None  # (T, 3) vertex indices of the triangles of a mesh
     from_mesh: bool = False
 
 
@@ -164,8 +155,7 @@ def labels_to_int(labels: NDArray[Any]) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-DEFAULT_POINTS = 4096
-"""default number of points sampled from a mesh"""
+DEFAULT_POINTS = 4096  # default number of points sampled from a mesh
 MIN_RELATIVE_AREA = 1e-12
 """Triangles with an area below this fraction of the largest area are degenerate (lines, except for rounding)."""
 
@@ -253,10 +243,8 @@ COLUMN_LAYOUTS: Mapping[int, tuple[tuple[str, ...], ...]] = {
     7: (("colors", "normals", "label"), ("normals", "colors", "label")),
 }
 """Possible layouts of the columns after x, y and z, by number of columns, most likely first; measured values are ignored."""
-NORMAL_TOLERANCE = 0.02
-"""maximum difference of the length of a normal from 1"""
-MAX_CLASSES = 65536
-"""limit for integer labels and colors"""
+NORMAL_TOLERANCE = 0.02  # maximum difference of the length of a normal from 1
+MAX_CLASSES = 65536  # limit for integer labels and colors
 HEADER_HINT = (
     "Add a header line such as 'x y z red green blue label', or pass --columns label=6 (column indices start at 0)."
 )

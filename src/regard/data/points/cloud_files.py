@@ -59,8 +59,7 @@ _OTHER_FORMATS = {
 }  # fmt: skip
 """First bytes of files that are not supported, with a description."""
 _OBJ_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
-OBJ_PROBE_BYTES = 1 << 16
-"""bytes to search for the first vertex of an OBJ file without an extension"""
+OBJ_PROBE_BYTES = 1 << 16  # bytes to search for the first vertex of an OBJ file without an extension
 
 
 def read_cloud(

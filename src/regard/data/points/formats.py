@@ -458,8 +458,7 @@ def read_stl(content: bytes) -> RawCloud:
 
 # -- GLB
 
-_trimesh_lock = Lock()
-"""The warning filter is global, so only one thread at a time may change and restore it."""
+_trimesh_lock = Lock()  # The warning filter is global, so only one thread at a time may change and restore it.
 
 
 def read_glb(content: bytes) -> RawCloud:

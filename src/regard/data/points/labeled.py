@@ -55,8 +55,7 @@ ADVICE = {
     ),
     "": "Expected a folder of point clouds, a point cloud file, or a table with paths in the column 'cloud'.",
 }
-COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)
-"""Names allowed in --columns for point clouds."""
+COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)  # Names allowed in --columns for point clouds.
 
 OptionalColumns = Mapping[str, str] | None
 CloudIterator = Iterator["CloudSample | SkippedRow"]
@@ -66,8 +65,7 @@ CloudIterator = Iterator["CloudSample | SkippedRow"]
 class CloudSample(FileSample):
     """A point cloud file with its label."""
 
-    columns: tuple[tuple[str, str], ...] = ()
-    """column names in the file, from --columns"""
+    columns: tuple[tuple[str, str], ...] = ()  # column names in the file, from --columns
 
     def __post_init__(self) -> None:
         # samples restored from JSON have lists instead of tuples
@@ -163,8 +161,7 @@ iterate_labeled_clouds = partial(iterate_all, read_labeled_clouds, "clouds", ADV
 
 # -- classes of labeled points; labels below 0 are unknown and ignored
 
-IGNORE_LABEL = -1
-"""Class index of points without a label, ignored by the loss."""
+IGNORE_LABEL = -1  # Class index of points without a label, ignored by the loss.
 
 
 def find_cloud_classes(entries: Sequence[str]) -> ClassMap | None:
@@ -220,8 +217,7 @@ def cloud_bytes(cloud: PointCloud) -> int:
     return sum(part.nbytes for part in parts if part is not None)
 
 
-CRC_BYTES = 2**14
-"""Number of leading bytes of a file in the split key."""
+CRC_BYTES = 2**14  # Number of leading bytes of a file in the split key.
 
 
 def _cloud_key(sample: CloudSample) -> str:

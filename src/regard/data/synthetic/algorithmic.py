@@ -34,8 +34,7 @@ WALKS, TAKES, LEAVES = ("walked to", "went to", "hurried to"), ("took", "grabbed
 @dataclass
 class StoryObject:
     holder: str | None = None
-    moved_at: int = -1
-    """index of the sentence in which the object was taken or left"""
+    moved_at: int = -1  # index of the sentence in which the object was taken or left
     location_history: list[tuple[str, int]] = field(default_factory=list)
     """places of the object in order, each with the index of the sentence that determines it"""
 
@@ -110,8 +109,7 @@ def generate_story(num_facts: int, random: Random, length: int, recipe: Algorith
     return " ".join([*world.sentences, question]), answer, support
 
 
-MAX_TRIES = 100
-"""draws of one length before another length is drawn, because there are only a few short questions"""
+MAX_TRIES = 100  # draws of one length before another length is drawn, because there are only a few short questions
 
 GeneratedSample = tuple[str, str, tuple[int, ...]]
 """Question, answer, and indices of the supporting sentences of a story."""
@@ -121,20 +119,16 @@ GeneratedSample = tuple[str, str, tuple[int, ...]]
 class AlgorithmicQuestion(Pair):
     """Question (`source`) and answer (`target`)."""
 
-    supporting_facts: tuple[int, ...] = ()
-    """indices of the sentences of a story that determine the answer"""
-    is_longer: bool | None = None
-    """the question is longer than all training questions; None: unknown"""
+    supporting_facts: tuple[int, ...] = ()  # indices of the sentences of a story that determine the answer
+    is_longer: bool | None = None  # the question is longer than all training questions; None: unknown
 
 
 @dataclass(frozen=True)
 class AlgorithmicRecipe(Recipe):
     """Settings of a generated dataset."""
 
-    longest: int = 20
-    """maximum length of training questions"""
-    samples: int = 0
-    """number of questions; 0: 20,000 for training, 1,000 for validation and test"""
+    longest: int = 20  # maximum length of training questions
+    samples: int = 0  # number of questions; 0: 20,000 for training, 1,000 for validation and test
     seed: int = 1
     part: str = "train"
     forwards: bool = False
@@ -161,8 +155,7 @@ def generate_questions(entry: str) -> Iterator[AlgorithmicQuestion]:
         raise UnknownNameError("algorithmic dataset", entry, GENERATORS)
     random = Random(f"{recipe.kind} {recipe.longest} {recipe.seed} {recipe.part} {recipe.forwards}")
     made: set[str] = set()
-    full: set[int] = set()
-    """lengths without new questions"""
+    full: set[int] = set()  # lengths without new questions
     while len(made) < recipe.count:
         beyond = recipe.part != "train" and len(made) % 2 == 1
         lengths = range(recipe.longest + 1, 2 * recipe.longest + 1) if beyond else range(1, recipe.longest + 1)

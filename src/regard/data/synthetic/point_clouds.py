@@ -29,18 +29,14 @@ class CloudRecipe(Recipe):
     """Settings of a generated dataset."""
 
     part: str = "train"
-    samples: int = 0
-    """number of point clouds; 0: the default of the split"""
-    points: int = 0
-    """points per point cloud; 0: 1,024 for solids, 8,192 for rooms"""
+    samples: int = 0  # number of point clouds; 0: the default of the split
+    points: int = 0  # points per point cloud; 0: 1,024 for solids, 8,192 for rooms
     noise: float = -1.0
     """standard deviation of the noise, relative to the radius of a solid or in meters for rooms; -1: 0.01"""
     holes: int = -1
     """number of holes; each removes 3 to 12 % of the points of a solid, 0.5 to 3 % of a room; -1: 1 for solids, 3 for rooms"""
-    turn: str = ""
-    """none, up (about the vertical axis) or any; empty: any for solids, up for rooms"""
-    number: int = -1
-    """index of a single point cloud; -1: all"""
+    turn: str = ""  # none, up (about the vertical axis) or any; empty: any for solids, up for rooms
+    number: int = -1  # index of a single point cloud; -1: all
 
     def __post_init__(self) -> None:
         self.check(

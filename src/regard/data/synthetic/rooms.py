@@ -33,12 +33,9 @@ from regard.data.synthetic.solids import (
 )
 
 CLASSES: Final = ("floor", "wall", "table", "chair", "lamp")
-ROUND_SEGMENTS: Final = SEGMENTS // 3
-"""segments of round furniture, fewer because furniture is small"""
-MAX_TRIES: Final = 30
-"""attempts to find a free spot for an object"""
-WALL_PROBABILITY: Final = 0.8
-"""probability of a wall, because a scanner does not cover every side"""
+ROUND_SEGMENTS: Final = SEGMENTS // 3  # segments of round furniture, fewer because furniture is small
+MAX_TRIES: Final = 30  # attempts to find a free spot for an object
+WALL_PROBABILITY: Final = 0.8  # probability of a wall, because a scanner does not cover every side
 
 
 class RoomObject(NamedTuple):
@@ -71,8 +68,7 @@ class RoomBuilder:
         self.chance = chance
         self.wide, self.deep, self.high = chance(2.8, 5), chance(2.8, 5), chance(2.3, 3)
         self.taken: list[Footprint] = []
-        self.tables: list[TableSpec] = []
-        """tables without a lamp on or above them"""
+        self.tables: list[TableSpec] = []  # tables without a lamp on or above them
 
     def build(self) -> list[RoomObject]:
         wide, deep, chance = self.wide, self.deep, self.chance
@@ -247,8 +243,7 @@ class LampSpec(NamedTuple):
     pole: tuple[float, float]
     shade: float
     base: float
-    inside: float
-    """length of the pole inside the lampshade"""
+    inside: float  # length of the pole inside the lampshade
 
 
 FLOOR_LAMP: Final = LampSpec((1.2, 1.6), (0.12, 0.2), (0.015, 0.03), shade=0.2, base=0.03, inside=0.05)
@@ -263,12 +258,10 @@ def _standing_lamp_mesh(chance: UniformFn, lamp: LampSpec) -> Mesh:
 
 
 SEED: Final = 1986
-HOLE_FRACTIONS: Final = (0.005, 0.03)
-"""minimum and maximum fraction of the points that a hole removes"""
+HOLE_FRACTIONS: Final = (0.005, 0.03)  # minimum and maximum fraction of the points that a hole removes
 POINT_DENSITY: Final = {"floor": 0.6, "wall": 0.4, "table": 1.0, "chair": 1.0, "lamp": 2.5}
 """points per area, relative to tables"""
-SHADE_RANGE: Final = 0.06
-"""maximum color difference between the points of an object"""
+SHADE_RANGE: Final = 0.06  # maximum color difference between the points of an object
 
 
 class Room(NamedTuple):

@@ -20,21 +20,17 @@ from numpy.typing import NDArray
 from regard.data.points.cloud import PointCloud, interpolate, sample_triangles, triangle_areas
 from regard.data.synthetic import SPLITS
 
-SEGMENTS = 48
-"""segments of a round mesh; the deviation from the exact surface is below 0.3 % of the radius"""
+SEGMENTS = 48  # segments of a round mesh; the deviation from the exact surface is below 0.3 % of the radius
 
 Vector = Sequence[float] | NDArray[Any]
-UniformFn = Callable[[float, float], float]
-"""Uniform random number between two limits."""
+UniformFn = Callable[[float, float], float]  # Uniform random number between two limits.
 
 
 class Mesh(NamedTuple):
     """Triangle mesh."""
 
-    vertices: NDArray[np.float64]
-    """(V, 3)"""
-    faces: NDArray[np.int64]
-    """(T, 3)"""
+    vertices: NDArray[np.float64]  # (V, 3)
+    faces: NDArray[np.int64]  # (T, 3)
 
     def scale(self, factors: Vector | float) -> Mesh:
         return Mesh(self.vertices * np.asarray(factors, dtype=np.float64), self.faces)
@@ -132,8 +128,7 @@ class Scan(NamedTuple):
 
     coordinates: NDArray[np.float32]
     normals: NDArray[np.float32]
-    face: NDArray[np.int64]
-    """face index of each point"""
+    face: NDArray[np.int64]  # face index of each point
 
 
 def random_generator(seed: int, split: str, index: int, use: int) -> np.random.Generator:
@@ -191,8 +186,7 @@ def scan_mesh(
 # -- solids
 
 SEED: Final = 2021
-HOLE_FRACTIONS: Final = (0.03, 0.12)
-"""minimum and maximum fraction of the points that a hole removes"""
+HOLE_FRACTIONS: Final = (0.03, 0.12)  # minimum and maximum fraction of the points that a hole removes
 SOLIDS: Final = ("angle", "ball", "box", "capsule", "cone", "cylinder", "pyramid", "torus", "tube", "wedge")
 
 

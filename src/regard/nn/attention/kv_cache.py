@@ -95,8 +95,7 @@ class StaticCache(KVCache):
     k: Tensor | None = None
     v: Tensor | None = None
     write_columns: Tensor | None = None
-    kernel_counters: Tensor | None = None
-    """Zeros that a kernel increments and resets to 0."""
+    kernel_counters: Tensor | None = None  # Zeros that a kernel increments and resets to 0.
 
     def extend(self, k: Tensor, v: Tensor, at: Tensor | None) -> KeyValue:
         if self.k is None or self.v is None:

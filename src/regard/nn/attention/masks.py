@@ -148,8 +148,7 @@ class Dense(AttentionMask):
     A table with fewer rows than the queries repeats: row b has the mask `table[b % len(table)]`."""
 
     table: Tensor
-    blocked: Tensor
-    """~table, (B, 1, Q or 1, K)."""
+    blocked: Tensor  # ~table, (B, 1, Q or 1, K).
 
     @classmethod
     def from_table(cls, table: Tensor) -> Dense:

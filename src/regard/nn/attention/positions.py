@@ -158,16 +158,12 @@ class BoundPosition:
 class AttentionPosition(nn.Module):
     """Base class of positions inside attention, without any effect."""
 
-    has_bias = False
-    """Scores get a bias per distance: the decoding state must store key positions."""
-    shared = False
-    """The bias does not depend on the queries and is the same in all blocks."""
-    adds_values = False
-    """Adds to the values. Requires the attention weights, which fused kernels do not return."""
+    has_bias = False  # Scores get a bias per distance: the decoding state must store key positions.
+    shared = False  # The bias does not depend on the queries and is the same in all blocks.
+    adds_values = False  # Adds to the values. Requires the attention weights, which fused kernels do not return.
 
     heads: int | None = None
-    head_width: int | None = None
-    """Number and width of the heads that the position supports; None: any."""
+    head_width: int | None = None  # Number and width of the heads that the position supports; None: any.
 
     def check(self, heads: int, head_width: int) -> None:
         """Raise an error if the position does not fit the number or width of heads."""

@@ -222,8 +222,7 @@ class Stack(nn.Module):
             if own is not None:
                 attention = _self_attention(block)
                 own.check(attention.heads, attention.width // attention.heads)
-        self.has_bias = any(own is not None and own.has_bias for own in each)
-        """whether attention needs key positions"""
+        self.has_bias = any(own is not None and own.has_bias for own in each)  # whether attention needs key positions
 
     @uncompiled_while_recording
     def forward(

@@ -63,10 +63,8 @@ class Beams:
     beams write their keys into the same row. Swapping beams swaps rows of `ancestors`; keys are not moved."""
 
     count: int
-    ancestors: Tensor
-    """(B, W, columns) True for keys in the history of a beam, to which the beam may attend."""
-    identity: Tensor
-    """Identity matrix (W, W): each beam attends to its own new key."""
+    ancestors: Tensor  # (B, W, columns) True for keys in the history of a beam, to which the beam may attend.
+    identity: Tensor  # Identity matrix (W, W): each beam attends to its own new key.
     key_positions: Tensor | None
     """(B, columns) position of the key in each column, if windows or relative positions need them."""
 
@@ -89,25 +87,17 @@ class DecoderState:
     Steps never synchronize with the device: all sizes that Python needs are known before the step."""
 
     layers: list[LayerCache]
-    positions: Tensor
-    """(B,) the position of the next token of each row."""
-    window_sizes: Sequence[int]
-    """Attention window of each layer, as in `layer_masks`; 0: all."""
-    cross_mask: Dense | None = None
-    """(B, 1, S) False at padding of the source."""
-    has_bias: bool = False
-    """Attention adds a bias per distance, so beams need the positions of their keys."""
-    max_cache_len: int = 0
-    """Requested columns per row of static caches."""
+    positions: Tensor  # (B,) the position of the next token of each row.
+    window_sizes: Sequence[int]  # Attention window of each layer, as in `layer_masks`; 0: all.
+    cross_mask: Dense | None = None  # (B, 1, S) False at padding of the source.
+    has_bias: bool = False  # Attention adds a bias per distance, so beams need the positions of their keys.
+    max_cache_len: int = 0  # Requested columns per row of static caches.
     key_positions: Tensor | None = None
     """(columns,) 0, 1, … with static caches; finished rows are still stepped, and stay at the last position."""
-    position_embeddings: Tensor | None = None
-    """(columns, D) precomputed position embeddings."""
+    position_embeddings: Tensor | None = None  # (columns, D) precomputed position embeddings.
     beams: Beams | None = None
-    current_length: int = 0
-    """Upper bound of the positions of all rows."""
-    aligned: bool = True
-    """All rows are at the same position."""
+    current_length: int = 0  # Upper bound of the positions of all rows.
+    aligned: bool = True  # All rows are at the same position.
 
     @property
     def cross_caches(self) -> list[CrossCache]:

@@ -28,8 +28,7 @@ Mixing = Literal["convex", "accumulated"]
 HALTING_LR_SCALE = 0.05
 """Factor of the learning rate for halting gates. A position that halts after its first step has weight 1 and remainder 1 for
 any p, so its gate gets no gradient: with the full learning rate, gates reach that state before later steps are useful."""
-StepFunction = Callable[[Tensor, int], Tensor]
-"""States before a step, index of the step -> states after the step."""
+StepFunction = Callable[[Tensor, int], Tensor]  # States before a step, index of the step -> states after the step.
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,7 @@ class UniversalStack(nn.Module):
     The KV cache has keys and values for each step, and with `halting` for all steps up to the maximum, because a later
     position may take more steps than an earlier position and then attends to keys of all steps."""
 
-    position = None
-    """No relative position."""
+    position = None  # No relative position.
     has_bias = False
 
     def __init__(

@@ -21,15 +21,11 @@ from triton.language.extra import cuda
 
 from regard.nn.kernels.table import device_of
 
-MAX_HEAD_WIDTH = 128
-"""Maximum head width."""
-TILE_NUMEL = 2048
-"""Elements of a tile of keys: 32 columns with head width 64."""
+MAX_HEAD_WIDTH = 128  # Maximum head width.
+TILE_NUMEL = 2048  # Elements of a tile of keys: 32 columns with head width 64.
 NUM_WARPS = 1
-TARGET_PROGRAMS = 2048
-"""Rows × heads below this number are split into several programs, up to about this number."""
-MAX_SPLITS = 32
-"""Maximum number of programs per row and head."""
+TARGET_PROGRAMS = 2048  # Rows × heads below this number are split into several programs, up to about this number.
+MAX_SPLITS = 32  # Maximum number of programs per row and head.
 
 _LOWEST = tl.constexpr(-3.0e38)  # finite, because -inf - -inf is NaN in lanes without any key
 

@@ -62,15 +62,11 @@ class AttentionCall(NamedTuple):
     v: Tensor
     scale: float
     mask: AttentionMask | None = None
-    at: Tensor | None = None
-    """Positions of the queries for the mask; None: 0, 1, 2, …"""
+    at: Tensor | None = None  # Positions of the queries for the mask; None: 0, 1, 2, …
     dropout: float = 0.0
-    bias: Tensor | None = None
-    """Added to the scores: (B or 1, H, Q or 1, K)."""
-    record: Callable[[Tensor], Tensor] | None = None
-    """Receives the weights and returns the weights to use."""
-    position: BoundPosition | None = None
-    """The relative position that computed the bias."""
+    bias: Tensor | None = None  # Added to the scores: (B or 1, H, Q or 1, K).
+    record: Callable[[Tensor], Tensor] | None = None  # Receives the weights and returns the weights to use.
+    position: BoundPosition | None = None  # The relative position that computed the bias.
 
 
 def attend(call: AttentionCall) -> Tensor:

@@ -19,14 +19,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from regard import capabilities
 from regard.nn.kernels.table import Kernel
 
-MAX_SMALL_ROWS = 8
-"""Maximum number of rows on CUDA for small_linear.py: the time depends on reading the weights once."""
-MAX_PACKED_ROWS = 256
-"""With more rows, packed weights are not faster, except in bfloat16 with a bias."""
-MIN_PACKED_NUMEL = 2**15
-"""Smaller matrices are faster unpacked, unless there are many rows."""
-MIN_GELU_ROWS = 64
-"""Minimum number of rows for the kernel of cuBLAS with GELU."""
+MAX_SMALL_ROWS = 8  # Maximum number of rows on CUDA for small_linear.py: the time depends on reading the weights once.
+MAX_PACKED_ROWS = 256  # With more rows, packed weights are not faster, except in bfloat16 with a bias.
+MIN_PACKED_NUMEL = 2**15  # Smaller matrices are faster unpacked, unless there are many rows.
+MIN_GELU_ROWS = 64  # Minimum number of rows for the kernel of cuBLAS with GELU.
 
 PACKED_CAPABILITIES = {torch.float32: "packed_linear_float32", torch.bfloat16: "packed_linear_bfloat16"}
 """Capability for products with packed weights, by dtype."""

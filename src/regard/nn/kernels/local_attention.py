@@ -185,8 +185,7 @@ class ChunkSpec(NamedTuple):
     max_weights: int
 
 
-MAX_CACHED_MASKS = 16
-"""Maximum number of masks cached for chunks of the same form."""
+MAX_CACHED_MASKS = 16  # Maximum number of masks cached for chunks of the same form.
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from torch import Tensor
 from regard.nn.kernels.local_flash import GlobalCall
 from regard.nn.kernels.table import device_of
 
-HEAD_WIDTHS = (16, 32, 64, 128)
-"""Supported head widths."""
+HEAD_WIDTHS = (16, 32, 64, 128)  # Supported head widths.
 BLOCK, MARKS, SPAN = 64, 16, 512
 """Queries per tile, global tokens per tile, and queries per program in the backward pass."""
 

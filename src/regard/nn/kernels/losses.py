@@ -15,10 +15,8 @@ from regard.nn.kernels.linear import linear
 from regard.nn.kernels.table import Kernel, choose
 from regard.types import IGNORE
 
-MAX_LOGIT_BYTES = 4 * 2**30
-"""Maximum size of logits in memory during training."""
-MAX_EVAL_LOGIT_BYTES = 2**27
-"""Maximum size of logits in memory without gradients; larger chunks are not faster."""
+MAX_LOGIT_BYTES = 4 * 2**30  # Maximum size of logits in memory during training.
+MAX_EVAL_LOGIT_BYTES = 2**27  # Maximum size of logits in memory without gradients; larger chunks are not faster.
 ALIGNMENT = 128
 """Multiple for matrix dimensions, for fast matrix units: GPT-2's 50,257 rows are padded to 50,304 inside a product only."""
 
@@ -125,8 +123,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     8,000 tokens. The gradient is computed with the loss and stored in the dtype of the logits.
     """
 
-    CHUNK_NUMEL = 2**18
-    """Logits per chunk."""
+    CHUNK_NUMEL = 2**18  # Logits per chunk.
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, spread: float) -> Tensor:

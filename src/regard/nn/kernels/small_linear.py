@@ -23,10 +23,8 @@ from regard.nn.kernels.table import device_of
 
 Activation = Literal["", "gelu", "gelu_tanh", "relu"]
 
-MAX_ROWS = 8
-"""Maximum number of rows of x."""
-MAX_COLUMNS = 8192
-"""Maximum number of columns of x: each thread keeps a part of them in registers."""
+MAX_ROWS = 8  # Maximum number of rows of x.
+MAX_COLUMNS = 8192  # Maximum number of columns of x: each thread keeps a part of them in registers.
 WARP_COLUMNS = 256
 """Columns per warp and load: 16 bytes per thread. Tiles of more warps are wider in proportion; with narrower tiles,
 Triton chooses different layouts for x and the weights and converts the weights."""
@@ -36,8 +34,7 @@ MAX_WARPS = 8
 TARGET_WARPS = 1024
 """Warps that fill a large GPU: with more warps, each program processes more rows of the weights, up to MAX_BLOCK_N."""
 MAX_BLOCK_N = 4
-MAX_OUTPUTS = 16
-"""Maximum number of outputs per program, limited by registers."""
+MAX_OUTPUTS = 16  # Maximum number of outputs per program, limited by registers.
 MAX_OVERLAP_ROWS = 8192
 """Maximum number of rows of the weights for loading before the previous kernel, which computes x, has ended (Hopper or
 newer); with more rows, the waiting programs would occupy the GPU."""

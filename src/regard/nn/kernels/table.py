@@ -23,10 +23,8 @@ class Kernel:
     name: str
     accepts: Callable[..., bool]
     run: Callable[..., Any]
-    formula: str
-    """Plain function of the same result, with which tests compare the kernel."""
-    gain: str
-    """Measured gain over the formula or over the next kernel of the table, and where it was measured."""
+    formula: str  # Plain function of the same result, with which tests compare the kernel.
+    gain: str  # Measured gain over the formula or over the next kernel of the table, and where it was measured.
 
 
 def choose(kernels: Sequence[Kernel], *args: Any) -> Kernel:

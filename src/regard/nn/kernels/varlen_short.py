@@ -19,8 +19,7 @@ from torch import Tensor
 
 from regard.nn.kernels.table import device_of
 
-MAX_LENGTH = 128
-"""Maximum number of tokens per document."""
+MAX_LENGTH = 128  # Maximum number of tokens per document.
 HEAD_WIDTHS = (16, 32, 64, 128)
 
 

@@ -37,12 +37,9 @@ class PointLevel:
     point_index: Int[Tensor, "M"]
     neighbors: Neighbors
     cloud_index: Int[Tensor, "M"]
-    points_per_cloud: int
-    """Points per point cloud, if equal for all point clouds at all levels; else 0."""
-    finer_neighbors: Neighbors | None = None
-    """Neighbors in the finer level; None: this is the finest level."""
-    interp_index: Int[Tensor, "N K"] | None = None
-    """Nearest points of this level for each point of the finer level."""
+    points_per_cloud: int  # Points per point cloud, if equal for all point clouds at all levels; else 0.
+    finer_neighbors: Neighbors | None = None  # Neighbors in the finer level; None: this is the finest level.
+    interp_index: Int[Tensor, "N K"] | None = None  # Nearest points of this level for each point of the finer level.
     interp_weights: Float[Tensor, "N K"] | None = None
 
     def cloud_mean(self, x: Float[Tensor, "M D"], num_clouds: int) -> Float[Tensor, "B D"]:

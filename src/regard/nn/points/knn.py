@@ -27,8 +27,7 @@ from regard.nn.points.packing import MAX_PADDING_FACTOR, CloudSizes, smallest_k,
 
 MAX_PAIRS = 2**20
 """Maximum number of pairs compared at once, at most 64 bytes each: 64 MiB, or 512 MiB on CUDA, for any number of points."""
-GRID_MIN_POINTS = 2**11
-"""Minimum size of point clouds for the search by grid cells instead of all pairs."""
+GRID_MIN_POINTS = 2**11  # Minimum size of point clouds for the search by grid cells instead of all pairs.
 GRID_MIN_POINTS_CUDA = 2**17
 """Minimum size on CUDA, whose kernel compares all pairs; for larger point clouds the grid is faster, but synchronizes."""
 
@@ -143,17 +142,13 @@ def _knn_brute_force(
 
 
 SAMPLE_QUERIES = 32
-MEDIAN_CELL_FACTOR = 0.8
-"""Initial cell size, as a multiple of the median distance of the last neighbor."""
+MEDIAN_CELL_FACTOR = 0.8  # Initial cell size, as a multiple of the median distance of the last neighbor.
 DENSE_CELL_FACTOR = 2.0
 """Limit of the initial cell size, as a multiple of the distance of the last neighbor in dense regions."""
-TREE_EXTRA = 4
-"""Candidates of the tree in addition to the neighbors."""
+TREE_EXTRA = 4  # Candidates of the tree in addition to the neighbors.
 TREE_QUERIES = 2048
-DISTANCE_TOLERANCE = 1 - 1e-5
-"""Factor of the border distance for accepting a neighbor, larger than rounding errors."""
-MAX_CELLS_PER_AXIS = 2**20
-"""Maximum number of cells per axis, so that three cell indices fit into one integer."""
+DISTANCE_TOLERANCE = 1 - 1e-5  # Factor of the border distance for accepting a neighbor, larger than rounding errors.
+MAX_CELLS_PER_AXIS = 2**20  # Maximum number of cells per axis, so that three cell indices fit into one integer.
 
 
 def knn_grid(points: Float[Tensor, "n 3"], queries: Float[Tensor, "q 3"], k: int, max_pairs: int) -> Int[Tensor, "q k"]:

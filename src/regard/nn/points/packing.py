@@ -27,17 +27,14 @@ from regard import capabilities
 from regard.errors import RegardError
 from regard.types import Packing
 
-MAX_PADDING_FACTOR = 2
-"""Maximum ratio of padded size to packed size for processing point clouds in one padded batch."""
-SLICED_MIN_POINTS = 2**14
-"""Minimum size of point clouds that are sampled separately, in slices, on CPUs."""
+MAX_PADDING_FACTOR = 2  # Maximum ratio of padded size to packed size for processing point clouds in one padded batch.
+SLICED_MIN_POINTS = 2**14  # Minimum size of point clouds that are sampled separately, in slices, on CPUs.
 SLICE_SIZE = 512
 
 
 @dataclass(frozen=True)
 class CloudSizes:
-    counts: tuple[int, ...]
-    """Points of each point cloud, at least one."""
+    counts: tuple[int, ...]  # Points of each point cloud, at least one.
 
     @classmethod
     def from_offsets(cls, num_points: int, offsets: Packing) -> CloudSizes:

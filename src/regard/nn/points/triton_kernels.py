@@ -26,10 +26,8 @@ from torch import Tensor
 from regard.nn.points.packing import CloudSizes
 
 QUERIES_PER_PROGRAM, POINTS_PER_VISIT = 32, 32
-VISIT_STRIDE = 1_000_003
-"""A prime larger than the number of visits, so that each block is visited once."""
-MAX_NEIGHBORS = 32
-"""Maximum number of neighbors, limited by registers."""
+VISIT_STRIDE = 1_000_003  # A prime larger than the number of visits, so that each block is visited once.
+MAX_NEIGHBORS = 32  # Maximum number of neighbors, limited by registers.
 NO_NEIGHBOR, MAX_KEY = tl.constexpr(2**63 - 2**32), tl.constexpr(2**63 - 1)
 """Keys larger than the key of any distance, infinity included; MAX_KEY is the largest."""
 
@@ -119,8 +117,7 @@ def knn_supported(points: Tensor, k: int) -> bool:
 
 MAX_UNSHARED_POINTS = 8192
 """Maximum number of points for one program; larger point clouds are shared by several programs."""
-MIN_BLOCK, MAX_BLOCK = 2048, 16384
-"""Minimum and maximum number of points per program of a shared point cloud."""
+MIN_BLOCK, MAX_BLOCK = 2048, 16384  # Minimum and maximum number of points per program of a shared point cloud.
 
 
 @triton.jit

@@ -43,14 +43,11 @@ class BatchNormRows(BatchNorm):
 class Neighbors:
     """Neighbors of each point, and their relative coordinates."""
 
-    index: Int[Tensor, "N K"]
-    """Rows of the neighbors; any row for missing neighbors."""
+    index: Int[Tensor, "N K"]  # Rows of the neighbors; any row for missing neighbors.
     offsets: Float[Tensor, "N K 3"]
-    valid: Bool[Tensor, "N K"] | None = None
-    """False for missing neighbors; None: none are missing."""
+    valid: Bool[Tensor, "N K"] | None = None  # False for missing neighbors; None: none are missing.
 
-    valid_index: Int[Tensor, "E"] | None = None
-    """Flat indices of the True entries of `valid`."""
+    valid_index: Int[Tensor, "E"] | None = None  # Flat indices of the True entries of `valid`.
 
     @classmethod
     def from_mask(

@@ -23,8 +23,7 @@ CellName = Literal["rnn", "gru", "lstm"]
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 GateOrder = Literal["ifgo", "ifog"]
 """Order of the gates in the rows: input, forget, candidate (g), output. PyTorch uses the first, Xu et al. 2015 the second."""
-RecurrentTensors = dict[str, Tensor]
-"""States of all layers, (B, N, W) each: `h`, and the cell states `c` of LSTMs."""
+RecurrentTensors = dict[str, Tensor]  # States of all layers, (B, N, W) each: `h`, and the cell states `c` of LSTMs.
 LinearMap = Callable[[Tensor], Tensor]
 
 
@@ -194,8 +193,7 @@ class ReadingOrder:
 
     columns: Int[Tensor, "B L"] | None = None
     """(B, L) source column of each position, before reversal; None: rows without padding."""
-    valid: Bool[Tensor, "B L"] | None = None
-    """False at padding, in the order of `columns`."""
+    valid: Bool[Tensor, "B L"] | None = None  # False at padding, in the order of `columns`.
     reversed: bool = False
     reverse_columns: Int[Tensor, "B L"] | None = None
     """(B, L) source column of each position when reading in the opposite direction."""
@@ -258,10 +256,8 @@ class RecurrentState:
 
     Shapes are constant and tensors are updated in place, so that a CUDA graph can capture a step."""
 
-    positions: Tensor
-    """(B,) number of tokens processed per row."""
-    state: dict[str, Tensor]
-    """Tensors that steps update and beams reorder."""
+    positions: Tensor  # (B,) number of tokens processed per row.
+    state: dict[str, Tensor]  # Tensors that steps update and beams reorder.
     context: dict[str, Tensor] = field(default_factory=dict)
     """Encoded source, (B, positions, …), equal for all beams of a row."""
 

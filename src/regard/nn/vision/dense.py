@@ -45,10 +45,8 @@ class FeatureTap:
 
     index: int
     channels: int
-    stride: int
-    """Pixels between adjacent positions of the map."""
-    is_sequence: bool
-    """A sequence (B, 1+L, D), to be reshaped to a grid; else a feature map (B, C, h, w)."""
+    stride: int  # Pixels between adjacent positions of the map.
+    is_sequence: bool  # A sequence (B, 1+L, D), to be reshaped to a grid; else a feature map (B, C, h, w).
     has_class_token: bool = True
 
 
@@ -61,18 +59,13 @@ def sequence_maps(blocks: Sequence[int], width: int, stride: int, class_token: b
 class NeckConfig:
     """Fusion of the feature maps; the defaults are the values of DPT."""
 
-    channels: tuple[int, ...]
-    """Channels of each reassembled sequence; feature maps keep their own channels."""
+    channels: tuple[int, ...]  # Channels of each reassembled sequence; feature maps keep their own channels.
     width: int = 256
-    factors: tuple[float, ...] = (4, 2, 1, 0.5)
-    """Upsampling factor of each sequence, relative to its patch grid."""
-    readout: Readout = "project"
-    """Use of the class token: projected with each patch token, added to each, or ignored."""
+    factors: tuple[float, ...] = (4, 2, 1, 0.5)  # Upsampling factor of each sequence, relative to its patch grid.
+    readout: Readout = "project"  # Use of the class token: projected with each patch token, added to each, or ignored.
     activation: str = "gelu"
-    norm: bool | None = None
-    """Batch norms in the residual units; None: only for segmentation."""
-    bias: bool | None = None
-    """Biases in the convolutions of the residual units; None: only without batch norms."""
+    norm: bool | None = None  # Batch norms in the residual units; None: only for segmentation.
+    bias: bool | None = None  # Biases in the convolutions of the residual units; None: only without batch norms.
     unused_residual: bool = False
     """Give the deepest fusion an unused, frozen residual unit, as in published checkpoints."""
     head_dropout: float = 0.1

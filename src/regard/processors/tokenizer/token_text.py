@@ -23,18 +23,12 @@ SENTENCE_DECODER = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 
 
 
 class TokenFormat(Enum):
-    BYTES = "bytes"
-    """`TextTokenizer.train_lm_bpe`, GPT-2"""
-    PREFIXED_BYTES = "bytes with a leading space"
-    """`TextTokenizer.train_sentence_bpe`"""
-    CHARACTERS = "characters"
-    """`TextTokenizer.from_characters`"""
-    WORD_SUFFIX = "end-of-word suffix"
-    """GPT-1"""
-    WORDPIECE = "continuation prefix"
-    """`TextTokenizer.train_wordpiece`, `TextTokenizer.from_words`, BERT"""
-    OTHER = "other"
-    """tokenizers of checkpoints with another decoder"""
+    BYTES = "bytes"  # `TextTokenizer.train_lm_bpe`, GPT-2
+    PREFIXED_BYTES = "bytes with a leading space"  # `TextTokenizer.train_sentence_bpe`
+    CHARACTERS = "characters"  # `TextTokenizer.from_characters`
+    WORD_SUFFIX = "end-of-word suffix"  # GPT-1
+    WORDPIECE = "continuation prefix"  # `TextTokenizer.train_wordpiece`, `TextTokenizer.from_words`, BERT
+    OTHER = "other"  # tokenizers of checkpoints with another decoder
 
     @property
     def is_byte_level(self) -> bool:
@@ -83,8 +77,7 @@ def to_visible(raw: bytes) -> str:
     return "".join(shown)
 
 
-Span = tuple[int, int]
-"""Start and end (exclusive) of a token in the text, in characters."""
+Span = tuple[int, int]  # Start and end (exclusive) of a token in the text, in characters.
 
 
 def trim_spans(text: str, spans: Sequence[Span], is_whitespace: np.ndarray | None) -> list[Span]:
@@ -126,8 +119,7 @@ class StreamDecoder:
         else:
             self._detokenizer = _WindowDetokenizer(text)
         self._pending = ""
-        self.stopped = False
-        """a stop string was found"""
+        self.stopped = False  # a stop string was found
 
     def add(self, ids: Sequence[int]) -> str:
         """Text that later tokens cannot change."""
@@ -196,8 +188,7 @@ class _WordDetokenizer:
 class _WindowDetokenizer:
     """Any other tokenizer: difference of the decoded text with and without the new tokens. U+FFFD marks partial characters."""
 
-    CONTEXT = 8
-    """tokens of context for decoding, and maximum number of tokens held back because of a partial character"""
+    CONTEXT = 8  # tokens of context for decoding, and maximum number of tokens held back because of a partial character
 
     def __init__(self, text: TextTokenizer) -> None:
         self._text = text

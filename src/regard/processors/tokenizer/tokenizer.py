@@ -53,8 +53,7 @@ class TokenTemplate:
     start: tuple[int, ...] = ()
     separator: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
-    second_type: int = 0
-    """token type id of the second text and of the tokens after it; all earlier tokens have type 0"""
+    second_type: int = 0  # token type id of the second text and of the tokens after it; all earlier tokens have type 0
 
     def post_processor(self, id_to_token: Callable[[int], str]) -> processors.PostProcessor:
         """Equivalent post-processor of the `tokenizers` library."""
@@ -89,11 +88,9 @@ def template_of(backend: Tokenizer) -> TokenTemplate | None:
 
 
 PAD, START, END = "<pad>", "<s>", "</s>"
-SPECIAL_TOKENS = (PAD, START, END)
-"""The first three ids of tokenizers trained on sentences."""
+SPECIAL_TOKENS = (PAD, START, END)  # The first three ids of tokenizers trained on sentences.
 
-END_OF_TEXT = "<|endoftext|>"
-"""Separator of documents; the only special token of a language model's tokenizer."""
+END_OF_TEXT = "<|endoftext|>"  # Separator of documents; the only special token of a language model's tokenizer.
 
 DEFAULT_SPECIAL_TOKENS = {
     "bos_token": (START, END_OF_TEXT), "eos_token": (END, END_OF_TEXT), "pad_token": (PAD, BERT_PAD),
@@ -108,8 +105,7 @@ ROLE_KEYS: dict[Role, tuple[str, ...]] = {
     "mask": ("mask_token",), "unknown": ("unk_token",),
 }  # fmt: skip
 
-ENCODE_BATCH = 10_000
-"""Maximum number of texts per call of the library."""
+ENCODE_BATCH = 10_000  # Maximum number of texts per call of the library.
 
 MAX_BATCH_CHARS = 4_000_000
 """Maximum number of characters per call: the encodings of the library take over 100 bytes per character."""
