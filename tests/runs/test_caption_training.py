@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from test_captioner_encoders import learnt
+from test_captioners import learnt
 
 import regard
 from regard.errors import SettingError
