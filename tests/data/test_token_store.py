@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import itertools
 import os
 import shutil
@@ -16,9 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+import regard
 from conftest import TWELVE, Pairs, facts, rows, same_tensors, stopped_in, train_tiny, write_pairs
 from data_files import refused, write
+from golden import samples
 from regard.data import store as token_store
 from regard.data.store import FileLock, StoreWriter, TokenStore, cache_key, cached_store, load_note, save_note
 from regard.data.text.samples import Pair
@@ -368,3 +372,20 @@ def test_a_stream_is_refused_and_a_long_read_reports_progress(tmp_path: Path, mo
     said: list[str] = []
     assert list(preprocess.log_progress(range(4500), "pairs read", said.append)) == list(range(4500))
     assert said == ["  2,000 pairs read, 167 per second", "  4,000 pairs read, 167 per second"]
+
+
+def test_systems_with_different_separators_do_not_share_tokens(tmp_path: Path) -> None:
+    """BERT writes one separator between two texts, Longformer two: the same samples have different tokens."""
+    data = samples.choices(tmp_path)
+    settings = {"train.steps": 1, "train.warmup_steps": 0, "data.vocab_size": 300, "data.max_length": 48}
+    sizes = {"model.width": 8, "model.depth": 1, "model.heads": 2, "model.ffn_dim": 8}
+
+    def first_loss(model: str, run: str) -> Any:
+        console = Console(file=io.StringIO())
+        regard.train("choose", data, model=model, out=tmp_path / run, settings=settings | sizes, console=console)
+        return rows(tmp_path / run, "train")[0]["loss"]
+
+    alone = first_loss("longformer-mini", "alone")
+    shutil.rmtree(tmp_path / "cache")
+    first_loss("bert-mini", "other")
+    assert first_loss("longformer-mini", "after") == alone

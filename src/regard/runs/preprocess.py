@@ -474,9 +474,9 @@ def _load_or_encode(
     if task.input != "text":
         name, what = f"{task.name} {task.input}", f"the list of {files.reader.unit}"
         mark = f"{mark} {files.location_key()}"
-    traits = config.traits
-    special = (traits.bos_id, traits.eos_id, traits.pad_id, traits.mask_id)
-    key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, special, count, flavor)
+    # the traits contain special tokens and separators: systems encode the same samples differently
+    traits = asdict(config.traits)
+    key = cache_key(VERSION, name, found.fingerprint, mark, limit.max_length, traits, count, flavor)
 
     def write_tokens(writer: StoreWriter) -> dict[str, Any]:
         """Returns the number of samples above the limit and the number of the first one."""
