@@ -11,21 +11,18 @@ no *must* (the negation needs another German verb), and animals never eat (Germa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-Gender = Literal["m", "f", "n"]
-Kind = Literal["adult", "child", "animal", "thing", "large", "food"]
-Kinds = frozenset[Kind]
-Relation = Literal["subject", "object", "adjective"]
+Item = TypeVar("Item")
+Kinds = frozenset[str]  # Kinds of nouns that a verb or an adjective may have.
 
-PERSONS: Kinds = frozenset({"adult", "child"})
-LIVING: Kinds = PERSONS | {"animal"}
-PORTABLE: Kinds = frozenset({"thing", "food"})
-GOODS: Kinds = PORTABLE | {"large"}
-ALL_KINDS: Kinds = GOODS | LIVING
+PERSONS = frozenset({"adult", "child"})
+LIVING = PERSONS | {"animal"}
+PORTABLE = frozenset({"thing", "food"})
+GOODS = PORTABLE | {"large"}
+ALL_KINDS = GOODS | LIVING
 
 
 class Noun(NamedTuple):
@@ -33,8 +30,8 @@ class Noun(NamedTuple):
     english_plural: str
     german: str
     german_plural: str
-    gender: Gender
-    kind: Kind
+    gender: str  # m, f or n
+    kind: str  # adult, child, animal, thing, large or food
 
 
 class Pronoun(NamedTuple):
@@ -49,8 +46,7 @@ class Adjective(NamedTuple):
     kinds: Kinds
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """Principal parts; `particle` is the separable prefix, placed at the end of a main clause."""
 
     base: str
@@ -130,7 +126,7 @@ _NOUN_TABLE = """
     cake cakes Kuchen Kuchen m food, pear pears Birne Birnen f food,
     potato potatoes Kartoffel Kartoffeln f food, roll rolls Brötchen Brötchen n food, egg eggs Ei Eier n food
 """
-NOUNS = tuple(Noun(*row) for row in _rows(_NOUN_TABLE))  # type: ignore[arg-type]
+NOUNS = tuple(Noun(*row) for row in _rows(_NOUN_TABLE))
 
 PRONOUNS = (
     Pronoun("he", "er", False),
@@ -139,7 +135,7 @@ PRONOUNS = (
     Pronoun("they", "sie", True),
 )
 
-ADJECTIVES: tuple[Adjective, ...] = (
+ADJECTIVES = (
     Adjective("old", "alt", frozenset({"adult", "animal", "thing", "large"})),
     Adjective("small", "klein", ALL_KINDS),
     Adjective("big", "groß", ALL_KINDS),
@@ -155,7 +151,8 @@ ADJECTIVES: tuple[Adjective, ...] = (
     Adjective("fresh", "frisch", frozenset({"food"})),
 )
 
-VERBS: tuple[Verb, ...] = (
+_OPINION: dict[str, Any] = {"is_stative": True, "is_reporting": True}
+VERBS = (
     _verb("dance dances danced danced tanzen tanzt tanzte getanzt", LIVING),
     _verb("sleep sleeps slept slept schlafen schläft schlief geschlafen", LIVING),
     _verb("sing sings sang sung singen singt sang gesungen", PERSONS),
@@ -180,14 +177,9 @@ VERBS: tuple[Verb, ...] = (
     _verb("need needs needed needed brauchen braucht brauchte gebraucht", PERSONS, GOODS, is_stative=True),
     _verb("love loves loved loved lieben liebt liebte geliebt", PERSONS, LIVING, is_stative=True),
     _verb("say says said said sagen sagt sagte gesagt", PERSONS, is_reporting=True),
-    _verb("know knows knew known wissen weiß wusste gewusst", PERSONS, is_stative=True, is_reporting=True),
-    _verb("think thinks thought thought denken denkt dachte gedacht", PERSONS, is_stative=True, is_reporting=True),
-    _verb(
-        "believe believes believed believed glauben glaubt glaubte geglaubt",
-        PERSONS,
-        is_stative=True,
-        is_reporting=True,
-    ),
+    _verb("know knows knew known wissen weiß wusste gewusst", PERSONS, **_OPINION),
+    _verb("think thinks thought thought denken denkt dachte gedacht", PERSONS, **_OPINION),
+    _verb("believe believes believed believed glauben glaubt glaubte geglaubt", PERSONS, **_OPINION),
 )
 PLAIN_VERBS = tuple(verb for verb in VERBS if not verb.is_reporting)
 REPORTING_VERBS = tuple(verb for verb in VERBS if verb.is_reporting)
@@ -207,7 +199,7 @@ _WEIGHTED_PAST_TENSES = tuple(tense for tense in WEIGHTED_TENSES if tense.is_pas
 _MODAL = frozenset({"can", "want"})
 _MODAL_PAST = frozenset({"could", "wanted"})
 
-ADVERBS: tuple[Adverb, ...] = (
+ADVERBS = (
     Adverb("today", "heute", _MODAL | {"present", "past", "perfect", "future"}),
     Adverb("now", "jetzt", _MODAL | {"present"}),
     Adverb("yesterday", "gestern", _MODAL_PAST | {"past"}),
@@ -220,7 +212,7 @@ ADVERBS: tuple[Adverb, ...] = (
 
 THAT = Conjunction("that", "dass", WEIGHTED_TENSES, can_lead=False)
 WHEN = Conjunction("when", "als", _WEIGHTED_PAST_TENSES, (PAST,))
-CONJUNCTIONS: tuple[Conjunction, ...] = (
+CONJUNCTIONS = (
     THAT,
     Conjunction("because", "weil", WEIGHTED_TENSES),
     Conjunction("although", "obwohl", WEIGHTED_TENSES),
@@ -228,8 +220,7 @@ CONJUNCTIONS: tuple[Conjunction, ...] = (
     WHEN,
 )
 
-# Pairs absent from the training data: each word is frequent, but these two never occur together in any form.
-_UNSEEN_WORDS: dict[Relation, str] = {
+_UNSEEN_WORDS = {
     "subject": "cat dance, dog sleep, king laugh, queen work, aunt sing, man come, bird swim, girl buy, uncle eat, "
     "teacher visit, doctor invite, child say, woman draw, horse see",
     "object": "sell horse, see mouse, find bag, hear bird, eat pear, carry lamp, bring cake, draw house, need coat, "
@@ -237,6 +228,8 @@ _UNSEEN_WORDS: dict[Relation, str] = {
     "adjective": "old picture, small table, big flower, beautiful bicycle, young king, tired woman, clever girl, "
     "hungry man, new chair, red coat, blue lamp, expensive apple, fresh potato",
 }
+UNSEEN_COMBINATIONS = frozenset((kind, *words) for kind, table in _UNSEEN_WORDS.items() for words in _rows(table))
+"""Pairs absent from the training data: each word is frequent, but these two never occur together in any form."""
 
 
 def _declension(nominative: str, accusative: str) -> dict[tuple[str, str], str]:
@@ -253,7 +246,7 @@ MIXED_ENDINGS = _declension("er e es en", "en e es en")
 
 
 @cache
-def adjectives(kind: Kind) -> tuple[Adjective, ...]:
+def adjectives(kind: str) -> tuple[Adjective, ...]:
     return tuple(a for a in ADJECTIVES if kind in a.kinds)
 
 
@@ -262,24 +255,12 @@ def nouns(kinds: Kinds) -> tuple[Noun, ...]:
     return tuple(noun for noun in NOUNS if noun.kind in kinds)
 
 
-Determiner = Literal["the", "a", "no"]
-Case = Literal["nominative", "accusative"]
-Item = TypeVar("Item")
-
 MAX_WORDS = 16  # maximum length of an English sentence in the corpus
 
 
 class SentencePair(NamedTuple):
     source: str
     target: str
-
-
-class Combination(NamedTuple):
-    """Two related words: subject and verb, verb and object, or adjective and noun."""
-
-    relation: Relation
-    first: str
-    second: str
 
 
 class Corpus(NamedTuple):
@@ -291,7 +272,7 @@ class Corpus(NamedTuple):
 class Phrase(NamedTuple):
     """Noun with a determiner; an indefinite plural (`a` with `plural`) has no article in either language."""
 
-    determiner: Determiner
+    determiner: str  # the, a or no
     noun: Noun
     plural: bool = False
     adjective: Adjective | None = None
@@ -345,7 +326,7 @@ def _english_clause(clause: Clause) -> str:
 
 def to_english(sentence: Sentence) -> str:
     main = _english_clause(sentence.main)
-    if not (sentence.conjunction and sentence.subordinate):
+    if sentence.conjunction is None or sentence.subordinate is None:
         return main
     side = f"{sentence.conjunction.english} {_english_clause(sentence.subordinate)}"
     return f"{side} , {main}" if sentence.subordinate_first else f"{main} {side}"
@@ -354,7 +335,7 @@ def to_english(sentence: Sentence) -> str:
 # German
 
 
-def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) -> str:
+def _german_phrase(phrase: Phrase | Pronoun, case: str, negated: bool = False) -> str:
     """Noun phrase with article and inflection for case, gender and number; a negated indefinite phrase uses *kein*."""
     if isinstance(phrase, Pronoun):
         return phrase.german
@@ -373,8 +354,9 @@ def _german_phrase(phrase: Phrase | Pronoun, case: Case, negated: bool = False) 
     return f"{article} {words}" if article else words
 
 
-def _german_clause(clause: Clause, place: Literal["first", "after", "side"]) -> str:
-    """Main clause in first position, main clause after a subordinate clause (verb first), or subordinate clause (verb last)."""
+def _german_clause(clause: Clause, place: str) -> str:
+    """Main clause in first position, main clause after a subordinate clause (verb first), or subordinate clause (verb last):
+    `place` is first, after or side."""
     subject, plural = _german_phrase(clause.subject, "nominative"), clause.subject.plural
     verb, tense, target = clause.verb, clause.tense, clause.object
     # finite verb, and the particle, participle or infinitive at the end of the clause
@@ -405,7 +387,7 @@ def _german_clause(clause: Clause, place: Literal["first", "after", "side"]) -> 
 
 
 def to_german(sentence: Sentence) -> str:
-    if not (sentence.conjunction and sentence.subordinate):
+    if sentence.conjunction is None or sentence.subordinate is None:
         return _german_clause(sentence.main, "first")
     side = f"{sentence.conjunction.german} {_german_clause(sentence.subordinate, 'side')}"
     if sentence.subordinate_first:
@@ -416,7 +398,7 @@ def to_german(sentence: Sentence) -> str:
 # Drawing a corpus
 
 
-def _pick(rng: Random, items: Sequence[Item]) -> Item:
+def pick(rng: Random, items: Sequence[Item]) -> Item:
     # Python guarantees the same values of `random` in all versions, but not of `choice`.
     return items[int(rng.random() * len(items))]
 
@@ -425,12 +407,12 @@ def _draw_phrase(
     rng: Random, candidates: Sequence[Noun], plural_prob: float, adjective_prob: float, no_prob: float
 ) -> Phrase:
     """Random noun phrase, with the probabilities of a plural, of an adjective and of the determiner `no`."""
-    noun = _pick(rng, candidates)
+    noun = pick(rng, candidates)
     plural = rng.random() < plural_prob
-    determiner: Determiner = "the" if rng.random() < 0.5 else "a"
+    determiner = "the" if rng.random() < 0.5 else "a"
     if not plural and rng.random() < no_prob:
         determiner = "no"
-    adjective = _pick(rng, adjectives(noun.kind)) if rng.random() < adjective_prob else None
+    adjective = pick(rng, adjectives(noun.kind)) if rng.random() < adjective_prob else None
     return Phrase(determiner, noun, plural, adjective)
 
 
@@ -449,14 +431,14 @@ def _is_compatible(clause: Clause) -> bool:
 
 def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], may_front: bool) -> Clause:
     while True:
-        verb, negated = _pick(rng, verbs), rng.random() < 0.2
-        subject: Phrase | Pronoun = _pick(rng, PRONOUNS)
+        verb, negated = pick(rng, verbs), rng.random() < 0.2
+        subject: Phrase | Pronoun = pick(rng, PRONOUNS)
         if rng.random() < 0.8:
             subject = _draw_phrase(rng, nouns(verb.subjects), 0.35, 0.45, 0.0 if negated else 0.08)
         target = _draw_phrase(rng, nouns(verb.objects), 0.25, 0.6, 0.0) if verb.objects else None
-        clause = Clause(subject, verb, _pick(rng, tenses), negated, target)
+        clause = Clause(subject, verb, pick(rng, tenses), negated, target)
         if rng.random() < 0.4:
-            adverb = _pick(rng, ADVERBS)
+            adverb = pick(rng, ADVERBS)
             clause = clause._replace(adverb=adverb, adverb_first=may_front and rng.random() < 0.5)
         if _is_compatible(clause):
             return clause
@@ -465,7 +447,7 @@ def _draw_clause(rng: Random, verbs: Sequence[Verb], tenses: Sequence[Tense], ma
 def _draw_sentence(rng: Random) -> Sentence:
     if rng.random() < 0.6:
         return Sentence(_draw_clause(rng, PLAIN_VERBS, WEIGHTED_TENSES, may_front=True))
-    link = _pick(rng, (THAT, *CONJUNCTIONS))
+    link = pick(rng, (THAT, *CONJUNCTIONS))
     leads = link.can_lead and rng.random() < 0.35
     verbs = REPORTING_VERBS if link is THAT else PLAIN_VERBS
     while True:
@@ -479,23 +461,19 @@ def _draw_sentence(rng: Random) -> Sentence:
         return Sentence(main, link, side, leads)
 
 
-def combinations(sentence: Sentence) -> Iterator[Combination]:
+def combinations(sentence: Sentence) -> Iterator[tuple[str, ...]]:
+    """Kind and two related words: subject and verb, verb and object, or adjective and noun."""
     for clause in (sentence.main, sentence.subordinate):
         if clause is None:
             continue
         verb = clause.verb.base
         if isinstance(clause.subject, Phrase):
-            yield Combination("subject", clause.subject.noun.english, verb)
+            yield "subject", clause.subject.noun.english, verb
         if clause.object is not None:
-            yield Combination("object", verb, clause.object.noun.english)
+            yield "object", verb, clause.object.noun.english
         for phrase in (clause.subject, clause.object):
             if isinstance(phrase, Phrase) and phrase.adjective:
-                yield Combination("adjective", phrase.adjective.english, phrase.noun.english)
-
-
-UNSEEN_COMBINATIONS = frozenset(
-    Combination(relation, first, second) for relation, table in _UNSEEN_WORDS.items() for first, second in _rows(table)
-)
+                yield "adjective", phrase.adjective.english, phrase.noun.english
 
 
 def generate_corpus(count: int = 120_000, seed: int = 2017) -> Corpus:

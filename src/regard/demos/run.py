@@ -19,7 +19,7 @@ from rich.console import Console
 
 from regard.data.points.cloud_files import read_cloud, write_ply
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
-from regard.demos import DEMOS, scenes
+from regard.demos import scenes
 from regard.demos.grammar import generate_corpus
 from regard.errors import Interrupted, RegardError, UnknownNameError
 from regard.explain import Explanation
@@ -45,7 +45,9 @@ class Demo(ABC):
     out: ClassVar[str]  # default run folder
     settings: ClassVar[tuple[str, ...]]
     input_key: ClassVar[str]  # key of the input in a test sample
-    titles: ClassVar[Mapping[str, str]]  # titles of the stages: corpus, train, score, predict, explain
+    titles: ClassVar[Mapping[str, str]]  # titles of the stages: corpus, train, score, explain
+    next_steps: ClassVar[str]
+    """text with commands to try next, for {program}, {folder}, and for a shell {run} and {data}"""
 
     @abstractmethod
     def write_data(self, folder: Path) -> dict[str, str]:
@@ -57,15 +59,6 @@ class Demo(ABC):
     @abstractmethod
     def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:
         """Save figures and pages in the run folder; return measurements for demo.json."""
-
-    @abstractmethod
-    def next_steps(self, program: str, run: Path, data: Path) -> str:
-        """Text with commands to try next, for the run folder and the data folder."""
-
-
-def quote_path(path: Path) -> str:
-    """Path quoted for a shell."""
-    return shlex.quote(str(path))
 
 
 def evenly_spaced(items: Sequence[Item], count: int) -> Sequence[Item]:
@@ -88,18 +81,17 @@ def demo(
     """Run a demo and return the test score in percent: exact match, or mIoU for point clouds.
 
     An interrupted demo is resumed. A finished demo is not trained again, unless `overwrite` is set."""
-    if what not in DEMOS:
-        raise UnknownNameError("demo", what, DEMOS)
-    kinds = (TranslateDemo, CaptionDemo, PointCloudDemo)
-    kind: type[Demo] = next(kind for kind in kinds if kind.name == what)
-    spec, console, begun = kind(), console or PipeSafeConsole(), time.perf_counter()
+    kinds: dict[str, type[Demo]] = {kind.name: kind for kind in (TranslateDemo, CaptionDemo, PointCloudDemo)}
+    if what not in kinds:
+        raise UnknownNameError("demo", what, kinds)
+    spec, console = kinds[what](), console or PipeSafeConsole()
     folder = Path(spec.out if out is None else out)
     data_folder = folder.with_name(folder.name + "-data")
     times: dict[str, float] = {}
 
-    def stage(name: str) -> None:
+    def stage(name: str, title: str = "") -> None:
         times[name] = time.perf_counter()
-        console.print(f"\n[bold]{len(times)}  {spec.titles[name]}[/bold]", highlight=False, soft_wrap=True)
+        console.print(f"\n[bold]{len(times)}  {title or spec.titles[name]}[/bold]", highlight=False, soft_wrap=True)
 
     def log(line: str) -> None:
         print_line(console, f"  {line}")
@@ -116,35 +108,34 @@ def demo(
         log(f"Predictions that differ from the reference: {len(wrong)} of {len(result.rows)}, for example:")
         row = wrong[0]
         log(f"  {row[spec.input_key]}\n    prediction: {row['prediction']}\n    reference:  {row['reference']}")
-    stage("predict")
+    stage("predict", "Predictions")
     spec.show_predictions(model, result.rows, log)
     stage("explain")
     measured = spec.explain(model, folder, data, result.rows, log)
     times["end"] = time.perf_counter()
     seconds = {a: round(times[b] - times[a], 1) for a, b in pairwise(times)}
     write_json(folder / "demo.json", {"seconds": seconds, "test": result.scores, **measured})
-    print_line(
-        console,
-        f"\nDone in {format_duration(time.perf_counter() - begun)} "
-        f"({', '.join(f'{k} {v} s' for k, v in seconds.items())}).",
-    )
-    print_line(console, spec.next_steps(program_command(), folder, data_folder))
+    spent = ", ".join(f"{name} {value} s" for name, value in seconds.items())
+    print_line(console, f"\nDone in {format_duration(times['end'] - times['corpus'])} ({spent}).")
+    run, data_name = shlex.quote(str(folder)), shlex.quote(str(data_folder))
+    steps = spec.next_steps.format(program=program_command(), folder=folder, run=run, data=data_name)
+    print_line(console, steps)
     return float(result.scores[spec.metric])
 
 
 def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: bool, console: Console) -> Model:
     """Train, resume, or load the model of an earlier demo; `train` rejects a folder with other content."""
     run = RunFolder(folder)
+    # the shortest command line of this demo
+    command = "regard demo" + ("" if spec.name == "translate" else f" {spec.name}")
+    command += "" if folder == Path(spec.out) else f" --out {shlex.quote(str(folder))}"
     facts = run.read_metadata() if run.exists() else {}
     ours = facts.get("sources", {}).get("data") == [os.path.abspath(data["train"])]
     if ours and overwrite:
         shutil.rmtree(folder)
     elif ours and "scores" in facts:
-        print_line(
-            console,
-            f"  note: {folder} was trained by an earlier demo. "
-            f"To train again, run: {demo_command(spec, folder)} --overwrite",
-        )
+        again = f"To train again, run: {command} --overwrite"
+        print_line(console, f"  note: {folder} was trained by an earlier demo. {again}")
         return load(folder)
     try:
         return train(
@@ -157,15 +148,8 @@ def train_or_load(spec: Demo, folder: Path, data: dict[str, str], overwrite: boo
             resume=ours and not overwrite,
         )
     except Interrupted as stopped:  # the demo command resumes training and runs the remaining stages
-        stopped.args = (f"Interrupted; checkpoint saved. Resume with:\n  {demo_command(spec, folder)}",)
+        stopped.args = (f"Interrupted; checkpoint saved. Resume with:\n  {command}",)
         raise
-
-
-def demo_command(spec: Demo, folder: Path) -> str:
-    """Shortest command line of this demo."""
-    which = "" if spec.name == "translate" else f" {spec.name}"
-    where = "" if folder == Path(spec.out) else f" --out {quote_path(folder)}"
-    return f"regard demo{which}{where}"
 
 
 # -- demos
@@ -192,9 +176,21 @@ class TranslateDemo(Demo):
         "corpus": "Data: sentence pairs generated from an English–German grammar",
         "train": "Training: a Transformer for translation",
         "score": "Evaluation: 2,000 sentences with unseen word combinations",
-        "predict": "Predictions",
         "explain": "Attention",
     }
+    next_steps = """
+To train on your own data, write a sentence, a tab and the translation on each line of a file (or use CSV, JSONL, or two
+files SRC:TGT):
+
+  {program} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
+  {program} evaluate runs/mine
+  {program} predict runs/mine "a sentence"
+  {program} explain runs/mine "a sentence" --out attention.html
+
+The results of the demo are in {folder}. To translate more sentences:
+
+  {program} predict {run} "the old woman does not buy a red bicycle"
+"""
 
     def write_data(self, folder: Path) -> dict[str, str]:
         """Write tab-separated files, as an example of the format for users' own data."""
@@ -216,21 +212,6 @@ class TranslateDemo(Demo):
             save_explanation(model.explain(text), run / f"attention-{name}", log)
         log("In the second sentence, the German verb comes last and attends to the middle of the source sentence.")
         return {}
-
-    def next_steps(self, program: str, run: Path, data: Path) -> str:
-        return f"""
-To train on your own data, write a sentence, a tab and the translation on each line of a file (or use CSV, JSONL, or two
-files SRC:TGT):
-
-  {program} train translate --data pairs.tsv --model transformer-tiny --out runs/mine
-  {program} evaluate runs/mine
-  {program} predict runs/mine "a sentence"
-  {program} explain runs/mine "a sentence" --out attention.html
-
-The results of the demo are in {run}. To translate more sentences:
-
-  {program} predict {quote_path(run)} "the old woman does not buy a red bicycle"
-"""
 
 
 IMAGE_SIZE = 48  # image height and width in pixels
@@ -264,9 +245,23 @@ class CaptionDemo(Demo):
         "corpus": "Data: generated images of colored shapes, with captions",
         "train": "Training: a captioning model with attention over the image for each word",
         "score": "Evaluation: 575 unseen scenes",
-        "predict": "Predictions",
         "explain": "Attention per word",
     }
+    next_steps = """
+To train on your own images, write {{"image": "beach.jpg", "captions": ["a dog on the sand"]}} on each line of a file
+(or use CSV):
+
+  {program} train caption --data photos/captions.jsonl --model caption-attend-tiny --out runs/mine
+  {program} evaluate runs/mine
+  {program} predict runs/mine beach.jpg
+  {program} explain runs/mine beach.jpg --out attention.html
+
+The results of the demo are in {folder}. To caption more images (combinations of color and shape that are missing
+from the training data are much harder):
+
+  {program} predict {run} {data}/test/images
+  {program} evaluate {run} --data {data}/test-pairs/captions.jsonl
+"""
 
     def write_data(self, folder: Path) -> dict[str, str]:
         paths = scenes.write_dataset(folder, IMAGE_SIZE, max_objects=MAX_OBJECTS)
@@ -293,23 +288,6 @@ class CaptionDemo(Demo):
         log(f"The region with the highest attention is on a named object for {hit} of these words (chance: {even}).")
         log("A relation word names two objects, and may depend on regions attended to before.")
         return {"attention": {kind: asdict(score) for kind, score in scores.items()}}
-
-    def next_steps(self, program: str, run: Path, data: Path) -> str:
-        return f"""
-To train on your own images, write {{"image": "beach.jpg", "captions": ["a dog on the sand"]}} on each line of a file
-(or use CSV):
-
-  {program} train caption --data photos/captions.jsonl --model caption-attend-tiny --out runs/mine
-  {program} evaluate runs/mine
-  {program} predict runs/mine beach.jpg
-  {program} explain runs/mine beach.jpg --out attention.html
-
-The results of the demo are in {run}. To caption more images (combinations of color and shape that are missing
-from the training data are much harder):
-
-  {program} predict {quote_path(run)} {quote_path(data / "test" / "images")}
-  {program} evaluate {quote_path(run)} --data {quote_path(data / "test-pairs" / "captions.jsonl")}
-"""
 
 
 def measure_attention(model: Model, captions: Path) -> Iterator[WordAttention]:
@@ -349,9 +327,25 @@ class PointCloudDemo(Demo):
         "corpus": "Data: generated point clouds of rooms, 8,192 points each, with noise and holes",
         "train": "Training: a Point Transformer, in which each point attends to the nearest neighbors",
         "score": f"Evaluation: all points of {ROOM_COUNTS['test']} unseen rooms",
-        "predict": "Predictions",
         "explain": "Attention of a point",
     }
+    next_steps = """
+To train on your own point clouds, use PLY files whose points have a property 'label' (or .npz, .xyz, .txt with a label
+column):
+
+  {program} train segment --data scans/ --model point-tiny --set data.voxel_size=0.04 data.block_size=4 --out runs/mine
+  {program} evaluate runs/mine
+  {program} predict runs/mine office.ply --out predictions/
+  {program} explain runs/mine office.ply --at 1.2,0.5,0.8 --out attention.html
+
+To classify point clouds or meshes, with one folder per class:
+
+  {program} train classify --data parts/ --model point-tiny --out runs/parts
+
+The results of the demo are in {folder}. To segment more rooms:
+
+  {program} predict {run} {data}/test --out predictions/
+"""
 
     def write_data(self, folder: Path) -> dict[str, str]:
         """Write PLY files with a property `label` per point, as an example of the format for users' own data."""
@@ -391,22 +385,3 @@ class PointCloudDemo(Demo):
         log(f"Point {at} of {path}: {explanation.title}")
         save_explanation(explanation, run / "attention", log)
         return {}
-
-    def next_steps(self, program: str, run: Path, data: Path) -> str:
-        return f"""
-To train on your own point clouds, use PLY files whose points have a property 'label' (or .npz, .xyz, .txt with a label
-column):
-
-  {program} train segment --data scans/ --model point-tiny --set data.voxel_size=0.04 data.block_size=4 --out runs/mine
-  {program} evaluate runs/mine
-  {program} predict runs/mine office.ply --out predictions/
-  {program} explain runs/mine office.ply --at 1.2,0.5,0.8 --out attention.html
-
-To classify point clouds or meshes, with one folder per class:
-
-  {program} train classify --data parts/ --model point-tiny --out runs/parts
-
-The results of the demo are in {run}. To segment more rooms:
-
-  {program} predict {quote_path(run)} {quote_path(data / "test")} --out predictions/
-"""

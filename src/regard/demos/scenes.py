@@ -21,11 +21,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.demos.grammar import pick
 from regard.files import write_file, write_json
 
 ImageArray = NDArray[np.uint8]
@@ -130,7 +131,6 @@ def render_background(background: Background, image_size: int) -> FloatArray:
 
 
 WordKind = Literal["size", "color", "shape", "relation", ""]
-Item = TypeVar("Item")
 
 SEED: Final = 2015
 IMAGE_SIZE: Final = 64  # image height and width in pixels
@@ -264,7 +264,7 @@ def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT
     missing = {name: list(many) for name, many in sizes.items()}
     splits: dict[str, list[ShapeScene]] = {name: [] for name in sizes}
     while wanted := [count for count in range(MAX_OBJECTS) if any(many[count] for many in missing.values())]:
-        count = _pick(rng, wanted)
+        count = pick(rng, wanted)
         things = _draw_objects(rng, count + 1)
         # splits allowed for a scene, smallest first; none if the scene has both an unseen pair and an unseen relation
         pairs, relations = (not unseen.isdisjoint(combinations(things)) for unseen in (UNSEEN_PAIRS, UNSEEN_RELATIONS))
@@ -280,14 +280,9 @@ def generate_splits(seed: int = SEED, sizes: Mapping[str, Sequence[int]] = SPLIT
         for _ in things:
             down, across, shade = (2 * rng.random() - 1 for _ in range(3))
             appearances.append(Appearance(JITTER * down, JITTER * across, SHADE_RANGE * shade))
-        background = Background(_pick(rng, BACKGROUND_COLORS), _pick(rng, TEXTURES), int(rng.random() * 2**31))
+        background = Background(pick(rng, BACKGROUND_COLORS), pick(rng, TEXTURES), int(rng.random() * 2**31))
         splits[name].append(ShapeScene(things, tuple(appearances), background))
     return splits
-
-
-def _pick(rng: Random, items: Sequence[Item]) -> Item:
-    # Python guarantees the same values of `random` in all versions, but not of `choice`.
-    return items[int(rng.random() * len(items))]
 
 
 def _draw_objects(rng: Random, many: int) -> tuple[SceneObject, ...]:
@@ -297,7 +292,7 @@ def _draw_objects(rng: Random, many: int) -> tuple[SceneObject, ...]:
     sizes, colours, forms = list(SIZES), list(COLORS), list(SHAPES)
     while len(found) < many:
         row, column = int(rng.random() * GRID_SIZE), int(rng.random() * GRID_SIZE)
-        thing = SceneObject(_pick(rng, sizes), _pick(rng, colours), _pick(rng, forms), row, column)
+        thing = SceneObject(pick(rng, sizes), pick(rng, colours), pick(rng, forms), row, column)
         if (row, column) not in found and (thing.colour, thing.shape) not in names:
             found[row, column] = thing
             names.add((thing.colour, thing.shape))
