@@ -24,7 +24,7 @@ from regard.nn.recording import record_attention
 from regard.processors.image import ImageProcessor
 from regard.processors.palette import Palette
 from regard.runs.evaluate import evaluate
-from regard.runs.probe import ImageSplits, extract_features, probe, probe_layers, split_images
+from regard.runs.probe import ImageList, extract_features, probe, probe_layers, split_images
 from regard.tasks.base import EncodingContext
 from regard.tasks.draw import prepare_colors
 from regard.tasks.modality.image import check_image_processor, train_processor
@@ -183,10 +183,10 @@ def test_features_are_class_tokens_and_means_and_means_of_feature_maps() -> None
     x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     batch = Batch(x, labels=torch.arange(3))
     for name in ("hybrid-tiny", "swin-mini"):
-        model = noisy(regard.build(name, **BODIES[name]))
+        model = noisy(regard.build(name, **BODIES[name])).eval()
         layers = probe_layers(model.config)
         part = extract_features(model.body, [batch], layers)
-        taps = model.eval().body(batch, taps=[layer.tap for layer in layers]).hidden_states
+        taps = model.body(batch, taps=[layer.tap for layer in layers]).hidden_states
         assert [found.shape[1] for found in part.features] == [layer.width for layer in layers]
         for found, tap in zip(part.features, taps, strict=True):
             if tap.ndim == 4:
@@ -196,13 +196,13 @@ def test_features_are_class_tokens_and_means_and_means_of_feature_maps() -> None
             near(found, torch.cat([sized[:, 0], sized[:, 1:].mean(1)], 1))
 
 
-def homes(parts: ImageSplits) -> list[set[str]]:
-    return [{sample.source for sample in part} for part in (parts.train, parts.valid, parts.test)]
+def homes(parts: dict[str, ImageList]) -> list[set[str]]:
+    return [{sample.source for sample in parts[name]} for name in ("train", "valid", "test")]
 
 
-def division(place: Path, said: list[str], **more: Any) -> ImageSplits:
+def division(place: Path, said: list[str], **more: Any) -> dict[str, ImageList]:
     given: dict[str, Any] = {"data": (str(place / "pictures"),), "valid": (), "test": (), "run_metadata": {}} | more
-    return split_images(**{"max_images": 100, **given}, columns={}, log=said.append)
+    return split_images(**{"max_images": 100, **given}, columns={}, log=said.append)[0]
 
 
 def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path, tmp_path: Path) -> None:
@@ -210,14 +210,14 @@ def test_no_image_is_in_two_splits_and_training_images_are_excluded(place: Path,
     for own in ({}, facts(place / "painter")):
         parts = division(place, said, run_metadata=own)
         train_, valid, test = homes(parts)
-        assert len(train_ | valid | test) == 60 == sum(parts.counts().values()) and min(parts.counts().values()) > 5
+        assert len(train_ | valid | test) == 60 == sum(map(len, parts.values())) and min(map(len, parts.values())) > 5
     assert len(test) == facts(place / "painter")["data_stats"]["valid"] and "held out" in said[-1]
     picture = sorted((place / "pictures" / "left").iterdir())[0]
     (tmp_path / "table.csv").write_text(f"image,label\n{picture},left\n")
     for most in (100, 7):
         parts = division(place, said, test=(str(tmp_path / "table.csv"),), max_images=most)
         assert homes(parts)[2] == {str(picture)} and str(picture) not in homes(parts)[0] | homes(parts)[1]
-        assert len(parts.train) == min(most, 48)
+        assert len(parts["train"]) == min(most, 48)
     assert "1 image of --data also in --test" in said[-2]
     shutil.copytree(place / "pictures", tmp_path / "strange")
     (tmp_path / "strange" / "left").rename(tmp_path / "strange" / "middle")

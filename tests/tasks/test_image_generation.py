@@ -256,43 +256,42 @@ def test_the_classifier_is_the_one_minimum() -> None:
         near(linear_logits(x, elsewhere).log_softmax(1), linear_logits(x, weights.detach()).log_softmax(1), 1e-2)
 
 
-def test_probes_of_better_layers_score_more_and_the_penalty_is_chosen_without_the_test_split() -> None:
+def test_probes_of_better_layers_score_more_and_the_penalty_is_chosen_without_the_test_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def part(count: int, seed: int) -> LayerFeatures:
         (blind, y), (clear, _) = clouds(count, seed, 0.0), clouds(count, seed, 3.0)
         far = clear * torch.tensor([1e4, 1, 1e-4, 1, 1, 1]) + 1e3  # any scale: features are normalized
         return LayerFeatures(torch.stack([blind, clear, far, torch.cat([clear[:, :5], torch.ones(count, 1)], 1)]), y)
 
     train, valid, test = part(400, 1), part(200, 11), part(300, 21)
-    found = fit_probes(train, valid, test)
+    found = fit_probes(train, valid, test, "1234")
     assert [one.layer for one in found] == ["1", "2", "3", "4"]
     assert found[0].accuracy < 40 < 90 < found[1].accuracy and found[1].accuracy == found[2].accuracy
     assert found[3].accuracy > 80  # a constant feature is harmless
-    assert fit_probes(train, valid, penalties=(1e3, 1e-3))[1].penalty == 1e-3  # equal accuracy, higher confidence
-    spoiled = fit_probes(train, valid, replace(test, labels=(test.labels + 1) % 4))
+    spoiled = fit_probes(train, valid, replace(test, labels=(test.labels + 1) % 4), "1234")
     assert [one.penalty for one in spoiled] == [one.penalty for one in found] and spoiled[1].accuracy < 10
-    alone = fit_probes(train, valid)
-    assert [one.accuracy for one in alone] == [one.valid for one in found]
-    few = fit_probes(LayerFeatures([train.features[0][:30]], train.labels[:30]), valid, penalties=(10.0, 1e-6))
-    assert few[0].penalty == 10.0  # noise has no signal
     with pytest.raises(DataError, match="class"):
-        fit_probes(replace(train, labels=train.labels * 0), valid)
+        fit_probes(replace(train, labels=train.labels * 0), valid, test, "1234")
+    monkeypatch.setattr("regard.runs.probe.PENALTIES", (1e3, 1e-3))
+    assert fit_probes(train, valid, test, "1234")[1].penalty == 1e-3  # equal accuracy, higher confidence
+    monkeypatch.setattr("regard.runs.probe.PENALTIES", (10.0, 1e-6))
+    few = LayerFeatures([train.features[0][:30]], train.labels[:30])
+    assert fit_probes(few, valid, test, "1")[0].penalty == 10.0  # noise has no signal
 
 
 def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
     config = replace(TINY, width=12, depth=3, heads=3, ffn_dim=20)
-    body = noisy(imagegpt.build(config)).train()
+    body = noisy(imagegpt.build(config)).eval()
     colours = torch.randint(3, (5, 64), generator=torch.Generator().manual_seed(1))
     batches = [replace(shift_right(colours[rows], config), labels=torch.tensor(rows)) for rows in ([0, 1, 2], [3, 4])]
     layers = probe_layers(config)
     part = extract_features(body, batches, layers)
     assert [layer.shape for layer in part.features] == [(5, 12)] * 3
     assert part.labels.tolist() == [0, 1, 2, 3, 4]
-    assert body.training
-    taps = body.eval()(shift_right(colours, config), taps=(0, 1, 2)).hidden_states
+    taps = body(shift_right(colours, config), taps=(0, 1, 2)).hidden_states
     for ours, tap in zip(part.features, taps, strict=True):
         near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))
-    with pytest.raises(DataError, match="labeled"):
-        extract_features(body, [], layers)
 
 
 # -- contact sheets

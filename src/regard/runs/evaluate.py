@@ -62,7 +62,8 @@ def evaluate(
     model = load(folder, device=pick_device(device), dtype=dtype)
     decode = apply_overrides(model.spec.decode, said.get("decode", {}))
     if data:
-        samples = read_samples(model.task, data, columns or own.get("sources", {}).get("columns", {}), log)
+        columns = columns or own.get("sources", {}).get("columns", {})
+        samples = list(read_samples(model.task, data, columns or {}, log))
     elif "sources" in own:
         samples = validation_samples(model.task, DataSources.from_dict(own["sources"]), made, log)
         if content_fingerprint(model.task, samples) != own["data_stats"]["valid_fingerprint"]:

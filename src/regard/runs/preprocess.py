@@ -333,20 +333,22 @@ class PreparedData:
     options: HeadOptions  # classes and other options of the head
 
 
-def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], log: LogFn) -> list[Any]:
-    found: list[Any] = []
+def read_samples(task: Task, paths: Sequence[str], columns: Mapping[str, str], log: LogFn) -> Iterator[Any]:
+    """Samples of the files; a message at the end contains the number of skipped rows."""
     empty: list[SkippedRow] = []
     for item in task.reader.samples(paths, columns or None):
-        (empty if isinstance(item, SkippedRow) else found).append(item)
+        if isinstance(item, SkippedRow):
+            empty.append(item)
+        else:
+            yield item
     if empty:
         log(describe_empty_rows(task, len(empty), empty[0].path, empty[0].line))
-    return found
 
 
 def validation_samples(task: Task, sources: DataSources, settings: Settings, log: LogFn) -> list[Any]:
     """Samples of the validation files, or the fraction of the training files held out by a content hash."""
     if sources.valid:
-        return read_samples(task, sources.valid, sources.columns, log)
+        return list(read_samples(task, sources.valid, sources.columns, log))
     held = list(TrainingFiles(task, sources, settings.data.valid_fraction, log).scan().held)
     log(f"Evaluating on the {task.reader.format_count(len(held))} held out during training.")
     return held
@@ -362,7 +364,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     reader, objective, data = task.reader, task.objective, settings.data
     modality = objective.modality
     objective.check_settings(spec.identity.config, batch_budget(modality, settings.train), data)
-    own = read_samples(task, sources.valid, sources.columns, log) if sources.valid else []
+    own = list(read_samples(task, sources.valid, sources.columns, log)) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()
     valid = own or list(found.held)

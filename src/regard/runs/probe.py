@@ -8,9 +8,9 @@ and the accuracy is measured on the test split."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from torch.nn import functional as F
 from regard.data.images.image_io import DECODE_THREADS, free_memory
 from regard.data.images.labeled import ImageSample
 from regard.data.text.files import chunked
-from regard.data.text.tables import SkippedRow
 from regard.draw.charts import draw_layer_scores
 from regard.draw.figure import check_suffix
 from regard.errors import DataError, RegardError, SettingError
@@ -32,7 +31,7 @@ from regard.index import read_config_files
 from regard.model import Model, load
 from regard.processors.image import ImageProcessor
 from regard.runs.evaluate import small_sample_warning
-from regard.runs.preprocess import HeldOutKeys, LogFn, TrainingFiles, describe_empty_rows, log_progress, sort_labels
+from regard.runs.preprocess import HeldOutKeys, LogFn, TrainingFiles, log_progress, read_samples, sort_labels
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, expand_paths
 from regard.runs.terminal import ProgressPrinter
@@ -127,8 +126,8 @@ def probe(
         kept = own["sources"]
         train_files, test_files = tuple(kept["data"]), test_files or tuple(kept["valid"])
         columns = columns or kept["columns"]
-    parts = split_images(train_files, valid_files, test_files, columns or {}, own, max_images, log)
-    counts = parts.counts()
+    parts, classes = split_images(train_files, valid_files, test_files, columns or {}, own, max_images, log)
+    counts = {name: len(part) for name, part in parts.items()}
     log(
         f"Images    {counts['train']:,} for training, {counts['valid']:,} for selecting the penalty, "
         f"{counts['test']:,} for the accuracy"
@@ -136,35 +135,34 @@ def probe(
     if few := small_sample_warning(IMAGE_TASK, counts["test"]):
         log(f"warning: {few}. Add images with --test.")
     layers = probe_layers(model.config)
-    _check_memory(layers, parts)
+    _check_memory(layers, counts)
     progress, done = ProgressPrinter(READER.unit), 0
+
+    def report(count: int) -> None:
+        nonlocal done
+        progress(done, sum(counts.values()))
+        done += count
+
     features = []
-    for split in (parts.train, parts.valid, parts.test):
-        features.append(
-            extract_features(model.body, _read_batches(model, layers, parts, split, done, progress), layers)
-        )
-        done += len(split)
-    found = fit_probes(features[0], features[1], features[2], model.device, on_progress=ProgressPrinter("layers"))
-    known = [
-        replace(one, layer=layer.name, accuracy=round(one.accuracy, 2), valid=round(one.valid, 2))
-        for layer, one in zip(layers, found, strict=True)
-    ]
+    for part in (parts["train"], parts["valid"], parts["test"]):
+        features.append(extract_features(model.body, _read_batches(model, layers, part, classes, report), layers))
+    known = fit_probes(features[0], features[1], features[2], [layer.name for layer in layers], model.device)
     if path is not None:
         about = (
-            f"Accuracy of a linear classifier ({len(parts.classes)} classes) on the hidden states of each layer; "
+            f"Accuracy of a linear classifier ({len(classes)} classes) on the hidden states of each layer; "
             f"{counts['train']:,} training images, {counts['test']:,} test images."
         )
         title, values = f"Linear probe accuracy: {Path(folder).name}", {"accuracy": [one.accuracy for one in known]}
         draw_layer_scores(values, path, title, about, [one.layer for one in known])
-    return ProbeReport(known, parts.classes, counts, path)
+    return ProbeReport(known, classes, counts, path)
 
 
-def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
+def _check_memory(layers: Sequence[ProbeLayer], counts: Mapping[str, int]) -> None:
     """Raise an error before the computation if the features do not fit into memory."""
-    each, count = 4 * sum(layer.width for layer in layers), sum(parts.counts().values())
+    each, count = 4 * sum(layer.width for layer in layers), sum(counts.values())
     room = int(MEMORY_FRACTION * free_memory())
     if each * count > room:
-        fewer = max(room // each - len(parts.valid) - len(parts.test), 2)
+        fewer = max(room // each - counts["valid"] - counts["test"], 2)
         raise RegardError(
             f"The features of {len(layers)} layers for {count:,} images need {each * count / 2**30:,.1f} GiB; "
             f"{room / 2**30:,.1f} GiB are available. Use fewer images: --max-images {fewer}."
@@ -172,17 +170,12 @@ def _check_memory(layers: Sequence[ProbeLayer], parts: ImageSplits) -> None:
 
 
 def _read_batches(
-    model: Model,
-    layers: Sequence[ProbeLayer],
-    parts: ImageSplits,
-    split: ImageSplit,
-    done: int,
-    progress: ProgressPrinter,
+    model: Model, layers: Sequence[ProbeLayer], part: ImageList, classes: tuple[str, ...], report: Callable[[int], None]
 ) -> Iterator[Batch]:
     """Batches of the preprocessed images of a split; threads decode the next batch during the computation.
 
-    `done`: number of images of earlier splits."""
-    processor, total = model.require_image_processor(), sum(parts.counts().values())
+    `report` receives the number of images of each batch."""
+    processor = model.require_image_processor()
     height, width = processor.size
     each = sum(height * width * layer.width // layer.stride**2 for layer in layers)
     size = max(1, min(EVAL_BATCH_SIZE, MAX_STATE_VALUES // max(each, 1)))
@@ -193,14 +186,13 @@ def _read_batches(
         return processor.prepare(read_sample_image(sample, processor.min_side))
 
     with ThreadPoolExecutor(DECODE_THREADS) as pool:
-        decoding = ((samples, pool.map(read, samples)) for samples in chunked(split, size))
+        decoding = ((samples, pool.map(read, samples)) for samples in chunked(part, size))
         ahead = next(decoding, None)
         while ahead is not None:
             (samples, images), ahead = ahead, next(decoding, None)
             x = torch.from_numpy(np.stack(list(images))).permute(0, 3, 1, 2).contiguous()
-            labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], parts.classes))
-            progress(done, total)
-            done += len(samples)
+            labels = torch.tensor(label_ids(samples, [sample.label for sample in samples], classes))
+            report(len(samples))
             batch = Batch(x, labels=labels).to(model.device)
             yield (prepare_colors if model.task.name == "draw" else prepare_images)(model, batch)
 
@@ -209,46 +201,23 @@ def _read_batches(
 
 
 @dataclass(frozen=True)
-class ImageSplit:
-    """Images of some files, selected by a mask over all samples in order."""
+class ImageList:
+    """Keys, labels and locations of the images in some files. Iteration reads the images selected by a mask."""
 
     files: tuple[str, ...]
     columns: Columns
+    keys: list[str]
+    labels: list[str]
+    locations: list[str]  # identify images independent of their labels
     mask: BoolMask
 
     def __len__(self) -> int:
         return int(self.mask.sum())
 
     def __iter__(self) -> Iterator[ImageSample]:
-        found = (item for item in READER.samples(self.files, self.columns or None) if not isinstance(item, SkippedRow))
-        return compress(found, self.mask)
+        return compress(read_samples(IMAGE_TASK, self.files, self.columns, lambda line: None), self.mask)
 
-
-@dataclass(frozen=True)
-class ImageSplits:
-    train: ImageSplit
-    valid: ImageSplit
-    test: ImageSplit
-    classes: tuple[str, ...]
-
-    def counts(self) -> dict[str, int]:
-        return {"train": len(self.train), "valid": len(self.valid), "test": len(self.test)}
-
-
-@dataclass
-class _ImageList:
-    """Keys, labels and locations of images, without reading the files."""
-
-    files: tuple[str, ...]
-    columns: Columns
-    keys: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
-    locations: list[str] = field(default_factory=list)  # identify images independent of their labels
-
-    def split(self, marks: BoolMask | None = None) -> ImageSplit:
-        return ImageSplit(self.files, self.columns, np.ones(len(self.keys), bool) if marks is None else marks)
-
-    def location_mask(self, homes: set[str]) -> BoolMask:
+    def location_mask(self, homes: Container[str]) -> BoolMask:
         return np.fromiter((home in homes for home in self.locations), bool, len(self.locations))
 
     def holdout_mask(self, left: BoolMask, name: str) -> BoolMask:
@@ -265,9 +234,11 @@ def split_images(
     run_metadata: Mapping[str, Any],
     max_images: int,
     log: LogFn,
-) -> ImageSplits:
-    """Split images. Without `test` the test split is the validation data of the run (`run_metadata`) if it was trained on
-    these files, otherwise a fraction of the images. At most `max_images` are used for training."""
+) -> tuple[dict[str, ImageList], tuple[str, ...]]:
+    """Splits train, valid and test, and the classes.
+
+    Without `test` the test split is the validation data of the run (`run_metadata`) if it was trained on these files,
+    otherwise a fraction of the images. At most `max_images` are used for training."""
     every = _list_images(data, columns, log)
     classes = sort_labels(set(every.labels))
     if len(classes) < 2:
@@ -286,7 +257,7 @@ def split_images(
         left &= ~shared
         if shared.any():
             log(f"note: {READER.format_count(int(shared.sum()))} of --data also in --{name}; not used for training.")
-    found = {name: other.split() for name, other in others.items()}
+    found = dict(others)
     if "test" not in found:
         trained_on = bool(set(run_metadata.get("sources", {}).get("data", ())) & set(data))
         marks = left & every.location_mask(_run_holdout(run_metadata, log) if trained_on else set())
@@ -297,31 +268,26 @@ def split_images(
             log(f"note: no --test given; {READER.format_count(int(marks.sum()))} held out (by content hash).")
             if trained_on:
                 log("warning: the model was trained on these files: accuracy on unseen images may be lower.")
-        found["test"], left = every.split(marks), left & ~marks
+        found["test"], left = replace(every, mask=marks), left & ~marks
     if "valid" not in found:
         marks = every.holdout_mask(left, "valid")
-        found["valid"], left = every.split(marks), left & ~marks
+        found["valid"], left = replace(every, mask=marks), left & ~marks
     if left.sum() > max_images:
         log(f"Training on a random sample of {max_images:,} of {READER.format_count(int(left.sum()))} (--max-images).")
         kept = reservoir_sample(np.flatnonzero(left), max_images)
         left = np.isin(np.arange(len(left)), kept)
     if not left.any():
         raise DataError("no training images left.", ", ".join(data), advice="Pass other images with --valid or --test.")
-    return ImageSplits(every.split(left), found["valid"], found["test"], classes)
+    return {"train": replace(every, mask=left), **found}, classes
 
 
-def _list_images(files: tuple[str, ...], columns: Columns, say: LogFn) -> _ImageList:
-    found, empty = _ImageList(files, columns), list[SkippedRow]()
-    for item in log_progress(READER.samples(files, columns or None), f"{READER.unit} found", say):
-        if isinstance(item, SkippedRow):
-            empty.append(item)
-            continue
-        found.keys.append(READER.split_key(item))
-        found.labels.append(item.label)
-        found.locations.append(_location(item))
-    if empty:
-        say(describe_empty_rows(IMAGE_TASK, len(empty), empty[0].path, empty[0].line))
-    return found
+def _list_images(files: tuple[str, ...], columns: Columns, log: LogFn) -> ImageList:
+    keys, labels, locations = list[str](), list[str](), list[str]()
+    for sample in log_progress(read_samples(IMAGE_TASK, files, columns, log), f"{READER.unit} found", log):
+        keys.append(READER.split_key(sample))
+        labels.append(sample.label)
+        locations.append(_location(sample))
+    return ImageList(files, columns, keys, labels, locations, np.ones(len(keys), bool))
 
 
 def _location(sample: ImageSample) -> str:
@@ -372,23 +338,16 @@ class LayerFeatures:
 
 
 def extract_features(body: Any, batches: Iterable[Batch], layers: Sequence[ProbeLayer]) -> LayerFeatures:
-    """Features of the layers for batches with `labels` (B,). The training mode of the body is restored."""
+    """Features of the layers for batches with `labels` (B,)."""
     found: list[list[Tensor]] = [[] for _ in layers]
     labels: list[Tensor] = []
-    training, device = body.training, next(body.parameters()).device
-    body.eval()
-    try:
-        with torch.inference_mode():
-            for batch in batches:
-                assert batch.labels is not None
-                taps = body(batch.to(device), taps=[layer.tap for layer in layers]).hidden_states
-                for kept, layer, tap in zip(found, layers, taps, strict=True):
-                    kept.append(_pool_states(tap, layer.has_class_token).cpu())
-                labels.append(batch.labels.cpu())
-    finally:
-        body.train(training)
-    if not labels:
-        raise DataError("No labeled images found.")
+    with torch.inference_mode():
+        for batch in batches:
+            assert batch.labels is not None
+            taps = body(batch, taps=[layer.tap for layer in layers]).hidden_states
+            for kept, layer, tap in zip(found, layers, taps, strict=True):
+                kept.append(_pool_states(tap, layer.has_class_token).cpu())
+            labels.append(batch.labels.cpu())
     joined = []
     for parts in found:  # layer by layer, so that only one layer is in memory twice
         joined.append(torch.cat(parts))
@@ -409,35 +368,33 @@ def _pool_states(states: Tensor, token: bool) -> Tensor:
 def fit_probes(
     train: LayerFeatures,
     valid: LayerFeatures,
-    test: LayerFeatures | None = None,
+    test: LayerFeatures,
+    names: Sequence[str],
     device: torch.device | str = "cpu",
-    penalties: Sequence[float] = PENALTIES,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[LayerAccuracy]:
-    """Fit a classifier per layer. The test split is evaluated once per layer, with the selected penalty. `on_progress`
-    receives the number of finished layers and of all layers."""
+    """Fit a classifier per layer. The test split is evaluated once per layer, with the selected penalty."""
     if bool((train.labels == train.labels[0]).all()):
         raise DataError("Only one class found. A linear probe needs at least two.")
-    parts = [part for part in (train, valid, test) if part is not None]
+    parts, progress = (train, valid, test), ProgressPrinter("layers")
     labels = [part.labels.to(device) for part in parts]
     classes = max(int(part.max()) for part in labels) + 1  # some may be absent from the training split
     found: list[LayerAccuracy] = []
-    for layer in range(len(train.features)):
+    for layer, name in enumerate(names):
         x, *others = (part.features[layer].to(device) for part in parts)
         middle, spread = x.mean(0), x.std(0, correction=0)
         spread = torch.where(spread > 0, spread, 1.0)
         x, *others = ((part - middle) / spread for part in (x, *others))
         weights, best = x.new_zeros(classes, x.shape[1] + 1), (-1.0, -float("inf"))
-        kept, chosen = weights, penalties[0]
-        for penalty in penalties:
+        kept, chosen = weights, PENALTIES[0]
+        for penalty in PENALTIES:
             weights = fit_logistic_regression(x, labels[0], penalty, weights)
             # equal accuracy: lower loss; equal loss: stronger penalty
             score = _score(others[0], labels[1], weights)
             if score > best:
                 kept, chosen, best = weights, penalty, score
-        accuracy = best[0] if test is None else _score(others[1], labels[2], kept)[0]
-        found.append(LayerAccuracy(str(layer + 1), accuracy, best[0], chosen))
-        on_progress(len(found), len(train.features))
+        accuracy, _ = _score(others[1], labels[2], kept)
+        found.append(LayerAccuracy(name, round(accuracy, 2), round(best[0], 2), chosen))
+        progress(len(found), len(names))
     return found
 
 
