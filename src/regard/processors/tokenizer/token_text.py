@@ -111,13 +111,8 @@ class StreamDecoder:
         if isinstance(stop, str) or not all(stop):
             raise SettingError("Stop strings must be a list of non-empty strings.")
         self._text, self._stop_strings = text, tuple(stop)
-        self._detokenizer: _ByteDetokenizer | _WordDetokenizer | _WindowDetokenizer
-        if text.token_format.is_byte_level:
-            self._detokenizer = _ByteDetokenizer(text, strip=text.token_format is TokenFormat.PREFIXED_BYTES)
-        elif text.token_format in (TokenFormat.CHARACTERS, TokenFormat.WORD_SUFFIX):
-            self._detokenizer = _WordDetokenizer(text)
-        else:
-            self._detokenizer = _WindowDetokenizer(text)
+        make = _ByteDetokenizer if text.token_format.is_byte_level else _WindowDetokenizer
+        self._detokenizer: _ByteDetokenizer | _WindowDetokenizer = make(text)
         self._pending = ""
         self.stopped = False  # a stop string was found
 
@@ -149,8 +144,8 @@ class StreamDecoder:
 class _ByteDetokenizer:
     """Byte-level tokens: text of complete UTF-8 characters; invalid bytes become U+FFFD, as in `decode`."""
 
-    def __init__(self, text: TextTokenizer, strip: bool) -> None:
-        self._text, self._strip = text, strip
+    def __init__(self, text: TextTokenizer) -> None:
+        self._text, self._strip = text, text.token_format is TokenFormat.PREFIXED_BYTES
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
@@ -167,26 +162,8 @@ class _ByteDetokenizer:
         return text
 
 
-class _WordDetokenizer:
-    """Tokens that are text, without or with an end-of-word suffix, which becomes a space before the next token."""
-
-    def __init__(self, text: TextTokenizer) -> None:
-        self._text, self._suffix, self._pending = text, text.word_mark, ""
-
-    def add(self, token: int) -> str:
-        before, name = self._pending, self._text.id_to_token(token)
-        if not self._suffix or not name:
-            return name
-        text, mark, after = name.partition(self._suffix)
-        self._pending = mark + after
-        return before.replace(self._suffix, " ") + text
-
-    def end(self) -> str:
-        return self._pending.replace(self._suffix, "") if self._suffix else ""
-
-
 class _WindowDetokenizer:
-    """Any other tokenizer: difference of the decoded text with and without the new tokens. U+FFFD marks partial characters."""
+    """Other tokens: difference of the decoded text with and without the new tokens. U+FFFD marks partial characters."""
 
     CONTEXT = 8  # tokens of context for decoding, and maximum number of tokens held back because of a partial character
 

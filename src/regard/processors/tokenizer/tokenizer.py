@@ -10,7 +10,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -63,15 +63,6 @@ class TokenTemplate:
         pair = [*first, *(f"{id_to_token(i)}:0" for i in self.separator), *second]
         known = {(id_to_token(i), i) for i in (*self.start, *self.separator, *self.end)}
         return processors.TemplateProcessing(single=[*first, *end], pair=pair, special_tokens=sorted(known))
-
-
-class TokenText(NamedTuple):
-    """Readable text of a token, and flags for word start, word end and special tokens."""
-
-    text: str
-    starts_word: bool = False
-    ends_word: bool = False
-    is_special: bool = False
 
 
 def template_of(backend: Tokenizer) -> TokenTemplate | None:
@@ -135,7 +126,6 @@ class TextTokenizer:
             split = split_units(words=self.token_format is TokenFormat.WORDPIECE)
             if component_state(backend.pre_tokenizer) == component_state(split):
                 self.alphabet = backend.get_vocab(with_added_tokens=False)
-        self._token_texts: dict[int, TokenText] = {}
 
     @classmethod
     def train_sentence_bpe(cls, texts: Iterable[str], vocabulary: int) -> TextTokenizer:
@@ -335,32 +325,34 @@ class TextTokenizer:
     @cached_property
     def _word_boundaries(self) -> np.ndarray:
         """(V, 2) mask of the tokens that start a word, and of the tokens after which a word starts."""
-        mark, rows = self.word_mark, []
-        for name in self._token_names:
-            if self.token_format is TokenFormat.WORDPIECE:
-                rows.append((not name.startswith(mark), False))
-            elif self.token_format is TokenFormat.WORD_SUFFIX:
-                rows.append((False, name.endswith(mark)))
-            elif self.token_format is TokenFormat.OTHER:
-                rows.append((name.startswith(("Ġ", "▁")), False))
-            else:
-                text = to_bytes(name).decode("ascii", "replace") if self.token_format.is_byte_level else name
-                rows.append((text[:1].isspace(), text[-1:].isspace()))
-        boundaries = np.array(rows, dtype=bool).reshape(-1, 2)
-        boundaries[list(self.special_ids)] = True
-        return boundaries
+        return np.array([self._word_edges(token) for token in range(self._num_ids)], dtype=bool).reshape(-1, 2)
+
+    def _word_edges(self, token: int) -> tuple[bool, bool]:
+        """True if the token starts a word, and if a word starts after the token."""
+        name, form = self.id_to_token(token), self.token_format
+        if token in self.special_ids:
+            return True, True
+        if form is TokenFormat.WORDPIECE:
+            return not name.startswith(self.word_mark), False
+        if form is TokenFormat.WORD_SUFFIX:
+            return False, name.endswith(self.word_mark)
+        if form in (TokenFormat.OTHER, TokenFormat.PREFIXED_BYTES):
+            return name.startswith(("Ġ", "▁")), False
+        text = to_bytes(name).decode("ascii", "replace") if form is TokenFormat.BYTES else name
+        return text[:1].isspace(), text[-1:].isspace()
 
     @cached_property
     def _whitespace_tokens(self) -> np.ndarray | None:
         """(V,) mask of the byte-level tokens that contain only whitespace; None for other formats."""
         if not self.token_format.is_byte_level:
             return None
-        return np.array([not to_bytes(name).strip() for name in self._token_names], dtype=bool)
+        names = map(self.id_to_token, range(self._num_ids))
+        return np.array([not to_bytes(name).strip() for name in names], dtype=bool)
 
     @property
-    def _token_names(self) -> list[str]:
-        """Tokens of all ids from 0 to the maximum; an empty string for unused ids."""
-        return [self.id_to_token(token) for token in range(max(self.backend.get_vocab().values(), default=-1) + 1)]
+    def _num_ids(self) -> int:
+        """Maximum id plus 1; ids may be unused."""
+        return max(self.backend.get_vocab().values(), default=-1) + 1
 
     def _encode_batches(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> Iterator[Encoding]:
         """Encodings in batches of at most ENCODE_BATCH texts and about MAX_BATCH_CHARS characters."""
@@ -383,28 +375,24 @@ class TextTokenizer:
         """Tokens as readable text.
 
         Byte-level and character tokens show spaces as ␣; in other formats a token that continues a word starts with a dot."""
-        mark, form, tokens = self.word_mark, self.token_format, list[TokenText]()
+        if self.token_format in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
+            return [self._token_text(token) for token in ids]
+        shown, is_start = [], True
         for token in ids:
-            if token not in self._token_texts:
-                name = self.id_to_token(token) or "?"
-                if token in self.special_ids:
-                    text = TokenText(name, is_special=True)
-                elif form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
-                    text = TokenText(to_visible(to_bytes(name) if form is TokenFormat.BYTES else name.encode()))
-                elif form is TokenFormat.WORD_SUFFIX:
-                    text = TokenText(name.removesuffix(mark), ends_word=name.endswith(mark))
-                elif form is TokenFormat.WORDPIECE:
-                    text = TokenText(name.removeprefix(mark), starts_word=not name.startswith(mark))
-                else:
-                    decoded = self.backend.decode([token], skip_special_tokens=False)
-                    text = TokenText(decoded, starts_word=name.startswith(("Ġ", "▁")))
-                self._token_texts[token] = text
-            tokens.append(self._token_texts[token])
-        if form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
-            return [token.text for token in tokens]
-        shown, last = [], TokenText("", ends_word=True)
-        for text in tokens:
-            first = text.starts_word or text.is_special or last.is_special or last.ends_word
-            shown.append((text.text.strip() or "␣") if first else "·" + text.text)
-            last = text
+            text, (starts, ends) = self._token_text(token), self._word_edges(token)
+            shown.append((text.strip() or "␣") if starts or is_start else "·" + text)
+            is_start = ends
         return shown
+
+    def _token_text(self, token: int) -> str:
+        """Readable text of a token, without its mark."""
+        name, form = self.id_to_token(token) or "?", self.token_format
+        if token in self.special_ids:
+            return name
+        if form in (TokenFormat.BYTES, TokenFormat.CHARACTERS):
+            return to_visible(to_bytes(name) if form is TokenFormat.BYTES else name.encode())
+        if form is TokenFormat.WORD_SUFFIX:
+            return name.removesuffix(self.word_mark)
+        if form is TokenFormat.WORDPIECE:
+            return name.removeprefix(self.word_mark)
+        return self.backend.decode([token], skip_special_tokens=False)
