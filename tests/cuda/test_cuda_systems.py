@@ -224,7 +224,7 @@ def made(task: str, name: str, **changes: Any) -> Model:
 
 
 def batch_for(model: Model, count: int = 4) -> Batch:
-    how = Augment(crop=0.6, color_jitter=0.2, mixup=0.2 if model.task.name == "classify" else 0.0)
+    how = Augment(crop=0.6, flip=True, color_jitter=0.2, mixup=0.2 if model.task.name == "classify" else 0.0)
     random = np.random.default_rng(3)
     height, width = model.require_image_processor().size
     shape = (count, height + 8, width + 8)
@@ -267,7 +267,7 @@ def test_gradients_of_small_patches_in_sixteen_bits_are_close_to_float32() -> No
 
 
 def test_images_are_augmented_on_the_device_as_on_the_cpu() -> None:
-    how = Augment(crop=0.3, color_jitter=0.3, mixup=0.4)
+    how = Augment(crop=0.3, flip=True, color_jitter=0.3, mixup=0.4)
     random = np.random.default_rng(0)
     x = torch.from_numpy(random.integers(0, 256, (5, 3, 40, 52), dtype=np.uint8))
     changes = torch.from_numpy(sample_params(random, 5, how))

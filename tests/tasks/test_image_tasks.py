@@ -19,7 +19,7 @@ from regard.data.images.image_io import ImageCache
 from regard.errors import RegardError
 from regard.model import assemble
 from regard.nn.recording import record_attention
-from regard.processors.image import COLUMNS, NO_AUGMENT, Augment
+from regard.processors.image import COLUMNS, Augment
 from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions, LossWeights
@@ -112,7 +112,7 @@ def test_mixed_images_have_the_mixture_of_their_losses() -> None:
     sizes = {"image_size": 8, "width": 12, "depth": 1, "heads": 2, "ffn_dim": 12}
     built = regard.build("vit-tiny", task="classify", device="meta", **sizes)
     model = assemble(replace(built.spec, options=HeadOptions(("a", "b", "c"))), built.processor).double()
-    labels, how = torch.tensor([0, 1, 2]), Augment(1.0, 1.0, False, 0.0, 0.5)
+    labels, how = torch.tensor([0, 1, 2]), Augment(mixup=0.5)
     x = torch.randint(0, 255, (3, 3, 8, 8), dtype=torch.uint8)
     changes = torch.zeros(3, len(COLUMNS))
     changes[:, 2:4] = 1
@@ -164,7 +164,6 @@ def test_a_task_has_a_class_per_modality() -> None:
     assert find_task("segment").input == "image"
     with pytest.raises(RegardError, match="image"):
         find_task("translate", "image")
-    assert NO_AUGMENT.is_identity
 
 
 # -- masks and depth maps

@@ -105,9 +105,9 @@ class ImageProcessor:
         path, settings = Path(folder) / FILE, read_processor_file(folder, FILE, "images")
         try:
             return _from_published(settings)
-        except _UnsupportedProcessor as error:
+        except DataError as error:
             advice = "regard does not guess preprocessing, because different preprocessing changes the model inputs."
-            raise DataError(f"{error}.", path, advice=advice) from error
+            raise DataError(error.problem, path, advice=advice) from error
         except (TypeError, ValueError, KeyError, SettingError, ZeroDivisionError) as error:
             raise DataError(f"invalid values ({str(error).rstrip('.')}).", path) from error
 
@@ -248,27 +248,23 @@ def _mean_std_tensors(mean: RGB, std: RGB, device: torch.device) -> tuple[Tensor
 # -- preprocessor_config.json of transformers
 
 
-class _UnsupportedProcessor(Exception):
-    """The file requires preprocessing that is not supported."""
-
-
 def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     # class name without suffixes; the first ViT files have no class name
     kind = str(file.get("image_processor_type") or file.get("feature_extractor_type") or "ViTImageProcessor")
     for ending in ("Fast", "Pil", "ImageProcessor", "FeatureExtractor"):
         kind = kind.removesuffix(ending)
     if kind == "ImageGPT" or "clusters" in file:
-        raise _UnsupportedProcessor("expected pixel values as model inputs, got palette colors (ImageGPT)")
+        raise DataError("expected pixel values as model inputs, got palette colors (ImageGPT).")
     for name, value in file.items():
         if name not in _SUPPORTED_KEYS | _IGNORED_KEYS and value not in (None, False):
-            raise _UnsupportedProcessor(f"{name}={json.dumps(value)[:60]} is not supported")
+            raise DataError(f"{name}={json.dumps(value)[:60]} is not supported.")
     missing = ", ".join(name for name in _REQUIRED_KEYS if file.get(name) is None)
     if kind not in _CLASS_DEFAULTS and missing:
-        raise _UnsupportedProcessor(f"image processor '{kind}' is not supported without explicit values for {missing}")
+        raise DataError(f"image processor '{kind}' is not supported without explicit values for {missing}.")
     settings = {**_CLASS_DEFAULTS.get(kind, {}), **{name: value for name, value in file.items() if value is not None}}
     if "crop_pct" in settings and kind != "ConvNext":
         reason = "because crop_pct depends on the processor class"
-        raise _UnsupportedProcessor(f"crop_pct is not supported for image processor '{kind}', {reason}")
+        raise DataError(f"crop_pct is not supported for image processor '{kind}', {reason}.")
     normalized, resized = bool(settings.get("do_normalize", True)), bool(settings.get("do_resize", True))
     made = ImageProcessor(
         resize="exact" if resized else "none",
@@ -282,12 +278,12 @@ def _from_published(file: Mapping[str, Any]) -> ImageProcessor:
     if not settings.get("do_center_crop", False):
         return made
     if made.crop or made.resize == "ratio" or made.multiple > 1:
-        raise _UnsupportedProcessor("do_center_crop combined with another resize mode is not supported")
+        raise DataError("do_center_crop combined with another resize mode is not supported.")
     size = _size_pair(settings.get("crop_size", made.size))
     if made.resize == "exact" and made.size == size:
         return made
     if made.resize == "exact" and made.size[0] != made.size[1]:
-        raise _UnsupportedProcessor("do_center_crop after resizing to a non-square size is not supported")
+        raise DataError("do_center_crop after resizing to a non-square size is not supported.")
     return replace(made, size=size, edge=0 if made.resize == "none" else made.edge or made.size[0], crop=True)
 
 
@@ -296,7 +292,7 @@ def _with_published_size(made: ImageProcessor, kind: str, settings: Mapping[str,
     if isinstance(size, int):
         size = {"height": size, "width": size} if settings.get("default_to_square", True) else {"shortest_edge": size}
     if not isinstance(size, Mapping) or set(size) not in ({"height", "width"}, {"shortest_edge"}):
-        raise _UnsupportedProcessor(f"size={json.dumps(size)[:60]} is not supported")
+        raise DataError(f"size={json.dumps(size)[:60]} is not supported.")
     if "height" in size:
         return replace(made, size=_size_pair(size), resize="ratio" if settings.get("keep_aspect_ratio") else "exact")
     edge = int(size["shortest_edge"])
@@ -317,7 +313,7 @@ def _size_pair(size: Any) -> Size:
 def _rgb_values(value: Any) -> RGB:
     values = [float(value)] * 3 if isinstance(value, int | float) else [float(one) for one in value]
     if len(values) != 3:
-        raise _UnsupportedProcessor(f"expected 3 values, one per color channel, got {len(values)}")
+        raise DataError(f"expected 3 values, one per color channel, got {len(values)}.")
     return values[0], values[1], values[2]
 
 
@@ -354,6 +350,7 @@ COLUMNS = (
 """Columns of a parameter row: crop box (fractions of the image), flip (1: yes), color factors, mixup weight
 and index of the mixup partner in the batch, shift (fractions of the sides), and center, sides (0: no erasing) and gray value
 of the erased rectangle."""
+MAX_CROP_RATIO = 4 / 3  # maximum change of the aspect ratio of a random crop, as a factor
 MIN_ERASE_AREA, MAX_ERASE_RATIO = 0.02, 3.3
 """Erased rectangles: minimum area as a fraction of the image, and maximum ratio of the longer to the shorter side."""
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)
@@ -361,12 +358,11 @@ LUMA_WEIGHTS = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True)
 class Augment:
-    """Maximum strength of each augmentation; `NO_AUGMENT` leaves images unchanged."""
+    """Maximum strength of each augmentation; the defaults leave images unchanged."""
 
-    crop: float = 0.35  # minimum area of a random crop as a fraction of the image; 1: no crop
-    ratio: float = 4 / 3  # maximum change of a crop's aspect ratio, as a factor; 1: unchanged
-    flip: bool = True  # horizontal flip with probability 0.5
-    color_jitter: float = 0.2  # maximum relative change of brightness, contrast and saturation
+    crop: float = 1.0  # minimum area of a random crop as a fraction of the image; 1: no crop
+    flip: bool = False  # horizontal flip with probability 0.5
+    color_jitter: float = 0.0  # maximum relative change of brightness, contrast and saturation
     mixup: float = 0.0  # parameter of the Beta distribution of mixup weights; 0: no mixup
     shift: float = 0.0  # maximum shift as a fraction of the sides, rounded to pixels
     erase: float = 0.0  # maximum area fraction of a gray rectangle, drawn with probability 0.5 (random erasing)
@@ -376,27 +372,18 @@ class Augment:
         erasing = f"0, or at least {MIN_ERASE_AREA} and below 1"
         check_settings(
             (0 < self.crop <= 1, scale, "above 0 and at most 1", self.crop),
-            (self.ratio >= 1, "The maximum aspect ratio of random crops", "at least 1", self.ratio),
             (0 <= self.color_jitter < 1, "data.color_jitter", "at least 0 and below 1", self.color_jitter),
             (self.mixup >= 0, "data.mixup", "at least 0", self.mixup),
             (0 <= self.shift < 1, "data.shift", "at least 0 and below 1", self.shift),
             (not self.erase or MIN_ERASE_AREA <= self.erase < 1, "data.random_erasing", erasing, self.erase),
         )
 
-    @property
-    def is_identity(self) -> bool:
-        """True if images stay unchanged."""
-        return self.crop == 1 and not any((self.flip, self.color_jitter, self.mixup, self.shift, self.erase))
-
-
-NO_AUGMENT = Augment(crop=1.0, ratio=1.0, flip=False, color_jitter=0.0, mixup=0.0, shift=0.0, erase=0.0)
-
 
 def sample_params(rng: np.random.Generator, count: int, augment: Augment) -> NDArray[np.float32]:
     """(count, 17) parameters with the columns `COLUMNS`. Disabling an augmentation other than mixup leaves the random values of
     the others unchanged."""
     share = 1 - (1 - augment.crop) * rng.random(count)
-    widest = np.minimum(math.log(augment.ratio), -np.log(share))  # a larger ratio would exceed the image
+    widest = np.minimum(math.log(MAX_CROP_RATIO), -np.log(share))  # a larger ratio would exceed the image
     apart = np.exp(widest * (2 * rng.random(count) - 1))
     width, height = np.sqrt(share * apart), np.sqrt(share / apart)
     left, top = rng.random(count) * (1 - width), rng.random(count) * (1 - height)

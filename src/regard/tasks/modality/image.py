@@ -29,7 +29,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.blocks.heads import ClassifierHead
-from regard.processors.image import NO_AUGMENT, Augment, ImageProcessor, augment_images, sample_params
+from regard.processors.image import Augment, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
 from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, ModelProtocol
 from regard.tasks.modality.base import (
@@ -173,7 +173,7 @@ def load_images(encoded: Encoded, rows: np.ndarray) -> tuple[Tensor, Tensor | No
         return pixels.prepare(read_image(decode_source(side[number]), pixels.min_side if training else 0))
 
     x = stack_images(load_cached(encoded, "image", rows, read, (*pixels.size, 3)))
-    if not training or augment.is_identity:
+    if not training or augment == Augment():
         return x, None
     random = np.random.default_rng(rows[:, 1].tolist())
     return x, torch.from_numpy(sample_params(random, len(rows), augment))
@@ -227,11 +227,8 @@ def train_processor(context: EncodingContext) -> Any:
 def augmentation(context: EncodingContext) -> Augment:
     data = context.data
     if data is None:
-        return NO_AUGMENT
-    aspect = 4 / 3 if data.crop_scale < 1 else 1.0
-    return Augment(
-        data.crop_scale, aspect, data.flip, data.color_jitter, data.mixup, shift=data.shift, erase=data.random_erasing
-    )
+        return Augment()
+    return Augment(data.crop_scale, data.flip, data.color_jitter, data.mixup, data.shift, data.random_erasing)
 
 
 def eval_batch_size(pixels: ImageProcessor | Palette) -> int:
