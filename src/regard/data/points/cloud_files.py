@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +48,7 @@ from regard.files import write_file
 TEXT_SUFFIXES = (".xyz", ".txt", ".pts", ".asc", ".csv")
 CLOUD_SUFFIXES = (".ply", ".off", ".obj", ".stl", ".glb", *TEXT_SUFFIXES, ".npy", ".npz")
 
-NPY_MAGIC = b"\x93NUMPY"
-_MAGIC = {b"ply": ".ply", NPY_MAGIC: ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
+_MAGIC = {b"ply": ".ply", b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
 _OTHER_FORMATS = {
     b"\x1f\x8b": "gzip-compressed (decompress the file first)",
     b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"\x89HDF": "an HDF5 file",
@@ -186,56 +185,43 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     return cloud_from_table(array, (), columns)
 
 
-def load_npy(content: bytes, name: str = "") -> NDArray[Any]:
-    """Array of an .npy file; the size in the header is checked against the number of bytes first."""
-    inside = f"array '{name}': " if name else ""
-    start, shape, kind = _parse_header(content, inside)
-    if kind.hasobject:
-        problem = f"{inside}arrays of Python objects are not supported (regard does not unpickle data)."
-        raise FileFormatError(problem, "Save an array of numbers: np.save(path, array.astype(np.float32)).")
-    if kind.itemsize * math.prod(shape) > len(content) - start:
-        problem = f"{inside}the header declares {shape} of {kind}, but only {len(content) - start:,} bytes follow."
-        raise FileFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
-    check_count(shape[0] if shape else 0, "points")
-    with library_errors(f"{inside}damaged array ({{}}).", WRITE_AGAIN):
-        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    return array
-
-
-def _parse_header(content: bytes, inside: str) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Offset of the data, shape and dtype."""
-    if not content.startswith(NPY_MAGIC):
-        raise FileFormatError(f"{inside}not an array in NumPy format.", "Write the array with np.save().")
-    stream = io.BytesIO(content)
+def _read_array(stream: IO[bytes], num_bytes: int, inside: str = "") -> NDArray[Any]:
+    """Array of an .npy file with `num_bytes` bytes, compared with the size in the header before memory is allocated."""
     with library_errors(f"{inside}damaged array ({{}}).", WRITE_AGAIN):
         # version 3 has the structure of version 2, and other encodings of field names
         is_first = np.lib.format.read_magic(stream) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-        shape, _, kind = read(stream, 1 << 16)
+        read_header = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+        shape, _, kind = read_header(stream, 1 << 16)
         if min(shape, default=0) < 0:
             raise ValueError(f"invalid shape {shape}")
-    return stream.tell(), shape, kind
+        if kind.hasobject:
+            problem = f"{inside}arrays of Python objects are not supported (regard does not unpickle data)."
+            raise FileFormatError(problem, "Save an array of numbers: np.save(path, array.astype(np.float32)).")
+        wanted, left = kind.itemsize * math.prod(shape), num_bytes - stream.tell()
+        if wanted > left:
+            problem = f"{inside}the header declares {shape} of {kind}, but only {left:,} bytes follow."
+            raise FileFormatError(problem, "The file is truncated or damaged. Copy or download the file again.")
+        if wanted > 80 * MAX_POINTS:  # a kilobyte of an archive may decompress to a gigabyte
+            problem = f"{inside}{wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}."
+            raise FileFormatError(problem, "Split the file into smaller files.")
+        check_count(shape[0] if shape else 0, "points")
+        stream.seek(0)
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
 def _load_npz(content: bytes) -> dict[str, NDArray[Any]]:
-    """Arrays of an archive. An array is read up to the size in its header: a kilobyte may decompress to a gigabyte."""
+    """Arrays of an archive."""
     arrays: dict[str, NDArray[Any]] = {}
     with (
         library_errors("not a .npz file, or damaged ({}).", WRITE_AGAIN),
         zipfile.ZipFile(io.BytesIO(content)) as archive,
     ):
         for item in archive.infolist():
-            if not item.filename.endswith(".npy"):
-                continue
-            name = item.filename.removesuffix(".npy")
-            with archive.open(item) as stream:
-                first = stream.read(1 << 16)
-                _, shape, kind = _parse_header(first, f"array '{name}': ")
-                wanted = kind.itemsize * math.prod(shape)
-                if wanted > 80 * MAX_POINTS:
-                    problem = f"array '{name}': {wanted:,} bytes exceed the maximum of {80 * MAX_POINTS:,}."
-                    raise FileFormatError(problem, "Split the file into smaller files.")
-                arrays[name] = load_npy(first + stream.read(wanted + (1 << 20)), name)
+            if item.filename.endswith(".npy"):
+                name = item.filename.removesuffix(".npy")
+                with archive.open(item) as stream:
+                    arrays[name] = _read_array(stream, item.file_size, f"array '{name}': ")
     if not arrays:
         raise FileFormatError("the archive contains no arrays.", "Write the file with np.savez().")
     return arrays
@@ -248,7 +234,7 @@ _READERS: dict[str, Callable[[bytes, Columns | None], RawCloud]] = {
     ".stl": lambda content, columns: read_stl(content),
     ".glb": lambda content, columns: read_glb(content),
     **{ending: partial(read_points, suffix=ending) for ending in TEXT_SUFFIXES},
-    ".npy": lambda content, columns: _from_array(load_npy(content), columns),
+    ".npy": lambda content, columns: _from_array(_read_array(io.BytesIO(content), len(content)), columns),
     ".npz": read_npz,
 }
 
