@@ -20,7 +20,6 @@ from regard.data.images.labeled import ClassMap, ImageSample
 from regard.data.points import labeled as clouds
 from regard.data.points.cloud import PointCloud
 from regard.data.points.cloud_files import read_cloud, write_ply
-from regard.data.points.labeled import CloudSample
 from regard.data.text.tables import SkippedRow
 from regard.errors import DataError, RegardError
 from regard.runs.spec import resolve_task
@@ -346,9 +345,6 @@ def test_sets_that_are_made_are_named_as_data(tmp_path: Path) -> None:
     refused(clouds.iterate_clouds, "rooms", "classify")
     refused(clouds.iterate_labeled_clouds, "solids", "classify")
     assert [len(list(clouds.read_unlabeled_clouds(f"{name}#samples=2"))) for name in ("rooms", "solids")] == [2, 2]
-    sample = CloudSample("a.ply", "x", "d", 3, columns=(("label", "thing"),))
-    said = json.loads(json.dumps({"source": "a.ply", "label": "x", "path": "d", "line": 3, "columns": sample.columns}))
-    assert CloudSample(**said) == sample and hash(sample)
     for entry in ("nowhere", str(tmp_path / "none.csv"), "solids#part=none"):
         for read in (clouds.iterate_clouds, clouds.iterate_labeled_clouds):
             refused(read, entry, ".", error=RegardError)

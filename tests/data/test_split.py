@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import json
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regard.errors import DataError, SettingError
 from regard.runs import preprocess
-from regard.runs.preprocess import HeldOutKeys, compute_fingerprint
+from regard.runs.preprocess import HeldOutKeys, TrainingFiles, compute_fingerprint
+from regard.runs.spec import DataSources
+from regard.tasks import find_task
 
 
 def as_ever(keys: list[str], share: float, most: int, salt: str) -> set[str]:
@@ -64,3 +68,13 @@ def test_a_fingerprint_notices_content_order_and_borders() -> None:
     seen = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["abc"], ["ab", "c", ""], []]
     assert len({compute_fingerprint(some) for some in seen}) == len(seen)
     assert compute_fingerprint(iter(("ab", "c"))) == "4826ed043ab3cdec576d8541fa5d5a80"
+
+
+def test_a_second_run_takes_the_held_out_samples_from_the_cache_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = ({"question": "Which?", "choices": [f"{n}", f"{n + 1}"], "answer": 0} for n in range(30))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, again = (
+        TrainingFiles(find_task("choose"), DataSources((str(path),)), 0.2, [].append).scan() for _ in range(2)
+    )
+    assert first == again and first is not again and isinstance(again.held[0].choices, tuple)

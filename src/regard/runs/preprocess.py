@@ -169,9 +169,9 @@ class TrainingFiles:
         self.key = cache_key(_CACHE_VERSION, __version__, kind, data, columns, fraction, sums, known)
         kept = load_note(self.key)
         if kept is not None:
+            kept = {name: _to_tuples(value) for name, value in kept.items()}
             held = tuple(self.reader.sample_type(**fields) for fields in kept["held"])
-            lists = {name: tuple(kept[name]) for name in ("first_empty", "labels")}
-            found = ScanResult(**{**kept, **lists, "held": held})
+            found = ScanResult(**{**kept, "held": held})
         else:
             found = self._scan_files()
             inside = any(getattr(sample, "content", b"") for sample in found.held)  # image contents are not cached here
@@ -293,6 +293,13 @@ def describe_empty_rows(task: Task, count: int, path: str, line: int) -> str:
         )
     side = "an empty field" if len(columns) > 1 else "no text"
     return f"note: {count:,} rows with {side} skipped; first: {path}, line {line}"
+
+
+def _to_tuples(value: Any) -> Any:
+    """JSON value with tuples instead of lists."""
+    if isinstance(value, dict):
+        return {name: _to_tuples(item) for name, item in value.items()}
+    return tuple(map(_to_tuples, value)) if isinstance(value, list) else value
 
 
 def _list_files(folder: str) -> str:

@@ -74,9 +74,6 @@ class CaptionedImage(ImageSample):
 
     captions: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "captions", tuple(self.captions))  # a list if loaded from JSON
-
 
 @dataclass
 class _ImageCaptions:

@@ -67,16 +67,10 @@ class CloudSample(FileSample):
 
     columns: tuple[tuple[str, str], ...] = ()  # column names in the file, from --columns
 
-    def __post_init__(self) -> None:
-        # samples restored from JSON have lists instead of tuples
-        object.__setattr__(self, "columns", tuple((name, column) for name, column in self.columns))
-
-    def read(self, seed: int = 0, num_points: int = DEFAULT_POINTS) -> PointCloud:
+    def read(self, num_points: int = DEFAULT_POINTS) -> PointCloud:
         """Read the point cloud; a mesh is sampled with `num_points` points."""
-        columns = dict(self.columns) or None
-        if self.content:
-            return read_cloud(self.content, seed, num_points, columns, self.location, self.source)
-        return read_cloud(self.source, seed, num_points, columns)
+        source, columns = self.content or self.source, dict(self.columns)
+        return read_cloud(source, num_points=num_points, columns=columns, location=self.location, name=self.source)
 
 
 CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]

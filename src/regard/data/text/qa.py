@@ -67,10 +67,6 @@ class QASample:
     line: int = 0  # number of the question in SQuAD JSON
     num_relocated: int = 0  # number of answers found at another position than given
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "answers", tuple(self.answers))  # lists if loaded from JSON
-        object.__setattr__(self, "starts", tuple(self.starts))
-
     @property
     def split_key(self) -> str:
         """Article or context, kept on one side of a train/validation split to avoid leaks."""

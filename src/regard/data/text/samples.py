@@ -63,10 +63,6 @@ class LabeledText:
     line: int = 0
     label_set: tuple[str, ...] | None = None  # labels of multi-label data, possibly empty; None for single-label data
 
-    def __post_init__(self) -> None:
-        if self.label_set is not None:  # a list if loaded from JSON
-            object.__setattr__(self, "label_set", tuple(self.label_set))
-
     @property
     def labels(self) -> tuple[str, ...]:
         return (self.label,) if self.label_set is None else self.label_set
@@ -86,9 +82,6 @@ class ChoiceSample:
     label: int = -1  # index of the correct choice, from 0; -1 for unlabeled inputs
     path: str = ""
     line: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "choices", tuple(self.choices))  # a list if loaded from JSON
 
     @property
     def prompt(self) -> str:

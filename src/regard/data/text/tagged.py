@@ -97,10 +97,6 @@ class TaggedSentence:
     path: str = ""
     line: int = 0  # line of the first word
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "words", tuple(self.words))  # lists if loaded from JSON
-        object.__setattr__(self, "tags", tuple(self.tags))
-
 
 def read_tagged(
     entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error, inputs_only: bool = False

@@ -326,7 +326,7 @@ def decode_cloud_source(row: np.ndarray) -> CloudSample:
     columns: Any = ()
     if len(row) and row[0] == COLUMNS_MARKER:
         end = 2 + int(row[1])
-        columns, row = json.loads(row[2:end].astype(np.uint8).tobytes()), row[end:]
+        columns, row = tuple(map(tuple, json.loads(row[2:end].astype(np.uint8).tobytes()))), row[end:]
     source = decode_source(row)
     if isinstance(source, bytes):
         return CloudSample("", content=source, columns=columns)
