@@ -146,7 +146,7 @@ SLOW = (
 RUN = (
     *CHECKED, "regard.model", "regard.types", "regard.weights.*", "regard.capabilities",
     "regard.explain", "regard.systems.transformer", "regard.decode.*", "regard.nn.*", "regard.training.distributed",
-    *within("regard.systems.common", "checkpoint recipes seq2seq system"),
+    *within("regard.systems.common", "checkpoint marian recipes system"),
     *within("regard.tasks", "base modality translate"), *within("regard.tasks.modality", "base text"),
     *within("regard.processors", "padding"),
     *within("regard.processors.tokenizer", "token_text tokenizer vocabulary"),

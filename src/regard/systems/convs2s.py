@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.block import SharedEmbeddings
+from regard.nn.blocks.encoder_decoder import valid_targets
 from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqConfig
-from regard.systems.common.seq2seq import valid_targets
 from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 

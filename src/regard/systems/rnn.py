@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.block import SharedEmbeddings
+from regard.nn.blocks.encoder_decoder import require_padded
 from regard.nn.recurrent import rnn
 from regard.systems.common import recipes
 from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, RecurrentConfig
-from regard.systems.common.seq2seq import require_padded
 from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 

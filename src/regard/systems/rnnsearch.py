@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.block import SharedEmbeddings
+from regard.nn.blocks.encoder_decoder import require_padded
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
 from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, RecurrentConfig
-from regard.systems.common.seq2seq import require_padded
 from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 

@@ -5,16 +5,15 @@ with several heads; sinusoidal positions are added to the embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 
-from regard.nn.attention.positions import PositionIds, make_absolute_position, make_position
+from regard.nn.attention.positions import make_absolute_position, make_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
-from regard.systems.common import recipes, seq2seq
-from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
+from regard.nn.blocks.encoder_decoder import EncoderDecoder
+from regard.systems.common import marian, recipes
 from regard.systems.common.system import (
     RelativePosition,
     Sizes,
@@ -24,7 +23,6 @@ from regard.systems.common.system import (
     sizes,
     transformer_blocks,
 )
-from regard.types import Batch, BodyOutput
 from regard.weights.tables import PublishedLayout
 
 
@@ -63,32 +61,7 @@ PRESETS = presets(
 )
 
 
-class Transformer(EncoderDecoder):
-    encoder: Stack
-
-    def encode(
-        self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        positions = PositionIds(inputs.positions, inputs.positions)
-        return self.encoder(
-            self.embed(batch.inputs, inputs.positions), mask=inputs.mask, taps=taps, position_ids=positions
-        )
-
-    def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
-        """Decoder states for `batch.decoder.inputs`; `taps` are encoder blocks."""
-        sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
-        context, tapped = self.encode(batch, sides, taps)
-        sequence = self.decode(
-            sides.decoder.inputs,
-            context,
-            mask=sides.decoder_mask,
-            context_mask=sides.cross_mask,
-            positions=sides.decoder_positions,
-        )
-        return BodyOutput(sequence, hidden_states=tapped, cross_states=context)
-
-
-def build(config: Config) -> Transformer:
+def build(config: Config) -> EncoderDecoder:
     def stack(depth: int, cross: bool) -> Stack:
         """Relative positions are bidirectional in the encoder and causal in the decoder."""
         blocks = transformer_blocks(
@@ -102,7 +75,7 @@ def build(config: Config) -> Transformer:
         last = nn.LayerNorm(config.width) if config.norm_position == "pre" else None
         return Stack(blocks, last, make_position(config, depth, bidirectional=not cross))
 
-    body = Transformer(
+    body = EncoderDecoder(
         tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding, config.output_bias),
         position=make_absolute_position(config),
         encoder=stack(config.depth, cross=False),
@@ -141,9 +114,9 @@ PUBLISHED = PublishedLayout(
     ignored_keys=("extra_pos_embeddings", "classif_dropout", "classifier_dropout", "num_hidden_layers", "decoder_*_token_id"),
     extra_keys={"forced_eos_token_id": None, "bos_token_id": None},
     value_maps={"activation": {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}},
-    names=seq2seq.MARIAN_NAMES,
-    adapt_checkpoint=seq2seq.from_marian,
-    to_published=seq2seq.to_marian,
+    names=marian.MARIAN_NAMES,
+    adapt_checkpoint=marian.from_marian,
+    to_published=marian.to_marian,
     required={"norm_position": "post", "position_embedding": "halves", "relative_position": "none"},
     requirement="the Transformer (Marian) supports post-norm with sinusoidal positions [sin | cos] only",
 )  # fmt: skip

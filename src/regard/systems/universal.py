@@ -16,9 +16,9 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.decoder import DecoderState
+from regard.nn.blocks.encoder_decoder import EncoderDecoder, Seq2SeqInputs
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
 from regard.systems.common import recipes
-from regard.systems.common.seq2seq import EncoderDecoder, Seq2SeqInputs
 from regard.systems.common.system import System, TargetTokens, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
 from regard.types import IGNORE, Batch, BodyOutput

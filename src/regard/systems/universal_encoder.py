@@ -15,9 +15,9 @@ from regard.nn.attention.masks import AttentionMask, PackedDocuments, Padding, a
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
+from regard.nn.blocks.encoder_decoder import position_ids
 from regard.nn.blocks.universal import UniversalStack, make_universal_stack
 from regard.systems.common import bert, recipes
-from regard.systems.common.seq2seq import position_ids
 from regard.systems.common.system import EncoderConfig, System, TokenTypes, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
 from regard.types import Batch, Body, BodyOutput, Traits

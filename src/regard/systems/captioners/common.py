@@ -17,13 +17,13 @@ from regard.errors import RegardError, SettingError, WeightsError
 from regard.index import local_folder
 from regard.nn.attention.masks import Causal, Padding, and_masks
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
+from regard.nn.blocks.encoder_decoder import require_prompt
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common.checkpoint import read_body
 from regard.systems.common.recurrent import RecurrentBody
-from regard.systems.common.seq2seq import require_prompt
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import mismatch_error
 

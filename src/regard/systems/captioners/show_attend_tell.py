@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.nn.blocks.encoder_decoder import valid_targets
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
@@ -22,7 +23,6 @@ from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionRNN, expand_to_captions
 from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
-from regard.systems.common.seq2seq import valid_targets
 from regard.systems.common.system import System, presets, reject
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.nn.blocks.block import EmbeddingSharing, SharedEmbeddings, TokenPredictor, check_embeddings
+from regard.nn.blocks.encoder_decoder import require_prompt
 from regard.nn.recurrent.rnn import RecurrentState
-from regard.systems.common.seq2seq import require_prompt
 from regard.systems.common.system import TargetTokens
 from regard.types import Batch, Traits
 

@@ -1,20 +1,18 @@
-"""Inputs, positions and masks of encoder–decoder models, and tensor names of Marian in Hugging Face format."""
+"""Encoder–decoder Transformer for text. Inputs, positions and masks of encoder–decoder models."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.errors import WeightsError
 from regard.nn.attention.masks import AttentionMask, Causal, PackedDocuments, Padding, and_masks, valid_mask
-from regard.nn.attention.positions import SinusoidalPosition
+from regard.nn.attention.positions import PositionIds
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
-from regard.types import Batch, DecoderInputs, Packing
-from regard.weights.tables import NameTable, Tensors, entry, layer
+from regard.types import Batch, BodyOutput, DecoderInputs, Packing
 
 
 def require_prompt(batch: Batch) -> Tensor:
@@ -94,14 +92,27 @@ def require_padded(batch: Batch) -> None:
 
 
 class EncoderDecoder(CrossDecoder):
-    """Encoder–decoder for text; subclasses compute the encoder states."""
-
     max_offset: int = 0
     """Largest random offset of the positions in training."""
 
     def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> tuple[Any, ...]:
         """Encoder outputs (B, S, D) for cross-attention, and hidden states of the blocks in `taps`."""
-        raise NotImplementedError
+        where = inputs.positions
+        x, ids = self.embed(batch.inputs, where), PositionIds(where, where)
+        return self.encoder(x, mask=inputs.mask, taps=taps, position_ids=ids)
+
+    def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
+        """Decoder states for `batch.decoder.inputs`; `taps` are encoder blocks."""
+        sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
+        context, tapped = self.encode(batch, sides, taps)
+        sequence = self.decode(
+            sides.decoder.inputs,
+            context,
+            mask=sides.decoder_mask,
+            context_mask=sides.cross_mask,
+            positions=sides.decoder_positions,
+        )
+        return BodyOutput(sequence, hidden_states=tapped, cross_states=context)
 
     def start(self, batch: Batch, max_positions: int | None = None) -> DecoderState:
         """Encode the source, and process all but the last token of the prompt `batch.decoder.inputs`.
@@ -112,58 +123,3 @@ class EncoderDecoder(CrossDecoder):
         prompt, (context, *_) = require_prompt(batch), self.encode(batch, Seq2SeqInputs.from_batch(batch))
         valid = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])[:, None]
         return self.prefill(context, valid, prompt, max_positions)
-
-
-# -- the Transformer in Hugging Face format: Marian
-
-
-_OURS, _THEIRS = "{side}.blocks.{n}", "model.{side}.layers.{n}"
-SHARED_EMBEDDING = "model.shared.weight"
-MARIAN_NAMES = NameTable(
-    entries=(
-        entry("tokens.table.weight", SHARED_EMBEDDING),
-        entry("tokens.bias", "final_logits_bias"),
-        layer(f"{_OURS}.attend.inner.qkv", *(f"{_THEIRS}.self_attn.{name}_proj" for name in "qkv")),
-        layer(f"{_OURS}.attend.inner.out", f"{_THEIRS}.self_attn.out_proj"),
-        layer(f"{_OURS}.attend.norm", f"{_THEIRS}.self_attn_layer_norm"),
-        layer(f"{_OURS}.cross.inner.q", f"{_THEIRS}.encoder_attn.q_proj"),
-        layer(f"{_OURS}.cross.inner.kv", *(f"{_THEIRS}.encoder_attn.{name}_proj" for name in "kv")),
-        layer(f"{_OURS}.cross.inner.out", f"{_THEIRS}.encoder_attn.out_proj"),
-        layer(f"{_OURS}.cross.norm", f"{_THEIRS}.encoder_attn_layer_norm"),
-        layer(f"{_OURS}.feed.inner.up", f"{_THEIRS}.fc1"),
-        layer(f"{_OURS}.feed.inner.down", f"{_THEIRS}.fc2"),
-        layer(f"{_OURS}.feed.norm", f"{_THEIRS}.final_layer_norm"),
-    ),
-    tied=dict.fromkeys(
-        ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED_EMBEDDING
-    ),
-    drop=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-)
-
-
-def from_marian(config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
-    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
-    tensors = MARIAN_NAMES.complete(tensors)
-    for name in MARIAN_NAMES.drop:
-        if name in tensors and not _is_sinusoid_table(tensors[name], config):
-            raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
-    bias = tensors.pop("final_logits_bias", None)
-    if bias is not None and bias.numel() != config.vocab_size:
-        raise WeightsError(
-            f"final_logits_bias (tokens.bias) has {bias.numel()} values, but the vocabulary has {config.vocab_size} tokens."
-        )
-    if bias is None or not (config.output_bias or bias.any()):
-        return config, tensors
-    return replace(config, output_bias=True), {**tensors, "final_logits_bias": bias.flatten()}
-
-
-def _is_sinusoid_table(table: Tensor, config: Any) -> bool:
-    if table.ndim != 2 or table.shape[1] != config.width:
-        return False
-    wanted = SinusoidalPosition(config.width, "halves")(torch.arange(len(table)))
-    return torch.allclose(table.double(), wanted, atol=1e-2 if table.element_size() < 4 else 1e-5)
-
-
-def to_marian(config: Any, tensors: Tensors) -> Tensors:
-    bias = tensors.get("final_logits_bias", tensors[SHARED_EMBEDDING].new_zeros(config.vocab_size))
-    return {**tensors, "final_logits_bias": bias[None]}
