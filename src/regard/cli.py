@@ -110,10 +110,10 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
 ) -> None:
     """Train a model on your data."""
-    from regard.runs.settings import check_names, collect_overrides
+    from regard.runs.settings import check_names
 
     renamed = parse_columns(columns)
-    check_names(task, model, collect_overrides(overrides or (), config), resume)
+    check_names(task, model, overrides or (), config, resume)
     from regard.runs.train import train as run_train
 
     run_train(
@@ -144,10 +144,10 @@ def check(
 
     Exit code 1: errors were found."""
     from regard.index import check_task
-    from regard.runs.settings import check_groups, collect_overrides
+    from regard.runs.settings import check_overrides
 
     check_task(task)
-    check_groups(collect_overrides(overrides or ()))
+    check_overrides(overrides or ())
     from regard.runs.check import check as run_check
 
     report = run_check(
@@ -172,10 +172,10 @@ def evaluate(
 ) -> None:
     """Evaluate a model on validation or test data."""
     from regard.index import check_model
-    from regard.runs.settings import check_groups, collect_overrides
+    from regard.runs.settings import check_overrides
 
     check_model(folder, dtype)
-    check_groups(collect_overrides(overrides or ()))
+    check_overrides(overrides or ())
     from regard.runs.evaluate import evaluate as run_evaluate
     from regard.runs.evaluate import write_predictions
 
@@ -235,10 +235,10 @@ def predict(
     Exit code 2: some inputs failed."""
     from regard.decode.settings import apply_overrides
     from regard.index import check_model
-    from regard.runs.settings import check_groups, collect_overrides
+    from regard.runs.settings import check_overrides
 
     renamed = parse_columns(columns)
-    said = collect_overrides(overrides or ())
+    said = check_overrides(overrides or ())
     if said.keys() - {"decode"}:
         raise RegardError(
             f"'regard predict' only accepts decode.* settings, not {', '.join(said.keys() - {'decode'})}.*"
@@ -249,7 +249,6 @@ def predict(
         raise RegardError("--choices cannot be combined with --columns: a table has a column of choices.")
     if search is not None and (choices is not None or said):
         raise RegardError("--search cannot be combined with --choices or --set. Allowed: --top-k, --columns.")
-    check_groups(said)
     check_model(folder, dtype)
     from regard.model import load
     from regard.runs import predict

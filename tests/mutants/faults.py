@@ -89,8 +89,8 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("wordpiece-prefix", "regard.processors.tokenizer.vocabulary:_to_wordpiece", "else PREFIX + name", "else name",
      "pieces inside words lack their ## prefix"),
     # -- systems and weights
-    ("depth-of-the-decoder", "regard.systems.transformer:build", "encoder=stack(config.depth,",
-     "encoder=stack(config.decoder_depth,", "the encoder is as deep as the decoder"),
+    ("depth-of-the-decoder", "regard.systems.transformer:build", "in ((config.depth,",
+     "in ((config.decoder_depth,", "the encoder is as deep as the decoder"),
     ("joined-matrices-reversed", "regard.weights.tables:NameTable.read", "torch.cat(parts) if", "torch.cat(parts[::-1]) if",
      "published query, key and value matrices are joined in the reverse order"),
     ("wrong-tie", "regard.weights.tables:NameTable.complete", "if not torch.equal(tensor, tensors[original]):", "if False:",

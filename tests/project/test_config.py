@@ -16,7 +16,7 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, suggest
 from regard.index import PRESET_ALIASES, RELATED, SYNONYMS, print_note, task_aliases
 from regard.runs.info import info
-from regard.runs.settings import GROUPS, check_groups, collect_overrides, diff_settings, read_settings, resolve
+from regard.runs.settings import GROUPS, check_overrides, collect_overrides, diff_settings, read_settings, resolve
 from regard.runs.spec import DataSources, TrainRequest, new_spec
 from regard.systems import SYSTEMS, find_preset
 from regard.tasks import find_task
@@ -203,7 +203,7 @@ def test_ninety_six_names_are_supported_and_values_of_synonyms_are_checked() -> 
     assert len(SYNONYMS) + len(RELATED) + ("decode.max_length" in SETTINGS) == 96
     assert not SYNONYMS.keys() & RELATED.keys()
     with pytest.raises(SettingError, match=r"train\.lr"):
-        check_groups(collect_overrides(["train.learning_rate=fast"]))
+        check_overrides(["train.learning_rate=fast"])
 
 
 @pytest.mark.parametrize("name", SYNONYMS)

@@ -39,7 +39,7 @@ def test_a_name_of_the_hub_is_explained_and_not_taken_for_a_preset(name: str, fo
     attempts: list[Callable[[], Any]] = [
         lambda: regard.load(name),
         lambda: regard.build(name),
-        lambda: check_names("lm", name, {}),
+        lambda: check_names("lm", name),
         lambda: read_config_files(Path(name)),
         lambda: regard.train("lm", "some.txt", out="run", model=name),
     ]
@@ -58,7 +58,7 @@ def test_a_preset_is_not_a_model_and_the_pretrained_one_is_named(folder: Path) -
     with pytest.raises(RegardError, match="bert-base is a preset") as refused:
         regard.load("bert-base")
     assert "Hub" not in str(refused.value)
-    check_names("lm", "gpt2-medium", {})  # training from scratch
+    check_names("lm", "gpt2-medium")  # training from scratch
     published(folder / "gpt2")
     assert regard.load("gpt2").config == TINY["transformer"].config, "a folder of that name is used"
 

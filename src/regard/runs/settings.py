@@ -99,32 +99,41 @@ def read_settings(path: str | Path) -> dict[str, dict[str, Any]]:
     return grouped
 
 
-def check_groups(overrides: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise an error for unknown names and values of wrong types in the settings data.*, train.* and decode.*.
+def check_overrides(
+    assignments: Iterable[str], file: str | os.PathLike[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """User settings by group, as `collect_overrides`, with an error for unknown names and values of wrong types in the
+    groups data, train and decode.
 
     Limits of values and conflicts between settings depend on the preset and are checked by `resolve`."""
-    for name, kind in GROUPS.items():
-        if name in overrides:
-            check_values(kind, overrides[name], f"{name}.")
+    overrides = collect_overrides(assignments, file)
+    for name in GROUPS.keys() & overrides.keys():
+        check_values(GROUPS[name], overrides[name], f"{name}.")
+    return overrides
 
 
-def check_names(task: str, model: str | None, overrides: Mapping[str, Mapping[str, Any]], resume: bool = False) -> None:
+def check_names(
+    task: str,
+    model: str | None,
+    assignments: Iterable[str] = (),
+    file: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+) -> None:
     """Raise an error for an unknown task, preset or setting of a training run, before torch is imported.
 
     With `resume` the run folder defines the system, and `resume_spec` checks the settings `model.*`."""
+    overrides = check_overrides(assignments, file)
     check_task(task)
-    if resume:
-        systems = set[str | None]()
-    elif model is None:  # the default may depend on the data
-        rows = [row for row in load_index()["tasks"] if row["task"] == resolve_task_name(task)]
-        systems = {presets().get(row["model"]) for row in rows}
-    elif is_folder_path(model):
-        published, own = read_config_files(Path(model))
-        systems = {own["system"] if own else model_types().get(str(published.get("model_type")))}
-    else:
-        check_preset(model)
-        systems = {presets()[resolve_preset_name(model)]}
-    check_groups(overrides)
+    rows = [row for row in load_index()["tasks"] if row["task"] == resolve_task_name(task)]
+    systems = set[str | None]()
+    # the default model may depend on the data
+    for name in () if resume else [row["model"] for row in rows] if model is None else [model]:
+        if is_folder_path(name):
+            published, own = read_config_files(Path(name))
+            systems.add(own["system"] if own else model_types().get(str(published.get("model_type"))))
+        else:
+            check_preset(name)
+            systems.add(presets()[resolve_preset_name(name)])
     system = systems.pop() if len(systems) == 1 else None
     known = [row["setting"].removeprefix("model.") for row in load_index()["settings"] if row["system"] == system]
     for name in overrides.get("model", ()) if known else ():

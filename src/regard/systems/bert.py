@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import Stack
+from regard.nn.blocks.block import Stack, transformer_blocks
 from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
-from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets, transformer_blocks
+from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, entry, layer, rename_suffixes
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_blocks
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.systems.common import recipes
-from regard.systems.common.system import RelativePosition, Sizes, System, presets, sizes, transformer_blocks
+from regard.systems.common.system import RelativePosition, Sizes, System, presets, sizes
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import RMSNorm, Stack, TokenEmbedding
+from regard.nn.blocks.block import RMSNorm, Stack, TokenEmbedding, transformer_blocks
 from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.blocks.encoder import mean_token_states
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import quarter_blocks
 from regard.systems.common import gpt, recipes
-from regard.systems.common.system import ModelConfig, System, presets, sizes, transformer_blocks
+from regard.systems.common.system import ModelConfig, System, presets, sizes
 from regard.types import Batch, BodyOutput, Traits
 from regard.weights.tables import NameTable, PublishedLayout, entry, layer
 

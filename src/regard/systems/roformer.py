@@ -12,11 +12,11 @@ import torch
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import Rotary, SinusoidalPosition
-from regard.nn.blocks.block import Stack
+from regard.nn.blocks.block import Stack, transformer_blocks
 from regard.nn.blocks.encoder import EncoderOnly
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
-from regard.systems.common.system import BertConfig, System, presets, transformer_blocks
+from regard.systems.common.system import BertConfig, System, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, layer
 

@@ -6,12 +6,12 @@ with several heads; sinusoidal positions are added to the embeddings."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_blocks
 from regard.nn.blocks.encoder_decoder import EncoderDecoder
 from regard.systems.common import marian, recipes
 from regard.systems.common.system import (
@@ -21,7 +21,6 @@ from regard.systems.common.system import (
     TargetTokens,
     presets,
     sizes,
-    transformer_blocks,
 )
 from regard.weights.tables import PublishedLayout
 
@@ -62,26 +61,16 @@ PRESETS = presets(
 
 
 def build(config: Config) -> EncoderDecoder:
-    def stack(depth: int, cross: bool) -> Stack:
-        """Relative positions are bidirectional in the encoder and causal in the decoder."""
-        blocks = transformer_blocks(
-            config,
-            depth,
-            cross=cross,
-            norm=config.norm_position,
-            activation=config.activation,
-            feed_dropout=config.ffn_dropout,
-        )
+    tokens = TokenEmbedding(config.vocab_size, config.width, config.scale_embedding, config.output_bias)
+    position = make_absolute_position(config)
+    kind: dict[str, Any] = {"norm": config.norm_position, "activation": config.activation}
+    stacks = []
+    for depth, cross in ((config.depth, False), (config.decoder_depth, True)):
+        blocks = transformer_blocks(config, depth, cross=cross, feed_dropout=config.ffn_dropout, **kind)
         last = nn.LayerNorm(config.width) if config.norm_position == "pre" else None
-        return Stack(blocks, last, make_position(config, depth, bidirectional=not cross))
-
-    body = EncoderDecoder(
-        tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding, config.output_bias),
-        position=make_absolute_position(config),
-        encoder=stack(config.depth, cross=False),
-        decoder=stack(config.decoder_depth, cross=True),
-        dropout=config.dropout,
-    )
+        # relative positions are bidirectional in the encoder and causal in the decoder
+        stacks.append(Stack(blocks, last, make_position(config, depth, bidirectional=not cross)))
+    body = EncoderDecoder(tokens, position, stacks[1], config.dropout, encoder=stacks[0])
     body.max_offset = config.max_position_offset
     return body
 

@@ -300,6 +300,21 @@ def transformer_block(
     )
 
 
+def transformer_blocks(config: Any, depth: int, **settings: Any) -> list[TransformerBlock]:
+    """`depth` blocks with the sizes and dropouts of a config. `settings`: further arguments of `transformer_block`."""
+    return [
+        transformer_block(
+            config.width,
+            config.heads,
+            config.ffn_dim,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            **settings,
+        )
+        for _ in range(depth)
+    ]
+
+
 class SkipInit(TorchFunctionMode):
     """Skips random initialization: a tensor on the meta device has no values, and `normal_` of such a tensor imports
     Dynamo, which takes a second."""

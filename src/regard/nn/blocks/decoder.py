@@ -3,7 +3,6 @@ Transformer and of Transformer captioning models). Their state between steps: KV
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -34,7 +33,7 @@ from regard.nn.blocks.block import (
     TransformerBlock,
     init_normal_,
     to_autocast_dtype,
-    transformer_block,
+    transformer_blocks,
 )
 from regard.nn.kernels import dispatch
 from regard.types import Batch, BodyOutput, StateSizes
@@ -435,9 +434,7 @@ class CrossDecoder(IncrementalDecoder):
 
 def gpt_blocks(config: Any, norm: NormPlacement) -> list[TransformerBlock]:
     """Blocks of the GPT models from a config."""
-    block = functools.partial(transformer_block, config.width, config.heads, config.ffn_dim, norm=norm)
-    dropouts = {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
-    return [block(activation="gelu_tanh", eps=config.norm_eps, **dropouts) for _ in range(config.depth)]
+    return transformer_blocks(config, config.depth, norm=norm, activation="gelu_tanh", eps=config.norm_eps)
 
 
 def init_gpt_weights(

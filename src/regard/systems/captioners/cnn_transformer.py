@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import SinusoidalPosition, make_absolute_position
-from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_blocks
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
 from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
-from regard.systems.common.system import System, presets, reject, sizes, transformer_blocks
+from regard.systems.common.system import System, presets, reject, sizes
 from regard.types import Batch
 
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
-from regard.nn.blocks.block import Stack, TokenEmbedding
+from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_blocks
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS
 from regard.systems.captioners.common import ENCODER, CaptionDecoder, expand_to_captions
 from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common import gpt, recipes, vision
-from regard.systems.common.system import Sizes, System, presets, sizes, transformer_blocks
+from regard.systems.common.system import Sizes, System, presets, sizes
 from regard.types import Batch
 from regard.weights.tables import NameTable, PublishedLayout, layer, matches
 

@@ -238,14 +238,19 @@ VIT = TaskRecipes(_IMAGE_TASKS, _VIT_DENSE, {"classify": _VIT_CLASSES, **_VIT_DE
 BIT_DATA: dict[str, Any] = {"crop_scale": 0.08, "flip": True}
 RESNET_DATA: dict[str, Any] = {**BIT_DATA, "color_jitter": 0.4}
 _FEW: dict[str, Any] = {"epochs": 10, "batch_size": 64, "grad_accum": 1}
-_BIT_CLASSES = get("resnet", {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1}, **_FEW, lr=1e-4, weight_decay=0.0)
-_RESNET_FEW: dict[str, Any] = {**_FEW, "lr": 2e-4, "warmup_steps": 0.1, "weight_decay": 0.01}
-_RESNET_CLASSES = get("resnet", {**RESNET_DATA, "crop_scale": 0.5}, **_RESNET_FEW)
-_DENSE: dict[str, Any] = {"batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
+_BIT_CLASSES: Recipe = {
+    "train": {**TRAIN["resnet"], **_FEW, "lr": 1e-4, "weight_decay": 0.0},
+    "data": {**BIT_DATA, "crop_scale": 0.5, "mixup": 0.1},
+}
+_RESNET_CLASSES: Recipe = {
+    "train": {**TRAIN["resnet"], **_FEW, "lr": 2e-4, "warmup_steps": 0.1, "weight_decay": 0.01},
+    "data": {**RESNET_DATA, "crop_scale": 0.5},
+}
+_DENSE: dict[str, Any] = {**TRAIN["resnet"], "batch_size": 16, "grad_accum": 1, "label_smoothing": 0.0}
 # depth takes half as many epochs, and its images are not cropped, because scale implies depth
-_CONV_DENSE = [
+_CONV_DENSE: list[dict[str, Recipe]] = [
     {
-        task: get("resnet", {**data, "crop_scale": crop}, **_DENSE, epochs=count, lr=lr)
+        task: {"train": {**_DENSE, "epochs": count, "lr": lr}, "data": {**data, "crop_scale": crop}}
         for task, crop, count in (("segment", 0.5, epochs), ("depth", 1.0, epochs // 2))
     }
     for data in (BIT_DATA, RESNET_DATA)
@@ -264,24 +269,35 @@ _SMOOTH: dict[str, Any] = {"lr_schedule": "cosine", "warmup_steps": 0.05}
 DPT = TaskRecipes(
     ("depth", "segment"),
     finetuning={
-        "depth": get("dpt", **_SMOOTH, epochs=10),
+        "depth": {"train": {**TRAIN["dpt"], **_SMOOTH, "epochs": 10}},
         # the paper uses SGD with 48 images per step, 240 epochs, and a learning rate of 0.002 that decays to 0
-        "segment": get("dpt", **_SMOOTH, epochs=50, lr=3e-5, lr_overrides={"head.*": 3e-4}),
+        "segment": {"train": {**TRAIN["dpt"], **_SMOOTH, "epochs": 50, "lr": 3e-5, "lr_overrides": {"head.*": 3e-4}}},
     },
 )
 IMAGEGPT = TaskRecipes(
     ("draw", "classify"),
     finetuning={
-        "draw": get("imagegpt_finetuning", None, {"do_sample": True}, steps=2000, lr=1e-4, eval_every=500),
-        "classify": get("imagegpt_finetuning", epochs=10, lr=5e-4),
+        "draw": {
+            "train": {**TRAIN["imagegpt_finetuning"], "steps": 2000, "lr": 1e-4, "eval_every": 500},
+            "decode": {"do_sample": True},
+        },
+        "classify": {"train": {**TRAIN["imagegpt_finetuning"], "epochs": 10, "lr": 5e-4}},
     },
 )
 CAPTIONS = TaskRecipes(("caption",), finetuning={"caption": {"train": {**TRAIN["captions"], "lr": 1e-4}}})
 
 # -- point clouds
 
-POINT_CLASSES = get("points", {"scale": "0.8,1.25", "jitter": 0.005}, batch_size=32, label_smoothing=0.1)
+POINT_CLASSES: Recipe = {
+    "train": {**TRAIN["points"], "batch_size": 32, "label_smoothing": 0.1},
+    "data": {"scale": "0.8,1.25", "jitter": 0.005},
+}
 POINTS = TaskRecipes(
     ("classify", "segment"),
-    {"segment": get("points", {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005}, batch_size=8)},
+    {
+        "segment": {
+            "train": {**TRAIN["points"], "batch_size": 8},
+            "data": {"rotate": "up", "scale": "0.9,1.1", "jitter": 0.005},
+        }
+    },
 )

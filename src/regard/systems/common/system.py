@@ -14,7 +14,6 @@ from torch import nn
 
 from regard.errors import SettingError
 from regard.nn.attention.positions import RelativeKind
-from regard.nn.blocks.block import TransformerBlock, transformer_block
 from regard.systems.common.recipes import Recipe, TaskRecipes
 from regard.types import Traits
 from regard.weights.tables import PublishedLayout
@@ -333,7 +332,7 @@ def sizes(width: int, depth: int, heads: int, ffn_dim: int = 0) -> dict[str, Any
     return {"width": width, "depth": depth, "heads": heads, "ffn_dim": ffn_dim or 4 * width}
 
 
-LARGE = sizes(1024, 24, 16)
+LARGE: dict[str, Any] = {"width": 1024, "depth": 24, "heads": 16, "ffn_dim": 4096}
 """Sizes of GPT-2 medium, BERT-Large and ViT-Large."""
 
 
@@ -398,18 +397,3 @@ class TargetTokens(ModelConfig):
     pad_id: int = 0
     bos_id: int = 1
     eos_id: int = 2
-
-
-def transformer_blocks(config: Any, depth: int, **settings: Any) -> list[TransformerBlock]:
-    """`depth` blocks with the sizes and dropouts of a config. `settings`: further arguments of `transformer_block`."""
-    return [
-        transformer_block(
-            config.width,
-            config.heads,
-            config.ffn_dim,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            **settings,
-        )
-        for _ in range(depth)
-    ]

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from regard.errors import WeightsError
-from regard.nn.blocks.block import Stack
+from regard.nn.blocks.block import Stack, transformer_blocks
 from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights
-from regard.systems.common.system import ModelConfig, Sizes, reject, transformer_blocks
+from regard.systems.common.system import ModelConfig, Sizes, reject
 from regard.weights.tables import NameEntry, Tensors, entry, layer
 
 
