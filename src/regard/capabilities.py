@@ -42,8 +42,7 @@ def pack_linear_weight(weight: Tensor, rows: int) -> Tensor:
     """Weight matrix in the blocked layout of oneDNN, for inputs of about this many rows."""
     import torch
 
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return packed
+    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
 
 def packed_linear(
@@ -52,8 +51,7 @@ def packed_linear(
     """`linear(x, weight, bias)` with a packed weight, and an activation in the same kernel."""
     import torch
 
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], algorithm)
-    return out
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, activation, [], algorithm)
 
 
 def cpu_supports_matmul(dtype: str) -> bool:
@@ -71,12 +69,6 @@ def cpu_supports_matmul(dtype: str) -> bool:
     return bool(instructions and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def autocast_lstm(layer: Any, x: Tensor, *state: Any) -> tuple[Tensor, Any]:
-    """LSTM under autocast on a CPU, with the bfloat16 kernel of oneDNN."""
-    outputs: tuple[Tensor, Any] = layer(x, *state)
-    return outputs
-
-
 def varlen_attention(
     q: Tensor,
     k: Tensor,
@@ -85,12 +77,11 @@ def varlen_attention(
     max_lengths: tuple[int, int],
     window: tuple[int, int],
     scale: float,
-) -> Tensor:
+) -> Any:
     """Attention of packed documents, (T, H, d), without dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
-    out: Any = varlen_attn(q, k, v, *starts, *max_lengths, window_size=window, scale=scale)
-    return out
+    return varlen_attn(q, k, v, *starts, *max_lengths, window_size=window, scale=scale)
 
 
 def flash_forward(*args: Any, **kwargs: Any) -> Any:
@@ -119,34 +110,7 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """GELU (tanh form) of a linear layer of (rows, D) in one cuBLAS kernel."""
     import torch
 
-    out: Tensor = torch._addmm_activation(bias, x, weight.T, use_gelu=True)
-    return out
-
-
-def triton_copy(source: Tensor, target: Tensor) -> None:
-    """Copy one number with a Triton kernel."""
-    from regard.triton_trial import copy
-
-    copy(source, target)
-
-
-def capture_graph(function: Callable[[], Any]) -> Callable[[], None]:
-    """Capture the function as a CUDA graph; calling the result replays the graph."""
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        function()
-    return graph.replay
-
-
-def cudnn_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention with the cuDNN kernel only."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
-    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-        return scaled_dot_product_attention(q, k, v)
+    return torch._addmm_activation(bias, x, weight.T, use_gelu=True)
 
 
 # -- system calls
@@ -212,7 +176,7 @@ def _try_autocast_lstm() -> bool:
 
     # a trial may run during training and must not change the random state of the run
     with torch.random.fork_rng(devices=[]), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        out, _ = autocast_lstm(torch.nn.LSTM(8, 8, batch_first=True), torch.zeros(1, 2, 8))
+        out, _ = torch.nn.LSTM(8, 8, batch_first=True)(torch.zeros(1, 2, 8))
     return out.shape == (1, 2, 8)
 
 
@@ -250,30 +214,35 @@ def _try_linear_gelu() -> bool:
 def _try_triton() -> bool:
     import torch
 
+    from regard.triton_trial import copy
+
     target = torch.zeros(1, device="cuda")
-    triton_copy(torch.ones(1, device="cuda"), target)
+    copy(torch.ones(1, device="cuda"), target)
     return bool(target == 1)
 
 
 def _try_cuda_graphs() -> bool:
     import torch
 
-    total = torch.zeros(1, device="cuda")
+    total, graph = torch.zeros(1, device="cuda"), torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         total.add_(1)
         total.zero_()
     torch.cuda.current_stream().wait_stream(stream)
-    replay = capture_graph(lambda: total.add_(1))
-    replay()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        total.add_(1)
+    graph.replay()
     return bool(total == 1)
 
 
 def _try_cudnn_attention() -> bool:
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     x = torch.ones(1, 1, 128, 64, dtype=torch.bfloat16, device="cuda")
-    return bool((cudnn_attention(x, x, x) == 1).all())
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+        return bool((torch.nn.functional.scaled_dot_product_attention(x, x, x) == 1).all())
 
 
 def _try_lock() -> bool:

@@ -25,8 +25,7 @@ from regard.nn.recurrent.rnn import run_layer
 OPERATORS = {
     "packed_linear_float32": ("packed_linear",), "packed_linear_bfloat16": ("pack_linear_weight",),
     "cpu_bfloat16": ("cpu_supports_matmul",), "cpu_float16": ("cpu_supports_matmul",),
-    "autocast_lstm": ("autocast_lstm",), "triton": ("triton_copy",), "cuda_graphs": ("capture_graph",),
-    "cudnn_attention": ("cudnn_attention",), "varlen_attention": ("varlen_attention",),
+    "autocast_lstm": (), "triton": (), "cuda_graphs": (), "cudnn_attention": (), "varlen_attention": ("varlen_attention",),
     "flash_attention": ("flash_forward", "flash_backward"), "linear_gelu": ("linear_gelu",), "fork": ("fork_context",),
     "file_locks": ("lock_file",), "end_with_parent": ("end_with_parent",),
     "malloc_thresholds": ("retain_freed_memory",), "memory_table": ("read_meminfo",),
@@ -46,7 +45,8 @@ def remove(name: str, patch: pytest.MonkeyPatch) -> None:
     for function in OPERATORS[name]:
         patch.setattr(capabilities, function, raises)
     patch.setattr(capabilities, "_results", {})
-    if name in ("end_with_parent", "malloc_thresholds"):  # the trials only resolve the system call
+    # without a function of their own, or with a trial that only resolves the system call
+    if not OPERATORS[name] or name in ("end_with_parent", "malloc_thresholds"):
         patch.setitem(capabilities.TRIALS, name, raises)
 
 

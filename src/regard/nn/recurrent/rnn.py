@@ -115,10 +115,9 @@ def run_layer(layer: nn.Module, x: Tensor, *initial_state: Any) -> tuple[Tensor,
 
     On CUDA in the dtype of the weights: under autocast, cuDNN computes in float16 for any autocast dtype, and gradients
     summed over thousands of tokens overflow. Also on CPUs without a bfloat16 LSTM in oneDNN."""
-    if not x.is_cuda and not (isinstance(layer, nn.LSTM) and torch.is_autocast_enabled("cpu")):
+    casts = isinstance(layer, nn.LSTM) and torch.is_autocast_enabled("cpu")
+    if not x.is_cuda and (not casts or capabilities.is_available("autocast_lstm")):
         return layer(x, *initial_state)
-    if not x.is_cuda and capabilities.is_available("autocast_lstm"):
-        return capabilities.autocast_lstm(layer, x, *initial_state)
     dtype = next(layer.parameters()).dtype
     states = [
         tuple(h.to(dtype) for h in state) if isinstance(state, tuple) else state.to(dtype) for state in initial_state
