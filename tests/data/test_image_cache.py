@@ -12,7 +12,7 @@ from PIL import Image
 
 from regard.data.images.labeled import folder_classes
 from regard.runs.preprocess import PreparedData, prepare
-from regard.runs.spec import DataSources, TrainRequest, new_spec
+from regard.runs.spec import DataSources, new_spec
 from regard.tasks import find_task
 from regard.types import Batch
 
@@ -23,8 +23,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(task: str, entry: str, preset: str, **model: Any) -> PreparedData:
-    asked = TrainRequest(find_task(task, "image"), preset, DataSources((entry,)), {"model": model})
-    return prepare(new_spec(asked), lambda line: None)
+    order = new_spec(find_task(task, "image"), preset, DataSources((entry,)), {"model": model})
+    return prepare(order, lambda line: None)
 
 
 def first(task: str, made: PreparedData) -> Batch:

@@ -17,7 +17,7 @@ from regard.errors import SettingError, UnknownColumnError, UnknownFolderError, 
 from regard.index import PRESET_ALIASES, RELATED, SYNONYMS, print_note, task_aliases
 from regard.runs.info import info
 from regard.runs.settings import GROUPS, check_overrides, collect_overrides, diff_settings, read_settings, resolve
-from regard.runs.spec import DataSources, TrainRequest, new_spec
+from regard.runs.spec import DataSources, new_spec
 from regard.systems import SYSTEMS, find_preset
 from regard.tasks import find_task
 from regard.training.settings import TrainSettings
@@ -192,7 +192,7 @@ def test_differences_are_named_by_their_path_and_settings_of_the_tokenizer_canno
     assert diff_settings(old, new) == ["seed: 1 -> None", "train.lr: 0.1 -> 0.2"] and diff_settings(old, old) == []
     for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
         with pytest.raises(SettingError, match=rf"model\.{name}"):
-            new_spec(TrainRequest(find_task("translate"), None, DataSources(("a.tsv",)), {"model": {name: 3}}))
+            new_spec(find_task("translate"), None, DataSources(("a.tsv",)), {"model": {name: 3}})
 
 
 SETTINGS = {row["setting"] for row in index.load_index()["settings"]}

@@ -27,7 +27,6 @@ from regard.model import Model
 from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
 from regard.runs.spec import DataSources, resume_spec
-from regard.runs.spec import TrainRequest as Order
 from regard.systems import SYSTEMS
 from regard.tasks import embed, find_task
 from regard.tasks.base import EncodingContext, HeadOptions, LossSum, LossWeights
@@ -151,7 +150,7 @@ def test_the_manner_of_a_folder_is_kept_from_its_files_to_those_of_a_run(
     steps = ("train.steps=4", "train.eval_every=2", "data.valid_fraction=0.2", "train.precision=float32")
     with stopped_in(3):
         train("embed", data, tmp_path / "run", *steps, model=str(folder))
-    order = resume_spec(Order(find_task("embed", "text"), None, DataSources(()), {}), RunFolder(tmp_path / "run"))
+    order = resume_spec(find_task("embed", "text"), None, DataSources(()), {}, RunFolder(tmp_path / "run"))
     assert order.identity.options.pooling == pooling
     train("embed", "", tmp_path / "run", resume=True)
     run = regard.load(tmp_path / "run")

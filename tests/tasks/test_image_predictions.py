@@ -21,7 +21,7 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, SettingError
 from regard.processors.image import ImageProcessor
-from regard.runs.spec import DataSources, TrainRequest, new_spec
+from regard.runs.spec import DataSources, new_spec
 from regard.systems import SYSTEMS
 from regard.tasks import dense, find_task, segment
 from regard.tasks.base import EncodingContext, EvalSpec, HeadOptions, LossSum
@@ -90,10 +90,10 @@ def test_maps_are_never_mixed(task: str) -> None:
     for system in SYSTEMS.values():
         if task in system.tasks and system.modality == "image":
             for name in system.presets:
-                order = new_spec(TrainRequest(find_task(task, "image"), name, DataSources(("x",)), {}))
+                order = new_spec(find_task(task, "image"), name, DataSources(("x",)), {})
                 assert order.settings.data.mixup == 0, name
                 order.identity.task.objective.check_settings(order.identity.config, 1, order.settings.data)
-    order = new_spec(TrainRequest(find_task(task, "image"), "swin-mini", DataSources(("x",)), {"data": {"mixup": 0.5}}))
+    order = new_spec(find_task(task, "image"), "swin-mini", DataSources(("x",)), {"data": {"mixup": 0.5}})
     with pytest.raises(SettingError, match=r"data\.mixup"):
         order.identity.task.objective.check_settings(order.identity.config, 1, order.settings.data)
 

@@ -26,7 +26,7 @@ from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 from regard.runs.evaluate import evaluate, validation_loss
 from regard.runs.preprocess import TrainingFiles
 from regard.runs.settings import resolve
-from regard.runs.spec import DataSources, TrainRequest, new_spec
+from regard.runs.spec import DataSources, new_spec
 from regard.tasks import find_task, lm
 from regard.tasks.base import LossSum
 from regard.tasks.lm import document_spans
@@ -341,13 +341,13 @@ def test_too_small_a_micro_batch_and_no_text_are_refused(tmp_path: Path) -> None
 def test_pretrained_weights_have_a_lower_learning_rate_and_the_decoding_of_presets(tmp_path: Path) -> None:
     model_of().float().save(tmp_path / "own")
     regard.save(model_of().float(), tmp_path / "published")
-    order = new_spec(TrainRequest(TASK, str(tmp_path / "published"), DataSources(("a.txt",)), {}))
+    order = new_spec(TASK, str(tmp_path / "published"), DataSources(("a.txt",)), {})
     assert order.settings.train.label_smoothing == 0 and order.settings.train.lr < 1e-4
     assert order.settings.decode.do_sample and order.settings.decode.top_k == 40
     assert regard.load(tmp_path / "published").spec.decode.do_sample
     given = {"data": {"tokenizer_type": "char"}}
     with pytest.raises(SettingError, match=r"data\.tokenizer_type"):
-        new_spec(TrainRequest(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), given))
+        new_spec(TASK, str(tmp_path / "own"), DataSources(("a.txt",)), given)
 
 
 def test_given_steps_override_the_epochs_of_a_recipe() -> None:

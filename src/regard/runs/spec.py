@@ -41,16 +41,6 @@ class DataSources:
 
 
 @dataclass(frozen=True)
-class TrainRequest:
-    """Arguments of the user."""
-
-    task: Task
-    model: str | None
-    sources: DataSources
-    overrides: Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class TrainSpec:
     """Complete specification of a run."""
 
@@ -58,8 +48,11 @@ class TrainSpec:
     processor: Any  # processor of a checkpoint folder; None: a new processor is created
     settings: Settings
     sources: DataSources
-    preset: str
-    init_folder: Path | None = None  # the folder whose weights training starts from
+
+    @property
+    def init_folder(self) -> Path | None:
+        """The folder whose weights training starts from; None for a preset."""
+        return Path(self.identity.source) if os.path.isabs(self.identity.source) else None
 
     @property
     def weights_folder(self) -> Path | None:
@@ -68,12 +61,13 @@ class TrainSpec:
         return self.init_folder or part
 
 
-def new_spec(request: TrainRequest) -> TrainSpec:
+def new_spec(
+    task: Task, model: str | None, sources: DataSources, overrides: Mapping[str, Mapping[str, Any]]
+) -> TrainSpec:
     """Specification of a new run, from a preset or a checkpoint folder."""
-    task, overrides, sources = request.task, request.overrides, request.sources
     if not sources.data:
         raise SettingError("No training data given. Add --data FILES.")
-    name = resolve_preset_name(request.model or task.default_model)
+    name = resolve_preset_name(model or task.default_model)
     if is_folder_path(name):
         name = absolute_folder(name)
         loaded = load(name, task=task.name)
@@ -87,7 +81,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
             processor = task.modality.build_processor(processor, loaded.config)
             size = max(loaded.config.vocab_size, processor.size)
             identity = replace(identity, config=replace(loaded.config, vocab_size=size))
-        start, start_config = Path(name), identity.config
+        start_config = identity.config
     else:
         system, preset = find_preset(name)
         if task.name not in system.tasks:
@@ -96,7 +90,7 @@ def new_spec(request: TrainRequest) -> TrainSpec:
                 f"Model '{name}' does not support task '{task.name}'. Supported: {', '.join(able)}. "
                 f"Try --model {task.default_model}."
             )
-        recipe, processor, start, start_config = system.recipe(preset, task.name), None, None, None
+        recipe, processor, start_config = system.recipe(preset, task.name), None, None
         identity = ModelSpec(system, task.objective.adapt_config(preset.config), task, source=name)
     settings = resolve(recipe, overrides)
     advice = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
@@ -111,11 +105,13 @@ def new_spec(request: TrainRequest) -> TrainSpec:
     # values parsed by the config: "32" on the command line equals 32 in a file
     settings = replace(settings, model={key: getattr(config, key) for key in settings.model})
     identity = replace(identity, config=config, decode=settings.decode)
-    return TrainSpec(identity, processor, settings, sources, name, start)
+    return TrainSpec(identity, processor, settings, sources)
 
 
-def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
-    """Specification of the existing run. Different settings in the request are an error."""
+def resume_spec(
+    task: Task, model: str | None, sources: DataSources, overrides: Mapping[str, Mapping[str, Any]], folder: RunFolder
+) -> TrainSpec:
+    """Specification of the existing run. Arguments that differ from the run are an error."""
     old = folder.read_metadata()
     if not {"sources", "settings", "preset", "data_stats"} <= old.keys():
         raise RunError(
@@ -123,20 +119,19 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
         )
     kept = DataSources.from_dict(old["sources"])
     system = find_system(old["system"])
-    settings = resolve(old["settings"], request.overrides)
+    settings = resolve(old["settings"], overrides)
     config = from_dict(system.config, old["model"], "model.")
-    overrides = system.part.resolve(config, settings.model) if system.part else settings.model
-    changes = override(config, overrides, "model.")
+    changes = override(config, system.part.resolve(config, settings.model) if system.part else settings.model, "model.")
     settings = replace(settings, model={key: getattr(changes, key) for key in settings.model})
     changed = diff_settings(as_dict(resolve(old["settings"], {})), as_dict(settings))
     # num_workers changes no result, and another machine may need another value
     changed = [change for change in changed if not change.startswith("data.num_workers:")]
-    changed += [f"task: {old['task']} -> {request.task.name}"] * (old["task"] != request.task.name)
-    named = absolute_folder(request.model) if request.model and is_folder_path(request.model) else request.model
-    named = None if named is None else resolve_preset_name(named)
-    changed += [f"model: {old['preset']} -> {named}"] * (named not in (None, old["preset"]))
+    changed += [f"task: {old['task']} -> {task.name}"] * (old["task"] != task.name)
+    if model is not None:
+        name = absolute_folder(model) if is_folder_path(model) else resolve_preset_name(model)
+        changed += [f"model: {old['preset']} -> {name}"] * (name != old["preset"])
     for name in ("data", "valid", "columns"):
-        now, before = getattr(request.sources, name), getattr(kept, name)
+        now, before = getattr(sources, name), getattr(kept, name)
         changed += [f"{name}: {_format_values(before)} -> {_format_values(now)}"] * (bool(now) and now != before)
     if changed:
         longer = f" To train longer, start a new run: --model {folder.path} --out NEW."
@@ -145,13 +140,11 @@ def resume_spec(request: TrainRequest, folder: RunFolder) -> TrainSpec:
             f"another --out.{longer if 'train.steps' in changed[0] else ''}"
         )
     decode = from_dict(DecodeSettings, old["decode"], "decode.")
-    start = Path(old["preset"]) if is_folder_path(old["preset"]) else None
-    task = request.task
-    origin = start if start is not None and start.is_dir() else folder.path
+    source = str(old["preset"])
+    origin = Path(source) if os.path.isabs(source) and os.path.isdir(source) else folder.path
     options = task.objective.options.load(HeadOptions(), origin)
-    identity = ModelSpec(system, config, task, decode, str(old["preset"]), options)
-    processor = task.modality.load_processor(folder.path)
-    return TrainSpec(identity, processor, settings, kept, str(old["preset"]), start)
+    identity = ModelSpec(system, config, task, decode, source, options)
+    return TrainSpec(identity, task.modality.load_processor(folder.path), settings, kept)
 
 
 def _format_values(values: Sequence[str] | Mapping[str, str]) -> str:

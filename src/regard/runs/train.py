@@ -22,7 +22,6 @@ from regard.runs.progress import PipeSafeConsole, print_line
 from regard.runs.settings import collect_overrides
 from regard.runs.spec import (
     DataSources,
-    TrainRequest,
     TrainSpec,
     expand_paths,
     load_initial_weights,
@@ -65,7 +64,7 @@ def train(
     files = expand_paths(found, data)
     valid_files = expand_paths(found, valid or reader.validation_entries(files))
     sources = DataSources(files, valid_files, columns or {})
-    asked = TrainRequest(found, model, sources, overrides)
+    asked = found, model, sources, overrides
     where = pick_device(device)
     with ExitStack() as stack:
         world = stack.enter_context(init_distributed(where))
@@ -86,7 +85,7 @@ def train(
                 log(f"note: {folder.path} contains no run to resume; starting at step 0.")
         else:  # the first process creates the folder, the tokenizer and the token store
             world.all_reduce_max(0)
-        order = resume_spec(asked, folder) if going_on or not first else new_spec(asked)
+        order = resume_spec(*asked, folder) if going_on or not first else new_spec(*asked)
         if world.size > 1:
             world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:

@@ -370,7 +370,7 @@ class Trainer:
             "regard_version": __version__,
             "system": identity.system.name,
             "task": self.task.name,
-            "preset": self.spec.preset,
+            "preset": self.spec.identity.source,
             "model": {**identity.config.__dict__},
             "decode": {**identity.decode.__dict__},
             "sources": as_dict(self.spec.sources),
@@ -403,7 +403,7 @@ class Trainer:
         else:
             folder = self.spec.weights_folder
             weights = "random weights" + (f", pretrained image encoder: {folder}" if folder else "")
-        self._log(f"Model     {self.spec.preset}, {count:,} parameters{frozen}, {weights}")
+        self._log(f"Model     {self.spec.identity.source}, {count:,} parameters{frozen}, {weights}")
         self._log(f"Device    {where}{together}, {precision}")
         self._log(
             f"Training  {steps} ({epochs:,.1f} epoch{'s' * (f'{epochs:.1f}' != '1.0')}), "

@@ -26,7 +26,9 @@ class ProcessGroup:
     size: int = 1
     local_rank: int = 0  # index of the process, and of its GPU, on this machine
 
-    is_main: bool = True
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
 
     def check_divides(self, accumulate: int) -> None:
         if accumulate % self.size:
@@ -59,7 +61,7 @@ def all_reduce(values: Tensor, how: dist.ReduceOp.RedOpType) -> Tensor:
 def process_group_from_env() -> ProcessGroup:
     """Rank and size from the environment, without initialization."""
     rank, size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return ProcessGroup(rank, size, local_rank, is_main=rank == 0) if size > 1 else ProcessGroup()
+    return ProcessGroup(rank, size, local_rank) if size > 1 else ProcessGroup()
 
 
 @contextmanager

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from regard.errors import SettingError
+from regard.errors import check_settings
+
+COUNTS = (
+    "steps",
+    "batch_tokens",
+    "grad_accum",
+    "eval_every",
+    "log_every",
+    "keep_checkpoints",
+)  # Settings of at least 1.
+FRACTIONS = ("label_smoothing", "ema_decay")  # Settings below 1.
 
 
 @dataclass(frozen=True)
@@ -73,29 +83,21 @@ class TrainSettings:
         return self.warmup_steps * self.steps if self.warmup_steps < 1 else self.warmup_steps
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_tokens", "grad_accum", "eval_every", "log_every", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"train.{name} must be at least 1, got {getattr(self, name)}.")
-        if self.batch_size < 1 and self.batch_size != -1:
-            raise SettingError(f"train.batch_size must be at least 1, or -1 for the default, got {self.batch_size}.")
-        if self.seed < 0:
-            raise SettingError(f"train.seed must be at least 0, got {self.seed}.")
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise SettingError(f"train.betas must be two numbers in [0, 1), got {self.betas}.")
-        for name in ("label_smoothing", "ema_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"train.{name} must be in [0, 1), got {getattr(self, name)}.")
-        if self.lr <= 0 or self.warmup_steps < 0 or self.grad_clip < 0 or self.weight_decay < 0:
-            raise SettingError(
-                "train.lr must be above 0; train.warmup_steps, train.grad_clip and train.weight_decay at least 0."
-            )
-        if min(self.average_checkpoints, self.patience, self.save_minutes, self.epochs, self.lm_loss_weight) < 0:
-            raise SettingError(
-                "train.average_checkpoints, train.patience, train.save_minutes, train.epochs and train.lm_loss_weight "
-                "must be at least 0."
-            )
-        for pattern, rate in self.lr_overrides.items():
-            if rate < 0:
-                raise SettingError(
-                    f"train.lr_overrides: the learning rate of {pattern} must be at least 0, got {rate}."
-                )
+        values, betas = dict(vars(self)), self.betas
+        size = values.pop("batch_size")
+        check_settings(
+            (size >= 1 or size == -1, "train.batch_size", "at least 1, or -1 for the default", size),
+            (len(betas) == 2 and all(0 <= b < 1 for b in betas), "train.betas", "two numbers in [0, 1)", betas),
+            (self.lr > 0, "train.lr", "above 0", self.lr),
+            *((values[name] >= 1, f"train.{name}", "at least 1", values[name]) for name in COUNTS),
+            *((0 <= values[name] < 1, f"train.{name}", "in [0, 1)", values[name]) for name in FRACTIONS),
+            *(
+                (value >= 0, f"train.{name}", "at least 0", value)
+                for name, value in values.items()
+                if isinstance(value, int | float)
+            ),
+            *(
+                (rate >= 0, f"train.lr_overrides: the learning rate of {pattern}", "at least 0", rate)
+                for pattern, rate in self.lr_overrides.items()
+            ),
+        )
