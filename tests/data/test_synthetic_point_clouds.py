@@ -45,8 +45,8 @@ def corrupted() -> Iterable[bytes]:
 
 def rooms() -> Iterable[bytes]:
     for part, number in itertools.product(SPLITS, range(50)):
-        made = sample_room(part, number)
-        yield told(made.mesh.vertices, made.mesh.faces, made.face_object)
+        _, mesh, owners = sample_room(part, number)
+        yield told(mesh.vertices, mesh.faces, owners)
     for part, number in itertools.product(SPLITS, range(4)):
         scene = room_cloud(part, number)
         yield told(scene.coordinates, scene.normals, scene.colors, scene.labels)

@@ -38,19 +38,6 @@ MAX_TRIES: Final = 30  # attempts to find a free spot for an object
 WALL_PROBABILITY: Final = 0.8  # probability of a wall, because a scanner does not cover every side
 
 
-class RoomObject(NamedTuple):
-    kind: str
-    mesh: Mesh
-
-
-class Footprint(NamedTuple):
-    """Circle on the floor occupied by an object."""
-
-    x: float
-    y: float
-    radius: float
-
-
 class TableSpec(NamedTuple):
     x: float
     y: float
@@ -67,55 +54,54 @@ class RoomBuilder:
     def __init__(self, chance: UniformFn) -> None:
         self.chance = chance
         self.wide, self.deep, self.high = chance(2.8, 5), chance(2.8, 5), chance(2.3, 3)
-        self.taken: list[Footprint] = []
+        self.objects: list[tuple[str, Mesh]] = []  # class and mesh
+        self.taken: list[tuple[float, float, float]] = []  # x, y and radius of the occupied circles on the floor
         self.tables: list[TableSpec] = []  # tables without a lamp on or above them
 
-    def build(self) -> list[RoomObject]:
+    def build(self) -> list[tuple[str, Mesh]]:
         wide, deep, chance = self.wide, self.deep, self.chance
-        objects = [RoomObject("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
+        self.objects = [("floor", rectangle((-wide / 2, -deep / 2, 0), (wide, 0, 0), (0, deep, 0)))]
         for number, (length, behind) in enumerate(((wide, deep), (deep, wide)) * 2):
-            exists = chance(0, 1) < WALL_PROBABILITY or (number == 3 and len(objects) == 1)  # at least one wall
+            exists = chance(0, 1) < WALL_PROBABILITY or (number == 3 and len(self.objects) == 1)  # at least one wall
             wall = _wall_mesh(chance, length, self.high).translate((0, -behind / 2, 0))
             if exists:
-                objects.append(RoomObject("wall", wall.rotate_z(number * math.pi / 2)))
+                self.objects.append(("wall", wall.rotate_z(number * math.pi / 2)))
         for _ in range(1 + int(chance(0, 2))):
-            if (table := self.place_table()) is not None:
-                objects.append(RoomObject("table", _table_mesh(chance, table)))
-                objects += [RoomObject("chair", chair) for chair in self.place_chairs(table)]
+            self.add_table()
         for _ in range(int(chance(0, 3))):
-            if (spot := self.place_footprint(0.35)) is not None:
-                chair = _chair_mesh(chance).rotate_z(chance(0, 2 * math.pi)).translate((spot.x, spot.y, 0))
-                objects.append(RoomObject("chair", chair))
+            if (spot := self.occupy(0.35)) is not None:
+                self.objects.append(("chair", _chair_mesh(chance).rotate_z(chance(0, 2 * math.pi)).translate(spot)))
         for _ in range(1 + int(chance(0, 3))):
-            if (lamp := self.place_lamp()) is not None:
-                objects.append(RoomObject("lamp", lamp))
-        return objects
+            self.add_lamp()
+        return self.objects
 
-    def place_footprint(self, radius: float) -> Footprint | None:
-        """Free spot with this radius, marked as occupied; None if there is none."""
+    def occupy(self, radius: float) -> tuple[float, float, float] | None:
+        """Center (x, y, 0) of a free circle on the floor, from now on occupied; None if there is none."""
         for _ in range(MAX_TRIES):
             x = self.chance(-1, 1) * max(self.wide / 2 - radius, 0)
             y = self.chance(-1, 1) * max(self.deep / 2 - radius, 0)
-            if all(math.hypot(x - other.x, y - other.y) >= radius + other.radius for other in self.taken):
-                self.taken.append(Footprint(x, y, radius))
-                return self.taken[-1]
+            if all(math.hypot(x - left, y - front) >= radius + other for left, front, other in self.taken):
+                self.taken.append((x, y, radius))
+                return x, y, 0.0
         return None
 
-    def place_table(self) -> TableSpec | None:
+    def add_table(self) -> None:
+        """Add a table with chairs, if there is a free spot."""
         chance = self.chance
         is_round, angle = chance(0, 1) < 0.4, int(chance(0, 2)) * math.pi / 2 + chance(-0.2, 0.2)
         width, depth = chance(0.9, 1.7), chance(0.65, 0.9)
         if is_round:
             width = depth = chance(0.7, 1.2)
         height = chance(0.68, 0.8)
-        if (spot := self.place_footprint(math.hypot(width, depth) / 2 + 0.3)) is None:
-            return None
-        self.tables.append(TableSpec(spot.x, spot.y, width, depth, height, angle, is_round))
-        return self.tables[-1]
+        if (spot := self.occupy(math.hypot(width, depth) / 2 + 0.3)) is not None:
+            table = TableSpec(spot[0], spot[1], width, depth, height, angle, is_round)
+            self.tables.append(table)
+            self.objects.append(("table", _table_mesh(chance, table)))
+            self.add_chairs(table)
 
-    def place_chairs(self, table: TableSpec) -> list[Mesh]:
-        """Chairs that face the table at a random distance; chairs inside a wall or another object are skipped."""
-        chairs, others, chance = list[Mesh](), self.taken[:-1], self.chance
+    def add_chairs(self, table: TableSpec) -> None:
+        """Add chairs that face the table at a random distance, except inside a wall or another object."""
+        others, chance = self.taken[:-1], self.chance
         for number in range(4):
             direction = number * math.pi / 2 + (chance(-0.4, 0.4) if table.is_round else 0.0)
             reach = (table.width if number % 2 == 0 else table.depth) / 2 + chance(0.02, 0.3)
@@ -123,31 +109,34 @@ class RoomBuilder:
             exists, slant = chance(0, 1) < 0.7, chance(-0.3, 0.3)
             chair = _chair_mesh(chance)
             cos, sin = math.cos(table.angle + direction), math.sin(table.angle + direction)
-            at = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
-            inside = abs(at[0]) < self.wide / 2 - 0.25 and abs(at[1]) < self.deep / 2 - 0.25
-            is_free = all(math.hypot(at[0] - other.x, at[1] - other.y) > other.radius + 0.2 for other in others)
+            x, y = table.x + reach * cos - aside * sin, table.y + reach * sin + aside * cos
+            inside = abs(x) < self.wide / 2 - 0.25 and abs(y) < self.deep / 2 - 0.25
+            is_free = all(math.hypot(x - left, y - front) > other + 0.2 for left, front, other in others)
             if exists and inside and is_free:
                 # rotated by 180°, so that the front faces the table and the back points away
-                chairs.append(chair.rotate_z(table.angle + direction + math.pi + slant).translate((*at, 0)))
-                self.taken.append(Footprint(*at, 0.25))
-        return chairs
+                chair = chair.rotate_z(table.angle + direction + math.pi + slant).translate((x, y, 0))
+                self.objects.append(("chair", chair))
+                self.taken.append((x, y, 0.25))
 
-    def place_lamp(self) -> Mesh | None:
-        """Floor lamp, pendant lamp or table lamp; None without a free spot."""
+    def add_lamp(self) -> None:
+        """Add a floor lamp, pendant lamp or table lamp, if there is a free spot."""
         chance = self.chance
         kind, which = chance(0, 1), int(chance(0, max(len(self.tables), 1)))
         if kind < 0.4:
-            spot = self.place_footprint(0.25)
-            return None if spot is None else _standing_lamp_mesh(chance, FLOOR_LAMP).translate((spot.x, spot.y, 0))
-        if not self.tables:
-            return None
-        table = self.tables.pop(which)
-        aside = chance(-0.25, 0.25) * table.width
-        at = (table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle))
-        if kind < 0.75:
-            shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
-            return merge_meshes([shade, _pole_mesh(0.012, top, max(self.high, top + 0.2))]).translate((*at, 0))
-        return _standing_lamp_mesh(chance, TABLE_LAMP).translate((*at, table.height))
+            if (spot := self.occupy(0.25)) is not None:
+                lamp = _standing_lamp_mesh(chance, (1.2, 1.6), (0.12, 0.2), (0.015, 0.03), 0.2, 0.03, 0.05)
+                self.objects.append(("lamp", lamp.translate(spot)))
+        elif self.tables:
+            table = self.tables.pop(which)
+            aside = chance(-0.25, 0.25) * table.width
+            x, y = table.x + aside * math.cos(table.angle), table.y + aside * math.sin(table.angle)
+            if kind < 0.75:
+                shade, top = _lampshade_mesh(chance, 0.2, chance(1.45, 1.8))
+                lamp = merge_meshes([shade, _pole_mesh(0.012, top, max(self.high, top + 0.2))]).translate((x, y, 0))
+            else:
+                lamp = _standing_lamp_mesh(chance, (0.18, 0.35), (0.06, 0.1), (0.01, 0.02), 0.12, 0.025, 0.03)
+                lamp = lamp.translate((x, y, table.height))
+            self.objects.append(("lamp", lamp))
 
 
 # -- meshes
@@ -235,26 +224,17 @@ def _lampshade_mesh(chance: UniformFn, size: float, bottom: float) -> tuple[Mesh
     return revolve([(wide, bottom), (narrow * wide, bottom + high)], ROUND_SEGMENTS), bottom + high
 
 
-class LampSpec(NamedTuple):
-    """Ranges of height, foot radius and pole radius of a lamp with a foot, and sizes of its shade and foot."""
-
-    height: tuple[float, float]
-    foot: tuple[float, float]
-    pole: tuple[float, float]
-    shade: float
-    base: float
-    inside: float  # length of the pole inside the lampshade
+Range = tuple[float, float]
 
 
-FLOOR_LAMP: Final = LampSpec((1.2, 1.6), (0.12, 0.2), (0.015, 0.03), shade=0.2, base=0.03, inside=0.05)
-TABLE_LAMP: Final = LampSpec((0.18, 0.35), (0.06, 0.1), (0.01, 0.02), shade=0.12, base=0.025, inside=0.03)
-
-
-def _standing_lamp_mesh(chance: UniformFn, lamp: LampSpec) -> Mesh:
-    top, radius = chance(*lamp.height), chance(*lamp.foot)
-    cover, _ = _lampshade_mesh(chance, lamp.shade, top)
-    pole = _pole_mesh(chance(*lamp.pole), lamp.base, top + lamp.inside)
-    return merge_meshes([_disc_mesh(radius, 0.0, lamp.base), pole, cover])
+def _standing_lamp_mesh(
+    chance: UniformFn, heights: Range, feet: Range, poles: Range, shade: float, base: float, inside: float
+) -> Mesh:
+    """Lamp with ranges of height, foot radius and pole radius, and sizes of shade, foot and the pole inside the shade."""
+    top, radius = chance(*heights), chance(*feet)
+    cover, _ = _lampshade_mesh(chance, shade, top)
+    pole = _pole_mesh(chance(*poles), base, top + inside)
+    return merge_meshes([_disc_mesh(radius, 0.0, base), pole, cover])
 
 
 SEED: Final = 1986
@@ -264,31 +244,23 @@ POINT_DENSITY: Final = {"floor": 0.6, "wall": 0.4, "table": 1.0, "chair": 1.0, "
 SHADE_RANGE: Final = 0.06  # maximum color difference between the points of an object
 
 
-class Room(NamedTuple):
-    """Objects of a room, their merged mesh, and the object index of each face."""
-
-    objects: list[RoomObject]
-    mesh: Mesh
-    face_object: NDArray[np.int64]
-
-
-def sample_room(split: str, index: int) -> Room:
-    things = RoomBuilder(uniform_numbers(random_generator(SEED, split, index, 0))).build()
-    owner = np.repeat(np.arange(len(things)), [len(thing.mesh.faces) for thing in things])
-    return Room(things, merge_meshes([thing.mesh for thing in things]), owner)
+def sample_room(split: str, index: int) -> tuple[list[str], Mesh, NDArray[np.int64]]:
+    """Class of each object in a room, the merged mesh, and the object index of each face."""
+    kinds, meshes = zip(*RoomBuilder(uniform_numbers(random_generator(SEED, split, index, 0))).build(), strict=True)
+    return list(kinds), merge_meshes(meshes), np.repeat(np.arange(len(meshes)), [len(mesh.faces) for mesh in meshes])
 
 
 def room_cloud(
     split: str, index: int, points: int = 8192, noise: float = 0.01, holes: int = 3, turn: RotationMode = "up"
 ) -> PointCloud:
     """Labeled point cloud of a room with colors and normals; `noise` is in meters, and each hole removes some points."""
-    room = sample_room(split, index)
-    labels = np.array([CLASSES.index(item.kind) for item in room.objects])
-    density = np.array([POINT_DENSITY[item.kind] for item in room.objects])
+    kinds, mesh, face_object = sample_room(split, index)
+    labels = np.array([CLASSES.index(kind) for kind in kinds])
+    density = np.array([POINT_DENSITY[kind] for kind in kinds])[face_object]
     generator = partial(random_generator, SEED, split, index)
-    scan = scan_mesh(room.mesh, density[room.face_object], points, noise, (holes, HOLE_FRACTIONS), turn, generator)
-    owner = room.face_object[scan.face]
+    coordinates, normals, faces = scan_mesh(mesh, density, points, noise, (holes, HOLE_FRACTIONS), turn, generator)
+    owner = face_object[faces]
     random = generator(5)  # one color per object, with a random shade per point
-    colors = random.random((len(room.objects), 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
+    colors = random.random((len(kinds), 3))[owner] + SHADE_RANGE * (2 * random.random((len(owner), 1)) - 1)
     pixels = np.rint(255 * np.clip(colors, 0, 1)).astype(np.uint8)
-    return PointCloud(scan.coordinates, pixels, scan.normals, labels[owner].astype(np.int64), CLASSES)
+    return PointCloud(coordinates, pixels, normals, labels[owner].astype(np.int64), CLASSES)

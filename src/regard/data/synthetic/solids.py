@@ -123,14 +123,6 @@ RotationMode = Literal["none", "up", "any"]
 MAX_HOLES = 5
 
 
-class Scan(NamedTuple):
-    """Points sampled from a mesh."""
-
-    coordinates: NDArray[np.float32]
-    normals: NDArray[np.float32]
-    face: NDArray[np.int64]  # face index of each point
-
-
 def random_generator(seed: int, split: str, index: int, use: int) -> np.random.Generator:
     """Generator for one use in a sample, such as the noise."""
     return np.random.Generator(np.random.PCG64([seed, SPLITS.index(split), index, use]))
@@ -148,8 +140,9 @@ def scan_mesh(
     holes: tuple[int, tuple[float, float]],
     rotation_mode: RotationMode,
     generator: Callable[[int], np.random.Generator],
-) -> Scan:
-    """Points sampled by area times `density` of the faces, without the points in the holes, rotated and with Gaussian noise.
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+    """Points sampled by area times `density` of the faces, without the points in the holes, rotated and with Gaussian noise:
+    coordinates, normals, and the face index of each point.
 
     A hole is a ball around a random point and removes its neighbors; `holes` is the number of holes, with the minimum and
     maximum fraction of the points that a hole removes."""
@@ -180,7 +173,7 @@ def scan_mesh(
     if noise:  # the Box–Muller transform is the same on every machine
         size, angle = generator(4).random((2, *coordinates.shape))
         coordinates = coordinates + noise * np.sqrt(-2 * np.log1p(-size)) * np.cos(2 * math.pi * angle)
-    return Scan(coordinates.astype(np.float32), (normals[face[kept]] @ rotation.T).astype(np.float32), face[kept])
+    return coordinates.astype(np.float32), (normals[face[kept]] @ rotation.T).astype(np.float32), face[kept]
 
 
 # -- solids
@@ -243,5 +236,6 @@ def solid_cloud(
 ) -> PointCloud:
     """Point cloud of a solid with normals; `noise` is relative to the radius, and each hole removes some points."""
     generator = partial(random_generator, SEED, split, index)
-    scan = scan_mesh(solid_mesh(split, index), 1.0, points, noise, (holes, HOLE_FRACTIONS), turn, generator)
-    return PointCloud(scan.coordinates, normals=scan.normals)
+    mesh, fractions = solid_mesh(split, index), (holes, HOLE_FRACTIONS)
+    coordinates, normals, _ = scan_mesh(mesh, 1.0, points, noise, fractions, turn, generator)
+    return PointCloud(coordinates, normals=normals)
