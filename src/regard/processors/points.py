@@ -284,23 +284,6 @@ def overlapping_blocks(coordinates: NDArray[Any], processor: PointProcessor) -> 
     return [np.sort(np.concatenate(blocks[begin])) for begin in sorted(blocks)]
 
 
-class VoteAccumulator:
-    """Sums of the class probabilities of each point over all parts."""
-
-    def __init__(self, num_points: int, num_classes: int) -> None:
-        self.sums = np.zeros((num_points, num_classes), dtype=np.float64)
-        self.counts: Indices = np.zeros(num_points, dtype=np.int64)
-
-    def add(self, indices: Indices, probabilities: NDArray[Any]) -> None:
-        """Add (n, classes) probabilities for n distinct points."""
-        self.sums[indices] += probabilities
-        self.counts[indices] += 1
-
-    def probabilities(self) -> NDArray[np.float32]:
-        """(M, classes) average probabilities of each point."""
-        return (self.sums / np.maximum(self.counts, 1)[:, None]).astype(np.float32)
-
-
 # -- augmentation of rows; a change of one augmentation other than point dropout keeps the random values of the others
 
 RotateMode = Literal["none", "up", "any"]
@@ -310,7 +293,7 @@ MAX_DEVIATIONS = 3.0  # clipping of the jitter and of the tilt, in standard devi
 
 @dataclass(frozen=True)
 class PointAugment:
-    """Maximum strength of each augmentation; `NO_POINT_AUGMENT` leaves point clouds unchanged."""
+    """Maximum strength of each augmentation; the defaults leave point clouds unchanged."""
 
     rotate: RotateMode = "none"  # none; up: about the vertical axis; any: uniform over all 3D rotations
     scale: tuple[float, ...] = (1.0, 1.0)
@@ -331,9 +314,6 @@ class PointAugment:
             *((0 <= vars(self)[name] < math.inf, f"data.{name}", "at least 0", vars(self)[name]) for name in bounded),
             (0 <= self.point_dropout < 1, "data.point_dropout", "at least 0 and below 1", self.point_dropout),
         )
-
-
-NO_POINT_AUGMENT = PointAugment()
 
 
 def sample_kept_points(num_points: int, rng: np.random.Generator, augment: PointAugment) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from regard.data.settings import DataSettings
 from regard.errors import DataError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.points.body import point_head
-from regard.processors.points import VoteAccumulator, split_scene
+from regard.processors.points import split_scene
 from regard.tasks import base
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 from regard.tasks.modality.base import readable_batch, sample_ids
@@ -122,15 +122,17 @@ class SegmentPoints(Segment):
     def _predict_points(self, model: base.ModelProtocol, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
         """(N,) class index of every point and its probability, averaged over all blocks that contain the point."""
         scene = split_scene(cloud, model.require_point_processor())
-        votes = VoteAccumulator(len(scene.point_indices), len(model.spec.options.labels))
+        sums = np.zeros((len(scene.point_indices), len(model.spec.options.labels)))
+        counts = np.zeros((len(sums), 1))
         for some in pack_slices(map(len, scene.rows)):
             x, offsets = pack_clouds(scene.rows[some])
             with torch.inference_mode():
                 logits = self.logits(model, Batch(x, packing=offsets).to(model.device))[0]
             chances = np.split(logits.float().softmax(-1).cpu().numpy(), offsets.starts[1:-1].numpy())
             for chosen, own in zip(scene.block_indices[some], chances, strict=True):
-                votes.add(chosen, own)
-        labels, probabilities = votes.sums.argmax(axis=1), votes.probabilities().max(1)
+                sums[chosen] += own
+                counts[chosen] += 1
+        labels, probabilities = sums.argmax(axis=1), (sums / counts).max(axis=1).astype(np.float32)
         return labels[scene.voxel_index], probabilities[scene.voxel_index]
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:

@@ -30,7 +30,6 @@ from regard.nn.points.body import point_cloud_head
 from regard.processors.points import (
     FEATURES,
     FILE,
-    NO_POINT_AUGMENT,
     PointAugment,
     PointProcessor,
     augment_points,
@@ -231,7 +230,7 @@ class Points(Modality):
 def point_augmentation(data: DataSettings | None, points: PointProcessor) -> PointAugment:
     """Augmentation of training point clouds about the up axis of the processor; invalid settings are an error."""
     if data is None:
-        return NO_POINT_AUGMENT
+        return PointAugment()
     more = (data.tilt, data.flip, data.stretch)
     return PointAugment(data.rotate, data.scale, data.shift, data.jitter, data.point_dropout, points.up, *more)
 
