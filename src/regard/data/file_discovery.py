@@ -27,8 +27,7 @@ SYSTEM_FILES = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 class FoundFile:
     path: str
     parts: tuple[str, ...]  # path relative to the walked folder, split into names
-    matches: bool  # True if the file name has one of the requested extensions
-    reason: str = ""  # reason for `matches=False`
+    reason: str = ""  # reason to skip the file; empty if its name has one of the requested extensions
 
     @property
     def name(self) -> str:
@@ -61,16 +60,19 @@ def walk_files(
     for name in names:
         path, way = os.path.join(folder, name), (*parts, name)
         if name.startswith(".") or name in SYSTEM_FILES:
-            yield FoundFile(path, way, False, f"hidden: {'/'.join(way)}")
+            yield FoundFile(path, way, f"hidden: {'/'.join(way)}")
         elif os.path.isdir(path):
             yield from walk_files(path, suffixes, what, way, (*above, here))
         elif name in CLASS_FILES:
             continue
         elif name.lower().endswith(tuple(suffixes)) and name.lower() not in README_FILES:
-            yield FoundFile(path, way, True)
+            yield FoundFile(path, way)
         else:
-            article = "an" if what[0] in "aeiou" else "a"
-            yield FoundFile(path, way, False, f"not {article} {what}: {'/'.join(way)}")
+            yield FoundFile(path, way, f"not {with_article(what)}: {'/'.join(way)}")
+
+
+def with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def find_subfolder(folder: str, names: Sequence[str]) -> str | None:
@@ -79,26 +81,22 @@ def find_subfolder(folder: str, names: Sequence[str]) -> str | None:
     return next((os.path.join(folder, there[name]) for name in names if name in there), None)
 
 
-FilePairs = list[tuple[FoundFile, str | None]]
-
-
-def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[FilePairs, int, list[str]]:
-    """Pairs of an image and the target with the same stem, number of images without a target, unused target files.
+def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[list[tuple[FoundFile, str]], list[str]]:
+    """Pairs of an image and the path of the target with the same stem (empty if there is none), and unused targets.
 
     If no stem is equal, all targets may have the same suffix, for example 0001_mask.png for 0001.jpg."""
     files = list(walk_files(images, IMAGE_SUFFIXES))
     there: dict[str, str] = {}
     for file in walk_files(targets, suffixes):
-        if file.matches and there.setdefault(file.stem, file.path) != file.path:
+        if not file.reason and there.setdefault(file.stem, file.path) != file.path:
             problem = f"same file name as '{there[file.stem]}' except for the extension."
             raise DataError(problem, file.path, advice="Remove one of the two files.")
-    stems, more = [file.stem for file in files if file.matches], ""
+    stems, more = [file.stem for file in files if not file.reason], ""
     if stems and not any(stem in there for stem in stems):
         words = [name[len(stems[0]) :] for name in there if name.startswith(stems[0])]
         more = words[0] if len(words) == 1 and all(name.endswith(words[0]) for name in there) else ""
-    pairs: FilePairs = [(file, there.pop(file.stem + more, None) if file.matches else None) for file in files]
-    left = sum(file.matches and other is None for file, other in pairs)
-    return pairs, left, sorted(there.values())
+    pairs = [(file, "" if file.reason else there.pop(file.stem + more, "")) for file in files]
+    return pairs, sorted(there.values())
 
 
 # -- reading
@@ -125,8 +123,7 @@ def open_source(source: str | bytes, noun: str, location: Location | None = None
     path, line = location or (source if isinstance(source, str) else noun, None)
     name = os.path.expanduser(source) if isinstance(source, str) else ""
     if isinstance(source, str) and not os.path.isfile(name):
-        article = "an" if noun[0] in "aeiou" else "a"
-        other = f"expected {article} {noun} file, got a folder." if os.path.isdir(name) else "not a regular file."
+        other = f"expected {with_article(noun)} file, got a folder." if os.path.isdir(name) else "not a regular file."
         raise DataError(other if os.path.exists(name) else "file not found.", path, line)
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open(name, "rb") as stream:

@@ -85,7 +85,7 @@ def read_folder(kind: FileKind, entry: str, has_classes: bool, make: Callable[..
     labeled = outside = 0
     for number, file in enumerate(walk_files(os.path.expanduser(entry), kind.suffixes, kind.noun), start=1):
         label = file.parts[0] if has_classes and len(file.parts) > 1 else ""
-        if not file.matches:
+        if file.reason:
             yield SkippedRow(entry, number, file.reason)
         elif has_classes and not label:
             outside += 1

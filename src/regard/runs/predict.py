@@ -108,7 +108,7 @@ def expand_files(task: Task, inputs: Iterator[str] | Sequence[str]) -> Iterator[
         if not os.path.isdir(entry):
             yield entry
             continue
-        found = [item.path for item in walk_files(entry, task.reader.suffixes) if item.matches]
+        found = [item.path for item in walk_files(entry, task.reader.suffixes) if not item.reason]
         if not found:
             raise DataError(f"contains no {task.reader.unit}.", entry)
         yield from found

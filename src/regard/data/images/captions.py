@@ -28,11 +28,12 @@ from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile
 from regard.data.images.labeled import IMAGE, ImageSample
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.text.files import ErrorHandler, existing_file, raise_error
-from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names, read_header
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names
 from regard.data.text.tables import (
     ColumnSpec,
     SkippedRow,
     drop_trailing_blanks,
+    find_columns,
     format_list,
     iterate_all,
     iterate_rows,
@@ -40,7 +41,6 @@ from regard.data.text.tables import (
     read_json_document,
     read_records,
     text_value,
-    uses_positions,
 )
 from regard.errors import DataError
 
@@ -178,21 +178,12 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
 def _table_rows(
     path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
 ) -> RowIterator:
-    if file_format(path) not in CAPTION_SUFFIXES:
-        return iterate_rows(str(path), required, columns, on_error)  # raises with the supported file types
-    names = read_header(path)
-    chosen = match_columns(names, CAPTION_COLUMNS, columns)
-    if not uses_positions(chosen, names):
-        if not chosen and len(names) == len(REQUIRED_COLUMNS):
-            required = REQUIRED_COLUMNS  # no header
-        missing = [name for name in required if name not in chosen]
-        if len(missing) == 1 or (missing and len(names) != 2):
-            advice = f"Pass --columns {missing[0]}=NAME (available: {format_list(names)})."
-            if len(names) == 1 and "," in next(iter(names)):
-                advice += " If commas separate the columns, rename the file to .csv."
-            raise DataError(f"no column is named '{missing[0]}'.", path, 1, advice)
-    chosen = {name: column for name, column in chosen.items() if name in (*required, "split")}
-    return iterate_rows(str(path), required, chosen or None, on_error, optional=("split",))
+    chosen: dict[str, str] | None = None
+    if file_format(path) in CAPTION_SUFFIXES:  # otherwise `iterate_rows` raises with the supported file types
+        chosen = find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
+        required = REQUIRED_COLUMNS if chosen is None else required
+    chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
+    return iterate_rows(str(path), required, chosen, on_error, optional=("split",))
 
 
 # -- rows -> samples

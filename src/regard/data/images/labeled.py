@@ -147,17 +147,18 @@ def _read_folder(entry: str, target: str) -> ImageIterator:
 
 
 def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_error: ErrorHandler) -> ImageIterator:
-    pairs, num_unmatched, unused = match_files(images, targets, DEPTH_SUFFIXES if target == "depth" else IMAGE_SUFFIXES)
-    for number, (file, target_path) in enumerate(pairs, start=1):
-        if not file.matches:
+    pairs, unused = match_files(images, targets, DEPTH_SUFFIXES if target == "depth" else IMAGE_SUFFIXES)
+    num_unmatched = sum(not path and not file.reason for file, path in pairs)
+    for number, (file, path) in enumerate(pairs, start=1):
+        if file.reason:
             yield SkippedRow(entry, number, file.reason)
-        elif target_path is None:
+        elif path:
+            paths: dict[str, Any] = {target: path}
+            yield ImageSample(file.path, "", entry, number, **paths)
+        else:
             count = "1 image has" if num_unmatched == 1 else f"{num_unmatched:,} images have"
             advice = f"{count} no {target}. File names of image and {target} must match, except for the extension."
             on_error("unmatched_files", DataError(f"no matching {target} in '{targets}'.", file.path, advice=advice))
-        else:
-            paths: dict[str, Any] = {target: target_path}
-            yield ImageSample(file.path, "", entry, number, **paths)
     for path in unused:
         on_error("unmatched_files", DataError(f"no matching image in '{images}' for this {target}.", path))
 

@@ -85,10 +85,10 @@ def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
     path = os.path.expanduser(entry)
     if os.path.isdir(path):
         # .txt, .csv and .npy files next to images are not point clouds, but texts, tables or depth maps
-        first = next((file.path for file in walk_files(path, CLOUD_SUFFIXES) if file.matches), None)
+        first = next((file.path for file in walk_files(path, CLOUD_SUFFIXES) if not file.reason), None)
         if first is None or first.lower().endswith(CLOUD_ONLY_SUFFIXES):
             return first is not None
-        return not any(file.matches for file in walk_files(path, IMAGE_SUFFIXES))
+        return all(file.reason for file in walk_files(path, IMAGE_SUFFIXES))
     if not os.path.isfile(path):
         return False
     names, kind = _column_names(path), file_format(path)
