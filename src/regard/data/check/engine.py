@@ -13,7 +13,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,29 +42,9 @@ def no_progress(stage: str, samples: int) -> None:
     """Ignore progress."""
 
 
-class SortedHashes:
-    """Hashes in sorted order, to find equal samples."""
-
-    def __init__(self, hashes: NDArray[np.uint64]) -> None:
-        self.order = np.argsort(hashes, kind="stable")
-        self.values = hashes[self.order]
-
-    def duplicates(self) -> Indices:
-        """Indices of the hashes that equal an earlier hash."""
-        return np.sort(self.order[1:][self.values[1:] == self.values[:-1]])
-
-    def first_index(self, value: np.uint64) -> int:
-        return int(self.order[np.searchsorted(self.values, value)])
-
-
-class Measures(NamedTuple):
-    """Texts, contents and labels of a sample, from which a survey keeps numbers and hashes."""
-
-    texts: Sequence[str]  # text of each side, of which the lengths are kept
-    contents: Sequence[str]  # contents to hash: the whole sample, the input without the target, and further ones
-    labels: Sequence[str] = ()
-    checked_texts: Sequence[str] | None = None  # texts to check for damage; None: the texts of the sides
-    numbers: Mapping[str, int] = {}  # further numbers of the sample by name
+def duplicates(hashes: NDArray[np.uint64]) -> Indices:
+    """Indices of the hashes that equal an earlier hash."""
+    return np.setdiff1d(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1])
 
 
 class Survey(ABC):
@@ -85,15 +65,16 @@ class Survey(ABC):
     reports_rare_in_validation: ClassVar[bool] = True
     special_tokens: ClassVar[int | None] = None  # per sample; None: data.max_length does not limit samples
     input_sides: ClassVar[slice] = slice(None)  # sides limited by data.max_length together
-    stage: ClassVar[tuple[str, str]] = ("reading", "data")  # verb and noun of the progress line
+    stage: ClassVar[str] = "reading {split} data"  # template of the progress line
 
     def __init__(
         self, entries: Sequence[str], columns: Columns = None, settings: DataSettings | None = None, train: Any = None
     ) -> None:
         """`train` is the survey of the training data if this is the survey of the validation data."""
         self.entries, self.columns, self.settings = list(entries), columns, settings or DataSettings()
-        self.train, self.valid = train, None
+        self.train = train
         self.base: Any = self if train is None else train  # survey of the training data
+        self.valid: Any = None  # survey of the validation data, if this is the survey of the training data
         self.prefix, self.split = ("", "training") if train is None else ("validation: ", "validation")
         self.progress: ProgressCallback = no_progress
         self.tallies: Counter[str] = Counter()  # occurrences of findings counted during reading
@@ -101,9 +82,6 @@ class Survey(ABC):
         self.totals: Counter[str] = Counter()  # sums over all samples, such as lines
         self.numbers: dict[str, array[Any]] = {}  # columns of numbers by name, with equally many numbers per sample
         self.counters: defaultdict[str, Counter[Any]] = defaultdict(Counter)  # frequencies of classes and other values
-        self.has_valid = False
-        if train is not None:
-            train.valid, train.has_valid = self, bool(self.entries)
         self._entry = 0
 
     @classmethod
@@ -118,14 +96,14 @@ class Survey(ABC):
         """Check training data, and validation data against the training data."""
         train_entries, valid_entries = cls.find_entries(data, valid, columns)
         train = cls(train_entries, columns, settings)
-        held_out = cls(valid_entries, columns, settings, train)
-        splits = [train, held_out] if train.has_valid else [train]
+        held_out = train.valid = cls(valid_entries, columns, settings, train)
+        splits = [train, held_out] if valid_entries else [train]
         for survey in splits:
             survey.read(progress)
         findings = [finding for survey in splits for finding in survey.split_findings()]
         findings += held_out.comparison_findings(splits)
         counts = train.counts()
-        if train.has_valid:
+        if valid_entries:
             counts |= {f"validation_{name}": count for name, count in held_out.counts().items()}
         return Report(cls.task, counts, tuple(findings), train.lengths(), **train.report_fields(held_out))
 
@@ -146,8 +124,9 @@ class Survey(ABC):
     def _preview(self, sample: Any) -> str:
         """A sample in one short line."""
 
-    def _measure(self, sample: Any) -> Measures:
-        raise NotImplementedError  # surveys of files and documents keep numbers in other ways
+    def _add_sample(self, sample: Any) -> None:
+        """Count a sample, and keep its measures."""
+        raise NotImplementedError  # surveys of files and documents add samples in other ways
 
     def first_findings(self) -> Iterable[Finding]:
         """Findings about this split: before the common ones, about labels (before duplicates), after the common ones."""
@@ -180,6 +159,7 @@ class Survey(ABC):
         return {"class_counts": self.class_counts(valid)} if "classes" in self.findings else {}
 
     def _entry_files(self, entry: str) -> Sequence[str]:
+        """Files that are read, without the files of samples; an error ends the check."""
         return (entry,)
 
     def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
@@ -232,21 +212,8 @@ class Survey(ABC):
             if len(self) % PROGRESS_INTERVAL == 0:
                 self._report_progress(len(self))
 
-    def _add_sample(self, sample: Any, stats: Any = None) -> None:
-        """Count a sample, and keep its measures."""
-        measures = self._measure(sample)
-        checked = measures.texts if measures.checked_texts is None else measures.checked_texts
-        self._tally_quality_issues(sample, checked)
-        self._keep_sizes(measures.texts)
-        if measures.labels:
-            self.counters["classes"].update(measures.labels)
-        for name, value in measures.numbers.items():
-            self.keep(name, value, kind="B" if isinstance(value, bool) else "I")
-        self._append(sample.line, map(hash_text, measures.contents))
-
     def _report_progress(self, samples: int) -> None:
-        verb, noun = self.stage
-        self.progress(f"{verb} {self.split} {noun}", samples)
+        self.progress(self.stage.format(split=self.split, unit=self.unit), samples)
 
     def tally(self, key: str, location: Location | DataError) -> None:
         """Count an occurrence of a finding, and keep the first locations."""
@@ -290,6 +257,15 @@ class Survey(ABC):
         self.keep("line", line)
         self.keep("hash", *hashes)
 
+    def _append_texts(
+        self, sample: Any, texts: Sequence[str], contents: Sequence[str], checked_texts: Sequence[str] | None = None
+    ) -> None:
+        """Keep the lengths of the text of each side, and hashes of the contents: the whole sample, the input without the
+        target, and further ones. Damage is counted in the texts of the sides, or in `checked_texts`."""
+        self._tally_quality_issues(sample, texts if checked_texts is None else checked_texts)
+        self._keep_sizes(texts)
+        self._append(sample.line, map(hash_text, contents))
+
     def _keep_sizes(self, texts: Sequence[str]) -> None:
         """Keep the lengths of the text of each side."""
         for text in texts:
@@ -330,7 +306,7 @@ class Survey(ABC):
     def location_name(self, index: int, reference: int | None = None) -> str:
         """Location of a sample without a preview; only the line if the reference sample is in the same file."""
         entries, line = self.numbers["entry"], self.numbers["line"][index]
-        location = self._location(self.entries[entries[index]], line)
+        location = self._location(self._entry_files(self.entries[entries[index]])[0], line)
         if reference is not None and entries[index] == entries[reference]:
             return f"{location.unit or 'line'} {line}"
         return str(location)
@@ -385,7 +361,7 @@ class Survey(ABC):
         if not units:
             yield self.finding("few:none")
         elif self.train is None:
-            if not self.has_valid and not self.can_split():
+            if not self.valid.entries and not self.can_split():
                 yield self.finding("few:split", units)
             elif units < self.min_samples:
                 yield self.finding("few:small", units)
@@ -409,21 +385,23 @@ class Survey(ABC):
     def duplicate_findings(self) -> Iterable[Finding]:
         """Repeated samples, and repeated inputs with different targets."""
         samples, inputs = self.hashes(0), self.hashes(1)
-        whole = SortedHashes(samples)
-        repeated = whole.duplicates()
-        yield from self.sample_findings(
-            "duplicates", repeated, lambda n: f"same as {self.location_name(whole.first_index(samples[n]), n)}"
-        )
+        repeated = duplicates(samples)
+        yield from self.sample_findings("duplicates", repeated, self._first_equal(0, self, "same as"))
         unique = np.setdiff1d(np.arange(len(samples)), repeated)
-        by_input = SortedHashes(inputs[unique])
-        conflicts = unique[by_input.duplicates()]
-        yield from self.sample_findings(
-            self.conflict,
-            conflicts,
-            lambda n: f"also in {self.location_name(int(unique[by_input.first_index(inputs[n])]), n)}",
-            # a source with several targets is counted once
-            count=len(np.unique(inputs[conflicts])) if self.conflict == "multiple_targets" else 0,
-        )
+        conflicts = unique[duplicates(inputs[unique])]
+        # a source with several targets is counted once
+        count = len(np.unique(inputs[conflicts])) if self.conflict == "multiple_targets" else 0
+        yield from self.sample_findings(self.conflict, conflicts, self._first_equal(1, self, "also in"), count)
+
+    def _first_equal(self, kind: int, survey: Survey, relation: str) -> Callable[[int], str]:
+        """Note on a sample: the first sample of the survey with an equal hash."""
+        hashes, others = self.hashes(kind), survey.hashes(kind)
+
+        def note(n: int) -> str:
+            first = int(np.argmax(others == hashes[n]))
+            return f"{relation} {survey.location_name(first, n if survey is self else None)}"
+
+        return note
 
     @property
     def token_limit(self) -> str:
@@ -435,15 +413,9 @@ class Survey(ABC):
         """Validation samples also present in the training data, each counted once, by the first hash in common."""
         remaining = np.arange(len(self))
         for kind, key in enumerate(self.leaks if len(self) else ()):
-            known = SortedHashes(self.train.hashes(kind))
-            hashes = self.hashes(kind)
-            is_known = np.isin(hashes[remaining], known.values)
+            is_known = np.isin(self.hashes(kind)[remaining], self.train.hashes(kind))
             leaked, remaining = remaining[is_known], remaining[~is_known]
-
-            def note(n: int, hashes: NDArray[np.uint64] = hashes, known: SortedHashes = known) -> str:
-                return f"in training data: {self.train.location_name(known.first_index(hashes[n]))}"
-
-            yield from self.sample_findings(key, leaked, note)
+            yield from self.sample_findings(key, leaked, self._first_equal(kind, self.train, "in training data:"))
 
     # -- findings about classes
 

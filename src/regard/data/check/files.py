@@ -21,7 +21,7 @@ from regard.data.check import findings as tables
 from regard.data.check.engine import EntryReader, Survey, format_counts, hash_text, normalize_text
 from regard.data.check.findings import MAX_CAPTION_RATIO
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Location, excerpt
-from regard.data.images.captions import CaptionedImage, find_caption_file, parse_splits, read_captions
+from regard.data.images.captions import CaptionedImage, find_caption_file, read_captions
 from regard.data.images.image_io import inspect_image, read_depth, read_mask
 from regard.data.images.labeled import (
     VOID,
@@ -36,12 +36,11 @@ from regard.data.images.labeled import (
 )
 from regard.data.text.files import ErrorHandler, chunked
 from regard.data.text.formats import file_format
-from regard.data.text.tables import SkippedRow
+from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
 THREADS = min(4, os.cpu_count() or 1)
 CHUNK = 64  # files decoded before the first of them is counted
-MAX_LISTED_CLASSES = 12
 
 MIN_SIDE = 8
 MAX_ASPECT_RATIO = 10
@@ -65,7 +64,7 @@ class FileStats:
 class FileSurvey(Survey):
     """Survey of files. Hashes are of the content with the target (0), and of the content (1)."""
 
-    skip_prefixes: ClassVar[tuple[str, ...]]  # first words of the reasons to skip a file without loss of data
+    stage = "decoding {split} {unit}"
     leaks = ("leak", "leak_conflicting_labels")
     measured: ClassVar[tuple[str, ...]]  # names of the sizes in the report
     size_title: ClassVar[str]
@@ -92,10 +91,11 @@ class FileSurvey(Survey):
                         self.tally("decode_error", stats)
                         self._broken_samples.add((sample.path, sample.line))
                     else:
-                        self._add_sample(sample, stats)
+                        self._add_file(sample, stats)
                 self._report_progress(len(self))
 
-    def _add_sample(self, sample: Any, stats: Any = None) -> None:
+    def _add_file(self, sample: Any, stats: FileStats) -> None:
+        """Count a file, and keep its measures."""
         for key, text in stats.issues.items():
             self._tally_sample(key, sample, text)
         for name, value in stats.numbers.items():
@@ -103,9 +103,8 @@ class FileSurvey(Survey):
         self.counters["properties"].update(stats.properties)
         if sample.label:
             self.classes[sample.label] += 1
-        self._append(
-            sample.line, map(hash_text, (b"\0".join((stats.content_hash, stats.target_hash)), stats.content_hash))
-        )
+        contents = stats.content_hash + b"\0" + stats.target_hash, stats.content_hash
+        self._append(sample.line, map(hash_text, contents))
 
     def location_name(self, index: int, reference: int | None = None) -> str:
         entry, line = self.entries[self.numbers["entry"][index]], self.numbers["line"][index]
@@ -118,7 +117,7 @@ class FileSurvey(Survey):
 
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
         for item in type(self).reader(entry, self.columns, on_error):
-            if not isinstance(item, SkippedRow) or not item.reason.startswith(self.skip_prefixes):
+            if not isinstance(item, SkippedRow) or not item.reason.startswith(("hidden: ", "not a ", "not an ")):
                 yield item
             else:
                 on_error("skipped", DataError(item.reason, entry))
@@ -172,8 +171,8 @@ class PartSurvey(FileSurvey):
         if self.known_classes is None:
             self.base.known_classes = self.known_classes = type(self).find_classes(self.entries)
 
-    def _add_sample(self, sample: Any, stats: Any = None) -> None:
-        super()._add_sample(sample, stats)
+    def _add_file(self, sample: Any, stats: FileStats) -> None:
+        super()._add_file(sample, stats)
         self.file_classes = self.file_classes or stats.classes
         self.part_counts.update(stats.part_counts)
         classes = self.known_classes or self.file_classes
@@ -210,13 +209,13 @@ class PartSurvey(FileSurvey):
         counts = self._counts_by_class()
         largest = sorted(counts.items(), key=lambda item: -item[1])
         shares = [f"{label[:24]}: {100 * count / total:.1f} %" for label, count in largest]
-        yield self.finding("classes", len(counts), classes=_format_names(shares))
+        yield self.finding("classes", len(counts), classes=format_list(shares))
         if sum(count > 0 for count in counts.values()) < 2:
             yield self.finding("single_class", 1, parts=self.parts[0])
         if absent := [label for label, count in counts.items() if not count]:
             used = "trained" if self.train is None else "evaluated"
-            names = _format_names(absent)
-            yield self.finding("classes_without_samples", len(absent), part=self.parts[1], classes=names, used=used)
+            names, part = format_list(absent), self.parts[1]
+            yield self.finding("classes_without_samples", len(absent), part=part, classes=names, used=used)
         if (void := self.count_void(classes)) is not None:
             fraction = void[1] / total
             key = "void:large" if fraction > 0.5 else "void"
@@ -239,10 +238,6 @@ class PartSurvey(FileSurvey):
         return (ClassCounts(self.counted, self._counts_by_class(), valid._counts_by_class() if valid.entries else {}),)
 
 
-def _format_names(names: Sequence[str]) -> str:
-    return ", ".join([*names[:MAX_LISTED_CLASSES], *["…"] * (len(names) > MAX_LISTED_CLASSES)])
-
-
 def array_digest(values: NDArray[Any]) -> bytes:
     shape = f"{values.shape} {values.dtype}".encode()
     return blake2b(shape + np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
@@ -261,8 +256,6 @@ class ImageSurvey(FileSurvey):
     task, unit, sides = "classify", "images", ("image",)
     reader: ClassVar[EntryReader] = read_images
     findings = tables.IMAGES
-    stage = ("decoding", "images")
-    skip_prefixes = ("hidden: ", "not an image: ")
     measured, size_title = ("height", "width"), "pixels"
 
     def _inspect(self, sample: ImageSample) -> FileStats:
@@ -378,18 +371,10 @@ class CaptionSurvey(ImageSurvey):
     leaks = ("leak", "leak:captions")
     conflict = "repeated_image"
 
-    def location_name(self, index: int, reference: int | None = None) -> str:
-        entries, line = self.numbers["entry"], self.numbers["line"][index]
-        if reference is not None and entries[index] == entries[reference]:
-            return f"line {line}"
-        return str(self._location(str(find_caption_file(self.entries[entries[index]])[0]), line))
-
-    def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Any]:
-        find_caption_file(entry)  # a missing file ends the check
-        return super()._read_entry(entry, on_error)
+    location_name = Survey.location_name
 
     def _entry_files(self, entry: str) -> Sequence[str]:
-        return (parse_splits(entry)[0],)
+        return (str(find_caption_file(entry)[0]),)
 
     def _location(self, path: str, line: int, text: str = "", side: int = 0) -> Location:
         return Location(path, line, text, "caption" if file_format(path) == ".json" else "")
@@ -404,8 +389,7 @@ class CaptionSurvey(ImageSurvey):
         stats.target_hash = blake2b(captions, digest_size=16).digest()
         return stats
 
-    def _add_sample(self, sample: Any, stats: Any = None) -> None:
-        assert isinstance(sample, CaptionedImage)
+    def _add_file(self, sample: CaptionedImage, stats: FileStats) -> None:
         self._tally_quality_issues(sample, sample.captions)
         if len(set(sample.captions)) < len(sample.captions):
             repeated = Counter(sample.captions).most_common(1)[0][0]
@@ -416,7 +400,7 @@ class CaptionSurvey(ImageSurvey):
             self.keep("image_index", len(self))
             self.keep("caption_hash", hash_text(normalized))
             self._keep_sizes((caption,))
-        super()._add_sample(sample, stats)
+        super()._add_file(sample, stats)
 
     @property
     def caption_hashes(self) -> NDArray[np.uint64]:

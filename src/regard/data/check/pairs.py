@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.check import findings as tables
-from regard.data.check.engine import Indices, Measures, Paths, ProgressCallback, Survey, no_progress, normalize_text
+from regard.data.check.engine import Indices, Paths, ProgressCallback, Survey, no_progress, normalize_text
 from regard.data.check.findings import MAX_LENGTH_RATIO
 from regard.data.check.report import MAX_LOCATIONS, Finding, Lengths, Location, Report, excerpt
 from regard.data.settings import DataSettings
@@ -152,10 +152,10 @@ class PairSurvey(Survey):
     def _preview(self, sample: Pair) -> str:
         return f"{excerpt(sample.source, width=36)} | {excerpt(sample.target, width=36)}"
 
-    def _measure(self, sample: Pair) -> Measures:
+    def _add_sample(self, sample: Pair) -> None:
         texts = sample.source, sample.target
-        contents = "\0".join(texts), sample.source, normalize_text(sample.source)
-        return Measures(texts, contents, numbers={"identical": sample.source == sample.target})
+        self.keep("identical", sample.source == sample.target, kind="B")
+        self._append_texts(sample, texts, ("\0".join(texts), sample.source, normalize_text(sample.source)))
 
     def counts(self) -> dict[str, int]:
         return {"pairs": len(self), "files": sum(len(self._entry_files(entry)) for entry in self.entries)}

@@ -36,8 +36,6 @@ class CloudSurvey(FileSurvey):
 
     task, unit, sides = "classify", "point clouds", ("point cloud",)
     reader, findings = read_clouds, tables.CLOUDS
-    stage = ("decoding", "point clouds")
-    skip_prefixes = ("hidden: ", "not a point cloud: ")
     measured, size_title = ("points", "longest_side"), "point clouds"
 
     @classmethod

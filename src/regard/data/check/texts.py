@@ -19,10 +19,9 @@ from regard.data.check.engine import (
     MAX_CLASS_FRACTION,
     EntryReader,
     Indices,
-    Measures,
     Paths,
-    SortedHashes,
     Survey,
+    duplicates,
     estimate_tokens,
     format_counts,
     hash_text,
@@ -70,14 +69,16 @@ class LabeledSurvey(Survey):
         text = f"{excerpt(first, width=36)} | {excerpt(second, width=24)}" if second else excerpt(first)
         return f"{text} → {excerpt(str(sample.label), width=24)}"
 
-    def _measure(self, sample: Any) -> Measures:
-        texts, inputs = self._sides(sample), sample.texts
-        joined, normalized = "\0".join(inputs), "\0".join(map(normalize_text, inputs))
+    def _add_sample(self, sample: LabeledText | ChoiceSample) -> None:
+        joined, normalized = "\0".join(sample.texts), "\0".join(map(normalize_text, sample.texts))
+        if isinstance(sample, LabeledText):
+            self.classes.update(sample.labels)
+            if sample.label_set is not None:
+                self.keep("unlabeled", not sample.label_set, kind="B")
+        else:
+            self.classes[str(sample.label)] += 1
         contents = f"{joined}\0{sample.label}", joined, normalized
-        if not isinstance(sample, LabeledText):
-            return Measures(texts, contents, (str(sample.label),), inputs)
-        numbers = {} if sample.label_set is None else {"unlabeled": not sample.label_set}
-        return Measures(texts, contents, sample.labels, inputs, numbers)
+        self._append_texts(sample, self._sides(sample), contents, sample.texts)
 
     def counts(self) -> dict[str, int]:
         return {**super().counts(), **({"classes": len(self.classes)} if self.train is None else {})}
@@ -146,7 +147,7 @@ class TagSurvey(Survey):
         text = " ".join(word if tag == OUTSIDE else f"{word}/{tag}" for word, tag in tagged)
         return text + (" …" if len(sample.words) > 8 else "")
 
-    def _measure(self, sample: TaggedSentence) -> Measures:
+    def _add_sample(self, sample: TaggedSentence) -> None:
         for scheme in self.scheme_detector.update(sample.tags):
             self.keep(f"invalid_{scheme}", len(self))
             if len(self.numbers[f"invalid_{scheme}"]) <= MAX_LOCATIONS:
@@ -156,7 +157,7 @@ class TagSurvey(Survey):
                 note = f"'{word}' is tagged {sample.tags[at]}, expected {valid_tags[at]}"
                 self._invalid_notes[scheme, len(self)] = note
         text, joined = " ".join(sample.words), "\0".join(sample.words)
-        return Measures((text,), (joined + "\0" + " ".join(sample.tags), joined, normalize_text(text)))
+        self._append_texts(sample, (text,), (joined + "\0" + " ".join(sample.tags), joined, normalize_text(text)))
 
     def counts(self) -> dict[str, int]:
         detector = self.scheme_detector
@@ -230,14 +231,15 @@ class QASurvey(Survey):
         answer = excerpt(sample.answers[0], width=24) if sample.is_answerable else "no answer"
         return f"{excerpt(sample.question, width=48)} → {answer}"
 
-    def _measure(self, sample: QASample) -> Measures:
+    def _add_sample(self, sample: QASample) -> None:
+        self.keep("unanswerable", not sample.is_answerable, kind="B")
+        self.keep("relocated", sample.num_relocated, kind="I")
         question = f"{sample.context}\0{sample.question}"
-        answered = "\0".join((question, *sorted(set(sample.answers))))
-        return Measures(
+        self._append_texts(
+            sample,
             (sample.context, max(sample.answers, key=len, default=""), sample.question),
-            (answered, question, sample.context, sample.split_key),
+            ("\0".join((question, *sorted(set(sample.answers)))), question, sample.context, sample.split_key),
             checked_texts=(sample.context, sample.question),
-            numbers={"unanswerable": not sample.is_answerable, "relocated": sample.num_relocated},
         )
 
     def counts(self) -> dict[str, int]:
@@ -308,35 +310,6 @@ class LineHashes:
         return np.array(self.hashes, dtype=np.uint64), np.array(self.sizes, dtype=np.int64)
 
 
-class DocumentStats:
-    """Sums over the passages of one document."""
-
-    def __init__(self, first: Passage) -> None:
-        self.line = first.line
-        self.sizes = [0, 0, 0]  # words, characters and estimated tokens
-        self.num_bytes = 0
-        self.exact_hash, self.normalized_hash = blake2b(digest_size=8), blake2b(digest_size=8)
-        self.unbroken_length = 0  # characters since the last space
-
-    def add(self, text: str) -> int:
-        """Add a passage; returns the length of the section without a space at the start of the passage, including the
-        characters of previous passages."""
-        words = text.split()
-        encoded = text.encode("utf-8", "surrogatepass")
-        added = len(words), len(text), estimate_tokens(len(words), len(encoded))
-        self.sizes = [total + size for total, size in zip(self.sizes, added, strict=True)]
-        self.num_bytes += len(encoded)
-        self.exact_hash.update(encoded)
-        # passages end at spaces, so the sequence of words does not depend on the division into passages
-        self.normalized_hash.update(f"{normalize_text(text)} ".encode("utf-8", "surrogatepass"))
-        if words == [text]:
-            self.unbroken_length += len(text)
-            return self.unbroken_length
-        length = self.unbroken_length + (len(words[0]) if words and not text[0].isspace() else 0)
-        self.unbroken_length = len(words[-1]) if words and not text[-1].isspace() else 0
-        return length
-
-
 class TextSurvey(Survey):
     """Survey of documents: also their lines and characters.
 
@@ -354,6 +327,8 @@ class TextSurvey(Survey):
         self.characters: set[str] = set()
         self.lines = LineHashes()
         self._passage_hashes: set[int] = set()  # hashes of at most two different passages
+        self._document_hashes: tuple[blake2b, ...] = ()  # of the current document: of the text, of the normalized text
+        self._unbroken_length = 0  # characters of the current document since the last space
 
     @classmethod
     def find_entries(cls, data: Paths, valid: Paths, columns: Columns) -> tuple[list[str], list[str]]:
@@ -362,24 +337,43 @@ class TextSurvey(Survey):
         return train_entries, valid_entries
 
     def _survey_entry(self, samples: Iterator[Passage]) -> None:
-        document: DocumentStats | None = None
         for passage in samples:
             if passage.starts_document:
-                self._close_document(document)
-                document = DocumentStats(passage)
-            self._add_sample(passage, document)
+                self._document_hashes = blake2b(digest_size=8), blake2b(digest_size=8)
+                self._unbroken_length = 0
+                self.keep("size", 0, 0, 0)
+                self._append(passage.line, (0, 0))
+            self._add_sizes(passage)
+            self._add_sample(passage)
             if self.totals["passages"] % PROGRESS_INTERVAL == 0:
                 self._report_progress(self.totals["passages"])
-        self._close_document(document)
 
-    def _add_sample(self, sample: Passage, stats: Any = None) -> None:
-        """Count a passage of the document with these statistics."""
-        document: DocumentStats = stats
-        text, length_before = sample.text, document.unbroken_length
-        if length_before <= MAX_UNBROKEN_LENGTH < document.add(text):
-            self.tally("no_whitespace", self._line_location(sample, 0, excerpt(text)))
+    def _add_sizes(self, passage: Passage) -> None:
+        """Add a passage to the sizes and hashes of its document, and count the section without a space at its start."""
+        text, before = passage.text, self._unbroken_length
+        words, encoded = text.split(), text.encode("utf-8", "surrogatepass")
+        self.totals["bytes"] += len(encoded)
+        sizes = len(words), len(text), estimate_tokens(len(words), len(encoded))
+        for place, size in enumerate(sizes, start=-3):  # the last three numbers belong to this document
+            self.numbers["size"][place] += size
+        # passages end at spaces, so the sequence of words does not depend on the division into passages
+        normalized = f"{normalize_text(text)} ".encode("utf-8", "surrogatepass")
+        for place, content in enumerate((encoded, normalized), start=-2):
+            self._document_hashes[place].update(content)
+            self.numbers["hash"][place] = int.from_bytes(self._document_hashes[place].digest(), "little")
+        if words == [text]:
+            self._unbroken_length = length = before + len(text)
+        else:
+            length = before + (len(words[0]) if words and not text[0].isspace() else 0)
+            self._unbroken_length = len(words[-1]) if words and not text[-1].isspace() else 0
+        if before <= MAX_UNBROKEN_LENGTH < length:
+            self.tally("no_whitespace", self._line_location(passage, 0, excerpt(text)))
+
+    def _add_sample(self, sample: Passage) -> None:
+        """Count the damaged, the long and all other lines of a passage."""
+        text = sample.text
         has_issues = any(find_quality_issues(text))
-        is_unbroken = document.unbroken_length > self._passage_size  # such text repeats itself
+        is_unbroken = self._unbroken_length > self._passage_size  # such text repeats itself
         for number, line in enumerate(text.split("\n")):
             self.totals["lines"] += bool(line)
             if not is_unbroken:
@@ -395,14 +389,6 @@ class TextSurvey(Survey):
         """Location of a line of a passage, counted from 0. In a table, the location of the row."""
         offset = 0 if file_format(passage.path) in TABLE_SUFFIXES else line
         return Location(passage.path, passage.line + offset, text)
-
-    def _close_document(self, document: DocumentStats | None) -> None:
-        if document is None:
-            return
-        self.keep("size", *document.sizes)
-        self.totals["bytes"] += document.num_bytes
-        hashes = document.exact_hash, document.normalized_hash
-        self._append(document.line, (int.from_bytes(one.digest(), "little") for one in hashes))
 
     def _read_entry(self, entry: str, on_error: ErrorHandler) -> Iterator[Passage | SkippedRow]:
         keys: set[str] = set()
@@ -457,7 +443,7 @@ class TextSurvey(Survey):
         return replace(super().lengths(), max_length=0)
 
     def last_findings(self) -> Iterable[Finding]:
-        repeated = SortedHashes(self.lines.arrays()[0]).duplicates()
+        repeated = duplicates(self.lines.arrays()[0])
         if self._text_fraction(repeated) > MIN_REPEATED_FRACTION:
             yield self._line_finding("duplicate_lines", repeated, self, "same as")
 
