@@ -6,7 +6,6 @@ The language of a side is identified by trigram counts of the data itself. Measu
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -268,23 +267,18 @@ class AlgorithmicSurvey(PairSurvey):
         settings: DataSettings | None = None,
         progress: ProgressCallback = no_progress,
     ) -> Report:
-        from regard.data.synthetic.algorithmic import QUESTIONS, generate_questions, parse_recipe
+        from regard.data.synthetic.algorithmic import QUESTIONS, AlgorithmicQuestion, generate_questions, parse_recipe
 
-        entries, valid_entries = (
-            [str(paths)] if isinstance(paths, str | os.PathLike) else [str(path) for path in paths]
-            for paths in (data, valid)
-        )
+        entries, valid_entries = cls.find_entries(data, valid, columns)
         if not all(map(parse_recipe, entries)):
             return super().check(data, valid, columns, settings, progress)
-        valid_entries = valid_entries or QUESTIONS.validation_entries(entries)
-        splits: list[list[AlgorithmicQuestion]] = []
-        for split in (entries, valid_entries):
-            splits.append([])
-            for entry in split:
-                progress(f"generating {entry}", 0)
-                splits[-1] += generate_questions(entry)
-        questions, valid_questions = splits
         train = cls(entries, settings=settings)
+        held_out = cls(valid_entries or QUESTIONS.validation_entries(entries), train=train)
+        questions, valid_questions = list[AlgorithmicQuestion](), list[AlgorithmicQuestion]()
+        for survey, split in ((train, questions), (held_out, valid_questions)):
+            for entry in survey.entries:
+                progress(f"generating {entry}", 0)
+                split += generate_questions(entry)
         max_length = train.settings.max_length
         texts = [(question.source, question.target) for question in questions]
         words = np.array([[len(text.split()) for text in pair] for pair in texts])
@@ -296,7 +290,7 @@ class AlgorithmicSurvey(PairSurvey):
         leaked = [question for question in valid_questions if question.source in known]
         findings = [
             *train._question_findings("long:generated", long, len(questions)),
-            *cls(valid_entries, train=train)._question_findings("leak:generated", leaked, len(valid_questions)),
+            *held_out._question_findings("leak:generated", leaked, len(valid_questions)),
         ]
         counts = {"questions": len(questions), "validation_questions": len(valid_questions)}
         counts["validation_longer_questions"] = sum(bool(question.is_longer) for question in valid_questions)

@@ -137,22 +137,21 @@ class ClassCounts:
 
     def lines(self) -> list[str]:
         """Printed table with one bar per class."""
-        rows = self.rows()
+        rows: list[tuple[Any, ...]] = [*self.rows()]
         largest = max((row[2] for row in rows), default=0.0) or 1.0
         head = f"{display_name(self.name):26}{'':{BAR_WIDTH + 1}}{'training':>10}{'percent':>9}"
         lines = [head + (f"{'validation':>12}{'percent':>9}" if self.valid else "")]
-        for name, train, train_share, valid, valid_share in rows[:MAX_CLASS_ROWS]:
+        if rest := rows[MAX_CLASS_ROWS:]:
+            _, *columns = zip(*rest, strict=True)
+            rows[MAX_CLASS_ROWS:] = [(f"… {len(rest):,} others", *map(sum, columns))]
+        for place, (name, train, train_share, valid, valid_share) in enumerate(rows):
             eighths = max(round(train_share / largest * BAR_WIDTH * 8), int(train_share > 0))
+            eighths *= place < MAX_CLASS_ROWS  # no bar for the other classes
             bar = "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
             shown = "".join(letter if letter.isprintable() else "�" for letter in name)
             shown = shown if len(shown) <= BAR_WIDTH else shown[: BAR_WIDTH - 1] + "…"
             line = f"{shown:26}{bar:{BAR_WIDTH + 1}}{train:>10,}{format_percent(train_share):>9}"
             lines.append(line + (f"{valid:>12,}{format_percent(valid_share):>9}" if self.valid else ""))
-        if rest := rows[MAX_CLASS_ROWS:]:
-            train, train_share = sum(row[1] for row in rest), sum(row[2] for row in rest)
-            valid, valid_share = sum(row[3] for row in rest), sum(row[4] for row in rest)
-            line = f"{f'… {len(rest):,} others':26}{'':{BAR_WIDTH + 1}}{train:>10,}{100 * train_share:>7.1f} %"
-            lines.append(line + (f"{valid:>12,}{100 * valid_share:>7.1f} %" if self.valid else ""))
         return lines
 
 

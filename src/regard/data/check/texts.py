@@ -285,7 +285,7 @@ class LineHashes:
 
     def __init__(self) -> None:
         self.mask = 0  # one of `mask + 1` lines is kept
-        self.hashes, self.sizes = array("Q"), array("I")
+        self._numbers = array("Q")  # hash and size of each line
 
     def add(self, line: str) -> None:
         words = normalize_text(line) if len(line) >= MIN_LINE_LENGTH else ""
@@ -294,20 +294,22 @@ class LineHashes:
             return
         if (line_hash := hash_text(words)) & self.mask:
             return
-        self.hashes.append(line_hash)
-        self.sizes.append(min(len(line), 0xFFFFFFFF))
-        if len(self.hashes) > MAX_LINE_HASHES:
+        self._numbers.extend((line_hash, len(line)))
+        if len(self._numbers) > 2 * MAX_LINE_HASHES:
             self.subsample(2 * self.mask + 1)
 
     def subsample(self, mask: int) -> None:
         self.mask |= mask
-        hashes, sizes = self.arrays()
-        kept = (hashes & np.uint64(self.mask)) == 0
-        self.hashes = array("Q", hashes[kept].tobytes())
-        self.sizes = array("I", sizes[kept].astype(np.uint32).tobytes())
+        kept = (self.hashes & np.uint64(self.mask)) == 0
+        self._numbers = array("Q", np.stack([self.hashes, self.sizes], axis=1)[kept].tobytes())
 
-    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        return np.array(self.hashes, dtype=np.uint64), np.array(self.sizes, dtype=np.int64)
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        return np.array(self._numbers[::2], dtype=np.uint64)
+
+    @property
+    def sizes(self) -> NDArray[np.uint64]:
+        return np.array(self._numbers[1::2], dtype=np.uint64)
 
 
 class TextSurvey(Survey):
@@ -443,7 +445,7 @@ class TextSurvey(Survey):
         return replace(super().lengths(), max_length=0)
 
     def last_findings(self) -> Iterable[Finding]:
-        repeated = duplicates(self.lines.arrays()[0])
+        repeated = duplicates(self.lines.hashes)
         if self._text_fraction(repeated) > MIN_REPEATED_FRACTION:
             yield self._line_finding("duplicate_lines", repeated, self, "same as")
 
@@ -452,7 +454,7 @@ class TextSurvey(Survey):
         yield from self.leak_findings()
         for survey, other in ((self.train, self), (self, self.train)):
             survey.lines.subsample(other.lines.mask)
-        leaked = np.flatnonzero(np.isin(self.lines.arrays()[0], self.train.lines.arrays()[0]))
+        leaked = np.flatnonzero(np.isin(self.lines.hashes, self.train.lines.hashes))
         if len(leaked):
             fraction = self._text_fraction(leaked)
             is_high, is_low = fraction > HIGH_FRACTION, fraction <= MIN_REPEATED_FRACTION
@@ -461,7 +463,7 @@ class TextSurvey(Survey):
 
     def _text_fraction(self, lines: NDArray[np.int64]) -> float:
         """Characters of these lines as a fraction of all text, extrapolated from the sample of lines."""
-        characters = int(self.lines.arrays()[1][lines].sum())
+        characters = int(self.lines.sizes[lines].sum())
         return min(1.0, (self.lines.mask + 1) * characters / max(self.num_units(), 1))
 
     def _line_finding(
@@ -469,7 +471,7 @@ class TextSurvey(Survey):
     ) -> Finding:
         """Finding about lines also present in another survey, or earlier in the same survey."""
         step = self.lines.mask + 1
-        first = list(dict.fromkeys(self.lines.arrays()[0][lines].tolist()))[:MAX_LOCATIONS]
+        first = list(dict.fromkeys(self.lines.hashes[lines].tolist()))[:MAX_LOCATIONS]
         locations, origins = self.find_lines(first, occurrence=2 if other is self else 1), other.find_lines(first)
         joined = []
         for line, location in locations.items():
