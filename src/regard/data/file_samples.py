@@ -23,9 +23,9 @@ from regard.data.text.tables import (
     iterate_rows,
     make_samples,
     match_columns,
-    shorten,
+    require_columns,
 )
-from regard.errors import DataError, UnknownColumnError
+from regard.errors import DataError
 
 COLUMN_ALIASES = {
     "image": ("image", "img", "picture", "photo", "image_path", "file_name", "filename", "file", "path"),
@@ -159,9 +159,7 @@ def _embedded_rows(
     """Yield the rows of a file with a schema, such as Parquet."""
     form = find_format(path)
     existing = [item.name for item in form.schema(path)] if form.schema is not None else []
-    for name in columns.values():
-        if name not in existing:
-            raise UnknownColumnError(name, map(shorten, existing), f"Columns in {path}: {format_list(existing)}.")
+    require_columns(columns.values(), existing, f"Columns in {path}")
     if not set(names) <= columns.keys():
         choices = " ".join(f"{name}=NAME" for name in names)
         advice = f"Pass --columns {choices} (available: {format_list(existing)})."

@@ -26,6 +26,7 @@ from regard.data.text.tables import (
     iterate_rows,
     make_samples,
     match_columns,
+    missing_column,
     sample_inputs,
     uses_positions,
 )
@@ -306,8 +307,7 @@ def _question_columns(entry: str, columns: Columns) -> tuple[list[str], dict[str
     if chosen and not uses_positions(chosen, names):
         for name, form in (("context", ""), (columns_to_read[2], " (a list), and none is named choice0, choice1, …")):
             if name not in chosen:
-                advice = f"Pass --columns {name}=NAME (available: {format_list(names)})."
-                raise DataError(f"no column is named '{name}'{form}.", entry, 1, advice)
+                raise missing_column(entry, name, names, form)
     return [*columns_to_read, *question], _renamed_columns(chosen) if chosen else None
 
 

@@ -7,7 +7,7 @@ samples of such rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -128,8 +128,7 @@ def find_columns(
         return chosen
     if by_order and not chosen and not has_column_names(path):
         return None
-    advice = f"Pass --columns {missing}=NAME (available: {format_list(names)})."
-    raise DataError(f"no column is named '{missing}'.", path, 1, advice)
+    raise missing_column(path, missing, names)
 
 
 def uses_positions(columns: Mapping[str, str], names: Iterable[str]) -> bool:
@@ -143,13 +142,26 @@ def count_columns(expected: int, actual: int, kind: str = "", at_least: bool = F
     return f"expected {minimum}{expected} {kind}column{'s'[: expected != 1]}, got {actual}."
 
 
-def shorten(name: str) -> str:
-    return name if len(name) <= 40 else name[:39] + "…"
+def require_columns(columns: Iterable[str], names: Collection[str], place: str, advice: str = "") -> None:
+    """Raise `UnknownColumnError` for a column not in `names`; `place` describes the names."""
+    for column in columns:
+        if column not in names:
+            raise UnknownColumnError(column, map(_shorten, names), f"{place}: {format_list(names)}.{advice}")
+
+
+def missing_column(path: Path | str, name: str, names: Iterable[str], form: str = "") -> DataError:
+    """Error about a column without any of the usual names."""
+    advice = f"Pass --columns {name}=NAME (available: {format_list(names)})."
+    return DataError(f"no column is named '{name}'{form}.", path, 1, advice)
 
 
 def format_list(names: Iterable[str]) -> str:
-    shown = [shorten(name) for name in names]
+    shown = [_shorten(name) for name in names]
     return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "") if shown else "none"
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= 40 else name[:39] + "…"
 
 
 # -- rows of texts
@@ -257,10 +269,8 @@ def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -
         for place in map(int, required.values()):
             check_position(path, line, place, len(names))
         return {name: int(place) for name, place in required.items()}, False
-    for name in required.values():
-        if name not in names:
-            header = f"--columns applies to every file. Header of {path}, line {line}: {format_list(names)}."
-            raise UnknownColumnError(name, map(shorten, names), header)
+    header = f"--columns applies to every file. Header of {path}, line {line}"
+    require_columns(required.values(), names, header)
     columns = spec.find(names)
     for name in columns.values():
         if names.count(name) > 1:
@@ -282,12 +292,11 @@ def _select_values(
         if isinstance(nested, dict) and not any(name in record for name in required):
             record = nested
         try:
+            if spec.overrides is not None and is_first:
+                require_columns(required, record, f"Keys in {path}, line {line}")
             if missing := [name for name in required if name not in record]:
-                keys = format_list(record)
-                if spec.overrides is not None and is_first:
-                    raise UnknownColumnError(missing[0], map(shorten, record), f"Keys in {path}, line {line}: {keys}.")
                 advice = f"{spec.choose_hint}." if spec.overrides is None else ""
-                raise DataError(f"missing key '{missing[0]}' (keys: {keys}).", path, line, advice)
+                raise DataError(f"missing key '{missing[0]}' (keys: {format_list(record)}).", path, line, advice)
             values = {
                 name: text_value(path, line, column, record[column], name in spec.numeric, name.endswith("s"))
                 for name, column in spec.find(record).items()
@@ -350,9 +359,7 @@ def _typed_columns(path: Path, schema: Any, spec: ColumnSpec) -> dict[str, Colum
         if outer:
             problem = f"column '{outer[0]}' has no fields named {' and '.join(spec.required)}."
         raise DataError(problem, path, advice=advice)
-    for name in spec.find().values():
-        if name not in kinds:
-            raise UnknownColumnError(name, map(shorten, kinds), f"Columns in {path}: {format_list(kinds)}.")
+    require_columns(spec.find().values(), kinds, f"Columns in {path}")
     columns = spec.find(kinds)
     for name, column in columns.items():
         kind = kinds[column]
@@ -417,10 +424,7 @@ def read_records(
             on_error("format", DataError(problem, path, line))
             continue
         columns = match_columns(record, aliases, overrides) if record else {}
-        for column in columns.values():
-            if column not in record:
-                keys = f"Keys in {path}, line {line}: {format_list(record)}."
-                raise UnknownColumnError(column, map(shorten, record), keys)
+        require_columns(columns.values(), record, f"Keys in {path}, line {line}")
         missing = [name for name in required if name not in columns]
         if record and missing:
             advice = f"Pass --columns {missing[0]}=NAME."

@@ -57,10 +57,10 @@ from regard.data.text.tables import (
     iterate_all,
     iterate_rows,
     make_samples,
+    require_columns,
     sample_inputs,
-    shorten,
 )
-from regard.errors import DataError, RegardError, UnknownColumnError
+from regard.errors import DataError, RegardError
 
 TagScheme = Literal["IOB1", "IOB2", "BIOES", "BILOU", "plain"]
 SCHEME_LETTERS: dict[TagScheme, str] = {"IOB2": "BIIB", "IOB1": "IIII", "BIOES": "BIES", "BILOU": "BILU"}
@@ -334,10 +334,8 @@ def _detect_layout(path: Path, line: int, text: str, columns: Columns, words_onl
         next((lowered.index(name) for name in names if name in lowered), None) for names in COLUMN_ALIASES.values()
     ]
     header = bool(chosen_names) or None not in usual
-    for name in chosen_names:
-        if name not in cells:
-            header_hint = f"Columns in {path}, line {line}: {format_list(cells)}."
-            raise UnknownColumnError(name, map(shorten, cells), f"{header_hint} Positions start at 0: words=0 tags=1.")
+    advice = " Positions start at 0: words=0 tags=1."
+    require_columns(chosen_names, cells, f"Columns in {path}, line {line}", advice)
     word, tag = (
         CONLLU_COLUMNS if file_format(path) == ".conllu" and len(cells) > max(CONLLU_COLUMNS) else (0, len(cells) - 1)
     )
