@@ -24,7 +24,7 @@ from regard import capabilities
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWindow
-from regard.nn.kernels import dispatch, local_attention, local_flash
+from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.table import Kernel
 from regard.nn.recording import record_attention
 from regard.systems import convs2s, gpt3, hybrid, swin, vit
@@ -132,15 +132,8 @@ def test_a_body_is_one_graph(name: str) -> None:
 
 
 def test_window_attention_with_counted_global_tokens_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-        out, lse, _ = test_local_flash.flash_forward(*given)
-        return out, lse, torch.zeros(2, dtype=torch.uint64)
-
-    def backward(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return test_local_flash.flash_backward(*given[:6], torch.tensor(0), *given[7:])
-
-    monkeypatch.setattr(local_flash, "flash_forward", forward)
-    monkeypatch.setattr(local_flash, "flash_backward", backward)
+    monkeypatch.setattr(capabilities, "flash_forward", test_local_flash.flash_forward)
+    monkeypatch.setattr(capabilities, "flash_backward", test_local_flash.flash_backward)
     monkeypatch.setattr(
         local_attention, "LOCAL_KERNELS", [Kernel("", lambda call: True, local_attention._flash, "", "")]
     )

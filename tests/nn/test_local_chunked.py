@@ -97,7 +97,9 @@ def test_sums_over_all_tokens_for_a_global_token_are_exact(monkeypatch: pytest.M
         v = values.to(kind).requires_grad_()
         q = torch.zeros_like(v)
         found.append(
-            torch.autograd.grad(local_attention.chunked_attention(q, q, v, band, 1.0).sum(), v)[0][0, 0, 0].double()
+            torch.autograd.grad(local_attention.chunked_attention(LocalCall(q, q, v, band, 1.0)).sum(), v)[0][
+                0, 0, 0
+            ].double()
         )
     near(found[1], found[0], 0.01)
 
@@ -116,13 +118,12 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return local_attention.chunked_attention(q, k, v, band_of(rule), 0.7, 0.4)
+        return local_attention.chunked_attention(LocalCall(q, k, v, band_of(rule), 0.7, 0.4))
 
     assert torch.autograd.gradcheck(attend, tuple(given), fast_mode=True)
     torch.manual_seed(5)
-    assert not torch.equal(attend(*given), local_attention.chunked_attention(*given, band_of(rule), 0.7, 0.4)), (
-        "another seed gives another dropout mask"
-    )
+    other = local_attention.chunked_attention(LocalCall(*given, band_of(rule), 0.7, 0.4))
+    assert not torch.equal(attend(*given), other), "another seed gives another dropout mask"
 
 
 # -- recorded attention
@@ -133,7 +134,10 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(name: str, monkeypa
 def test_the_weights_of_windows_are_those_of_the_rule(name: str) -> None:
     rows, rule = CASES[name]
     band, (q, k, v) = band_of(rule), leaves(rows)
-    mixed, weights, keys = local_attention.local_attention_with_weights(q, k, v, band, 0.7)
+    seen: list[Tensor] = []
+    record = lambda *told: seen.extend(told) or told[0]  # noqa: E731
+    mixed = local_attention.local_attention(LocalCall(q, k, v, band, 0.7, record=record))
+    weights, keys = seen
     right, exact = written_out(q, k, v, Columns(band))
     hidden = torch.zeros(rows, L, dtype=torch.bool) if band.global_tokens is None else band.global_tokens.tokens
     real = band.valid_tokens(L)
@@ -234,7 +238,7 @@ LONG = """
 import resource
 import torch
 from regard.nn.attention.masks import GlobalTokens, Padding, SlidingWindow
-from regard.nn.kernels.local_attention import chunked_attention, local_attention_with_weights, parse_pattern
+from regard.nn.kernels.local_attention import LocalCall, chunked_attention, local_attention_with_weights, parse_pattern
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -244,10 +248,11 @@ marks = torch.zeros(1, L, dtype=torch.bool)
 marks[0, 0] = True
 band = parse_pattern((SlidingWindow(32, 32) | GlobalTokens(marks)) & Padding(torch.tensor([L - 5])))
 q, k, v = (torch.randn(1, 2, L, 16, requires_grad=True) for _ in range(3))
-chunked_attention(*(x[:, :, :256] for x in (q, k, v)), parse_pattern(SlidingWindow(32, 32)), 0.3, 0.1).sum().backward()
+short = LocalCall(*(x[:, :, :256] for x in (q, k, v)), parse_pattern(SlidingWindow(32, 32)), 0.3, 0.1)
+chunked_attention(short).sum().backward()
 before = peak()
-chunked_attention(q, k, v, band, 0.3, 0.1).sum().backward()
-local_attention_with_weights(q, k, v, band, 0.3)[0].sum().backward()
+chunked_attention(LocalCall(q, k, v, band, 0.3, 0.1)).sum().backward()
+local_attention_with_weights(LocalCall(q, k, v, band, 0.3)).sum().backward()
 print(peak() - before)
 """
 

@@ -210,7 +210,7 @@ for B, L, H, d, many, dtype in some((1, 70, 1, 32, 20, single), (2, 45, 2, 16, 3
         starts = torch.tensor([at for b in range(B) for at in (b * L, b * L + L - 7)] + [B * L], dtype=torch.int32)
         far = columns.make_global_keys(LocalPattern(SlidingWindow(3, 5), GlobalTokens(marks)), starts, L)
         x, out, lse = torch.randn(B, L, 3, H, d).to(dtype), torch.randn(B * L, H, d).to(dtype), torch.randn(H, B * L)
-        low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout)
+        low, kept = x.unbind(2), far.dropout_mask(x[:, :, 0], dropout) if dropout else None
         high, wide = x.float().unbind(2), None if kept is None else kept.float()
         ours, right = (out.clone(), lse.clone()), (out.float().clone(), lse.clone())
         call, exact_call = columns.GlobalCall(*low, far, 0.3, kept), columns.GlobalCall(*high, far, 0.3, wide)

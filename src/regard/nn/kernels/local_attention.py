@@ -149,17 +149,7 @@ def _accepts_flash(call: LocalCall) -> bool:
 def _flash(call: LocalCall) -> Tensor:
     from regard.nn.kernels.local_flash import flash_local_attention
 
-    return flash_local_attention(*call[:6])
-
-
-LOCAL_KERNELS = (
-    Kernel("recorded", lambda call: call.record is not None, lambda call: local_attention_with_weights(*call)[0],
-           formula="eager_attention", gain="memory linear in the length; not for speed"),
-    Kernel("flash", _accepts_flash, _flash, formula="eager_attention",
-           gain="337 % of Longformer with 16,384 tokens; its Triton kernel for global tokens 19.5 %"),
-    Kernel("chunked", lambda call: True, lambda call: chunked_attention(*call[:6]), formula="eager_attention",
-           gain="time linear in the length"),
-)  # fmt: skip
+    return flash_local_attention(call)
 
 
 def scatter_global_rows(x: Tensor, global_rows: Tensor, pattern: LocalPattern, valid: Tensor | None = None) -> Tensor:
@@ -320,8 +310,9 @@ def default_chunk_spec(q: Tensor) -> ChunkSpec:
 class _ChunkedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float, spec: ChunkSpec
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float
     ) -> Tensor:
+        spec = default_chunk_spec(q)
         seed = int(torch.randint(2**62, ())) if dropout else 0
         ctx.save_for_backward(q, k, v)
         ctx.settings = pattern, scale, dropout, spec, seed
@@ -364,21 +355,13 @@ class _ChunkedAttention(torch.autograd.Function):
                     far[n][chunk.rows, chunk.heads] += added[:, :, : context.num_global]
         for x, added in zip(sums, far, strict=False):
             x.scatter_add_(2, context.global_index.expand_as(added), added.to(x.dtype))
-        return dq, *sums, None, None, None, None
+        return dq, *sums, None, None, None
 
 
-def chunked_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: LocalPattern,
-    scale: float,
-    dropout: float = 0.0,
-    spec: ChunkSpec | None = None,
-) -> Tensor:
+def chunked_attention(call: LocalCall) -> Tensor:
     """`local_attention` chunk by chunk. Weights are not stored: the backward pass recomputes the weights of each chunk, so
     memory holds queries, keys, values and one chunk."""
-    return _ChunkedAttention.apply(q, k, v, pattern, scale, dropout, spec or default_chunk_spec(q))  # type: ignore[no-untyped-call]
+    return _ChunkedAttention.apply(*call[:6])  # type: ignore[no-untyped-call]
 
 
 # -- attention that also returns its weights
@@ -435,32 +418,22 @@ def _band_matmul_transposed(weights: Tensor, x: Tensor, pattern: LocalPattern) -
     return total
 
 
-class _BandScores(torch.autograd.Function):
+class _BandProduct(torch.autograd.Function):
+    """`_band_scores` or `_band_matmul`: each is the gradient of the other by its first argument."""
+
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, pattern: LocalPattern) -> Tensor:
-        ctx.save_for_backward(q, k)
-        ctx.pattern = pattern
-        return _band_scores(q, k, pattern)
+    def forward(ctx: Any, first: Tensor, second: Tensor, pattern: LocalPattern, to_scores: bool) -> Tensor:
+        ctx.save_for_backward(first, second)
+        ctx.pattern, ctx.to_scores = pattern, to_scores
+        return (_band_scores if to_scores else _band_matmul)(first, second, pattern)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
-        q, k = ctx.saved_tensors
-        return _band_matmul(grad_out, k, ctx.pattern), _band_matmul_transposed(grad_out, q, ctx.pattern), None
-
-
-class _BandMatmul(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, v: Tensor, pattern: LocalPattern) -> Tensor:
-        ctx.save_for_backward(weights, v)
-        ctx.pattern = pattern
-        return _band_matmul(weights, v, pattern)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
-        weights, v = ctx.saved_tensors
-        return _band_scores(grad_out, v, ctx.pattern), _band_matmul_transposed(weights, grad_out, ctx.pattern), None
+        (first, second), pattern = ctx.saved_tensors, ctx.pattern
+        weights, x = (grad_out, first) if ctx.to_scores else (first, grad_out)
+        d_first = (_band_matmul if ctx.to_scores else _band_scores)(grad_out, second, pattern)
+        return d_first, _band_matmul_transposed(weights, x, pattern), None, None
 
 
 def _visible_keys(
@@ -496,19 +469,12 @@ def _visible_keys(
     return keys.int(), may
 
 
-def local_attention_with_weights(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pattern: LocalPattern,
-    scale: float,
-    dropout: float = 0.0,
-    record: Callable[[Tensor, Tensor], Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Attention output (B, H, L, e) over the window and the global tokens, weights (B, H, L, G + W), and key positions
-    (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
+def local_attention_with_weights(call: LocalCall) -> Tensor:
+    """Attention output (B, H, L, e) over the window and the global tokens; `record` receives weights (B, H, L, G + W) and
+    key positions (B or 1, H or 1, L, G + W). Rows of global tokens and padding are 0."""
+    q, k, v, pattern, scale, dropout, record = call
     marks, (_, heads, length, _) = pattern.global_positions(), q.shape
-    scores = _BandScores.apply(q * scale, k, pattern)  # type: ignore[no-untyped-call]
+    scores = _BandProduct.apply(q * scale, k, pattern, True)  # type: ignore[no-untyped-call]
     keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)
     num_global = 0 if marks is None else marks[0].shape[1]
     if marks is not None:
@@ -519,5 +485,15 @@ def local_attention_with_weights(
     if record is not None:
         weights = record(weights, keys)
     used = F.dropout(weights, dropout, training=dropout > 0.0)
-    mixed = _BandMatmul.apply(used[..., num_global:], v, pattern)  # type: ignore[no-untyped-call]
-    return mixed if marks is None else mixed + used[..., :num_global] @ far_v, weights, keys
+    mixed = _BandProduct.apply(used[..., num_global:], v, pattern, False)  # type: ignore[no-untyped-call]
+    return mixed if marks is None else mixed + used[..., :num_global] @ far_v
+
+
+LOCAL_KERNELS = (
+    Kernel("recorded", lambda call: call.record is not None, local_attention_with_weights,
+           formula="eager_attention", gain="memory linear in the length; not for speed"),
+    Kernel("flash", _accepts_flash, _flash, formula="eager_attention",
+           gain="337 % of Longformer with 16,384 tokens; its Triton kernel for global tokens 19.5 %"),
+    Kernel("chunked", lambda call: True, chunked_attention, formula="eager_attention",
+           gain="time linear in the length"),
+)  # fmt: skip

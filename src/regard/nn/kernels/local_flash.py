@@ -19,49 +19,8 @@ import torch
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.kernels.local_attention import LocalPattern
+from regard.nn.kernels.local_attention import LocalCall, LocalPattern
 from regard.types import Packing
-
-
-class SegmentLayout(NamedTuple):
-    """Boundaries of the segments in the flattened batch, and the window; tokens attend within their segment only."""
-
-    starts: Tensor
-    max_length: int
-    left: int
-    right: int
-
-
-def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, layout: SegmentLayout, scale: float, dropout: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Output (T, H, d), log-sum-exp (H, T), and the random state of dropout."""
-    sizes = (layout.starts, layout.starts, layout.max_length, layout.max_length)
-    window = {"window_size_left": layout.left, "window_size_right": layout.right}
-    out, lse, chance, *_ = capabilities.flash_forward(q, k, v, *sizes, dropout, False, False, scale=scale, **window)
-    return out, lse, chance if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
-
-
-def flash_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    rng_state: Tensor,
-    layout: SegmentLayout,
-    scale: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    sizes = (layout.starts, layout.starts, layout.max_length, layout.max_length)
-    window = {"window_size_left": layout.left, "window_size_right": layout.right}
-    unused = torch.empty(0, device=q.device)
-    rest = (*sizes, dropout, False, rng_state, unused)
-    gradients: tuple[Tensor, Tensor, Tensor] = capabilities.flash_backward(
-        grad_out, q, k, v, out, lse, *rest, scale=scale, **window
-    )
-    return gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +51,8 @@ class GlobalKeys:
         where = self.flat_index(x.shape[1]).flatten()
         x.view(-1, *x.shape[2:]).index_add_(0, where, gradient.flatten(0, 1).to(x.dtype))
 
-    def dropout_mask(self, q: Tensor, dropout: float) -> Tensor | None:
-        """(B, H, L, G) factors of dropout for the weights; None: no dropout."""
-        if not dropout:
-            return None
+    def dropout_mask(self, q: Tensor, dropout: float) -> Tensor:
+        """(B, H, L, G) factors of dropout for the weights."""
         shape = (q.shape[0], q.shape[2], q.shape[1], self.positions.shape[1])
         return torch.empty(shape, device=q.device, dtype=q.dtype).bernoulli_(1.0 - dropout).div_(1.0 - dropout)
 
@@ -179,7 +136,8 @@ def _global_backend(q: Tensor, v: Tensor) -> Any:
     return sys.modules[__name__]
 
 
-def forward(
+@torch.library.custom_op("regard::flashed", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def _forward_op(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -193,16 +151,22 @@ def forward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Output, log-sum-exp (H, T), random state of window dropout, and dropout mask of global keys; q, k, v (B, L, H, d)."""
-    at, kept = SegmentLayout(starts, longest, left, right), None
-    out, lse, chance = flash_forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), at, scale, dropout)
+    rows = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    how = {"scale": scale, "window_size_left": left, "window_size_right": right}
+    out, lse, chance, *_ = capabilities.flash_forward(
+        *rows, starts, starts, longest, longest, dropout, False, False, **how
+    )
+    kept = q.new_empty(0)
     if places is not None and bounds is not None:
         marks = GlobalKeys(places, bounds)
-        kept = marks.dropout_mask(q, dropout)
-        _global_backend(q, v).merge_global_(GlobalCall(q, k, v, marks, scale, kept), out, lse)
-    return out.contiguous().view(v.shape), lse, chance, q.new_empty(0) if kept is None else kept
+        kept = marks.dropout_mask(q, dropout) if dropout else kept
+        _global_backend(q, v).merge_global_(GlobalCall(q, k, v, marks, scale, kept if dropout else None), out, lse)
+    chance = chance if dropout else torch.zeros(2, dtype=torch.uint64, device=q.device)
+    return out.contiguous().view(v.shape), lse, chance, kept
 
 
-def backward(
+@torch.library.custom_op("regard::flashed_backward", mutates_args=())
+def _backward_op(
     gradient: Tensor,
     out: Tensor,
     lse: Tensor,
@@ -220,33 +184,16 @@ def backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    at, gradient, mixed = SegmentLayout(starts, longest, left, right), gradient.contiguous(), out.flatten(0, 1)
+    gradient, mixed = gradient.contiguous(), out.flatten(0, 1)
     rows = gradient.flatten(0, 1), q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-    gradients = flash_backward(*rows, mixed, lse, chance, at, scale, dropout)
+    sizes, unused = (starts, starts, longest, longest, dropout, False), torch.empty(0, device=q.device)
+    how = {"scale": scale, "window_size_left": left, "window_size_right": right}
+    gradients = capabilities.flash_backward(*rows, mixed, lse, *sizes, chance, unused, **how)
     dq, dk, dv = (x.contiguous().view(q.shape) for x in gradients)
     if places is not None and bounds is not None:
         call = GlobalCall(q, k, v, GlobalKeys(places, bounds), scale, kept if dropout else None)
         _global_backend(q, v).add_global_gradients_(call, gradient, (mixed, lse), (dq, dk, dv))
     return dq, dk, dv
-
-
-_SCHEMA_ARGS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? places, Tensor? bounds, Tensor starts, SymInt longest, SymInt left, "
-    "SymInt right, float scale, float dropout"
-)
-_forward_op = torch.library.custom_op(
-    "regard::flashed",
-    forward,
-    mutates_args=(),
-    schema=f"({_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
-_backward_op = torch.library.custom_op(
-    "regard::flashed_backward",
-    backward,
-    mutates_args=(),
-    schema=f"(Tensor gradient, Tensor out, Tensor lse, Tensor chance, Tensor kept, {_SCHEMA_ARGS}) -> (Tensor, Tensor, Tensor)",
-)
 
 
 @_forward_op.register_fake
@@ -271,26 +218,25 @@ def _backward_autograd(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
     return (*_backward_op(gradient, *ctx.saved_tensors, *ctx.sizes), *(None,) * 8)
 
 
-torch.library.register_autograd("regard::flashed", _backward_autograd, setup_context=_setup_context)
+_forward_op.register_autograd(_backward_autograd, setup_context=_setup_context)
 
 
-def flash_local_attention(
-    q: Tensor, k: Tensor, v: Tensor, pattern: LocalPattern, scale: float, dropout: float = 0.0
-) -> Tensor:
+def flash_local_attention(call: LocalCall) -> Tensor:
     """Attention output (B, H, L, d) over the window and the global tokens of every query. Rows of padding are undefined."""
-    (rows, _, length, _), window, segments = q.shape, pattern.window, pattern.segments()
+    q, k, v, pattern, scale, dropout, _ = call
+    (rows, _, length, _), segments = q.shape, pattern.segments()
+    longest, left, right = length, pattern.window.left, pattern.window.right
     if not pattern.is_contiguous(rows):
         raise ValueError("Flash attention supports windows with dilation 1, over whole rows or packed documents, only.")
     if isinstance(segments, Packing):
-        at = SegmentLayout(segments.starts.int(), segments.max_length, window.left, window.right)
+        starts, longest = segments.starts.int(), segments.max_length  # boundaries in the flattened batch
     else:
-        begins = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=q.device)
+        starts = torch.arange(0, (rows + 1) * length, length, dtype=torch.int32, device=q.device)
         if segments is not None:  # the padding of a row is a separate segment, whose output is not used
-            ends = begins[:-1] + segments.clamp(max=length).int()
-            begins = torch.cat((torch.stack((begins[:-1], ends), 1).flatten(), begins[-1:]))
-        at = SegmentLayout(begins, length, window.left, window.right)
-    marks = None if at.max_length <= min(at.left, at.right) + 1 else make_global_keys(pattern, at.starts, length)
+            ends = starts[:-1] + segments.clamp(max=length).int()
+            starts = torch.cat((torch.stack((starts[:-1], ends), 1).flatten(), starts[-1:]))
+    marks = None if longest <= min(left, right) + 1 else make_global_keys(pattern, starts, length)
     seen = (None, None) if marks is None else (marks.positions, marks.bounds)
     by_token = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    mixed: Tensor = _forward_op(*by_token, *seen, *at, scale, dropout)[0]
+    mixed: Tensor = _forward_op(*by_token, *seen, starts, longest, left, right, scale, dropout)[0]
     return mixed.transpose(1, 2)
