@@ -88,7 +88,7 @@ def test_the_kernel_gets_contiguous_tensors(in_parts: None, swept: list[Any]) ->
 def test_only_required_gradients_are_computed(wanted: tuple[bool, ...], in_parts: None) -> None:
     *parts, labels = problem()
     parts = [part.detach().requires_grad_(asked) for part, asked in zip(parts, wanted, strict=True)]
-    made = loss._fused_op(parts[0].reshape(-1, D), *parts[1:], labels.reshape(-1), 0.1, *wanted)
+    made = loss._fused_op(parts[0].reshape(-1, D), *parts[1:], labels.reshape(-1), 0.1, [*wanted])
     assert [bool(gradient.numel()) for gradient in made[1:]] == list(wanted)
     leaf = parts[wanted.index(True)]
     right = cross_entropy(torch.nn.functional.linear(*parts), labels, 0.1)[0]
@@ -151,12 +151,10 @@ def test_the_operator_passes_the_checks_of_torch(biased: bool, dtype: torch.dtyp
     x, weight, bias, labels = problem(dtype, biased)
     # without the check that differentiates every output: the gradient outputs are not differentiable
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    wanted = (True, True, biased)
-    torch.library.opcheck(
-        loss._fused_op, (x.reshape(-1, D), weight, bias, labels.reshape(-1), 0.1, *wanted), test_utils=checks
-    )
+    call = (x.reshape(-1, D), weight, bias, labels.reshape(-1), 0.1, [True, True, biased])
+    torch.library.opcheck(loss._fused_op, call, test_utils=checks)
     parts = [None if part is None else part.detach() for part in (x.reshape(-1, D), weight, bias)]
-    torch.library.opcheck(loss._fused_op, (*parts, labels.reshape(-1), 0.1, False, False, False))
+    torch.library.opcheck(loss._fused_op, (*parts, labels.reshape(-1), 0.1, [False] * 3))
 
 
 def test_it_is_traced_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:

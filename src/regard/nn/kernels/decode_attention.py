@@ -190,11 +190,7 @@ def launch(qkv: Tensor, k: Tensor, v: Tensor, at: Tensor, counts: Tensor, scale:
 
 
 decode_attention = torch.library.custom_op(
-    "regard::step_attention",
-    launch,
-    mutates_args=("k", "v", "counts"),
-    device_types="cuda",
-    schema="(Tensor qkv, Tensor(a!) k, Tensor(b!) v, Tensor at, Tensor(c!) counts, float scale, SymInt band) -> Tensor",
+    "regard::step_attention", launch, mutates_args=("k", "v", "counts"), device_types="cuda"
 )
 
 

@@ -153,19 +153,15 @@ def _aligned_matmul(x: Tensor, weight: Tensor, _: None) -> Tensor:
     return out[:, :count]
 
 
-def _linear_gelu_forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+@torch.library.custom_op("regard::raised", mutates_args=())
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Linear layer and GELU in one cuBLAS kernel, which applies the tanh form of GELU to float32 sums, also if the exact
+    GELU is requested. The two differ by at most 5e-4, less than the error of rounding the sums to 16 bits before an exact
+    GELU, so the result is closer to float64 than with two kernels (tests/cuda/test_cuda.py).
+
+    A custom operator, because torch.compile would split the product and the GELU again."""
     rows = x.reshape(-1, x.shape[-1])
     return capabilities.linear_gelu(rows, weight, bias).view(*x.shape[:-1], len(weight))
-
-
-linear_gelu = torch.library.custom_op(
-    "regard::raised", _linear_gelu_forward, mutates_args=(), schema="(Tensor x, Tensor weight, Tensor bias) -> Tensor"
-)
-"""Linear layer and GELU in one cuBLAS kernel, which applies the tanh form of GELU to float32 sums, also if the exact
-GELU is requested. The two differ by at most 5e-4, less than the error of rounding the sums to 16 bits before an exact
-GELU, so the result is closer to float64 than with two kernels (tests/cuda/test_cuda.py).
-
-A custom operator, because torch.compile would split the product and the GELU again."""
 
 
 @linear_gelu.register_fake

@@ -77,11 +77,11 @@ def fused_linear_cross_entropy(
     smoothing: float = 0.0,
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """`linear_cross_entropy` in 16 bits if CUDA multiplies in 16 bits, else in the dtype of x; gradients are computed with
-    the logits, chunk by chunk (`_chunked_loss`)."""
+    the logits, chunk by chunk (`_fused_op`)."""
     x, (V, D) = x.to(_half_dtype(x, weight) or x.dtype), weight.shape
     learns = torch.is_grad_enabled()
     needed = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
-    made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), *needed)
+    made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), needed)
     total: Tensor = made[0]
     return total, (labels != IGNORE).sum()
 
@@ -175,21 +175,16 @@ VOCABULARY_LOSS_KERNELS = (
 # -- fused output layer and loss for large vocabularies
 
 
-def _chunked_loss(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    spread: float,
-    for_x: bool,
-    for_weight: bool,
-    for_bias: bool,
+@torch.library.custom_op("regard::vocabulary_loss", mutates_args=())
+def _fused_op(
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, needed: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sum of the losses of x (R, D), and the requested gradients (else empty).
+    """Sum of the losses of x (R, D), and its gradients by x, weight and bias, empty if not `needed`.
 
     Logits are computed once, chunk by chunk, and overwritten by their gradient; the backward pass only scales the
     gradients. Sums over chunks are in float32."""
     table, shift = _pad_rows(weight, x.dtype), None if bias is None else _pad_rows(bias, x.dtype)
+    for_x, for_weight, for_bias = needed
     R, wide = len(x), torch.promote_types(x.dtype, torch.float32)
     parts = max(-(-R * len(table) * x.element_size() // MAX_LOGIT_BYTES), 1)  # of about equal size
     step = max(_align_up(-(-R // parts)), ALIGNMENT)
@@ -207,7 +202,7 @@ def _chunked_loss(
                 torch.mm(part, table.T, out=change)
             else:
                 torch.addmm(shift, part, table.T, out=change)
-            _loss_and_gradient_(change, labels[at], losses[at], len(weight), spread, for_x or for_weight or for_bias)
+            _loss_and_gradient_(change, labels[at], losses[at], len(weight), spread, any(needed))
             if for_x:
                 torch.mm(change, table, out=dx[at])
             if for_weight:
@@ -250,18 +245,9 @@ def _loss_and_gradient_(logits: Tensor, labels: Tensor, losses: Tensor, V: int, 
         logits[:, :V] = change  # columns after V are padding and already 0
 
 
-_fused_op = torch.library.custom_op(
-    "regard::vocabulary_loss",
-    _chunked_loss,
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor labels, float spread, bool for_x, bool for_weight, bool for_bias)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-)
-
-
 @_fused_op.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, *needed: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, spread: float, needed: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     likes = (x, weight, weight if bias is None else bias)
     made = [like.new_empty(like.shape if need else 0) for like, need in zip(likes, needed, strict=True)]
@@ -270,7 +256,7 @@ def _(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # None instead of zeros as large as the weights
-    ctx.needed = inputs[5:]
+    ctx.needed = inputs[5]
     ctx.save_for_backward(*output[1:])
 
 
@@ -281,7 +267,7 @@ def _backward_autograd(ctx: Any, grad_output: Tensor | None, *second: Tensor | N
         (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype) if need else None
         for gradient, need in zip(ctx.saved_tensors, ctx.needed, strict=True)
     ]
-    return (*made, *(None,) * 5)
+    return (*made, None, None, None)
 
 
-torch.library.register_autograd("regard::vocabulary_loss", _backward_autograd, setup_context=_setup_context)
+_fused_op.register_autograd(_backward_autograd, setup_context=_setup_context)

@@ -164,14 +164,7 @@ def launch(
     return out
 
 
-_op = torch.library.custom_op(
-    "regard::few_linear",
-    launch,
-    mutates_args=(),
-    device_types="cuda",
-    schema="(Tensor x, Tensor weight, Tensor? bias, str activation, Tensor? residual, Tensor? gain, Tensor? offset, "
-    "float eps) -> Tensor",
-)
+_op = torch.library.custom_op("regard::few_linear", launch, mutates_args=(), device_types="cuda")
 
 
 @_op.register_fake

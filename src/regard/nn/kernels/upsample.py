@@ -88,13 +88,7 @@ def _empty_output(x: Tensor, bias: Tensor | None, high: int, wide: int) -> Tenso
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-upsample_bilinear = torch.library.custom_op(
-    "regard::enlarged",
-    upsample_forward,
-    mutates_args=(),
-    device_types="cuda",
-    schema="(Tensor x, Tensor? bias, SymInt high, SymInt wide) -> Tensor",
-)
+upsample_bilinear = torch.library.custom_op("regard::enlarged", upsample_forward, mutates_args=(), device_types="cuda")
 upsample_bilinear.register_fake(_empty_output)
 
 

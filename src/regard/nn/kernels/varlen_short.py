@@ -141,15 +141,16 @@ def _backward_kernel(
         _store_rows(dv, tl.dot(tl.trans(weights.to(told.dtype)), told), k_first, keys, columns, head, heads, width)
 
 
-def _launch_args(
-    q: Tensor, k: Tensor, v: Tensor, q_longest: int, k_longest: int, scale: float, causal: bool
-) -> tuple[Any, Any]:
-    """Arguments of both kernels: sizes and strides, and tile sizes."""
-    steps = [step for x in (q, k, v) for step in x.stride()[:2]]
+def _launch(kernel: Any, qkv: tuple[Tensor, Tensor, Tensor], others: tuple[Tensor, ...], *sizes: Any) -> None:
+    """Launch a kernel with the tensors `qkv` and `others`; `sizes`: the last arguments of `forward`."""
+    q_starts, k_starts, q_longest, k_longest, causal, scale = sizes
+    length, heads, width = qkv[0].shape
+    steps = [step for x in qkv for step in x.stride()[:2]]
     q_block, k_block = (max(16, 1 << (longest - 1).bit_length()) for longest in (q_longest, k_longest))
     warps = 8 if max(q_block, k_block) > 64 else 4 if max(q_block, k_block) > 32 else 2
-    sizes = {"q_block": q_block, "k_block": k_block, "width": q.shape[2], "causal": causal, "num_warps": warps}
-    return (q.shape[0], q.shape[1], *steps, scale), sizes
+    tiles = {"q_block": q_block, "k_block": k_block, "width": width, "causal": causal, "num_warps": warps}
+    with device_of(q_starts):
+        kernel[(len(q_starts) - 1, heads)](*qkv, *others, q_starts, k_starts, length, heads, *steps, scale, **tiles)
 
 
 def forward(
@@ -166,9 +167,7 @@ def forward(
     """Output and log-sum-exp of q (T, H, d), k and v (S, H, d); document i of q attends to document i of k and v."""
     out = q.new_empty(q.shape)
     lse = torch.empty(q.shape[1], q.shape[0], device=q.device, dtype=torch.float32)
-    numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
-    with device_of(q):
-        _forward_kernel[(len(q_starts) - 1, q.shape[1])](q, k, v, out, lse, q_starts, k_starts, *numbers, **sizes)
+    _launch(_forward_kernel, (q, k, v), (out, lse), q_starts, k_starts, max_q_length, max_k_length, causal, scale)
     return out, lse
 
 
@@ -187,31 +186,14 @@ def backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-    numbers, sizes = _launch_args(q, k, v, max_q_length, max_k_length, scale, causal)
-    grid = (len(q_starts) - 1, q.shape[1])
-    with device_of(q):
-        _backward_kernel[grid](
-            q, k, v, out, lse, gradient.contiguous(), dq, dk, dv, q_starts, k_starts, *numbers, **sizes
-        )
+    others = (out, lse, gradient.contiguous(), dq, dk, dv)
+    _launch(_backward_kernel, (q, k, v), others, q_starts, k_starts, max_q_length, max_k_length, causal, scale)
     return dq, dk, dv
 
 
-_SIZES_SCHEMA = "SymInt q_longest, SymInt k_longest, bool causal, float scale"
-varlen_short_attention = torch.library.custom_op(
-    "regard::short_attention",
-    forward,
-    mutates_args=(),
-    device_types="cuda",
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor q_starts, Tensor k_starts, {_SIZES_SCHEMA}) -> (Tensor, Tensor)",
-)
-_backward_op = torch.library.custom_op(
-    "regard::short_attention_backward",
-    backward,
-    mutates_args=(),
-    device_types="cuda",
-    schema="(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor q_starts, Tensor k_starts, "
-    f"{_SIZES_SCHEMA}) -> (Tensor, Tensor, Tensor)",
-)
+_ON_CUDA: Any = {"mutates_args": (), "device_types": "cuda"}
+varlen_short_attention = torch.library.custom_op("regard::short_attention", forward, **_ON_CUDA)
+_backward_op = torch.library.custom_op("regard::short_attention_backward", backward, **_ON_CUDA)
 
 
 @varlen_short_attention.register_fake
@@ -233,4 +215,4 @@ def _backward_autograd(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Any, ...]
     return (*_backward_op(gradient, *ctx.saved_tensors, *ctx.sizes), *(None,) * 6)
 
 
-torch.library.register_autograd("regard::short_attention", _backward_autograd, setup_context=_setup_context)
+varlen_short_attention.register_autograd(_backward_autograd, setup_context=_setup_context)

@@ -90,12 +90,7 @@ def _empty_output(places: Tensor, queries: Tensor, counts: list[int], asking: li
     return places.new_empty((len(queries), min(count, max(counts))), dtype=torch.int64)
 
 
-_knn_op = torch.library.custom_op(
-    "regard::nearest",
-    _knn,
-    mutates_args=(),
-    schema="(Tensor places, Tensor queries, SymInt[] counts, SymInt[] asking, SymInt count) -> Tensor",
-)
+_knn_op = torch.library.custom_op("regard::nearest", _knn, mutates_args=())
 _knn_op.register_fake(_empty_output)
 
 

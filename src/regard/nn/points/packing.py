@@ -181,9 +181,7 @@ def _empty_samples(places: Tensor, counts: list[int], kept: list[int]) -> Tensor
     return places.new_empty((sum(kept),), dtype=torch.int64)
 
 
-_fps_op = torch.library.custom_op(
-    "regard::spread", _fps, mutates_args=(), schema="(Tensor places, SymInt[] counts, SymInt[] kept) -> Tensor"
-)
+_fps_op = torch.library.custom_op("regard::spread", _fps, mutates_args=())
 _fps_op.register_fake(_empty_samples)
 
 

@@ -16,13 +16,12 @@ cloud: each publishes its farthest point, and all programs synchronize once per 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.nn.kernels.table import device_of
 from regard.nn.points.packing import CloudSizes
 
 QUERIES_PER_PROGRAM, POINTS_PER_VISIT = 32, 32
@@ -92,7 +91,7 @@ def knn(points: Tensor, queries: Tensor, sizes: CloudSizes, query_sizes: CloudSi
     points, queries, device = points.contiguous(), queries.contiguous(), points.device
     out = torch.empty((len(queries), k), dtype=torch.int64, device=device)
     grid = (triton.cdiv(query_sizes.max_size, QUERIES_PER_PROGRAM), len(sizes.counts))
-    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton uses the current device
+    with device_of(points):
         _knn_kernel[grid](
             points,
             queries,
@@ -165,7 +164,7 @@ def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: Clo
     )
     together = clouds if parts == 1 else max(_num_multiprocessors(device) // parts, 1)
     more = {"launch_cooperative_grid": True} if parts > 1 else {}
-    with torch.cuda.device(device) if points.is_cuda else nullcontext():  # Triton uses the current device
+    with device_of(points):
         for first in range(0, clouds, together):
             _fps_kernel[(min(together, clouds - first), parts)](
                 points,
