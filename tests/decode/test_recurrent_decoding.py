@@ -87,7 +87,7 @@ def test_an_explanation_shows_the_alignment_or_the_gradients_by_words(run: Path,
     )
     if aligns:
         context, s = model.body.encode(Batch(x))
-        y = model.body.tables.embed_target(read)
+        y = model.body.tables.target(read)
         for at in range(read.shape[1]):
             alpha = model.body.decoder.align.weights(s[:, None], context)[0, 0]
             np.testing.assert_allclose(item.weights[0, 0, at], alpha.detach(), atol=1e-6)

@@ -53,8 +53,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", NEAR)
-@pytest.mark.parametrize(("bias", "layout"), [(True, None), (False, None), (True, "interleaved"), (True, "halves")])
-def test_global_tokens_attend_to_all_with_separate_matrices(name: str, bias: bool, layout: Any) -> None:
+@pytest.mark.parametrize("layout", [None, "interleaved", "halves"])
+def test_global_tokens_attend_to_all_with_separate_matrices(name: str, layout: Any) -> None:
     """With and without rotary positions, which rotate queries and keys of both attentions."""
     rows, rule = NEAR[name]
     places = OFFSETS.positions(L) if "packed" in name else torch.arange(3, 3 + L).expand(rows, -1) * 2
@@ -62,7 +62,7 @@ def test_global_tokens_attend_to_all_with_separate_matrices(name: str, bias: boo
     if layout is not None:
         rotary = Rotary(WIDTH // H, layout, rotate_values=layout == "halves")
         inside = BoundPosition(rotary, PositionIds(places, places))
-    module, x = noisy(LongformerAttention(WIDTH, H, bias=bias)), noise(rows, L, WIDTH).requires_grad_()
+    module, x = noisy(LongformerAttention(WIDTH, H)), noise(rows, L, WIDTH).requires_grad_()
     ours, right = module(x, mask=rule, position=inside), written_out(module, x, rule, inside)
     has_global = band_of(rule).global_positions() is not None
     used = [p for n, p in module.named_parameters() if has_global or not n.startswith("far")]

@@ -119,9 +119,8 @@ def test_padding_for_a_missing_neighbor_has_no_effect(form: str) -> None:
         again = copy.deepcopy(attention)
         index = near.index.where(near.valid, other)
         given = x.clone().requires_grad_()
-        said = again(
-            given, Neighbors.from_mask(index, near.offsets.where(near.valid[..., None], 5.0 + other), near.valid)
-        )
+        offsets = near.offsets.where(near.valid[..., None], 5.0 + other)
+        said = again(given, Neighbors(index, offsets, near.valid, near.valid_index))
         said.backward(told)
         found.append((said.detach(), given.grad, [p.grad for p in again.parameters()], list(again.buffers())))
     (said, grad, grads, kept), (said2, grad2, grads2, kept2) = found

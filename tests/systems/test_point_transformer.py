@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import body as points
-from regard.nn.points.body import PointTransformer, lexicographic_order, point_cloud_head, point_head
-from regard.nn.points.packing import CloudSizes
+from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
+from regard.nn.points.packing import lexicographic_order
 from regard.nn.recording import named_attentions, record_attention
 from regard.systems import point
 from regard.systems.point import Config, build
@@ -130,10 +130,9 @@ def test_in_the_order_given_only_the_first_point_matters(form: Any) -> None:
     assert (a.pooled - c.pooled).abs().max() > 1e-3 * a.pooled.abs().max()  # type: ignore[operator]
 
 
-def test_rows_are_ordered_by_all_their_columns_within_their_point_cloud() -> None:
+def test_rows_are_ordered_by_all_their_columns() -> None:
     x = torch.tensor([[1.0, 2], [1, 1], [0, 9], [5, 5], [4, 4], [4, 3], [-0.0, 8]])
-    assert lexicographic_order(x, CloudSizes((4, 3))).tolist() == [2, 1, 0, 3, 6, 5, 4]
-    assert lexicographic_order(x, CloudSizes((7,))).tolist() == [6, 2, 1, 0, 5, 4, 3]
+    assert lexicographic_order(x).tolist() == [6, 2, 1, 0, 5, 4, 3]
 
 
 # -- gradients

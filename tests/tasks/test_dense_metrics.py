@@ -40,7 +40,7 @@ def looped_gradient(left: np.ndarray, known: np.ndarray) -> float:
     return total
 
 
-def looped(said: np.ndarray, target: np.ndarray, known: np.ndarray, alignment: str) -> float:
+def looped(said: np.ndarray, target: np.ndarray, known: np.ndarray) -> float:
     """Loss of one image, pixel by pixel."""
     places = [(i, j) for i in range(said.shape[0]) for j in range(said.shape[1]) if known[i, j]]
     if not places:
@@ -53,45 +53,35 @@ def looped(said: np.ndarray, target: np.ndarray, known: np.ndarray, alignment: s
         spread = sum(abs(value - middle) for value in values) / many
         return (x - middle) / (spread if spread > 0 else 1.0)
 
-    if alignment == "robust":
-        left = brought(said) - brought(target)
-        sizes = sorted(abs(left[place]) for place in places)[: int(0.8 * many)]
-    else:
-        matrix = np.array([[said[place], 1.0] for place in places])
-        scale, shift = np.linalg.lstsq(matrix, np.array([target[place] for place in places]), rcond=None)[0]
-        if many == 1:
-            scale, shift = 0.0, target[places[0]]
-        left = scale * said + shift - target
-        sizes = [left[place] ** 2 for place in places]
+    left = brought(said) - brought(target)
+    sizes = sorted(abs(left[place]) for place in places)[: int(0.8 * many)]
     return sum(sizes) / (2 * many) + 0.5 * looped_gradient(left, known) / many
 
 
-@pytest.mark.parametrize("alignment", ["robust", "squares"])
-def test_the_relative_loss_is_that_of_plain_loops(alignment: Any) -> None:
-    total, count = relative_loss(SAID, TARGET, KNOWN, alignment)
+def test_the_relative_loss_is_that_of_plain_loops() -> None:
+    total, count = relative_loss(SAID, TARGET, KNOWN)
     each = [
-        looped(said, target, known, alignment)
+        looped(said, target, known)
         for said, target, known in zip(SAID.numpy(), TARGET.numpy(), KNOWN.numpy(), strict=True)
     ]
     assert int(count) == 3 and each[0] > 0.1 and each[3] == 0 and (KNOWN.sum((1, 2)) % 2).tolist() == [1, 0, 1, 0]
     near(total, torch.tensor(sum(each), dtype=torch.float64))
     for row in range(4):
-        alone = relative_loss(SAID[row : row + 1], TARGET[row : row + 1], KNOWN[row : row + 1], alignment)[0]
+        alone = relative_loss(SAID[row : row + 1], TARGET[row : row + 1], KNOWN[row : row + 1])[0]
         assert abs(float(alone) - each[row]) < 1e-12
 
 
-@pytest.mark.parametrize("alignment", ["robust", "squares"])
-def test_the_loss_ignores_scale_and_shift_of_predictions(alignment: Any) -> None:
-    total, _ = relative_loss(SAID, TARGET, KNOWN, alignment)
-    near(relative_loss(3.7 * SAID + 11, TARGET, KNOWN, alignment)[0], total, 1e-10)
-    assert float(relative_loss(2 * TARGET + 5, TARGET, KNOWN, alignment)[0]) < 1e-10
+def test_the_loss_ignores_scale_and_shift_of_predictions() -> None:
+    total, _ = relative_loss(SAID, TARGET, KNOWN)
+    near(relative_loss(3.7 * SAID + 11, TARGET, KNOWN)[0], total, 1e-10)
+    assert float(relative_loss(2 * TARGET + 5, TARGET, KNOWN)[0]) < 1e-10
 
 
 def test_values_at_unknown_pixels_change_nothing() -> None:
     wild = torch.where(
         KNOWN, TARGET, torch.tensor([math.nan, math.inf, -1e300], dtype=torch.float64)[:, None, None][[0, 1, 2, 0]]
     )
-    for loss in (relative_loss, lambda *maps: relative_loss(*maps, "squares"), metric_loss):
+    for loss in (relative_loss, metric_loss):
         said = SAID.abs().requires_grad_()
         total, count = loss(said, wild, KNOWN)
         near(total, loss(SAID.abs(), TARGET, KNOWN)[0])
@@ -107,22 +97,20 @@ def test_images_without_known_pixels_are_not_counted(loss: Any) -> None:
     assert not bool(total) and int(count) == 0 and not bool(grad.any()) and bool(grad.isfinite().all())
 
 
-@pytest.mark.parametrize("alignment", ["robust", "squares"])
-def test_a_constant_prediction_has_a_loss_and_a_finite_gradient(alignment: Any) -> None:
+def test_a_constant_prediction_has_a_loss_and_a_finite_gradient() -> None:
     said = torch.full_like(SAID, 0.3).requires_grad_()
-    total, count = relative_loss(said, TARGET, KNOWN, alignment)
+    total, count = relative_loss(said, TARGET, KNOWN)
     grad = torch.autograd.grad(total, said)[0]
     assert int(count) == 3 and bool(total > 0) and bool(grad.isfinite().all())
     assert float(grad.abs().max()) < 10
     flat = torch.full_like(TARGET, 2.0)
-    assert bool(relative_loss(SAID, flat, KNOWN, alignment)[0].isfinite())
+    assert bool(relative_loss(SAID, flat, KNOWN)[0].isfinite())
 
 
-@pytest.mark.parametrize("alignment", ["robust", "squares"])
-def test_slopes_of_the_losses_are_those_of_small_changes(alignment: Any) -> None:
+def test_slopes_of_the_losses_are_those_of_small_changes() -> None:
     known = KNOWN[:2]
     for loss in (
-        lambda said: relative_loss(said, TARGET[:2], known, alignment)[0],
+        lambda said: relative_loss(said, TARGET[:2], known)[0],
         lambda said: metric_loss(said.abs() + 0.1, TARGET[:2], known)[0],
     ):
         assert torch.autograd.gradcheck(loss, (SAID[:2].clone().requires_grad_(),), eps=1e-7, atol=1e-6)

@@ -102,7 +102,7 @@ class ConvS2S(RecurrentBody):
     def embed(self, ids: Int[Tensor, "B L"], positions: Int[Tensor, "..."], target: bool) -> Float[Tensor, "B L E"]:
         position = self.target_position if target else self.source_position
         assert position.max_length is not None
-        x = self.tables.embed_target(ids) if target else self.tables.embed_source(ids)
+        x = self.tables.target(ids) if target else self.tables.embed_source(ids)
         return self.dropout(x + position(positions.clamp(max=position.max_length - 1)))
 
     def encode(self, batch: Batch, taps: Collection[int] = ()) -> tuple[ScoreContext, tuple[Tensor, ...]]:
@@ -137,7 +137,7 @@ class ConvS2S(RecurrentBody):
 
     def state_sizes(self, batch: Batch) -> StateSizes:
         places = 2 * batch.inputs.shape[1] * self.tables.target.embedding_dim
-        return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + places)
+        return StateSizes(self.tables.target.num_embeddings, per_beam=self.decoder.state_size + places)
 
     def initial_state(self, batch: Batch) -> RecurrentState:
         context, _ = self.encode(batch)

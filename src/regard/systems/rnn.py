@@ -80,7 +80,7 @@ class RNNEncoderDecoder(RecurrentBody):
         self, ids: Int[Tensor, "B L"], state: rnn.RecurrentTensors
     ) -> tuple[Float[Tensor, "B L W"], rnn.RecurrentTensors]:
         """s_t = g(y_{t-1}, s_{t-1}), or g(y_{t-1}, s_{t-1}, c) with `feed_context`."""
-        x = self.dropout(self.tables.embed_target(ids))
+        x = self.dropout(self.tables.target(ids))
         if self.feeds:
             x = torch.cat([x, state["fed"].to(x.dtype)[:, None].expand(-1, ids.shape[1], -1)], -1)
         x, after = self.decoder(x, state)
@@ -93,7 +93,7 @@ class RNNEncoderDecoder(RecurrentBody):
         return BodyOutput(closed.restore(self.decode(closed.ids, self.encode(batch))[0]))
 
     def state_sizes(self, batch: Batch) -> StateSizes:
-        return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size + self.context_width)
+        return StateSizes(self.tables.target.num_embeddings, per_beam=self.decoder.state_size + self.context_width)
 
     def initial_state(self, batch: Batch) -> rnn.RecurrentState:
         return rnn.RecurrentState.from_tensors(self.encode(batch))

@@ -119,7 +119,7 @@ class RNNSearch(RecurrentBody):
         self, ids: Int[Tensor, "B L"], s: Float[Tensor, "B D"], context: ScoreContext
     ) -> tuple[Float[Tensor, "B L l"], Float[Tensor, "B D"]]:
         """Features before the output layer for each token, and the final state."""
-        y = self.dropout(self.tables.embed_target(ids))
+        y = self.dropout(self.tables.target(ids))
         before, seen = [], []
         for given in self.decoder.cell.given(y).unbind(1):
             before.append(s)
@@ -135,7 +135,7 @@ class RNNSearch(RecurrentBody):
         return BodyOutput(closed.restore(self.unroll(closed.ids, s, context)[0]), cross_states=context.values)
 
     def state_sizes(self, batch: Batch) -> StateSizes:
-        return StateSizes(self.tables.vocab_size, per_beam=self.decoder.state_size(batch.inputs.shape[1]))
+        return StateSizes(self.tables.target.num_embeddings, per_beam=self.decoder.state_size(batch.inputs.shape[1]))
 
     def initial_state(self, batch: Batch) -> RecurrentState:
         context, s = self.encode(batch)

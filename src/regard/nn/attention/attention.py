@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.nn.attention.kv_cache import CrossCache, KVCache, StaticCache
 from regard.nn.attention.layouts import GridWindows
@@ -50,13 +50,12 @@ class Attention(RecordedModule):
             self.q = Linear(width, width, bias)
             self.kv = Linear(context_width, 2 * width, bias)
         self.out = Linear(width, width, bias)
-        # q, k, v and out are initialized as separate matrices, although q, k and v are stored in a joint matrix
-        joined = (self.q.weight, *self.kv.weight.chunk(2)) if self.is_cross else self.qkv.weight.chunk(3)
-        for matrix in (*joined, self.out.weight):
-            nn.init.xavier_uniform_(matrix)
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        if self.is_cross:
+            self.q.init_xavier()
+            self.kv.init_xavier(2)
+        else:
+            self.qkv.init_xavier(3)
+        self.out.init_xavier()
 
     def split_heads(self, x: Float[Tensor, "B L D"], parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts · D) -> `parts` tensors (B, H, L, d)."""

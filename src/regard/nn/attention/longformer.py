@@ -12,7 +12,7 @@ import functools
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from regard.nn.attention.attention import Attention
@@ -28,15 +28,11 @@ from regard.nn.recording import Record, recorded
 
 
 class LongformerAttention(Attention):
-    def __init__(self, width: int, heads: int, bias: bool = True, dropout: float = 0.0) -> None:
-        super().__init__(width, heads, None, bias, dropout)
-        self.far_q = Linear(width, width, bias)
-        self.far_kv = Linear(width, 2 * width, bias)
-        for matrix in (self.far_q.weight, *self.far_kv.weight.chunk(2)):
-            nn.init.xavier_uniform_(matrix)
-        if bias:
-            nn.init.zeros_(self.far_q.bias)
-            nn.init.zeros_(self.far_kv.bias)
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, dropout=dropout)
+        self.far_q, self.far_kv = Linear(width, width), Linear(width, 2 * width)
+        self.far_q.init_xavier()
+        self.far_kv.init_xavier(2)
 
     @recorded
     def forward(
@@ -138,6 +134,4 @@ class LongformerAttention(Attention):
             weights = scores.softmax(-1)
         weights = F.dropout(weights, dropout, training=dropout > 0.0).to(x.dtype)
         mixed = (weights.flatten(1, 2) @ x).view(B, H, G, -1) @ values.transpose(1, 2)
-        if self.far_kv.bias is not None:
-            mixed = mixed + self.far_kv.bias.view(2, H, 1, -1)[1] * weights.sum(-1, keepdim=True)
-        return mixed
+        return mixed + self.far_kv.bias.view(2, H, 1, -1)[1] * weights.sum(-1, keepdim=True)

@@ -91,11 +91,8 @@ class FeedForward(nn.Module):
         self.up, self.down, self.gated = Linear(width, parts * hidden, bias), Linear(hidden, width, bias), gated
         self.activation_name, self.activation = activation, ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
-        for matrix in (*self.up.weight.chunk(parts), self.down.weight):
-            nn.init.xavier_uniform_(matrix)
-        if bias:
-            nn.init.zeros_(self.up.bias)
-            nn.init.zeros_(self.down.bias)
+        self.up.init_xavier(parts)
+        self.down.init_xavier()
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         if self.gated:
@@ -373,14 +370,6 @@ class SharedEmbeddings(nn.Module):
     def embed_source(self, ids: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows E"]:
         return (self.source or self.target)(ids)
 
-    def embed_target(self, ids: Int[Tensor, "*rows"]) -> Float[Tensor, "*rows E"]:
-        return self.target(ids)
-
-    @property
-    def vocab_size(self) -> int:
-        """Size of the target vocabulary."""
-        return self.target.num_embeddings
-
     @property
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
         """Output matrix (V, D), and bias (V,)."""
@@ -410,11 +399,11 @@ def to_autocast_dtype(x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
     return x.to(torch.get_autocast_dtype("cuda")) if x.is_cuda and torch.is_autocast_enabled("cuda") else x
 
 
-def init_normal_(body: nn.Module, std: float) -> None:
+def init_normal_(body: nn.Module, std: float, truncated: bool = False) -> None:
     """Initialize matrices and embeddings by N(0, std), and biases by 0."""
     for module in body.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
+            (nn.init.trunc_normal_ if truncated else nn.init.normal_)(module.weight, std=std)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.nn.blocks.block import ACTIVATIONS, TokenEmbedding
+from regard.nn.blocks.block import ACTIVATIONS, TokenEmbedding, init_normal_
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.kernels.losses import linear_cross_entropy
 
@@ -35,11 +35,7 @@ class ClassifierHead(nn.Module):
             self.dense = Linear(width, width, bias=norm_eps is None)
         self.norm = None if norm_eps is None else nn.LayerNorm(width, norm_eps, bias=False)
         self.add_module(name, Linear(width, outputs, bias))
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=std)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        init_normal_(self, std)
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows C"]:
         x = self.dropout(x) if self.norm is None else x
@@ -68,9 +64,7 @@ class MLMHead(nn.Module):
         self.dense, self.norm = Linear(width, embedding_width, bias), nn.LayerNorm(embedding_width, eps, bias=bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activation = ACTIVATIONS[activation]
-        nn.init.normal_(self.dense.weight, std=0.02)
-        if bias:
-            nn.init.zeros_(self.dense.bias)
+        init_normal_(self, 0.02)
 
     def forward(self, x: Float[Tensor, "*rows D"], tokens: TokenEmbedding) -> Float[Tensor, "*rows V"]:
         return linear(self.norm(self.activation(self.dense(x))), tokens.table.weight, self.bias)
@@ -112,5 +106,4 @@ class PretrainingHead(nn.Module):
         self.words, self.has_nsp = mlm, nsp
         if nsp:
             self.follows = Linear(width, 2)
-            nn.init.normal_(self.follows.weight, std=0.02)
-            nn.init.zeros_(self.follows.bias)
+            init_normal_(self.follows, 0.02)

@@ -38,6 +38,13 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
+    def init_xavier(self, parts: int = 1) -> None:
+        """Initialize each of the `parts` joined matrices separately, and the bias by 0."""
+        for matrix in self.weight.chunk(parts):
+            nn.init.xavier_uniform_(matrix)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weightᵀ + bias."""

@@ -10,6 +10,7 @@ Shape letters: N points of all point clouds, M of a coarser level, K neighbors, 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from regard.capabilities import disable_compile
 from regard.errors import RegardError
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.points.knn import knn, knn_interpolation
-from regard.nn.points.packing import CloudSizes, farthest_point_sampling
+from regard.nn.points.packing import CloudSizes, farthest_point_sampling, lexicographic_order
 from regard.nn.points.vector_attention import BatchNormRows, Neighbors, VectorAttention, gather_rows
 from regard.types import Batch, Body, BodyOutput, Packing
 
@@ -83,7 +84,9 @@ def _build_levels(
     sizes = CloudSizes.from_offsets(len(x), packing)
     index, inverse_order = torch.arange(len(x), device=x.device), None
     if sort:
-        order = lexicographic_order(x, sizes)
+        order = lexicographic_order(x.detach())
+        if len(sizes.counts) > 1:
+            order = order[sizes.cloud_index(x.device)[order].argsort(stable=True)]
         inverse_order, index = torch.empty_like(order).scatter_(0, order, index), order
     # in 16 bits, neighbors would have equal coordinates
     points = gather_rows(x[:, :3].float() if x.element_size() < 4 else x[:, :3], index)
@@ -113,20 +116,11 @@ def find_neighbors(
 ) -> Neighbors:
     """Neighbors of the queries, and their offsets from the queries."""
     index = knn(points, sizes, k, queries, query_sizes)
-    if sizes.min_size >= index.shape[1]:
+    if min(sizes.counts) >= index.shape[1]:
         return Neighbors(index, gather_rows(points, index) - queries[:, None])
     real, index = index >= 0, index.clamp(min=0)
-    return Neighbors.from_mask(index, gather_rows(points, index) - queries[:, None], real)
-
-
-def lexicographic_order(x: Float[Tensor, "N C"], sizes: CloudSizes) -> Int[Tensor, "N"]:
-    """Row order of each point cloud, sorted by the first column, then by the second, …: independent of the input order."""
-    order = torch.arange(len(x), device=x.device)
-    for column in reversed(x.detach().unbind(-1)):
-        order = order[column[order].argsort(stable=True)]
-    if len(sizes.counts) == 1:
-        return order
-    return order[sizes.cloud_index(x.device)[order].argsort(stable=True)]
+    offsets = gather_rows(points, index) - queries[:, None]
+    return Neighbors(index, offsets, real, real.flatten().nonzero()[:, 0])  # synchronizes to count the neighbors
 
 
 # -- modules
@@ -306,35 +300,16 @@ class PointTransformer(Body):
 # -- heads
 
 
-class PointCloudHead(nn.Module):
-    """Classification head for point clouds: two layers of half the width each, with batch norms and dropout."""
-
-    def __init__(self, width: int, classes: int, dropout: float) -> None:
-        super().__init__()
-        half, quarter = max(width // 2, 1), max(width // 4, 1)
-        self.first, self.second = LinearNorm(width, half), LinearNorm(half, quarter)
-        self.dropout, self.classes = nn.Dropout(dropout), Linear(quarter, classes)
-
-    def forward(self, x: Float[Tensor, "B D"]) -> Float[Tensor, "B K"]:
-        return self.classes(self.dropout(self.second(self.dropout(self.first(x)))))
+def point_cloud_head(config: Any, classes: int) -> nn.Sequential:
+    """Classification head for `pooled` of the body: two layers, each of half the width before, with norms and dropout."""
+    width, dropout = config.widths[-1], nn.Dropout(config.dropout)
+    half, quarter = max(width // 2, 1), max(width // 4, 1)
+    layers: dict[str, nn.Module] = {"first": LinearNorm(width, half), "first_dropout": dropout}
+    layers |= {"second": LinearNorm(half, quarter), "second_dropout": dropout, "classes": Linear(quarter, classes)}
+    return nn.Sequential(OrderedDict(layers))
 
 
-class PointHead(nn.Module):
-    """Classification head for points."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.before, self.classes = LinearNorm(width, width), Linear(width, classes)
-
-    def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows K"]:
-        return self.classes(self.before(x))
-
-
-def point_cloud_head(config: Any, classes: int) -> PointCloudHead:
-    """Head for `pooled` of the body."""
-    return PointCloudHead(config.widths[-1], classes, config.dropout)
-
-
-def point_head(config: Any, classes: int) -> PointHead:
-    """Head for `sequence` of a body with a decoder."""
-    return PointHead(config.widths[0], classes)
+def point_head(config: Any, classes: int) -> nn.Sequential:
+    """Classification head for `sequence` of a body with a decoder."""
+    width = config.widths[0]
+    return nn.Sequential(OrderedDict(before=LinearNorm(width, width), classes=Linear(width, classes)))

@@ -23,7 +23,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard import capabilities
-from regard.nn.points.packing import MAX_PADDING_FACTOR, CloudSizes, smallest_k, squared_distance, to_search_dtype
+from regard.nn.points.packing import (
+    MAX_PADDING_FACTOR,
+    CloudSizes,
+    lexicographic_order,
+    smallest_k,
+    squared_distance,
+    to_search_dtype,
+)
 
 MAX_PAIRS = 2**20
 """Maximum number of pairs compared at once, at most 64 bytes each: 64 MiB, or 512 MiB on CUDA, for any number of points."""
@@ -68,14 +75,14 @@ def _knn(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], 
         from regard.nn.points import triton_kernels
 
         # the grid is faster for large point clouds, but synchronizes
-        use_grid = packing.max_size >= GRID_MIN_POINTS_CUDA and not torch.cuda.is_current_stream_capturing()
+        use_grid = max(packing.counts) >= GRID_MIN_POINTS_CUDA and not torch.cuda.is_current_stream_capturing()
         if triton_kernels.knn_supported(places, count) and not use_grid:
             return triton_kernels.knn(places, queries, packing, asked, count)
     found = _empty_output(places, queries, counts, asking, count)
     for first, last in _batch_groups(packing, asked):
         (some, rows), (those, ask) = packing.subset(first, last), asked.subset(first, last)
-        most = min(count, some.max_size)
-        if some.max_size >= GRID_MIN_POINTS:
+        most = min(count, max(some.counts))
+        if max(some.counts) >= GRID_MIN_POINTS:
             part = knn_grid(
                 places[rows], queries[ask], most, MAX_PAIRS if places.device.type == "cpu" else 8 * MAX_PAIRS
             )
@@ -96,9 +103,9 @@ _knn_op.register_fake(_empty_output)
 
 def _batch_groups(packing: CloudSizes, asking: CloudSizes) -> Iterator[tuple[int, int]]:
     """Ranges of point clouds to search together: all if small and of similar size, else each separately."""
-    clouds = len(packing.counts)
+    clouds, longest = len(packing.counts), max(packing.counts)
     pairs = sum(n * q for n, q in zip(packing.counts, asking.counts, strict=True))
-    if packing.max_size < GRID_MIN_POINTS and clouds * packing.max_size * asking.max_size <= MAX_PADDING_FACTOR * pairs:
+    if longest < GRID_MIN_POINTS and clouds * longest * max(asking.counts) <= MAX_PADDING_FACTOR * pairs:
         yield 0, clouds
     else:
         yield from ((number, number + 1) for number in range(clouds))
@@ -173,9 +180,7 @@ def limit_duplicates(points: Float[Tensor, "n 3"], k: int) -> Int[Tensor, "m"] |
 
 def _sort_duplicates(places: Tensor) -> tuple[Tensor, Tensor]:
     """Order in which equal points are adjacent, lowest index first, and True at the first of each group."""
-    order = torch.arange(len(places), device=places.device)
-    for axis in (2, 1, 0):
-        order = order[places[order, axis].argsort(stable=True)]
+    order = lexicographic_order(places)
     rows = places[order]
     fresh = torch.ones(len(places), dtype=torch.bool, device=places.device)
     fresh[1:] = (rows[1:] != rows[:-1]).any(1)

@@ -58,18 +58,6 @@ class CloudSizes:
         """Points per point cloud if all are equal, else 0."""
         return self.counts[0] if all(count == self.counts[0] for count in self.counts) else 0
 
-    @property
-    def max_size(self) -> int:
-        return max(self.counts)
-
-    @property
-    def min_size(self) -> int:
-        return min(self.counts)
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts)
-
     def downsampled(self, stride: int) -> CloudSizes:
         """Sizes after keeping one of `stride` points of each point cloud, rounded down, at least one."""
         return CloudSizes(tuple(max(count // stride, 1) for count in self.counts))
@@ -89,11 +77,11 @@ class CloudSizes:
         numbers = torch.arange(len(self.counts), device=device)
         if self.uniform_size:
             return numbers[:, None].expand(-1, self.uniform_size).reshape(-1)
-        return numbers.repeat_interleave(self.sizes(device), output_size=self.total)
+        return numbers.repeat_interleave(self.sizes(device), output_size=sum(self.counts))
 
     def batch_groups(self) -> Iterator[tuple[int, int]]:
         """Ranges of point clouds to pad together: all, or each separately if padding would exceed MAX_PADDING_FACTOR."""
-        if len(self.counts) * self.max_size <= MAX_PADDING_FACTOR * self.total:
+        if len(self.counts) * max(self.counts) <= MAX_PADDING_FACTOR * sum(self.counts):
             yield 0, len(self.counts)
         else:
             yield from ((number, number + 1) for number in range(len(self.counts)))
@@ -102,18 +90,20 @@ class CloudSizes:
         """Sizes of the point clouds first … last - 1, and the rows of their points."""
         before = sum(self.counts[:first])
         part = CloudSizes(self.counts[first:last])
-        return part, slice(before, before + part.total)
+        return part, slice(before, before + sum(part.counts))
 
     def pad(self, x: Tensor) -> Tensor:
         """(N, …) -> (B, longest, …); padding consists of points of other point clouds."""
         if self.uniform_size:
             return x.view(len(self.counts), self.uniform_size, *x.shape[1:])
-        rows = self.starts(x.device)[:-1, None] + torch.arange(self.max_size, device=x.device)
+        rows = self.starts(x.device)[:-1, None] + torch.arange(max(self.counts), device=x.device)
         return x[rows.clamp_(max=len(x) - 1)]
 
     def valid_mask(self, device: torch.device) -> Tensor | None:
         """(B, longest) False at padding; None: no padding."""
-        return None if self.uniform_size else torch.arange(self.max_size, device=device) < self.sizes(device)[:, None]
+        return (
+            None if self.uniform_size else torch.arange(max(self.counts), device=device) < self.sizes(device)[:, None]
+        )
 
 
 def to_search_dtype(points: Tensor) -> Tensor:
@@ -145,6 +135,14 @@ def smallest_k(
     return (best >> 32).to(torch.int32).view(torch.float32), best & (2**32 - 1)
 
 
+def lexicographic_order(x: Float[Tensor, "N C"]) -> Int[Tensor, "N"]:
+    """Order of the rows, sorted by the first column, then by the second, …; equal rows keep their order."""
+    order = torch.arange(len(x), device=x.device)
+    for column in reversed(x.unbind(-1)):
+        order = order[column[order].argsort(stable=True)]
+    return order
+
+
 # -- farthest point sampling
 
 
@@ -167,11 +165,11 @@ def _fps(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
         if triton_kernels.fps_supported(places, packing):
             return triton_kernels.farthest_point_sampling(places, packing, wanted)
     samples = _empty_samples(places, counts, kept)
-    separately = not places.is_cuda and packing.max_size >= SLICED_MIN_POINTS
+    separately = not places.is_cuda and max(packing.counts) >= SLICED_MIN_POINTS
     for first, last in ((n, n + 1) for n in range(len(counts))) if separately else packing.batch_groups():
         (some, rows), (few, chosen) = packing.subset(first, last), wanted.subset(first, last)
-        if not places.is_cuda and some.max_size >= SLICED_MIN_POINTS:
-            samples[chosen] = _fps_sliced(places[rows], few.max_size) + rows.start
+        if not places.is_cuda and max(some.counts) >= SLICED_MIN_POINTS:
+            samples[chosen] = _fps_sliced(places[rows], max(few.counts)) + rows.start
         else:
             samples[chosen] = _fps_padded(places[rows], some, few) + rows.start
     return samples
@@ -194,7 +192,7 @@ def _fps_padded(places: Tensor, packing: CloudSizes, kept: CloudSizes) -> Tensor
         nearest.masked_fill_(~real, -1.0)
     last = torch.zeros((len(packing.counts), 1), dtype=torch.int64, device=places.device)
     chosen = [last]
-    for _ in range(kept.max_size - 1):
+    for _ in range(max(kept.counts) - 1):
         here = tuple(axis.gather(1, last) for axis in axes)
         torch.minimum(nearest, squared_distance(axes, here), out=nearest).scatter_(1, last, -1.0)
         last = nearest.argmax(1, keepdim=True)

@@ -87,10 +87,10 @@ def _knn_kernel(
 
 def knn(points: Tensor, queries: Tensor, sizes: CloudSizes, query_sizes: CloudSizes, k: int) -> Tensor:
     """See nn/points/knn.py."""
-    k = min(k, sizes.max_size)
+    k = min(k, max(sizes.counts))
     points, queries, device = points.contiguous(), queries.contiguous(), points.device
     out = torch.empty((len(queries), k), dtype=torch.int64, device=device)
-    grid = (triton.cdiv(query_sizes.max_size, QUERIES_PER_PROGRAM), len(sizes.counts))
+    grid = (triton.cdiv(max(query_sizes.counts), QUERIES_PER_PROGRAM), len(sizes.counts))
     with device_of(points):
         _knn_kernel[grid](
             points,
@@ -156,10 +156,10 @@ def farthest_point_sampling(points: Tensor, sizes: CloudSizes, sample_sizes: Clo
     """See nn/points/packing.py."""
     points, device = points.contiguous(), points.device
     starts, wanted = sizes.starts(device), sample_sizes.starts(device)
-    out = torch.empty(sample_sizes.total, dtype=torch.int64, device=device)
-    clouds, block, parts = len(sizes.counts), *_program_layout(sizes.max_size, device)
+    out = torch.empty(sum(sample_sizes.counts), dtype=torch.int64, device=device)
+    clouds, block, parts = len(sizes.counts), *_program_layout(max(sizes.counts), device)
     slots, arrived = (
-        torch.zeros(sample_sizes.total if parts > 1 else 1, dtype=kind, device=device)
+        torch.zeros(sum(sample_sizes.counts) if parts > 1 else 1, dtype=kind, device=device)
         for kind in (torch.int64, torch.int32)
     )
     together = clouds if parts == 1 else max(_num_multiprocessors(device) // parts, 1)
@@ -201,6 +201,6 @@ def fps_supported(points: Tensor, sizes: CloudSizes) -> bool:
     """Whether the points are float32 on CUDA and a point cloud fits into the registers of the device."""
     if not points.is_cuda or points.dtype != torch.float32:
         return False
-    return sizes.max_size <= MAX_UNSHARED_POINTS or _program_layout(sizes.max_size, points.device)[
+    return max(sizes.counts) <= MAX_UNSHARED_POINTS or _program_layout(max(sizes.counts), points.device)[
         1
     ] <= _num_multiprocessors(points.device)

@@ -30,13 +30,14 @@ def gather_rows(x: Float[Tensor, "N D"], index: Int[Tensor, "*rows"]) -> Float[T
 class BatchNormRows(BatchNorm):
     """Batch norm of the last axis, over all other axes."""
 
+    single_value_error = (
+        "BatchNorm requires more than one point in training, got 1. Use larger point clouds or a larger batch."
+    )
+
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
         # as a channels-last feature map: for a 2-D input, the CPU kernel iterates over columns
         feature_map = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)
-        message = (
-            "BatchNorm requires more than one point in training, got 1. Use larger point clouds or a larger batch."
-        )
-        return self.normalize(feature_map, message).permute(0, 2, 3, 1).view(x.shape)
+        return super().forward(feature_map).permute(0, 2, 3, 1).view(x.shape)
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,6 @@ class Neighbors:
     valid: Bool[Tensor, "N K"] | None = None  # False for missing neighbors; None: none are missing.
 
     valid_index: Int[Tensor, "E"] | None = None  # Flat indices of the True entries of `valid`.
-
-    @classmethod
-    def from_mask(
-        cls, index: Int[Tensor, "N K"], offsets: Float[Tensor, "N K 3"], valid: Bool[Tensor, "N K"]
-    ) -> Neighbors:
-        """Neighbors of which some are missing. Synchronizes with the device to count them."""
-        return cls(index, offsets, valid, valid.flatten().nonzero()[:, 0])
 
     def apply(self, net: nn.Module, x: Float[Tensor, "N K C"]) -> Float[Tensor, "N K C2"]:
         """Apply a network to every neighbor. Missing neighbors give 0 and are excluded from batch norm statistics."""

@@ -84,14 +84,8 @@ class ScoreAttention(RecordedModule):
         super().__init__()
         self.score = score
 
-    def prepare(
-        self,
-        context: Float[Tensor, "B K C"],
-        valid: Bool[Tensor, "B K"] | None = None,
-        values: Float[Tensor, "B K e"] | None = None,
-    ) -> ScoreContext:
-        """`values`: values other than the context."""
-        return ScoreContext(self.score.k(context), context if values is None else values, valid)
+    def prepare(self, context: Float[Tensor, "B K C"], valid: Bool[Tensor, "B K"] | None = None) -> ScoreContext:
+        return ScoreContext(self.score.k(context), context, valid)
 
     def weights(self, query: Float[Tensor, "B Q D"], context: ScoreContext) -> Float[Tensor, "B Q K"]:
         scores = self.score(query, context.keys)

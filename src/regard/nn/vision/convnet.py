@@ -29,33 +29,24 @@ class BatchNorm(nn.Module):
     In training, statistics are per micro-batch and per process, so results depend on both numbers. Frozen norms do not update
     the running statistics. PyTorch's counter of batches is omitted, because it is unused with a fixed momentum."""
 
-    weight: nn.Parameter
-    bias: nn.Parameter
     running_mean: Tensor
     running_var: Tensor
+    single_value_error = (
+        "BatchNorm requires more than one value per channel in training, got one position of one image. Use larger images or "
+        "a larger batch."
+    )
 
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        """`momentum`: weight of a new batch in the running statistics."""
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.eps, self.momentum = eps, momentum
         self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
         self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: FeatureMap) -> FeatureMap:
-        return self.normalize(
-            x,
-            "BatchNorm requires more than one value per channel in training, got one position of one image. Use larger "
-            "images or a larger batch.",
-        )
-
-    def normalize(self, x: FeatureMap, single_value_message: str) -> FeatureMap:
-        """Normalized channels; raises an error with this message if a channel has a single value in training."""
         uses_batch = self.training and self.weight.requires_grad
         if uses_batch and x.numel() == x.shape[1]:
-            raise RegardError(single_value_message)
-        statistics = self.running_mean, self.running_var, self.weight, self.bias
-        return F.batch_norm(x, *statistics, uses_batch, self.momentum, self.eps)
+            raise RegardError(self.single_value_error)
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, uses_batch)
 
 
 def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> OutputMap:
@@ -70,22 +61,23 @@ def pad_same(x: FeatureMap, kernel: int, stride: int, dilation: int = 1) -> Outp
     return F.pad(x, [widths // 2, widths - widths // 2, heights // 2, heights - heights // 2])
 
 
-def safe_stride(x: FeatureMap, stride: tuple[int, ...]) -> tuple[int, ...]:
-    """The stride, but 1 along a width of 1: for larger strides, oneDNN leaves gradients of bfloat16 weights unset there."""
-    return (stride[0], 1) if x.shape[-1] == 1 else stride
-
-
-class Convolution(nn.Conv2d):
-    """Convolution without bias, which a following norm would cancel, and with padding that keeps the size at stride 1."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
-        super().__init__(inputs, outputs, kernel, stride, dilation * (kernel // 2), dilation, bias=False)
+class StridedConv2d(nn.Conv2d):
+    """Convolution with stride 1 along a width of 1: for larger strides, oneDNN leaves gradients of bfloat16 weights unset
+    there."""
 
     def forward(self, x: FeatureMap) -> OutputMap:
         return self.convolve(x, self.weight)
 
     def convolve(self, x: FeatureMap, weight: Float[Tensor, "D C k k"]) -> OutputMap:
-        return F.conv2d(x, weight, None, safe_stride(x, self.stride), self.padding, self.dilation)
+        stride = (self.stride[0], 1) if x.shape[-1] == 1 else self.stride
+        return F.conv2d(x, weight, self.bias, stride, self.padding, self.dilation)
+
+
+class Convolution(StridedConv2d):
+    """Convolution without bias, which a following norm would cancel, and with padding that keeps the size at stride 1."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, dilation: int = 1) -> None:
+        super().__init__(inputs, outputs, kernel, stride, dilation * (kernel // 2), dilation, bias=False)
 
 
 class StandardizedConv2d(Convolution):

@@ -26,14 +26,13 @@ from regard.errors import SettingError
 from regard.nn.blocks.block import ACTIVATIONS
 from regard.nn.kernels.linear import Linear
 from regard.nn.kernels.table import Kernel
-from regard.nn.vision.convnet import BatchNorm, safe_stride
+from regard.nn.vision.convnet import BatchNorm, StridedConv2d
 
 Readout = Literal["project", "add", "ignore"]
 Shape = tuple[int, int]
 DepthMaps = Float[Tensor, "B H W"]
 ValidMask = Bool[Tensor, "B H W"]
 LossSum = tuple[Float[Tensor, ""], Int[Tensor, ""]]
-Alignment = Literal["robust", "squares"]
 
 EPSILON = 1e-6
 """Deviations below this fraction of the median or mean count as 0: a flat image or a constant prediction."""
@@ -179,7 +178,7 @@ class Reassemble(nn.Module):
 def make_resampler(channels: int, factor: float) -> nn.Module:
     if factor > 1:
         return Upsample(channels, channels, round(factor), stride=round(factor))
-    return nn.Identity() if factor == 1 else Downsample(channels, channels, 3, stride=round(1 / factor), padding=1)
+    return nn.Identity() if factor == 1 else StridedConv2d(channels, channels, 3, stride=round(1 / factor), padding=1)
 
 
 class Upsample(nn.ConvTranspose2d):
@@ -193,13 +192,6 @@ class Upsample(nn.ConvTranspose2d):
         squares = squares.view(*squares.shape[:3], *self.weight.shape[1:])
         wide = squares.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
         return wide if self.bias is None else wide + self.bias.to(wide.dtype)[:, None, None]
-
-
-class Downsample(nn.Conv2d):
-    """Strided convolution."""
-
-    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
-        return F.conv2d(x, self.weight, self.bias, safe_stride(x, self.stride), self.padding)
 
 
 class ResidualConvUnit(nn.Module):
@@ -293,14 +285,12 @@ class DepthHead(DenseHead):
 
     typical: Tensor
 
-    def __init__(
-        self, taps: Sequence[FeatureTap], neck: NeckConfig, metric: float | None = None, inner: int = 32
-    ) -> None:
+    def __init__(self, taps: Sequence[FeatureTap], neck: NeckConfig, metric: float | None = None) -> None:
         super().__init__(taps, neck)
         half = neck.width // 2
         self.first = nn.Conv2d(neck.width, half, 3, padding=1)
-        self.second = nn.Conv2d(half, inner, 3, padding=1)
-        self.last = nn.Conv2d(inner, 1, 1)
+        self.second = nn.Conv2d(half, 32, 3, padding=1)
+        self.last = nn.Conv2d(32, 1, 1)
         self.metric = metric is not None
         if metric is not None:
             self.register_buffer("typical", torch.tensor(float(metric)))
@@ -375,25 +365,18 @@ def relative_loss(
     prediction: DepthMaps,
     target: DepthMaps,
     valid: ValidMask,
-    alignment: Alignment = "robust",
     alpha: float = 0.5,
     keep_fraction: float = 0.8,
 ) -> LossSum:
     """Loss of MiDaS for inverse depth: differences after alignment, plus `alpha` times the gradient loss.
 
-    `robust`: prediction and target are normalized to median 0 and mean absolute deviation 1, and only the smallest
-    `keep_fraction` of the differences counts, because large differences are often label errors. `squares`: the
-    prediction is scaled and shifted to the target by least squares, with squared differences."""
+    Prediction and target are normalized to median 0 and mean absolute deviation 1, and only the smallest
+    `keep_fraction` of the differences counts, because large differences are often label errors."""
     prediction, target, valid = _at_least_float32(prediction), _at_least_float32(target), valid & target.isfinite()
     target = torch.where(valid, target, 0.0)
     many = valid.sum((1, 2))
-    if alignment == "robust":
-        left = standardize(prediction, valid) - standardize(target, valid)
-        size = _trimmed_sum(left.abs(), valid, keep_fraction)
-    else:
-        scale, shift = fit_scale_shift(prediction, target, valid)
-        left = scale[:, None, None] * prediction + shift[:, None, None] - target
-        size = torch.where(valid, left.square(), 0.0).sum((1, 2))
+    left = standardize(prediction, valid) - standardize(target, valid)
+    size = _trimmed_sum(left.abs(), valid, keep_fraction)
     losses = (0.5 * size + alpha * _gradient_loss(left, valid)) / many.clamp(min=1)
     return torch.where(many > 0, losses, 0.0).sum(), (many > 0).sum()
 
@@ -458,14 +441,13 @@ def _trimmed_sum(sizes: DepthMaps, known: ValidMask, keep: float) -> Float[Tenso
     return torch.where(torch.arange(ranked.shape[1], device=ranked.device) < most[:, None], ranked, 0.0).sum(1)
 
 
-def _gradient_loss(left: DepthMaps, known: ValidMask, scales: int = 4) -> Float[Tensor, "B"]:
+def _gradient_loss(left: DepthMaps, known: ValidMask) -> Float[Tensor, "B"]:
     """Sum of absolute differences between adjacent valid pixels, to the right and down, at strides 1, 2, 4 and 8.
 
     The caller divides all scales by the valid pixels of the full image, as in the paper, so coarse scales count little;
     published implementations divide each scale by its own number of pixels."""
     total = left.new_zeros(len(left))
-    for scale in range(scales):
-        step = 2**scale
+    for step in (1, 2, 4, 8):
         x, there = left[:, ::step, ::step], known[:, ::step, ::step]
         for axis in (1, 2):
             length = x.shape[axis] - 1

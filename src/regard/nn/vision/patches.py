@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import table_dtype
-from regard.nn.blocks.block import FeedForward, Stack
+from regard.nn.blocks.block import FeedForward, Stack, to_autocast_dtype
 from regard.nn.vision.convnet import ConvBody
 from regard.types import Batch, Body, BodyOutput
 
@@ -63,17 +63,12 @@ class GridPosition(nn.Module):
     no_weight_decay = ("table",)
 
     def __init__(
-        self,
-        side: int,
-        width: int,
-        num_prefix_tokens: int = 1,
-        interpolation: Interpolation = "bicubic",
-        std: float = 0.02,
+        self, side: int, width: int, num_prefix_tokens: int = 1, interpolation: Interpolation = "bicubic"
     ) -> None:
         super().__init__()
         self.side, self.num_prefix_tokens, self.interpolation = side, num_prefix_tokens, interpolation
         self.table = nn.Parameter(torch.empty(1, num_prefix_tokens + side**2, width))
-        nn.init.normal_(self.table, std=std)
+        nn.init.normal_(self.table, std=0.02)
 
     def forward(self, grid: tuple[int, int]) -> Float[Tensor, "1 L D"]:
         if grid == (self.side, self.side):
@@ -151,10 +146,7 @@ class VisionTransformer(Body):
         """Prepend the class token, and add positions."""
         if self.has_class_token:
             x = torch.cat([self.first.to(x.dtype).expand(len(x), -1, -1), x], 1)
-        x = x + self.position(grid)
-        if x.is_cuda and torch.is_autocast_enabled("cuda"):
-            x = x.to(torch.get_autocast_dtype("cuda"))  # 16-bit states between the blocks, too
-        return self.dropout(x)
+        return self.dropout(to_autocast_dtype(x + self.position(grid)))
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
         """Modules that are not needed for the given taps."""

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from regard.errors import RegardError
 from regard.nn.attention.layouts import GridPositionIds, WindowGrid, cached_constant
 from regard.nn.attention.positions import AttentionPosition, BoundPosition
-from regard.nn.blocks.block import Stack, to_autocast_dtype
+from regard.nn.blocks.block import Stack, init_normal_, to_autocast_dtype
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.patches import PatchEmbedding
 from regard.types import Batch, Body, BodyOutput
@@ -140,9 +140,5 @@ class SwinBody(Body):
 def init_swin_weights(body: SwinBody) -> SwinBody:
     """Initialize as Swin: weights and tables truncated N(0, 0.02), biases 0. Patch embeddings keep their larger
     default, because a norm follows."""
-    for module in body.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.trunc_normal_(module.weight, std=0.02)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            nn.init.zeros_(module.bias)
+    init_normal_(body, 0.02, truncated=True)
     return body
