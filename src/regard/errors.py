@@ -4,13 +4,19 @@ A `RegardError` is printed as one paragraph, with exit code 2. Other exceptions 
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 class RegardError(Exception):
     """An error caused by input, settings or environment, which the user can fix."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy skips __init__, because the message is already complete
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 class DataError(RegardError):

@@ -56,7 +56,7 @@ class EmbeddedFile:
     """A file embedded in a table."""
 
     content: bytes = field(repr=False)
-    name: str = ""
+    name: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

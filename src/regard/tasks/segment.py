@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.images.image_io import read_mask
-from regard.data.images.labeled import VOID, ClassMap, ImageSample, classes_from_numbers, infer_classes, mask_classes
+from regard.data.images.labeled import VOID, ClassMap, ImageSample, classes_from_numbers, file_classes, infer_classes
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
@@ -142,12 +142,12 @@ class SegmentImages(MapObjective, Segment):
     unknown_value, unknown_message = float(VOID), "every pixel is void"
 
     def _class_file(self, sample: ImageSample) -> ClassMap | None:
-        return mask_classes(sample.mask)
+        return file_classes(sample.mask)
 
     def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:
         """(H, W) class indices in the order of the labels, or `VOID`."""
         path, labels = source if isinstance(source, str) else "", context.options.labels
-        known = mask_classes(path) or classes_from_numbers(labels)
+        known = file_classes(path) or classes_from_numbers(labels)
         number = {label: place for place, label in enumerate(labels)}
         table = np.full(VOID + 1, VOID, dtype=np.uint8)
         table[: len(known.names)] = [number.get(name, VOID) for name in known.names]
@@ -174,7 +174,7 @@ class SegmentImages(MapObjective, Segment):
 
     def encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         self._require_classes(context.options)
-        for known, mask in {mask_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
+        for known, mask in {file_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
             # these pixels would be ignored silently
             if known is not None and (strange := [n for n in known.names if n not in context.options.labels]):
                 raise DataError(

@@ -34,9 +34,8 @@ def prefetch(make_batch: MakeBatch, indices: Iterable[int], workers: int = 0, pi
     source = _start_loader(make_batch, indices, workers, pin)
     try:
         for item in source:
-            if isinstance(item, _WorkerError):
-                # skips __init__, because the message is already complete
-                raise item.error_type.__new__(item.error_type, item.message)
+            if isinstance(item, RegardError):
+                raise item
             yield item
     except (RuntimeError, OSError, EOFError) as error:
         # the first error after a kill is the exit of the worker or a truncated message, in the main or the pinning
@@ -73,7 +72,7 @@ class TimedIterator:
 
 def _start_loader(
     make_batch: MakeBatch, numbers: Iterable[int], workers: int, pin: bool
-) -> Iterator[Batch | _WorkerError]:
+) -> Iterator[Batch | RegardError]:
     parent = os.getpid()
     # A starting worker must not handle signals: processes forked while signals are blocked never receive them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -81,7 +80,7 @@ def _start_loader(
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", UserWarning)  # the number of workers is a user setting
-        loader: DataLoader[Batch | _WorkerError] = DataLoader(
+        loader: DataLoader[Batch | RegardError] = DataLoader(
             _MicroBatchDataset(make_batch),
             batch_size=None,
             sampler=numbers,
@@ -101,23 +100,17 @@ def _start_loader(
         return source
 
 
-@dataclass(frozen=True)
-class _WorkerError:
-    """Error in a worker, returned as data because DataLoader would add a traceback to the message."""
+class _MicroBatchDataset(Dataset[Batch | RegardError]):
+    """Micro-batches, or their errors as data, because DataLoader would add a traceback to the message."""
 
-    error_type: type[RegardError]
-    message: str
-
-
-class _MicroBatchDataset(Dataset[Batch | _WorkerError]):
     def __init__(self, make_batch: MakeBatch) -> None:
         self.make_batch = make_batch
 
-    def __getitem__(self, number: int) -> Batch | _WorkerError:
+    def __getitem__(self, number: int) -> Batch | RegardError:
         try:
             return self.make_batch(number)
         except RegardError as error:
-            return _WorkerError(type(error), str(error))
+            return error
 
 
 def _init_worker(parent: int) -> None:

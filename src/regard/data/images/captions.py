@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -66,6 +67,8 @@ ColumnNames = tuple[str, ...]
 RawRow = dict[str, Any]
 RowIterator = Iterator[tuple[int, RawRow]]
 CaptionIterator = Iterator["CaptionedImage | SkippedRow"]
+_Group = tuple[int, int | None, str | EmbeddedFile, list[str]]
+"""line, line for error messages (None in a JSON document), image and captions, merged from the rows read so far"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +76,6 @@ class CaptionedImage(ImageSample):
     """An image with all captions; `line` is the line of the first caption, or a number in a JSON document."""
 
     captions: tuple[str, ...] = ()
-
-
-@dataclass
-class _ImageCaptions:
-    """Captions of one image, merged from the rows read so far."""
-
-    image: str | EmbeddedFile
-    line: int
-    error_line: int | None  # `line` for messages; None in a JSON document
-    captions: list[str]
 
 
 def read_captions(
@@ -194,14 +187,17 @@ def _group_by_image(
 ) -> CaptionIterator:
     """Merge the captions of each image. Embedded images are yielded during reading, images with paths after all rows,
     because later rows may have more captions of an image."""
-    splits, inputs_only, parent, above = dict[str, int](), required != REQUIRED_COLUMNS, path.parent, path.parent.parent
-    subfolder, split = find_subfolder(str(parent), IMAGE.folders), path.stem.rpartition("_")[2]
-    # in COCO, annotations/captions_val2017.json refers to val2017
-    siblings = (parent / split, above / split, above / "images" / split, above / "images")
-    folders = [str(parent), *filter(None, [subfolder]), *(str(folder) for folder in siblings if folder.is_dir())]
-    order: list[SkippedRow | _ImageCaptions] = []
-    by_path: dict[str, _ImageCaptions] = {}
-    embedded: _ImageCaptions | None = None
+    inputs_only, counts, folders = required != REQUIRED_COLUMNS, Counter[str](), _image_folders(path)
+    order: list[SkippedRow | _Group] = []
+    by_path: dict[str, _Group] = {}
+    embedded: _Group | None = None
+
+    def make_sample(
+        line: int, error_line: int | None, image: str | EmbeddedFile, captions: list[str]
+    ) -> CaptionedImage:
+        source, content = resolve_file(IMAGE, str(path), error_line, image, folders=folders)
+        return CaptionedImage(source, path=str(path), line=line, content=content, captions=tuple(captions))
+
     for line, row in rows:
         error_line = None if row.get("whole") else line
         parsed = {**row, "captions": "?"} if inputs_only else row
@@ -211,36 +207,41 @@ def _group_by_image(
             on_error("format", error)
             continue
         split = str(row.get("split") or "")
-        splits[split] = splits.get(split, 0) + bool(image)
+        counts[split] += bool(image)
         if selected and split not in selected:
             continue
         if blank is not None or not image:
             order.append(blank or SkippedRow(str(path), line))
         if not captions or not image:
             continue
-        if isinstance(image, EmbeddedFile):
-            if embedded is not None and embedded.image.content == image.content:  # type: ignore[union-attr]
-                embedded.captions += captions
-                continue
-            if embedded is not None:
-                yield _make_sample(path, embedded, folders)
-            embedded = _ImageCaptions(image, line, error_line, captions)
-        elif image in by_path:
-            by_path[image].captions += captions
+        group = (line, error_line, image, captions)
+        if isinstance(image, str):
+            if by_path.setdefault(image, group) is group:
+                order.append(group)
+            else:
+                by_path[image][-1].extend(captions)
+        elif embedded is not None and embedded[2] == image:
+            embedded[-1].extend(captions)
         else:
-            by_path[image] = _ImageCaptions(image, line, error_line, captions)
-            order.append(by_path[image])
-    _check_splits(path, selected, {name: count for name, count in splits.items() if name}, inputs_only)
+            if embedded is not None:
+                yield make_sample(*embedded)
+            embedded = group
+    _check_splits(path, selected, {name: count for name, count in counts.items() if name}, inputs_only)
     if embedded is not None:
-        yield _make_sample(path, embedded, folders)
+        yield make_sample(*embedded)
     for item in order:
-        if not isinstance(item, _ImageCaptions):
-            yield item
-            continue
         try:
-            yield _make_sample(path, item, folders)
+            yield item if isinstance(item, SkippedRow) else make_sample(*item)
         except DataError as error:
             on_error("missing", error)
+
+
+def _image_folders(path: Path) -> list[str]:
+    """Folders with the images of a caption file. In COCO, annotations/captions_val2017.json refers to val2017."""
+    parent, above, split = path.parent, path.parent.parent, path.stem.rpartition("_")[2]
+    siblings = (parent / split, above / split, above / "images" / split, above / "images")
+    subfolder = find_subfolder(str(parent), IMAGE.folders)
+    return [str(parent), *filter(None, [subfolder]), *(str(folder) for folder in siblings if folder.is_dir())]
 
 
 def _parse_row(
@@ -263,11 +264,6 @@ def _parse_row(
     if nonempty and len(nonempty) == len(captions):
         return image, nonempty, None
     return image, nonempty, SkippedRow(str(path), line, f"missing caption for: {name[:60]}")
-
-
-def _make_sample(path: Path, group: _ImageCaptions, folders: Sequence[str]) -> CaptionedImage:
-    source, content = resolve_file(IMAGE, str(path), group.error_line, group.image, folders=folders)
-    return CaptionedImage(source, path=str(path), line=group.line, content=content, captions=tuple(group.captions))
 
 
 def _check_splits(path: Path, selected: Sequence[str], counts: Mapping[str, int], inputs_only: bool) -> None:

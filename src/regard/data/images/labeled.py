@@ -336,9 +336,9 @@ def _read_json(path: Path) -> ClassMap:
 VOID_VALUES = frozenset((255, 65535))  # Values of void pixels in 8-bit and 16-bit masks.
 
 
-def mask_classes(mask: str) -> ClassMap | None:
-    """Classes from the class file of a mask; None without a file."""
-    return folder_classes(os.path.dirname(os.path.abspath(mask))) if mask else None
+def file_classes(path: str) -> ClassMap | None:
+    """Classes from the class file of a mask or a point cloud; None without a file."""
+    return folder_classes(os.path.dirname(os.path.abspath(os.path.expanduser(path)))) if path else None
 
 
 @lru_cache(maxsize=1024)
@@ -361,7 +361,7 @@ def classes_from_numbers(labels: Sequence[str]) -> ClassMap:
 
 def _mask_labels(sample: ImageSample) -> Sequence[str]:
     """Class names from the class file of the masks, or the pixel values of the mask."""
-    known = mask_classes(sample.mask)
+    known = file_classes(sample.mask)
     if known is not None:
         return known.names
     return [str(value) for value in np.unique(read_mask(sample.target_content or sample.mask))]

@@ -170,29 +170,20 @@ class PlyElement:
         check_count(self.count, f"'{self.name}' elements")
 
 
-@dataclass(frozen=True)
-class PlyHeader:
-    byte_order: str
-    elements: tuple[PlyElement, ...]
-    classes: tuple[str, ...]
-    num_bytes: int
-    num_lines: int
-
-
 def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     """Read the vertices, and the faces if present."""
-    header = read_header(content)
-    needed = [n for n, element in enumerate(header.elements) if element.name in ("vertex", "face") and element.count]
-    if not any(header.elements[n].name == "vertex" for n in needed):
+    byte_order, elements, classes, num_bytes, num_lines = _read_header(content)
+    needed = [n for n, element in enumerate(elements) if element.name in ("vertex", "face") and element.count]
+    if not any(elements[n].name == "vertex" for n in needed):
         advice = "Expected an element 'vertex' with the properties x, y and z."
         raise FileFormatError("the file contains no vertices.", advice)
     vertex, face = Values(), Values()
-    position, rows = header.num_bytes if header.byte_order else header.num_lines, list[str]()
-    if not header.byte_order:
-        rows = [""] * header.num_lines + content[header.num_bytes :].decode("latin-1").splitlines()
-    for element in header.elements[: needed[-1] + 1]:
-        if header.byte_order:
-            values, position = _read_binary(content, position, header.byte_order, element)
+    position, rows = num_bytes if byte_order else num_lines, list[str]()
+    if not byte_order:
+        rows = [""] * num_lines + content[num_bytes:].decode("latin-1").splitlines()
+    for element in elements[: needed[-1] + 1]:
+        if byte_order:
+            values, position = _read_binary(content, position, byte_order, element)
         else:
             values, position = _read_text(rows, position, element), position + element.count
         if element.name == "vertex":
@@ -208,10 +199,11 @@ def read_ply(content: bytes, columns: Columns | None = None) -> RawCloud:
     cloud = assemble_cloud(chosen, "the vertices have no property {}.", advice)
     # labels belong to vertices, so a labeled mesh is read as a point cloud without faces
     kept = faces if cloud.labels is None and faces is not None and len(faces) else None
-    return replace(cloud, classes=header.classes, faces=kept)
+    return replace(cloud, classes=classes, faces=kept)
 
 
-def read_header(content: bytes) -> PlyHeader:
+def _read_header(content: bytes) -> tuple[str, list[PlyElement], tuple[str, ...], int, int]:
+    """Byte order (empty for text), elements and class names, and the number of bytes and lines of the header."""
     start = content[:MAX_HEADER_BYTES]
     end = re.search(_HEADER_END, start, re.MULTILINE) or re.search(_HEADER_END_CR, start)
     if end is None:
@@ -248,7 +240,7 @@ def read_header(content: bytes) -> PlyHeader:
         advice = "Expected a line such as 'format ascii 1.0' or 'format binary_little_endian 1.0'."
         raise FileFormatError("the PLY header has no format line.", advice)
     classes = tuple(names.get(number, str(number)) for number in range(max(names, default=-1) + 1))
-    return PlyHeader(order, tuple(elements), classes, end.end(1), len(texts))
+    return order, elements, classes, end.end(1), len(texts)
 
 
 def _read_binary(content: bytes, offset: int, byte_order: str, element: PlyElement) -> tuple[Values, int]:

@@ -36,7 +36,7 @@ from regard.data.file_samples import (
     subfolder_names,
 )
 from regard.data.images.image_io import cache_bytes
-from regard.data.images.labeled import ClassMap, find_classes_above, folder_classes, with_void_values
+from regard.data.images.labeled import ClassMap, file_classes, find_classes_above, with_void_values
 from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
@@ -225,11 +225,8 @@ def _cloud_key(sample: CloudSample) -> str:
 
 def cloud_classes(source: str) -> ClassMap | None:
     """Classes from the class file of a point cloud or from its synthetic recipe. `VOID_VALUES` are void."""
-    if not source:
-        return None
-    if (classes := _recipe_classes(source)) is not None:
-        return with_void_values(classes)
-    return folder_classes(os.path.dirname(os.path.abspath(os.path.expanduser(source))))
+    classes = _recipe_classes(source)
+    return file_classes(source) if classes is None else with_void_values(classes)
 
 
 def require_labels(cloud: PointCloud, source: str) -> NDArray[Any]:
