@@ -96,7 +96,7 @@ def ours(clock: Clock, asked: argparse.Namespace, kind: str, way: ExecutionMode)
     settings = settings_of(asked.rows, mean)
     plan = model.task.objective.sampler(encoded, model.config, settings.batch_tokens, 1, clock.device == "cuda")
     compute = ForwardBackward(
-        LossModule(model, model.objective, LossWeights()),
+        LossModule(model, LossWeights()),
         settings,
         torch.device(clock.device),
         ProcessGroup(),

@@ -117,7 +117,7 @@ def ours(device: str, way: ExecutionMode, size: Size, batches: int = 200) -> Ste
     )
     plan = model.task.objective.sampler(encoded, model.config, settings.batch_tokens, 1, False)
     compute = ForwardBackward(
-        LossModule(model, model.objective, LossWeights()),
+        LossModule(model, LossWeights()),
         settings,
         torch.device(device),
         ProcessGroup(),

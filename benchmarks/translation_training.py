@@ -135,7 +135,7 @@ def ours(device: str, way: ExecutionMode, size: Size, share: float = 1.0) -> Ste
     kind: Any = PackedSampler if device == "cuda" else LengthBucketed
     plan = kind(encoded.lengths(), settings.batch_tokens, 1)
     compute = ForwardBackward(
-        LossModule(model, model.objective, LossWeights()),
+        LossModule(model, LossWeights()),
         settings,
         torch.device(device),
         ProcessGroup(),

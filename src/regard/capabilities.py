@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -130,6 +131,20 @@ def lock_file(descriptor: int, shared: bool) -> None:
     import fcntl
 
     fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+
+def try_lock(descriptor: int, path: Path, shared: bool) -> bool | None:
+    """True if the open file is now locked and still at `path`, False if another process holds a conflicting lock or
+    removed the file, None without locks on this system or file system."""
+    if not is_available("file_locks"):
+        return None
+    try:
+        lock_file(descriptor, shared)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:
+        return None
 
 
 def end_with_parent() -> None:

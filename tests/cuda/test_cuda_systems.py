@@ -50,9 +50,10 @@ def without_chance(model: Any) -> Any:
 
 def computing(model: Any, way: Any, task: str = "", smoothing: float = 0.1, **more: Any) -> ForwardBackward:
     """Forward and backward pass of a model in a mode on the device."""
-    objective = find_task(task).objective if task else model.objective
+    if task:
+        model.objective = find_task(task).objective
     settings = TrainSettings(precision=more.pop("precision", "auto"))
-    loss, device = LossModule(model, objective, LossWeights(smoothing)), torch.device("cuda")
+    loss, device = LossModule(model, LossWeights(smoothing)), torch.device("cuda")
     compute = ForwardBackward(loss, settings, device, ProcessGroup(), **{"static_shape": True, **more})
     compute.set_mode(way)
     return compute

@@ -45,7 +45,7 @@ def remove(name: str, patch: pytest.MonkeyPatch) -> None:
     for function in OPERATORS[name]:
         patch.setattr(capabilities, function, raises)
     patch.setattr(capabilities, "_results", {})
-    # without a function of their own, or with a trial that only resolves the system call
+    # without a separate function, or with a trial that only resolves the system call
     if not OPERATORS[name] or name in ("end_with_parent", "malloc_thresholds"):
         patch.setitem(capabilities.TRIALS, name, raises)
 

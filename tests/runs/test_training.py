@@ -269,7 +269,7 @@ def grain(number: int) -> Batch:
 
 def steps(model: regard.Model, settings: TrainSettings, seeds: list[int] | None = None, **more: Any) -> list[TrainStep]:
     """All steps of a training; `seeds` collects the seed of each micro-batch."""
-    loss, optimizer = LossModule(model, model.objective, LossWeights()), torch.optim.SGD(model.parameters())
+    loss, optimizer = LossModule(model, LossWeights()), torch.optim.SGD(model.parameters())
     loss.register_forward_pre_hook(lambda *_: None if seeds is None else seeds.append(torch.initial_seed()))
     compute = ForwardBackward(loss, settings, model.device, ProcessGroup(), static_shape=False)
     grains = map(grain, micro_batch_indices(more.get("start_step", 0), settings, ProcessGroup()))

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from regard.systems.point import PRESETS, build
-from regard.tasks import find_task
 from regard.tasks.base import LossWeights
 from regard.training import loop as ways
 from regard.training.distributed import ProcessGroup
@@ -22,7 +21,7 @@ from tiny import TINY, collate, tiny
 
 def made(model: Any, settings: TrainSettings | None = None, static_shape: bool = True) -> ForwardBackward:
     """Forward and backward pass of a translation model on a simulated CUDA device; several shapes if not static."""
-    loss = LossModule(model, find_task("translate").objective, LossWeights(0.1))
+    loss = LossModule(model, LossWeights(0.1))
     compute = ForwardBackward(
         loss, settings or TrainSettings(), torch.device("cpu"), ProcessGroup(), static_shape, bucketed=not static_shape
     )
@@ -146,7 +145,7 @@ def test_useless_compilation_is_reported_and_a_failed_compiler_tried_once(monkey
     assert not made(tiny("rnnsearch"), static_shape=False).can_compile
     body = build(PRESETS["point-tiny"].config)  # point clouds of one size gain from compilation, others do not
     for steady in (True, False):
-        loss = LossModule(torch.nn.ModuleDict({"body": body}), None, None)
+        loss = LossModule(torch.nn.ModuleDict({"body": body}), None)
         assert ForwardBackward(loss, TrainSettings(), torch.device("cpu"), ProcessGroup(), steady).can_compile == steady
     chosen, _, chooser = choose(monkeypatch, {"graph": 1.0}, 1000, fails=True)
     assert chosen.count("compiled") == 1 and not chooser.tuning

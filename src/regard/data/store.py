@@ -254,17 +254,8 @@ class FileLock:
 
     def acquire(self, shared: bool) -> bool:
         """True if the file is locked and still at `path`: another process may remove the file before the lock."""
-        if not capabilities.is_available("file_locks"):
-            return shared  # without locks, stores can be read but never removed
-        try:
-            capabilities.lock_file(self.descriptor, shared)
-        except BlockingIOError:
-            return False
-        except OSError:  # file system without locks
-            return shared
-        with suppress(OSError):
-            return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
-        return False
+        locked = capabilities.try_lock(self.descriptor, self.path, shared)
+        return shared if locked is None else locked  # without locks, stores can be read but never removed
 
 
 def _open_locked(folder: Path) -> TokenStore | None:

@@ -97,7 +97,7 @@ SHAPES: Final[dict[str, InsideTest]] = {
 """Inside tests; each shape is within a distance of 1 from the center on both axes."""
 
 
-def coverage(shape: str, center: tuple[float, float], radius: float, image_size: int) -> tuple[Box, FloatArray]:
+def coverage(shape: str, center: tuple[float, float], radius: float) -> tuple[Box, FloatArray]:
     """Bounding box of a shape, and the covered fraction of each pixel in the box. `center` is (y, x) in pixels."""
     across = math.ceil(2 * radius) + 3
     top, left = (math.floor(middle - radius) - 1 for middle in center)
@@ -108,10 +108,6 @@ def coverage(shape: str, center: tuple[float, float], radius: float, image_size:
     rows, columns = shares.any(1).nonzero()[0], shares.any(0).nonzero()[0]
     (first, last), (start, end) = (rows[0], rows[-1] + 1), (columns[0], columns[-1] + 1)
     box = Box(left + int(start), top + int(first), left + int(end), top + int(last))
-    if box.left < 0 or box.top < 0 or max(box.right, box.bottom) > image_size:
-        raise ValueError(
-            f"A {shape} at {center} of radius {radius} does not fit into {image_size} × {image_size} pixels."
-        )
     return box, shares[first:last, start:end]
 
 
@@ -141,8 +137,6 @@ SIZES: Final = {"small": 0.2, "middle": 0.3, "large": 0.4}  # Radius in cells.
 NAMED_SIZES: Final = ("small", "large")  # Sizes with a size word.
 JITTER: Final = 0.06  # Maximum offset of an object from the center of the cell, in cells.
 SHADE_RANGE: Final = 0.12  # Maximum fraction by which a color is blended with white or black.
-
-RELATIONS: Final = ("above", "below", "left of", "right of")
 
 SPLIT_SIZES: Final[dict[str, tuple[int, ...]]] = {
     "test": (100, 475, 475, 475, 475),
@@ -238,7 +232,7 @@ def render_scene(scene: ShapeScene, image_size: int = IMAGE_SIZE) -> tuple[Image
     pixels, cell, boxes = render_background(scene.background, image_size), image_size / GRID_SIZE, []
     for thing, look in zip(scene.objects, scene.appearances, strict=True):
         middle = (thing.row + 0.5 + look.offset_y) * cell, (thing.column + 0.5 + look.offset_x) * cell
-        box, shares = coverage(thing.shape, middle, SIZES[thing.size] * cell, image_size)
+        box, shares = coverage(thing.shape, middle, SIZES[thing.size] * cell)
         light = 255.0 if look.shade > 0 else 0.0
         color = np.array([value + abs(look.shade) * (light - value) for value in COLORS[thing.colour]])
         part = pixels[box.top : box.bottom, box.left : box.right]

@@ -13,7 +13,7 @@ from regard.files import write_file
 from regard.index import display_name
 from regard.runs.evaluate import small_sample_warning
 from regard.runs.folder import RunFolder
-from regard.runs.progress import MAX_LINE_CHARS, shorten_lines
+from regard.runs.progress import shorten_lines
 from regard.tasks import Task, uses_setting
 from regard.types import Prediction
 
@@ -32,7 +32,7 @@ def write_card(
     task: Task,
     samples: Sequence[Any],
     predictions: Sequence[Prediction],
-    figures: Sequence[str] = (),
+    figures: Sequence[str],
 ) -> None:
     """Write README.md of a run: metadata of the Hugging Face Hub, scores, data, examples, usage and settings."""
     facts = folder.read_metadata()
@@ -69,7 +69,7 @@ def write_card(
     for row in examples:
         for key, value in row.items():
             if isinstance(value, str):
-                row[key] = shorten_lines(relative(value).replace("\n", " "), MAX_LINE_CHARS)
+                row[key] = shorten_lines(relative(value).replace("\n", " "))
     parts = [
         "---\n" + "\n".join(front_matter) + "\n---",
         f"# {folder.path.name}\n\nA `{preset}` model for the task `{facts['task']}`, "

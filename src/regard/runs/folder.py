@@ -22,15 +22,8 @@ from regard.training.checkpoint import latest_checkpoint
 
 LOCK_FILE = ".lock"
 
-PROCESSOR_FILES = frozenset(name for task in load_index()["tasks"] for name in task["reader_files"])
-"""Files of tokenizers and other processors."""
-
-INITIAL_FILES = {
-    LOCK_FILE,
-    f".{METADATA_FILE}.writing",
-    *PROCESSOR_FILES,
-    *(f".{name}.writing" for name in PROCESSOR_FILES),
-}
+_WRITTEN = {METADATA_FILE, *(name for task in load_index()["tasks"] for name in task["reader_files"])}
+INITIAL_FILES = {LOCK_FILE, *_WRITTEN, *(f".{name}.writing" for name in _WRITTEN)}
 """Files of a run that was killed before its first step; the lock file identifies the run."""
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)  # Errors of a full or read-only disk.
@@ -53,7 +46,7 @@ class RunFolder:
         if self.exists():
             if not self._owns_lock:
                 with suppress(FileNotFoundError), (self.path / LOCK_FILE).open("rb") as file:
-                    if not self._try_lock(file, alone=False):
+                    if capabilities.try_lock(file.fileno(), self.path / LOCK_FILE, shared=True) is False:
                         raise self._lock_error(file)
             raise RunError(f"{self.path} already contains a run. Continue it with --resume, or choose another --out.")
         if self.path.is_file():
@@ -62,7 +55,7 @@ class RunFolder:
         if not os.access(above, os.W_OK | os.X_OK):
             raise RunError(f"{self.path} cannot be created: {above} is not writable. Choose another --out.")
         inside = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
-        if inside - {LOCK_FILE} and not (LOCK_FILE in inside and inside <= INITIAL_FILES):
+        if inside - (INITIAL_FILES if LOCK_FILE in inside else set()):
             raise RunError(f"{self.path} is not empty and contains no run. Choose another --out.")
 
     @contextmanager
@@ -74,7 +67,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path} is not writable ({error.strerror}). Choose another --out.") from error
         with file:
-            if not self._try_lock(file, alone=True):
+            if capabilities.try_lock(file.fileno(), self.path / LOCK_FILE, shared=False) is False:
                 raise self._lock_error(file)
             with suppress(OSError):  # on a full disk the lock works, only its owner is unknown
                 file.truncate(0)
@@ -86,18 +79,6 @@ class RunFolder:
                 self._owns_lock = False
                 with suppress(PermissionError):  # Windows cannot delete an open file; a later run locks it again
                     (self.path / LOCK_FILE).unlink(missing_ok=True)
-
-    def _try_lock(self, file: IO[bytes], alone: bool) -> bool:
-        """True if the lock was acquired and its file still exists at its path."""
-        if not capabilities.is_available("file_locks"):
-            return True
-        try:
-            capabilities.lock_file(file.fileno(), shared=not alone)
-            return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path / LOCK_FILE))
-        except (BlockingIOError, FileNotFoundError):
-            return False
-        except OSError:  # a file system without locks
-            return True
 
     def _lock_error(self, file: IO[bytes]) -> RunError:
         file.seek(0)

@@ -145,11 +145,10 @@ def print_line(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def shorten_lines(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
-    """The lines of a text, each cut to `max_chars` characters."""
-    return "\n".join(
-        line if len(line) <= max_chars else line[: max_chars - 2] + " …" for line in text.rstrip("\n").splitlines()
-    )
+def shorten_lines(text: str) -> str:
+    """The lines of a text, each cut to MAX_LINE_CHARS characters."""
+    lines = text.rstrip("\n").splitlines()
+    return "\n".join(line if len(line) <= MAX_LINE_CHARS else f"{line[: MAX_LINE_CHARS - 2]} …" for line in lines)
 
 
 def program_command() -> str:

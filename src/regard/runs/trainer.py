@@ -28,12 +28,7 @@ from regard.runs.card import write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
 from regard.runs.preprocess import PreparedData
-from regard.runs.progress import (
-    ProgressReporter,
-    print_line,
-    program_command,
-    shorten_lines,
-)
+from regard.runs.progress import ProgressReporter, print_line, program_command, shorten_lines
 from regard.runs.spec import TrainSpec
 from regard.runs.terminal import format_duration
 from regard.tasks.base import EvalSpec, LossWeights
@@ -128,9 +123,9 @@ class Trainer:
     def resume(self) -> None:
         """Load the newest complete checkpoint; settings and data must be unchanged."""
         old = self.folder.read_metadata()
-        for name, key in (("training", "fingerprint"), ("validation", "valid_fingerprint")):
+        parts = (("training", "fingerprint", "train"), ("validation", "valid_fingerprint", "valid"))
+        for name, key, count in parts:
             if old["data_stats"][key] != self.prepared.stats[key]:
-                count = {"training": "train", "validation": "valid"}[name]
                 before, now = old["data_stats"][count], self.prepared.stats[count]
                 counts = f"{before:,} {self.unit} before, {now:,} now"
                 changed = counts if before != now else f"{now:,} {self.unit}, other content"
@@ -180,7 +175,7 @@ class Trainer:
             self.progress = ProgressReporter(
                 config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds
             )
-            loss = LossModule(self.model, self.objective, LossWeights(config.label_smoothing, config.lm_loss_weight))
+            loss = LossModule(self.model, LossWeights(config.label_smoothing, config.lm_loss_weight))
             shapes = self.sampler.static_shape, self.sampler.bucketed
             compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
             chooser = CompileTuner(compute, config, self._log, self.compute_mode)
@@ -243,9 +238,7 @@ class Trainer:
             self._check_finite()
             self._save(self.completed_steps)
             self.folder.close()
-            self.process_group.all_reduce_max(
-                0
-            )  # all processes wait until the first process has written the checkpoint
+            self.process_group.all_reduce_max(0)  # all processes wait until the first has written the checkpoint
             self._raise_interrupted(number)
         if not self.config.patience or not self._is_eval_step(self.completed_steps):
             return False

@@ -53,12 +53,12 @@ ShapeKey = tuple[tuple[int, ...], ...]  # Shapes of a batch, and maximum lengths
 class LossModule(nn.Module):
     """The loss of a task as a module, so that DistributedDataParallel and torch.compile wrap a single forward."""
 
-    def __init__(self, model: Any, task: Any, weights: Any) -> None:
+    def __init__(self, model: Any, weights: Any) -> None:
         super().__init__()
-        self.model, self.task, self.weights = model, task, weights
+        self.model, self.weights = model, weights
 
     def forward(self, batch: Batch) -> LossSum:
-        return self.task.loss(self.model, batch, self.weights)
+        return self.model.objective.loss(self.model, batch, self.weights)
 
 
 class ForwardBackward:
