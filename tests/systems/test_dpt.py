@@ -126,7 +126,7 @@ def test_unused_parameters_are_frozen_and_counted(hybrid: bool, tmp_path: Path) 
 def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
     peer = make_peer("DPTConfig", "DPTModel", **SIZES["DPT"])
     config = from_dict(dpt.Config, dpt.PUBLISHED.read(peer.config.to_dict()), "model.")
-    config, tensors = dpt.from_published(config, dict(peer.state_dict()))
+    config, tensors = dpt.PUBLISHED.from_published(config, dict(peer.state_dict()))
     body = dpt.build(config).double()
     found, foreign = dpt.NAMES.read(tensors, body.state_dict())
     body.load_state_dict(found)

@@ -146,7 +146,7 @@ def test_the_layouts_of_the_authors_and_of_timm_are_read(timm: bool, tmp_path: P
             tensors |= {name.replace(f"s.{stage - 1}.", f"s.{stage}."): tensors.pop(name) for name in last}
     tensors["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(9, 9, dtype=torch.long)
     tensors["layers.0.blocks.1.attn_mask"] = torch.zeros(4, 9, 9)
-    _, tensors = swin.from_published(model.config, tensors)
+    _, tensors = swin.PUBLISHED.from_published(model.config, tensors)
     back, foreign = swin.NAMES.read(tensors, model.weights())
     assert not foreign and all(torch.equal(back[name], tensor) for name, tensor in model.weights().items())
 

@@ -6,7 +6,6 @@ embeddings, and the sum of all embeddings is normalized."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +15,7 @@ from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets
 from regard.types import Traits
-from regard.weights.tables import NameTable, Tensors, entry, layer, rename_suffixes
+from regard.weights.tables import NameTable, Tensors, entry, layer
 
 
 @dataclass(frozen=True)
@@ -69,14 +68,13 @@ NAMES = NameTable(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, rename gamma and beta of old files, and detect pooler and next-sentence
-    prediction."""
-    tensors = NAMES.complete(rename_suffixes(tensors, LEGACY_SUFFIXES))
+    """Rename gamma and beta of old files, and detect pooler and next-sentence prediction."""
+    tensors = {
+        name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
+        for name, tensor in tensors.items()
+    }
     words, pairs = "cls.predictions.bias" in tensors, "cls.seq_relationship.weight" in tensors
     return replace(config, pooler="bert.pooler.dense.weight" in tensors, nsp=pairs or not words), tensors
-
-
-LEGACY_SUFFIXES: Mapping[str, str] = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 PUBLISHED = bert.published_layout(

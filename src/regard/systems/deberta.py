@@ -127,10 +127,10 @@ HEAD, LM_HEAD = "cls.predictions.", "lm_predictions.lm_head."
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     """Rename the head of the authors, unless there is a head of transformers."""
     if f"{LM_HEAD}bias" not in tensors or f"{HEAD}bias" in tensors:
-        return config, NAMES.complete(tensors)
+        return config, tensors
     renamed = {name.replace(LM_HEAD, f"{HEAD}transform."): tensor for name, tensor in tensors.items()}
     renamed[f"{HEAD}bias"] = renamed.pop(f"{HEAD}transform.bias")
-    return replace(config, legacy=False), NAMES.complete(renamed)
+    return replace(config, legacy=False), renamed
 
 
 def to_published(config: Config, tensors: Tensors) -> Tensors:

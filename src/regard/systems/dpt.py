@@ -133,8 +133,7 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, drop batch counters, detect the auxiliary head, and rename the patch projection."""
-    tensors = NAMES.complete(tensors)
+    """Detect the auxiliary head, and rename the patch projection."""
     if "head.head.1.weight" in tensors:
         config = replace(config, auxiliary_head="auxiliary_head.head.4.weight" in tensors)
     return config, {name.replace(PLACES, PIXELS): tensor for name, tensor in tensors.items()}

@@ -14,7 +14,7 @@ from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransfo
 from regard.systems.common import image_layouts, recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import System, presets, reject, sizes
-from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
+from regard.weights.tables import NameTable, PublishedLayout, layer
 
 
 @dataclass(frozen=True)
@@ -98,15 +98,6 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, **vision.write_backbone(config, (len(config.backbone_depths),), config.map_size)}
 
 
-def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and translate timm names, where q, k and v are one matrix."""
-    if "pos_embed" in tensors:
-        tensors = image_layouts.translate_names(
-            NAMES, TIMM_ENTRIES, tensors, max(config.depth, *config.backbone_depths)
-        )
-    return config, NAMES.complete(tensors)
-
-
 PUBLISHED = PublishedLayout(
     model_type="vit-hybrid",
     architecture="ViTHybridModel",
@@ -124,7 +115,7 @@ PUBLISHED = PublishedLayout(
     before_write=_before_write,
     head_architectures={"classify": "ViTHybridForImageClassification"},
     names=NAMES,
-    adapt_checkpoint=from_published,
+    other_entries={"pos_embed": TIMM_ENTRIES},
 )
 
 

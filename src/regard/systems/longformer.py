@@ -134,8 +134,7 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, resolve tied tensors, and detect the pooler."""
-    tensors = NAMES.complete(tensors)
+    """Detect the pooler."""
     return replace(config, pooler="longformer.pooler.dense.weight" in tensors), tensors
 
 

@@ -76,9 +76,7 @@ NAMES = NameTable(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, compare a stored sinusoidal table with the computed table, and resolve tied
-    tensors."""
-    tensors = NAMES.complete(tensors)
+    """Compare a stored sinusoidal table with the computed table."""
     if POSITION_TABLE in tensors and not torch.allclose(
         tensors[POSITION_TABLE].double(), _sinusoid_table(config, len(tensors[POSITION_TABLE])), atol=1e-2
     ):

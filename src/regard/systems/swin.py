@@ -135,10 +135,7 @@ NAMES = NameTable(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and translate files of the authors and of timm."""
-    if "patch_embed.proj.weight" in tensors:
-        tensors = image_layouts.convert_swin(tensors)
-    tensors = NAMES.complete(tensors)
+    """Complete the bias tables of files of the authors."""
     return config, {
         name: image_layouts.pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor
         for name, tensor in tensors.items()
@@ -165,6 +162,7 @@ PUBLISHED = PublishedLayout(
     after_read=vision.require_square,
     head_architectures={"classify": "SwinForImageClassification"},
     names=NAMES,
+    other_entries=image_layouts.SWIN_LAYOUTS,
     adapt_checkpoint=from_published,
 )  # fmt: skip
 

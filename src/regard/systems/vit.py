@@ -69,14 +69,7 @@ NAMES = NameTable(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Add the prefix of bare models, and translate timm and torchvision names, where q, k and v are one matrix."""
-    for sign, entries in (
-        ("pos_embed", image_layouts.TIMM_ENTRIES),
-        ("encoder.pos_embedding", image_layouts.TORCHVISION_ENTRIES),
-    ):
-        if sign in tensors:
-            tensors = image_layouts.translate_names(NAMES, entries, tensors, config.depth)
-    tensors = NAMES.complete(tensors)
+    """Detect the class token."""
     if "vit.embeddings.cls_token" in tensors:
         return config, tensors
     return replace(config, class_token=False, pool="mean"), tensors
@@ -94,6 +87,10 @@ PUBLISHED = PublishedLayout(
     after_read=vision.require_square,
     head_architectures={"classify": "ViTForImageClassification"},
     names=NAMES,
+    other_entries={
+        "pos_embed": image_layouts.TIMM_ENTRIES,
+        "encoder.pos_embedding": image_layouts.TORCHVISION_ENTRIES,
+    },
     adapt_checkpoint=from_published,
     required={"class_token": True, "pool": "first"},
     requirement="ViT requires model.class_token=true and model.pool=first",

@@ -116,6 +116,14 @@ class NameTable:
                 written[target] = (part.T if item.transposed else part).contiguous()
         return written
 
+    def translate(self, tensors: Mapping[str, Tensor], entries: Sequence[NameEntry]) -> Tensors:
+        """Tensors of another library, with these `entries`, under their published names. Tensors without an entry keep
+        their names, so that loading rejects them."""
+        back = NameTable(tuple(entry(*item.published, item.native) for item in entries))
+        found = {name: back.published_names(name) for name in tensors}
+        ours = {found[name][0]: tensor for name, tensor in tensors.items() if found[name]}
+        return {**self.write(ours), **{name: tensor for name, tensor in tensors.items() if not found[name]}}
+
     def published_names(self, name: str) -> list[str]:
         """Published tensors of a native tensor; empty without an entry."""
         return self.find(name)[1]
@@ -139,15 +147,6 @@ def _compile_pattern(text: str) -> re.Pattern[str]:
 def matches(patterns: Sequence[str], name: str) -> bool:
     """True if a pattern matches the name, with `{n}` for any number and `*` for any text."""
     return any(re.fullmatch(re.escape(p).replace(r"\{n\}", r"\d+").replace(r"\*", ".*"), name) for p in patterns)
-
-
-def rename_suffixes(tensors: Mapping[str, Tensor], suffixes: Mapping[str, str]) -> Tensors:
-    """Tensors with the name suffixes of old files replaced."""
-    found: Tensors = {}
-    for name, tensor in tensors.items():
-        old = next((ending for ending in suffixes if name.endswith(ending)), "")
-        found[name.removesuffix(old) + suffixes[old] if old else name] = tensor
-    return found
 
 
 def mismatch_error(missing: list[str], unexpected: list[str]) -> WeightsError:
@@ -190,8 +189,10 @@ class PublishedLayout:
     fixed_head_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     """task -> keys with an effect on the head, and the only supported values"""
     names: NameTable = field(default_factory=lambda: NameTable(()))
-    adapt_checkpoint: Callable[[Any, Tensors], tuple[Any, Tensors]] | None = None
-    """adapts the config and the tensors of a checkpoint before loading"""
+    other_entries: Mapping[str, tuple[NameEntry, ...]] = field(default_factory=dict)
+    """a tensor that only files of another library contain -> entries of the library"""
+    adapt_checkpoint: Callable[[Any, Tensors], tuple[Any, Tensors]] = lambda config, tensors: (config, tensors)
+    """adapts the config and the published tensors of a checkpoint before loading"""
     to_published: Callable[[Any, Tensors], Tensors] = lambda config, tensors: tensors
     """adds constant tensors that checkpoints contain"""
     required: dict[str, Any] = field(default_factory=dict)
@@ -202,9 +203,9 @@ class PublishedLayout:
 
     def from_published(self, config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
         """Config and tensors of a checkpoint, complete for `names.read`."""
-        if self.adapt_checkpoint is None:
-            return config, self.names.complete(tensors)
-        return self.adapt_checkpoint(config, tensors)
+        for sign, entries in self.other_entries.items():
+            tensors = self.names.translate(tensors, entries) if sign in tensors else tensors
+        return self.adapt_checkpoint(config, self.names.complete(tensors))
 
     @functools.cached_property
     def missing_values(self) -> dict[str, Any]:
@@ -275,18 +276,18 @@ PICKLE_ADVICE = "Convert the model to safetensors on a machine where you trust t
 
 def read_checkpoint(folder: Path) -> Tensors:
     """All tensors of a checkpoint folder: one file, or shards with an index; safetensors before pytorch_model.bin."""
-    if (folder / "model.safetensors").exists():
-        return read_safetensors(folder / "model.safetensors")
-    index, pickled_index = folder / "model.safetensors.index.json", folder / "pytorch_model.bin.index.json"
-    if index.exists():
-        tensors: Tensors = {}
-        for name in _shard_names(index):
-            tensors |= read_safetensors(folder / name)
+    for file, read in (("model.safetensors", read_safetensors), ("pytorch_model.bin", read_pickle)):
+        index = folder / f"{file}.index.json"
+        if not (folder / file).exists() and not index.exists():
+            continue
+        names = [file] if (folder / file).exists() else _shard_names(index)
+        tensors = {name: tensor for shard in names for name, tensor in read(folder / shard).items()}
+        if read is read_pickle:
+            shown = file if len(names) == 1 else f"{len(names)} shards of {file}"
+            print_note(
+                f"note: {folder}: weights read from {shown} (pickle) as tensors only; code in the file is not executed."
+            )
         return tensors
-    if (folder / "pytorch_model.bin").exists():
-        return read_pickled_checkpoint(folder, ["pytorch_model.bin"])
-    if pickled_index.exists():
-        return read_pickled_checkpoint(folder, _shard_names(pickled_index))
     others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"))
     beside = f" {others[0]} is not read: only pytorch_model.bin is, as tensors. {PICKLE_ADVICE}" if others else ""
     raise WeightsError(f"{folder}: no model.safetensors and no pytorch_model.bin found.{beside}")
@@ -353,13 +354,3 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     if not isinstance(found, dict) or not all(isinstance(x, Tensor) and isinstance(n, str) for n, x in found.items()):
         raise WeightsError(f"{path}: expected a dictionary of tensors, got other content. {PICKLE_ADVICE}")
     return {name: tensor.detach() for name, tensor in found.items()}
-
-
-def read_pickled_checkpoint(folder: Path, names: list[str]) -> dict[str, Tensor]:
-    """Tensors of one file or of several shards, with a printed note."""
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        tensors |= read_pickle(folder / name)
-    shown = names[0] if len(names) == 1 else f"{len(names)} shards of pytorch_model.bin"
-    print_note(f"note: {folder}: weights read from {shown} (pickle) as tensors only; code in the file is not executed.")
-    return tensors

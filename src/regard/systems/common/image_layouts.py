@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from regard.systems.common.vision import BLOCK_NAMES, BLOCK_PREFIX
-from regard.weights.tables import NameEntry, NameTable, Tensors, entry, layer
-
-MAX_STAGES = 4
+from regard.weights.tables import NameEntry, entry, layer
 
 # -- ViT
+
+
+def _block_entries(ours: str, theirs: str, column: int) -> tuple[NameEntry, ...]:
+    """Entries of the blocks with the names in this column of BLOCK_NAMES: 1 for timm, 2 for torchvision."""
+    return tuple(entry(f"{ours}.{row[0]}.{{part}}", f"{theirs}.{row[column]}{{part}}") for row in BLOCK_NAMES)
+
 
 TIMM_ENTRIES = (
     entry("first", "cls_token"),
     entry("position.table", "pos_embed"),
     layer("patches", "patch_embed.proj"),
-    *(entry(f"{BLOCK_PREFIX}.{ours}.{{part}}", f"blocks.{{n}}.{theirs}{{part}}") for ours, theirs, _, _ in BLOCK_NAMES),
+    *_block_entries(BLOCK_PREFIX, "blocks.{n}", 1),
     layer("encoder.norm", "norm"),
     layer("head.classes", "head"),
 )
@@ -28,58 +28,32 @@ TORCHVISION_ENTRIES = (
     entry("first", "class_token"),
     entry("position.table", "encoder.pos_embedding"),
     layer("patches", "conv_proj"),
-    *(
-        entry(f"{BLOCK_PREFIX}.{ours}.{{part}}", f"encoder.layers.encoder_layer_{{n}}.{theirs}{{part}}")
-        for ours, _, theirs, _ in BLOCK_NAMES
-    ),
+    *_block_entries(BLOCK_PREFIX, "encoder.layers.encoder_layer_{n}", 2),
     layer("encoder.norm", "encoder.ln"),
     layer("head.classes", "heads.head"),
 )
 
-
-def translate_names(table: NameTable, entries: Sequence[NameEntry], tensors: Tensors, max_blocks: int) -> Tensors:
-    """Rename tensors of another layout to their Hugging Face names; unknown tensors keep their names, so that loading
-    rejects them. `max_blocks`: highest number of blocks."""
-    places = [
-        {"stage": stage, "n": number, "part": part}
-        for stage, number, part in itertools.product(range(MAX_STAGES), range(max_blocks), ("weight", "bias"))
-    ]
-    known = {item.published[0].format(**place): item.native.format(**place) for item in entries for place in places}
-    ours = {known[name]: tensor for name, tensor in tensors.items() if name in known}
-    return {**table.write(ours), **{name: tensor for name, tensor in tensors.items() if name not in known}}
-
-
 # -- Swin
 
-ORIGINAL_NAMES = {
-    r"patch_embed\.proj": "embeddings.patch_embeddings.projection",
-    r"patch_embed\.norm": "embeddings.norm",
-    r"(layers\.\d+\.blocks\.\d+)\.norm1": r"encoder.\1.layernorm_before",
-    r"(layers\.\d+\.blocks\.\d+)\.norm2": r"encoder.\1.layernorm_after",
-    r"(layers\.\d+\.blocks\.\d+)\.attn\.proj": r"encoder.\1.attention.output.dense",
-    r"(layers\.\d+\.blocks\.\d+)\.attn\.(relative|qkv)": r"encoder.\1.attention.self.\2",
-    r"(layers\.\d+\.blocks\.\d+)\.mlp\.fc1": r"encoder.\1.intermediate.dense",
-    r"(layers\.\d+\.blocks\.\d+)\.mlp\.fc2": r"encoder.\1.output.dense",
-    r"(layers\.\d+\.downsample)": r"encoder.\1",
-    r"norm\.": "layernorm.",
-    r"head\.(fc\.)?": "classifier.",
+_SWIN_BLOCK = "layers.{stage}.blocks.{n}"
+_SWIN_ENTRIES = (
+    layer("patches", "patch_embed.proj"),
+    layer("first", "patch_embed.norm"),
+    *_block_entries("stages.{stage}.blocks.{n}", _SWIN_BLOCK, 1),
+    entry("stages.{stage}.position.{n}.table.weight", f"{_SWIN_BLOCK}.attn.relative_position_bias_table"),
+    layer("norm", "norm"),
+    layer("head.classes", "head"),
+    layer("head.classes", "head.fc"),
+)
+SWIN_LAYOUTS = {
+    sign: (
+        *_SWIN_ENTRIES,
+        *(layer(f"merges.{n}.norm", f"layers.{n + late}.downsample.norm") for n in range(3)),
+        *(entry(f"merges.{n}.reduce.weight", f"layers.{n + late}.downsample.reduction.weight") for n in range(3)),
+    )
+    for sign, late in (("layers.3.downsample.norm.weight", 1), ("patch_embed.proj.weight", 0))
 }
-"""Prefixes of names in the authors' files, and Hugging Face names."""
-
-
-def convert_swin(tensors: Tensors) -> Tensors:
-    """Split the joint q, k, v matrix, and rename. timm has patch merging in the next stage, the authors in the previous
-    stage."""
-    late = f"layers.{MAX_STAGES - 1}.downsample.norm.weight" in tensors
-    found: Tensors = {}
-    for name, tensor in tensors.items():
-        if late and (merged := re.match(r"layers\.(\d+)\.downsample\.", name)):
-            name = f"layers.{int(merged[1]) - 1}.downsample.{name[merged.end() :]}"
-        pattern = next((pattern for pattern in ORIGINAL_NAMES if re.match(pattern, name)), "")
-        name = re.sub(f"^{pattern}", ORIGINAL_NAMES.get(pattern, ""), name)
-        parts = zip(("query", "key", "value"), tensor.chunk(3), strict=True) if ".self.qkv." in name else [("", tensor)]
-        found |= {name.replace("self.qkv", f"self.{part}"): piece for part, piece in parts}
-    return found
+"""Files of timm, with patch merging in the next stage, and of the authors, with patch merging in the previous stage."""
 
 
 def pad_bias_table(table: Tensor, window: int) -> Tensor:

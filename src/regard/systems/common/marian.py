@@ -37,8 +37,7 @@ MARIAN_NAMES = NameTable(
 
 
 def from_marian(config: Any, tensors: Tensors) -> tuple[Any, Tensors]:
-    """Check tied copies and stored sinusoidal tables, and drop an output bias of zeros."""
-    tensors = MARIAN_NAMES.complete(tensors)
+    """Check stored sinusoidal tables, and drop an output bias of zeros."""
     for name in MARIAN_NAMES.drop:
         if name in tensors and not _is_sinusoid_table(tensors[name], config):
             raise WeightsError(f"{name} does not contain the sinusoidal positions of the paper.")
