@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.systems import SYSTEMS
-from regard.systems.captioners.encoder import CaptionConfig
+from regard.systems.common.captions import CaptionConfig
 from regard.types import IGNORE, Batch, DecoderInputs
 from tiny import noise, noisy
 

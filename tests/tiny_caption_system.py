@@ -23,7 +23,7 @@ from regard.nn.recurrent.rnn import RecurrentState
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.runs.catalog import build_index
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import expand_to_captions
+from regard.systems.common.captions import expand_to_captions
 from regard.systems.common.recipes import TaskRecipes
 from regard.systems.common.system import Preset, System, TargetTokens
 from regard.tasks import find_task

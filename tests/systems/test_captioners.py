@@ -20,7 +20,7 @@ from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recording import named_attentions, record_attention
 from regard.processors.image import ImageProcessor
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import ENCODER
+from regard.systems.common.captions import ENCODER
 from regard.training.optimizer import make_optimizer
 from regard.training.settings import TrainSettings
 from regard.types import Batch, DecoderInputs

@@ -19,15 +19,15 @@ from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transfo
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
-from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionDecoder, expand_to_captions
-from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
+from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
 from regard.systems.common.system import System, presets, reject, sizes
 from regard.types import Batch
 
 
 @dataclass(frozen=True)
-class Config(FeatureLevelConfig):
+class Config(CaptionConfig):
+    feature_level: int | None = None  # type: ignore[misc]
     width: int = 512
     depth: int = 6
     decoder_depth: int = 6

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell, run_layer
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionRNN, expand_to_captions
-from regard.systems.captioners.encoder import CaptionConfig
 from regard.systems.common import recipes
+from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionRNN, expand_to_captions
 from regard.systems.common.system import System, presets
 from regard.types import Batch, BodyOutput, StateSizes
 

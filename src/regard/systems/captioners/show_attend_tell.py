@@ -20,15 +20,15 @@ from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.nn.vision.encoder import VisionEncoder
-from regard.systems.captioners.common import ENCODER, TINY_ENCODER, CaptionRNN, expand_to_captions
-from regard.systems.captioners.encoder import FeatureLevelConfig
 from regard.systems.common import recipes
+from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionRNN, expand_to_captions
 from regard.systems.common.system import System, presets, reject
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
-class Config(FeatureLevelConfig):
+class Config(CaptionConfig):
+    feature_level: int | None = None  # type: ignore[misc]
     width: int = 1800
     embedding_dim: int = 512
     attention_dim: int = 0

@@ -18,9 +18,8 @@ from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_blocks
 from regard.nn.kernels.linear import Linear
 from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS
-from regard.systems.captioners.common import ENCODER, CaptionDecoder, expand_to_captions
-from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
 from regard.systems.common import gpt, recipes, vision
+from regard.systems.common.captions import ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
 from regard.systems.common.system import Sizes, System, presets, sizes
 from regard.types import Batch
 from regard.weights.tables import NameTable, PublishedLayout, layer, matches
@@ -115,7 +114,7 @@ def _part_config(config: Any, kind: str, side: str) -> dict[str, Any]:
 
 def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields from two nested configs, of encoder and decoder."""
-    published, vit = fields["width"], ENCODER_SYSTEMS["vit"]
+    published, vit = fields["width"], SYSTEMS["vit"]
     decoder = _decoder_layout().read(_part_config(published, "gpt2", "decoder"))
     config = vit.config(**vit.published.read(_part_config(fields["encoder_config"], "vit", "encoder")))
 
@@ -137,7 +136,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     tokens = {"is_decoder": True, "bos_token_id": fields["bos_id"], "pad_token_id": fields["pad_id"]}
-    encoder = ENCODER_SYSTEMS["vit"].published.write(fields["encoder_config"]["config"])
+    encoder = SYSTEMS["vit"].published.write(fields["encoder_config"]["config"])
     return {**fields, "width": {**_decoder_layout().write(fields), **tokens}, "encoder_config": encoder}
 
 

@@ -20,7 +20,7 @@ from regard.weights.tables import PublishedLayout
 
 if TYPE_CHECKING:
     from regard.processors.image import ImageProcessor
-    from regard.systems.captioners.common import EncoderPart
+    from regard.systems.common.captions import EncoderPart
 
 NO_LAYOUT = PublishedLayout(model_type="", architecture="", keys={})
 """For systems without Hugging Face equivalent, saved in the native format."""

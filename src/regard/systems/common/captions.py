@@ -1,31 +1,135 @@
-"""Bodies of captioning models, and their pretrained image encoders."""
+"""Image encoder and bodies shared by captioning models.
+
+`model.encoder` is a preset (randomly initialized and trained with the decoder) or the folder of a pretrained image
+model. `model.encoder_config` contains the full config of the encoder, so that a saved captioning model loads without
+this folder."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from regard import index
-from regard.config import as_dict
-from regard.errors import RegardError, SettingError, WeightsError
-from regard.index import local_folder
+from regard.config import as_dict, from_dict, override
+from regard.errors import RegardError, SettingError, UnknownNameError, WeightsError
 from regard.nn.attention.masks import Causal, Padding, and_masks
 from regard.nn.blocks.decoder import CrossDecoder, DecoderState
 from regard.nn.blocks.encoder_decoder import require_prompt
 from regard.nn.kernels.linear import Linear
+from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.encoder import VisionEncoder
 from regard.processors.image import ImageProcessor
-from regard.systems.captioners.encoder import ENCODER_SYSTEMS, CaptionConfig
+from regard.systems import SYSTEMS
 from regard.systems.common.checkpoint import read_body
 from regard.systems.common.recurrent import RecurrentBody
+from regard.systems.common.system import System, TargetTokens
 from regard.types import Batch, BodyOutput
 from regard.weights.tables import mismatch_error
+
+ENCODER_SYSTEMS = ("resnet", "bit", "vit", "hybrid", "swin")
+
+
+@dataclass(frozen=True)
+class CaptionConfig(TargetTokens):
+    """Config fields of all captioning models."""
+
+    encoder: str = "resnet-18"
+    encoder_config: dict[str, Any] = field(default_factory=dict)
+    freeze_encoder: bool = False
+    image_size: int = 224
+    vocab_size: int = 10_000
+    max_length: int = 64
+
+    modality = "image"
+    encoder_systems: ClassVar[tuple[str, ...]] = ENCODER_SYSTEMS
+    feature_level: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        if os.sep in self.encoder:
+            object.__setattr__(self, "encoder", os.path.abspath(os.path.expanduser(self.encoder)))
+        super().__post_init__()
+        object.__setattr__(self, "encoder_config", self._resolve_encoder())
+        self.encoder_tap()
+
+    def _resolve_encoder(self) -> dict[str, Any]:
+        """Name, system and full config of the image encoder. Values of another `encoder` are discarded."""
+        name, known = self.encoder, self.encoder_config
+        known = known if known.get("name", name) == name else {}
+        if not {"name", "system", "config"} <= known.keys():
+            if self.encoder_folder is not None:
+                raise SettingError(
+                    f"model.encoder={name} is a folder. Folders work with 'regard train' and regard.build(), not here."
+                )
+            owner = index.presets().get(name)  # other systems are not imported
+            searched = (owner,) if owner in ENCODER_SYSTEMS else ENCODER_SYSTEMS
+            able = {preset: system for system in searched for preset in SYSTEMS[system].presets}
+            if name not in able:
+                advice = "Use one of these presets, or the folder of a pretrained image model."
+                raise UnknownNameError("encoder", name, able, advice)
+            preset, changes = SYSTEMS[able[name]].presets[name], {**known, "image_size": self.image_size}
+            made = override(preset.config, changes, "model.encoder_config.")
+            known = {"system": able[name], "config": as_dict(made)}
+        system, config = known["system"], dict(known["config"])
+        if system not in self.encoder_systems:
+            advice = f" For {system}, use caption-fixed, caption-attend and caption-transformer."
+            raise SettingError(
+                f"model.encoder={name} is a model of the system '{system}'; this captioner supports "
+                f"{' or '.join(self.encoder_systems)}.{advice * (system in ENCODER_SYSTEMS)}"
+            )
+        if self.encoder_folder is None and name not in ENCODER_SYSTEMS:  # a preset is built for this image size
+            config["image_size"] = self.image_size
+        made = from_dict(SYSTEMS[system].config, config, "model.encoder_config.")
+        return {"name": name, "system": system, "config": json.loads(json.dumps(as_dict(made)))}
+
+    def encoder_system(self) -> tuple[System, Any]:
+        """System and config of the image encoder."""
+        system = SYSTEMS[self.encoder_config["system"]]
+        return system, from_dict(system.config, self.encoder_config["config"], "model.encoder_config.")
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of an image."""
+        return int(self.encoder_config["config"]["in_channels"])
+
+    @property
+    def encoder_folder(self) -> Path | None:
+        """Folder of pretrained encoder weights; None for a preset."""
+        return Path(self.encoder) if os.sep in self.encoder else None
+
+    def encoder_tap(self) -> tuple[FeatureTap, bool]:
+        """Feature map for the decoder, and True for the last hidden states of the encoder."""
+        taps = self.encoder_system()[1].feature_maps()
+        number = self.feature_level
+        if number is None:
+            return taps[-1], True
+        if not 0 <= number < len(taps) or taps[number].index < 0:
+            able = [str(n) for n, tap in enumerate(taps) if tap.index >= 0]
+            raise SettingError(
+                f"model.feature_level={number} is not available for model.encoder={self.encoder}. Available: "
+                f"{', '.join(able)} (from fine to coarse), or none (the last states)."
+            )
+        return taps[number], False
+
+    def build_encoder(self) -> VisionEncoder:
+        """Image encoder with random weights."""
+        system, config = self.encoder_system()
+        return VisionEncoder(system.build(config), *self.encoder_tap(), frozen=self.freeze_encoder)
+
+    def image_processor(self) -> ImageProcessor | None:
+        """Image processor of the encoder folder, at the image size of this model; None if the folder has no processor."""
+        if self.encoder_folder is None or not ImageProcessor.exists(self.encoder_folder):
+            return None
+        processor = ImageProcessor.load(self.encoder_folder).with_fixed_size(self.image_size)
+        size = (self.image_size, self.image_size)
+        return processor if processor.size == size else processor.with_size(*size)
 
 
 class CaptionMixin:
@@ -40,8 +144,8 @@ class CaptionMixin:
 
 def expand_to_captions(features: Tensor, batch: Batch) -> Tensor:
     """Image features repeated for each caption, so that each image is encoded once."""
-    index = batch.require_decoder().image_index
-    return features if index is None else features.index_select(0, index)
+    rows = batch.require_decoder().image_index
+    return features if rows is None else features.index_select(0, rows)
 
 
 class CaptionDecoder(CaptionMixin, CrossDecoder):
@@ -92,7 +196,7 @@ class EncoderPart:
         resolved, name = dict(overrides), str(overrides.get("encoder", ""))
         if not name or index.presets().get(name) in ENCODER_SYSTEMS:
             return resolved
-        folder = Path(os.path.abspath(os.path.expanduser(local_folder(name))))
+        folder = Path(os.path.abspath(os.path.expanduser(index.local_folder(name))))
         if str(folder) == config.encoder:  # already resolved
             return {**resolved, "encoder": str(folder)}
         if not (folder.is_dir() or os.sep in name):
