@@ -62,7 +62,7 @@ def assert_block_gradients(block: nn.Module, layer: nn.Module) -> None:
 
 
 def test_steps_are_one_layer_of_torch_again_and_again() -> None:
-    body = noisy(universal.build(universal.Config(**SIZES)))
+    body = noisy(universal.UniversalTransformer(universal.Config(**SIZES)))
     encoder, decoder = torch_layer(body.encoder.block, False), torch_layer(body.decoder.block, True)
     target = torch.tensor([[1, 4, 9, 12], [1, 3, 3, 7]])
     table = body.tokens.table.weight.detach().clone().requires_grad_()
@@ -195,7 +195,7 @@ STOPS: dict[str, Any] = {"act": True, "act_max_steps": 5, "act_epsilon": 0.1}
 
 
 def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradients() -> None:
-    body = noisy(universal_encoder.build(universal_encoder.Config(**SIZES, **IDS)))
+    body = noisy(universal_encoder.UniversalEncoder(universal_encoder.Config(**SIZES, **IDS)))
     layer = torch_layer(body.encoder.block, False)
     types = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
     table, kinds = (part.weight.detach().clone().requires_grad_() for part in (body.tokens.table, body.types))
@@ -218,7 +218,7 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
 def test_tokens_halt_as_positions_of_torchs_layer(mixing: Any) -> None:
     """tests/nn/test_act.py compares halting with a loop over positions."""
     config = universal_encoder.Config(**SIZES, **IDS, act=True, act_max_steps=6, act_epsilon=0.05, act_mixing=mixing)
-    body = noisy(universal_encoder.build(config), seed=4)
+    body = noisy(universal_encoder.UniversalEncoder(config), seed=4)
     layer, x = torch_layer(body.encoder.block, False), torch.tensor([[3, 4, 5, 6, 7, 9, 11]])
     halting: Any = noisy(Halting(12, 6, 0.05, mixing))
     halting.gate.load_state_dict(body.encoder.halting.gate.state_dict())

@@ -57,13 +57,14 @@ class RNNEncoderDecoder(RecurrentBody):
     compiles = False
     """each layer is one call of a fused kernel, so torch.compile has no benefit"""
 
-    def __init__(
-        self, tables: SharedEmbeddings, encoder: rnn.RecurrentEncoder, decoder: rnn.RecurrentDecoder, config: Config
-    ) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.tables, self.encoder, self.decoder = tables, encoder, decoder
-        self.reversed, self.feeds = config.reverse_source, config.feed_context
-        self.context_width = config.width if config.feed_context else 0
+        E, D, sharing = config.embedding_dim, config.width, (config.tie_embeddings, config.source_vocab_size)
+        self.reversed, self.context_width = config.reverse_source, D if config.feed_context else 0
+        self.tables = SharedEmbeddings(config.vocab_size, E, D, *sharing)
+        layers = config.depth, config.dropout
+        self.encoder = rnn.RecurrentEncoder(config.cell, E, D, *layers, config.bidirectional)
+        self.decoder = rnn.RecurrentDecoder(config.cell, E + self.context_width, D, *layers)
         self.dropout = nn.Dropout(config.dropout)
 
     def encode(self, batch: Batch) -> rnn.RecurrentTensors:
@@ -74,14 +75,14 @@ class RNNEncoderDecoder(RecurrentBody):
         )
         x = self.dropout(self.tables.embed_source(order.reorder_ids(batch.inputs)))
         kept = self.encoder(order.reorder_embeddings(x), order)
-        return {**kept, "fed": kept["h"][:, -1]} if self.feeds else kept
+        return {**kept, "fed": kept["h"][:, -1]} if self.context_width else kept
 
     def decode(
         self, ids: Int[Tensor, "B L"], state: rnn.RecurrentTensors
     ) -> tuple[Float[Tensor, "B L W"], rnn.RecurrentTensors]:
         """s_t = g(y_{t-1}, s_{t-1}), or g(y_{t-1}, s_{t-1}, c) with `feed_context`."""
         x = self.dropout(self.tables.target(ids))
-        if self.feeds:
+        if self.context_width:
             x = torch.cat([x, state["fed"].to(x.dtype)[:, None].expand(-1, ids.shape[1], -1)], -1)
         x, after = self.decoder(x, state)
         return self.dropout(x), after
@@ -106,15 +107,7 @@ class RNNEncoderDecoder(RecurrentBody):
 
 def build(config: Config) -> RNNEncoderDecoder:
     """Weights are initialized uniformly in ±`init_range`; if 0, with N(0, 1/fan-in), and embeddings with N(0, 0.3²)."""
-    fed, sharing = config.width * config.feed_context, (config.tie_embeddings, config.source_vocab_size)
-    body = RNNEncoderDecoder(
-        SharedEmbeddings(config.vocab_size, config.embedding_dim, config.width, *sharing),
-        rnn.RecurrentEncoder(
-            config.cell, config.embedding_dim, config.width, config.depth, config.dropout, config.bidirectional
-        ),
-        rnn.RecurrentDecoder(config.cell, config.embedding_dim + fed, config.width, config.depth, config.dropout),
-        config,
-    )
+    body = RNNEncoderDecoder(config)
     for name, parameter in body.named_parameters():
         if config.init_range:
             nn.init.uniform_(parameter, -config.init_range, config.init_range)

@@ -101,12 +101,13 @@ class RNNSearch(RecurrentBody):
     compiles = False
     """torch.compile would unroll the loop over tokens, again for each length"""
 
-    def __init__(
-        self, tables: SharedEmbeddings, encoder: BidirectionalGRU, decoder: AttentionDecoder, dropout: float
-    ) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.tables, self.encoder, self.decoder = tables, encoder, decoder
-        self.dropout = nn.Dropout(dropout)
+        sharing = config.tie_embeddings, config.source_vocab_size, config.bias
+        self.tables = SharedEmbeddings(config.vocab_size, config.embedding_dim, config.maxout_dim, *sharing)
+        self.encoder = BidirectionalGRU(config.embedding_dim, config.encoder_width, config.bias)
+        self.decoder = AttentionDecoder(config)
+        self.dropout = nn.Dropout(config.dropout)
 
     def encode(self, batch: Batch) -> tuple[ScoreContext, Float[Tensor, "B D"]]:
         """Keys and values of the source, and the initial decoder state s_0 = tanh(W ←h_1)."""
@@ -150,13 +151,7 @@ class RNNSearch(RecurrentBody):
 def build(config: Config) -> RNNSearch:
     """Recurrent matrices are initialized as orthogonal (each of the three), projections of the score with standard deviation
     0.001, the vector of the score with 0, other matrices with standard deviation 0.01, and biases with 0."""
-    sharing = config.tie_embeddings, config.source_vocab_size, config.bias
-    body = RNNSearch(
-        SharedEmbeddings(config.vocab_size, config.embedding_dim, config.maxout_dim, *sharing),
-        BidirectionalGRU(config.embedding_dim, config.encoder_width, config.bias),
-        AttentionDecoder(config),
-        config.dropout,
-    )
+    body = RNNSearch(config)
     for parameter in body.parameters():
         nn.init.zeros_(parameter) if parameter.ndim == 1 else nn.init.normal_(parameter, std=0.01)
     for module in body.modules():

@@ -47,14 +47,10 @@ class UniversalTransformer(EncoderDecoder):
     encoder: UniversalStack  # type: ignore[assignment]
     decoder: UniversalStack  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        tokens: TokenEmbedding,
-        position: SinusoidalPosition,
-        encoder: UniversalStack,
-        decoder: UniversalStack,
-        config: Config,
-    ) -> None:
+    def __init__(self, config: Config) -> None:
+        tokens = TokenEmbedding(config.vocab_size, config.width, config.scale_embedding)
+        position = SinusoidalPosition(config.width, config.position_embedding)
+        encoder, decoder = (make_universal_stack(config, decoder=cross) for cross in (False, True))
         super().__init__(tokens, position, decoder, config.dropout, encoder)  # type: ignore[arg-type]
         self.max_offset, self.act_weight, self.pad = config.max_position_offset, config.ponder_cost, config.pad_id
 
@@ -124,15 +120,5 @@ class UniversalTransformer(EncoderDecoder):
         return ran.states
 
 
-def build(config: Config) -> UniversalTransformer:
-    return UniversalTransformer(
-        tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding),
-        position=SinusoidalPosition(config.width, config.position_embedding),
-        encoder=make_universal_stack(config, decoder=False),
-        decoder=make_universal_stack(config, decoder=True),
-        config=config,
-    )
-
-
 DESCRIPTION = "Universal Transformer (2018), shared block, optional adaptive computation time"
-SYSTEM = System("universal", DESCRIPTION, Config, PRESETS, build, recipes.TRANSLATION)
+SYSTEM = System("universal", DESCRIPTION, Config, PRESETS, UniversalTransformer, recipes.TRANSLATION)

@@ -16,7 +16,7 @@ from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
 from regard.nn.blocks.encoder_decoder import position_ids
-from regard.nn.blocks.universal import UniversalStack, make_universal_stack
+from regard.nn.blocks.universal import make_universal_stack
 from regard.systems.common import bert, recipes
 from regard.systems.common.system import EncoderConfig, System, TokenTypes, presets
 from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
@@ -49,16 +49,13 @@ PRESETS = presets(
 class UniversalEncoder(Body):
     shares_layers = True
 
-    def __init__(
-        self,
-        tokens: TokenEmbedding,
-        types: nn.Embedding,
-        position: SinusoidalPosition,
-        encoder: UniversalStack,
-        config: Config,
-    ) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.tokens, self.types, self.position, self.encoder = tokens, types, position, encoder
+        types = nn.Embedding(config.type_vocab_size, config.width)
+        nn.init.normal_(types.weight, std=0.02)
+        self.tokens = TokenEmbedding(config.vocab_size, config.width, config.scale_embedding)
+        self.types, self.position = types, SinusoidalPosition(config.width, config.position_embedding)
+        self.encoder = make_universal_stack(config, decoder=False)
         self.dropout, self.act_weight, self.pad = nn.Dropout(config.dropout), config.ponder_cost, config.pad_id
 
     @property
@@ -84,17 +81,5 @@ class UniversalEncoder(Body):
         )
 
 
-def build(config: Config) -> UniversalEncoder:
-    types = nn.Embedding(config.type_vocab_size, config.width)
-    nn.init.normal_(types.weight, std=0.02)
-    return UniversalEncoder(
-        tokens=TokenEmbedding(config.vocab_size, config.width, config.scale_embedding),
-        types=types,
-        position=SinusoidalPosition(config.width, config.position_embedding),
-        encoder=make_universal_stack(config, decoder=False),
-        config=config,
-    )
-
-
 DESCRIPTION = "Universal Transformer encoder (2018), fine-tuned like BERT"
-SYSTEM = System("universal-encoder", DESCRIPTION, Config, PRESETS, build, recipes.BERT)
+SYSTEM = System("universal-encoder", DESCRIPTION, Config, PRESETS, UniversalEncoder, recipes.BERT)

@@ -17,7 +17,6 @@ from regard.nn.attention.masks import Full
 from regard.nn.attention.positions import SinusoidalPosition, make_absolute_position
 from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_blocks
 from regard.nn.kernels.linear import Linear
-from regard.nn.vision.encoder import VisionEncoder
 from regard.nn.vision.patches import GridPosition
 from regard.systems.common import recipes
 from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
@@ -73,12 +72,18 @@ class Sinusoid2d(nn.Module):
 class CaptionTransformer(CaptionDecoder):
     encoder: Stack
 
-    def __init__(self, vision_encoder: VisionEncoder, config: Config, encoder: Stack, decoder: Stack) -> None:
+    def __init__(self, config: Config) -> None:
+        def stack(depth: int, cross: bool) -> Stack:
+            settings = {"cross": cross, "norm": config.norm_position, "activation": config.activation}
+            norm = nn.LayerNorm(config.width) if config.norm_position == "pre" else None
+            return Stack(transformer_blocks(config, depth, **settings), norm)
+
+        eyes, encoder, decoder = config.build_encoder(), stack(config.depth, False), stack(config.decoder_depth, True)
         tokens = TokenEmbedding(config.vocab_size, config.width)
         super().__init__(tokens, make_absolute_position(config), decoder, config.dropout, encoder)
-        self.eyes = vision_encoder
-        self.project = Linear(vision_encoder.tap.channels, config.width)
-        side = -(-config.image_size // vision_encoder.tap.stride)
+        self.eyes = eyes
+        self.project = Linear(eyes.tap.channels, config.width)
+        side = -(-config.image_size // eyes.tap.stride)
         self.places: Any = None
         if config.image_positions != "none":
             self.places = (
@@ -95,15 +100,5 @@ class CaptionTransformer(CaptionDecoder):
         return expand_to_captions(self.encoder(self.dropout(x), mask=Full())[0], batch)
 
 
-def build(config: Config) -> CaptionTransformer:
-    def stack(depth: int, cross: bool) -> Stack:
-        blocks = transformer_blocks(config, depth, cross=cross, norm=config.norm_position, activation=config.activation)
-        return Stack(blocks, nn.LayerNorm(config.width) if config.norm_position == "pre" else None)
-
-    return CaptionTransformer(
-        config.build_encoder(), config, stack(config.depth, cross=False), stack(config.decoder_depth, cross=True)
-    )
-
-
 DESCRIPTION = "CNN + Transformer captioning"
-SYSTEM = System("caption-transformer", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER)
+SYSTEM = System("caption-transformer", DESCRIPTION, Config, PRESETS, CaptionTransformer, recipes.CAPTIONS, part=ENCODER)

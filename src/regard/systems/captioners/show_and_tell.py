@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from regard.nn.kernels.linear import Linear, linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell, run_layer
-from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.common import recipes
 from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionRNN, expand_to_captions
 from regard.systems.common.system import System, presets
@@ -39,11 +38,11 @@ PRESETS = presets(
 
 
 class ShowTell(CaptionRNN):
-    def __init__(self, encoder: VisionEncoder, config: Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.eyes = encoder
+        self.eyes = config.build_encoder()
         self.tokens = nn.Embedding(config.vocab_size, config.embedding_dim)
-        self.project = Linear(encoder.tap.channels, config.embedding_dim)
+        self.project = Linear(self.eyes.tap.channels, config.embedding_dim)
         between = config.dropout if config.depth > 1 else 0.0
         self.lstm = nn.LSTM(config.embedding_dim, config.width, config.depth, batch_first=True, dropout=between)
         self.words = Linear(config.width, config.vocab_size)
@@ -90,9 +89,5 @@ class ShowTell(CaptionRNN):
         return x
 
 
-def build(config: Config) -> ShowTell:
-    return ShowTell(config.build_encoder(), config)
-
-
 DESCRIPTION = "Show and Tell (2015), CNN + LSTM captioning"
-SYSTEM = System("caption-fixed", DESCRIPTION, Config, PRESETS, build, recipes.CAPTIONS, part=ENCODER)
+SYSTEM = System("caption-fixed", DESCRIPTION, Config, PRESETS, ShowTell, recipes.CAPTIONS, part=ENCODER)

@@ -19,7 +19,6 @@ from regard.nn.blocks.encoder_decoder import valid_targets
 from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
-from regard.nn.vision.encoder import VisionEncoder
 from regard.systems.common import recipes
 from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionRNN, expand_to_captions
 from regard.systems.common.system import System, presets, reject
@@ -57,11 +56,11 @@ PRESETS = presets(
 class ShowAttendTell(CaptionRNN):
     """Shape letters: B rows, T words, K image positions, D feature size, n hidden size, m embedding size."""
 
-    def __init__(self, encoder: VisionEncoder, config: Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        D, n, m = encoder.tap.channels, config.width, config.embedding_dim
+        self.eyes, self.penalty = config.build_encoder(), config.attention_penalty
+        D, n, m = self.eyes.tap.channels, config.width, config.embedding_dim
         inner = config.attention_dim or D
-        self.eyes, self.penalty = encoder, config.attention_penalty
         self.tokens = nn.Embedding(config.vocab_size, m)
         self.begin = nn.ModuleDict({"first": Linear(D, D), "h": Linear(D, n), "c": Linear(D, n)})
         self.align = ScoreAttention(AdditiveScore(n, D, inner, bias=True))
@@ -150,7 +149,7 @@ class ShowAttendTell(CaptionRNN):
 def build(config: Config) -> ShowAttendTell:
     """Initialization of the authors: N(0, `init_std`), orthogonal for square matrices (also each of the four in the
     LSTM), biases 0. `init_std=0`: matrices are scaled by fan-in, embeddings N(0, 0.1)."""
-    body, std = ShowAttendTell(config.build_encoder(), config), config.init_std
+    body, std = ShowAttendTell(config), config.init_std
     for name, parameter in body.named_parameters():
         if name.startswith("eyes."):
             continue

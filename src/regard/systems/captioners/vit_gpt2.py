@@ -16,7 +16,6 @@ from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_blocks
 from regard.nn.kernels.linear import Linear
-from regard.nn.vision.encoder import VisionEncoder
 from regard.systems import SYSTEMS
 from regard.systems.common import gpt, recipes, vision
 from regard.systems.common.captions import ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
@@ -52,12 +51,15 @@ unused pooler of ViT."""
 
 
 class CaptionViT(CaptionDecoder):
-    def __init__(self, vision_encoder: VisionEncoder, config: Config, decoder: Stack) -> None:
+    def __init__(self, config: Config) -> None:
+        settings: dict[str, Any] = {"cross": True, "norm": "pre", "activation": "gelu_tanh", "eps": config.norm_eps}
+        blocks, eyes = transformer_blocks(config, config.depth, **settings), config.build_encoder()
         tokens = TokenEmbedding(config.vocab_size, config.width, scaled=False)
+        decoder = Stack(blocks, nn.LayerNorm(config.width, config.norm_eps))
         super().__init__(tokens, LearnedPosition(config.max_length, config.width), decoder, config.embedding_dropout)
-        self.eyes, self.first_image_position = vision_encoder, vision_encoder.num_prefix_tokens
-        same = vision_encoder.tap.channels == config.width
-        self.bridge = nn.Identity() if same else Linear(vision_encoder.tap.channels, config.width)
+        self.eyes, self.first_image_position = eyes, eyes.num_prefix_tokens
+        same = eyes.tap.channels == config.width
+        self.bridge = nn.Identity() if same else Linear(eyes.tap.channels, config.width)
 
     def encode(self, batch: Batch) -> Float[Tensor, "B K D"]:
         """Features of the class token and all patches."""
@@ -66,10 +68,7 @@ class CaptionViT(CaptionDecoder):
 
 def build(config: Config) -> CaptionViT:
     """The decoder is initialized as in GPT-2: N(0, 0.02), scaled down for residual projections."""
-    blocks = transformer_blocks(
-        config, config.depth, cross=True, norm="pre", activation="gelu_tanh", eps=config.norm_eps
-    )
-    body = CaptionViT(config.build_encoder(), config, Stack(blocks, nn.LayerNorm(config.width, config.norm_eps)))
+    body = CaptionViT(config)
     residual = "attend.inner.out.weight", "cross.inner.out.weight", "feed.inner.down.weight"
     for name, parameter in body.named_parameters():
         if name.startswith("eyes.") or "norm" in name:
