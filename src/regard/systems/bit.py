@@ -31,8 +31,6 @@ class Config(vision.ConvConfig):
 
     head_std = 0.0
 
-    extra_size_fields = ("norm_groups",)
-
     def check(self) -> None:
         check_stages(self, ("widths", "depths"), STAGES)
         reject(any(width % 8 for width in self.widths), f"model.widths must be multiples of 8, got {self.widths}.")

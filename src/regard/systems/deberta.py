@@ -41,7 +41,7 @@ class Config(BertConfig):
     eos_id: int = 2
     mask_id: int = 128_000
 
-    extra_size_fields = ()
+    optional_sizes = ("type_vocab_size",)
 
     def check(self) -> None:
         reject(

@@ -154,7 +154,6 @@ PUBLISHED = bert.published_layout(
     keys={"attention_window": ("attention_window",), "bos_id": ("bos_token_id",)},
     defaults={
         "vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
-        "classifier_dropout": None,
     },
     fixed={"is_encoder_decoder": False, "is_decoder": False, "onnx_export": False},
     ignored_keys=("ignore_attention_mask", "attention_mode", "position_embedding_type", "cls_token_id"),

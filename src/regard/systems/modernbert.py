@@ -45,8 +45,6 @@ class Config(EncoderConfig, Sizes):
     eos_id: int = 50_282
     mask_id: int = 50_284
 
-    extra_size_fields = ("global_every",)
-
     def check(self) -> None:
         bert.check_rotary_width(self)
         reject(
@@ -147,15 +145,13 @@ def _before_write(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "layer_types": _layer_types(fields["depth"], fields["global_every"]), "rope_parameters": rope}
 
 
-NAMED_ALIKE = ("norm_eps", "attention_dropout", "local_attention", "classifier_pooling", "classifier_activation")
-COPIED = {"layer_types": "layer_types", "rope_parameters": "rope_parameters"}
 BIASES = ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")
 PUBLISHED = bert.published_layout(
     "modernbert",
     "ModernBert",
     Config,
     NAMES,
-    named_alike=NAMED_ALIKE,
+    named_alike=("norm_eps", "attention_dropout", "local_attention", "classifier_pooling", "classifier_activation"),
     keys={
         "activation": ("hidden_activation",),
         "dropout": ("embedding_dropout", "mlp_dropout"),
@@ -163,11 +159,16 @@ PUBLISHED = bert.published_layout(
         "global_rope_base": ("global_rope_theta",),
         "local_rope_base": ("local_rope_theta",),
     },
-    defaults={},
+    defaults={"classifier_dropout": 0.0},
     fixed={**dict.fromkeys(BIASES, False), "decoder_bias": True},
     ignored_keys=("initializer_*", "deterministic_flash_attn", "sparse_pred*", "re*", "position_*"),
     value_maps={"classifier_activation": bert.ACTIVATIONS, "classifier_pooling": {"cls": "first", "mean": "mean"}},
-    copied_fields={**COPIED, "bos_token_id": "bos_id", "eos_token_id": "eos_id"},
+    copied_fields={
+        "layer_types": "layer_types",
+        "rope_parameters": "rope_parameters",
+        "bos_token_id": "bos_id",
+        "eos_token_id": "eos_id",
+    },
     before_read=_before_read,
     before_write=_before_write,
     head_architectures={"choose": "ModernBertForMultipleChoice"},

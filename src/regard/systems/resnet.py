@@ -29,8 +29,6 @@ class Config(vision.ConvConfig):
     downsample_first_stage: bool = False
     downsample_in_bottleneck: bool = False
 
-    extra_size_fields = ("stem_channels",)
-
     def check(self) -> None:
         reject(self.stem_kernel % 2 == 0, f"model.stem_kernel must be odd, got {self.stem_kernel}.")
         check_stages(self, ("widths",), STAGES, minimum=4 if self.block_type == "bottleneck" else 1)

@@ -37,7 +37,6 @@ class Config(RecurrentConfig):
     bias: bool = True
     dropout: float = 0.0
 
-    extra_size_fields = ("attention_dim",)
     output_width_field = "maxout_dim"
 
     def check(self) -> None:

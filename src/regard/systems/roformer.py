@@ -101,7 +101,7 @@ PUBLISHED = bert.published_layout(
     Config,
     NAMES,
     keys={"embedding_dim": ("embedding_size",), "rotary_value": ("rotary_value",)},
-    defaults={"embedding_size": None, "classifier_dropout": None},
+    defaults={"embedding_size": None},
     fixed={"is_decoder": False, "add_cross_attention": False, "is_encoder_decoder": False},
     ignored_keys=("summary_*",),
     after_read=lambda fields: {**fields, "embedding_dim": fields["embedding_dim"] or fields["width"]},

@@ -21,7 +21,6 @@ from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionRNN, expand_to_captions
-from regard.systems.common.system import System, presets, reject
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
 
@@ -36,11 +35,7 @@ class Config(CaptionConfig):
     attention_penalty: float = 1.0
     init_std: float = 0.01
 
-    def check(self) -> None:
-        reject(
-            min(self.attention_dim, self.attention_penalty, self.init_std) < 0,
-            "model.attention_dim, model.attention_penalty and model.init_std must be at least 0.",
-        )
+    optional_sizes = ("attention_dim",)
 
 
 TINY = TINY_ENCODER | {"width": 256, "embedding_dim": 192, "attention_dim": 128, "dropout": 0.3, "init_std": 0.0}

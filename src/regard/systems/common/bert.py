@@ -50,26 +50,23 @@ def build_embedding(
 def published_layout(model_type: str, name: str, config: type[Any], names: NameTable, **more: Any) -> PublishedLayout:
     """Layout of an encoder with the classes of `name` in transformers; `more` is merged with the keys of BERT.
     `named_alike`: fields whose key has the same name."""
-    used = {item.name for item in fields(config)}
-    alike = {ours: (ours,) for ours in more.pop("named_alike", ())}
+    used, alike = {item.name for item in fields(config)}, more.pop("named_alike", ())
     after_read = more.pop("after_read", lambda read: read)
+    shared: dict[str, dict[str, Any]] = {
+        "keys": {ours: keys for ours, keys in KEYS.items() if ours in used} | {ours: (ours,) for ours in alike},
+        "defaults": {"classifier_dropout": None},
+        "fixed": {"tie_word_embeddings": True},
+        "value_maps": {"activation": ACTIVATIONS},
+        "head_architectures": {task: f"{name}For{head}" for task, head in HEADS.items()} | {"embed": f"{name}Model"},
+    }
     return PublishedLayout(
         model_type=model_type,
         architecture=f"{name}Model",
-        keys={**{ours: keys for ours, keys in KEYS.items() if ours in used}, **alike, **more.pop("keys", {})},
         config=config,
-        defaults=more.pop("defaults", {"classifier_dropout": None}),
-        fixed={"tie_word_embeddings": True, **more.pop("fixed", {})},
         ignored_keys=("initializer_range", "eos_token_id", *more.pop("ignored_keys", ())),
-        value_maps={"activation": ACTIVATIONS, **more.pop("value_maps", {})},
         after_read=lambda read: fill_fields(after_read(read)),
-        head_architectures={
-            **{task: f"{name}For{head}" for task, head in HEADS.items()},
-            "embed": f"{name}Model",
-            **more.pop("head_architectures", {}),
-        },
         names=names,
-        **more,
+        **{**more, **{key: {**values, **more.get(key, {})} for key, values in shared.items()}},
     )
 
 

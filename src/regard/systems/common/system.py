@@ -221,12 +221,13 @@ FIELD_HELP: dict[str, str] = {
 SIZE_FIELDS = (
     "width", "depth", "decoder_depth", "num_steps", "heads", "ffn_dim", "encoder_width", "embedding_dim", "output_dim",
     "maxout_dim", "vocab_size", "max_length", "image_size", "patch_size", "in_channels", "num_colors",
-    "stem_kernel", "stem_stride", "window_size",
+    "stem_kernel", "stem_stride", "window_size", "stem_channels", "norm_groups", "type_vocab_size", "attention_dim",
+    "global_every",
 )  # fmt: skip
 
 NON_NEGATIVE_FIELDS = (
-    "max_position_offset", "local_window", "feature_dim", "init_range", "act_max_steps", "ponder_cost", "position_buckets",
-    "max_relative_positions", "type_vocab_size", "conv_kernel_size",
+    "max_position_offset", "local_window", "feature_dim", "init_range", "init_std", "act_max_steps", "ponder_cost",
+    "attention_penalty", "position_buckets", "max_relative_positions", "conv_kernel_size",
 )  # fmt: skip
 
 FRACTION_FIELDS = ("dropout", "attention_dropout", "embedding_dropout", "ffn_dropout", "head_dropout", "drop_path")
@@ -241,8 +242,8 @@ class ModelConfig:
     modality: ClassVar[str] = "text"
     """Input of the body: text, image or points."""
     help_texts: ClassVar[Mapping[str, str]] = FIELD_HELP
-    extra_size_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of at least 1, beyond SIZE_FIELDS."""
+    optional_sizes: ClassVar[tuple[str, ...]] = ()
+    """Fields of SIZE_FIELDS that may be 0."""
     head_std: ClassVar[float] = 0.02
     """Standard deviation of a new matrix for image classes. 0: equal probabilities at the start."""
     head_bias: ClassVar[bool] = True
@@ -272,10 +273,9 @@ class ModelConfig:
         """Raise an error for sizes, numbers of heads, end tokens and probabilities out of range."""
         values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
         for name, value in values.items():
-            if name in (*SIZE_FIELDS, *self.extra_size_fields) and isinstance(value, int) and value < 1:
-                raise SettingError(f"model.{name} must be at least 1, got {value}.")
-            if name in NON_NEGATIVE_FIELDS and value < 0:
-                raise SettingError(f"model.{name} must be at least 0, got {value}.")
+            minimum = int(name not in (*NON_NEGATIVE_FIELDS, *self.optional_sizes))
+            if name in (*SIZE_FIELDS, *NON_NEGATIVE_FIELDS) and isinstance(value, int | float):
+                reject(value < minimum, f"model.{name} must be at least {minimum}, got {value}.")
         if not 0 < values.get("act_epsilon", 0.5) < 1:
             raise SettingError(f"model.act_epsilon must be between 0 and 1, got {values['act_epsilon']}.")
         if values.get("max_position_offset") and values.get("position_embedding") == "none":
@@ -377,8 +377,6 @@ class TokenTypes(ModelConfig):
     """Embeddings of the segments of a text pair."""
 
     type_vocab_size: int = 2
-
-    extra_size_fields: ClassVar[tuple[str, ...]] = ("type_vocab_size",)
 
 
 @dataclass(frozen=True)

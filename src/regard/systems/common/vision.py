@@ -181,7 +181,7 @@ class BackboneConfig(ViTConfig):
 
 def check_backbone(config: Any) -> None:
     reject(
-        config.stem_channels < 1 or config.norm_groups < 1 or config.stem_channels % config.norm_groups,
+        config.stem_channels % config.norm_groups,
         f"model.stem_channels={config.stem_channels} is not divisible by model.norm_groups={config.norm_groups}.",
     )
 
