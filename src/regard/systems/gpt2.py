@@ -48,7 +48,7 @@ def build(config: Config) -> DecoderOnly:
 NAMES = NameTable(
     entries=(*gpt.decoder_entries(), *gpt.HEAD_ENTRIES),
     tied={"lm_head.weight": "transformer.wte.weight"},
-    drop=gpt.mask_buffers(),
+    drop=gpt.MASK_BUFFERS,
     heads=("score.*", "multiple_choice_head.*"),
     prefix="transformer.",
 )

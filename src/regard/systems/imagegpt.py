@@ -126,7 +126,7 @@ def build(config: Config) -> ImageGPT:
 
 NAMES = NameTable(
     entries=(*gpt.decoder_entries(), entry("colours.weight", "lm_head.weight"), layer("head.classes", "score")),
-    drop=gpt.mask_buffers(),
+    drop=gpt.MASK_BUFFERS,
     heads=("lm_head.*", "score.*"),
     optional=("colours.*",),
     prefix="transformer.",

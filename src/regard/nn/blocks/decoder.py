@@ -26,14 +26,11 @@ from regard.nn.attention.masks import (
 )
 from regard.nn.attention.positions import AbsolutePosition, LearnedPosition, PositionIds, check_length
 from regard.nn.blocks.block import (
-    NormPlacement,
     Stack,
     TokenEmbedding,
     TokenPredictor,
-    TransformerBlock,
     init_normal_,
     to_autocast_dtype,
-    transformer_blocks,
 )
 from regard.nn.kernels import dispatch
 from regard.types import Batch, BodyOutput, StateSizes
@@ -430,11 +427,6 @@ class CrossDecoder(IncrementalDecoder):
         if prompt.shape[1] > 1:
             self.advance(prompt[:, :-1], state)
         return state
-
-
-def gpt_blocks(config: Any, norm: NormPlacement) -> list[TransformerBlock]:
-    """Blocks of the GPT models from a config."""
-    return transformer_blocks(config, config.depth, norm=norm, activation="gelu_tanh", eps=config.norm_eps)
 
 
 def init_gpt_weights(

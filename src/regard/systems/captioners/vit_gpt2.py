@@ -85,7 +85,7 @@ NAMES = NameTable(
         *gpt.decoder_entries("decoder.transformer", cross=True),
     ),
     tied={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
-    drop=("encoder.pooler.*", *gpt.mask_buffers("decoder.transformer", ("attn", "crossattention"))),
+    drop=("encoder.pooler.*", *gpt.MASK_BUFFERS, "*.crossattention.bias", "*.crossattention.masked_bias"),
 )
 
 IGNORED_PART_KEYS = (

@@ -8,18 +8,19 @@ import torch
 from torch import nn
 
 from regard.nn.attention.positions import make_absolute_position, make_position
-from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding
-from regard.nn.blocks.decoder import DecoderOnly, gpt_blocks
+from regard.nn.blocks.block import NormPlacement, Stack, TokenEmbedding, transformer_blocks
+from regard.nn.blocks.decoder import DecoderOnly
 from regard.weights.tables import NameEntry, Tensors, entry, layer, transposed_linear
 
 
 def build_decoder(config: Any, norm: NormPlacement, **settings: Any) -> DecoderOnly:
     """Body of a GPT; pre-norm blocks have a final norm. `settings`: further arguments of DecoderOnly."""
+    blocks = transformer_blocks(config, config.depth, norm=norm, activation="gelu_tanh", eps=config.norm_eps)
     last = nn.LayerNorm(config.width, config.norm_eps) if norm == "pre" else None
     return DecoderOnly(
         tokens=TokenEmbedding(config.vocab_size, config.width, scaled=False),
         position=make_absolute_position(config),
-        decoder=Stack(gpt_blocks(config, norm), last, make_position(config, config.depth)),
+        decoder=Stack(blocks, last, make_position(config, config.depth)),
         dropout=config.embedding_dropout,
         **settings,
     )
@@ -64,10 +65,8 @@ def decoder_entries(
     )
 
 
-def mask_buffers(body: str = "transformer", layers: tuple[str, ...] = ("attn",)) -> tuple[str, ...]:
-    """Names of the causal masks that published files contain for these attention layers of each block."""
-    return tuple(f"{body}.h.{{n}}.{name}.{part}" for name in layers for part in ("bias", "masked_bias"))
-
+MASK_BUFFERS = ("*.attn.bias", "*.attn.masked_bias")
+"""Names of the causal masks that published files contain."""
 
 HEAD_ENTRIES = (entry("head.classes.weight", "score.weight"), layer("head.choice", "multiple_choice_head.summary"))
 

@@ -52,13 +52,14 @@ class System:
     part: EncoderPart | None = None
     """Part that may come from another folder: the image encoder of captioning models."""
 
-    tasks: tuple[str, ...] = field(init=False)
-    modality: str = field(init=False)
-    """Input of the body: text, image or points."""
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.task_recipes.tasks
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tasks", self.task_recipes.tasks)
-        object.__setattr__(self, "modality", self.config.modality)
+    @property
+    def modality(self) -> str:
+        """Input of the body: text, image or points."""
+        return str(self.config.modality)
 
     def unsupported_by_layout(self, config: Any) -> str:
         """Reason why the config cannot be saved in Hugging Face format; empty if supported."""
