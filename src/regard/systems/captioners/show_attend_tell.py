@@ -21,6 +21,7 @@ from regard.nn.recurrent.rnn import RecurrentState, lstm_cell
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext
 from regard.systems.common import recipes
 from regard.systems.common.captions import ENCODER, TINY_ENCODER, CaptionConfig, CaptionRNN, expand_to_captions
+from regard.systems.common.system import System, presets
 from regard.types import IGNORE, Batch, BodyOutput, StateSizes
 
 
