@@ -40,7 +40,6 @@ from regard.runs.settings import Settings
 from regard.runs.spec import DataSources, TrainSpec
 from regard.tasks import Task
 from regard.tasks.base import Encoded, EncodingContext, HeadOptions
-from regard.tasks.modality.base import batch_budget
 
 LogFn = Callable[[str], None]
 T = TypeVar("T")
@@ -370,7 +369,6 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
     reader, objective, data = task.reader, task.objective, settings.data
     modality = objective.modality
-    objective.check_settings(spec.identity.config, batch_budget(modality, settings.train), data)
     own = list(read_samples(task, sources.valid, sources.columns, log)) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()

@@ -91,7 +91,7 @@ def new_spec(
                 f"Try --model {task.default_model}."
             )
         recipe, processor, start_config = system.recipe(preset, task.name), None, None
-        identity = ModelSpec(system, task.objective.adapt_config(preset.config), task, source=name)
+        identity = ModelSpec(system, preset.config, task, source=name)
     settings = resolve(recipe, overrides)
     advice = {"vocab_size": " Set data.vocab_size.", "pad_id": "", "bos_id": "", "eos_id": "", "mask_id": ""}
     for key in settings.model:

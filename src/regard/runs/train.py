@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from regard.capabilities import is_available
+from regard.capabilities import is_available, retain_freed_memory
 from regard.errors import SettingError, UnknownFolderError
 from regard.model import Model, assemble, load
 from regard.runs.evaluate import small_sample_warning
@@ -86,6 +86,8 @@ def train(
         else:  # the first process creates the folder, the tokenizer and the token store
             world.all_reduce_max(0)
         order = resume_spec(*asked, folder) if going_on or not first else new_spec(*asked)
+        budget = batch_budget(found.objective.modality, order.settings.train)
+        found.objective.check_settings(order.identity.config, budget, order.settings.data)
         if world.size > 1:
             world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
@@ -97,6 +99,8 @@ def train(
             log(f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
         begun = folder.read_metadata().get("packed") if going_on or not first else None
         packed = _use_packing(order, prepared, where, log, begun)
+        if where.type == "cpu" and is_available("malloc_thresholds"):
+            retain_freed_memory()
         torch.manual_seed(order.settings.train.seed)
         identity = replace(order.identity, config=prepared.config, options=prepared.options)
         fresh = assemble(identity, prepared.processor)

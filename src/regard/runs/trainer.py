@@ -7,7 +7,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -46,7 +46,6 @@ from regard.training.loop import (
     ForwardBackward,
     LossModule,
     TrainStep,
-    check_finite,
     micro_batch_indices,
     train_loop,
 )
@@ -167,24 +166,23 @@ class Trainer:
         done, config, device = self.completed_steps, self.config, self.model.device
         if self._is_finished() and (self.folder.path / "README.md").exists():  # the card is written last
             return None
-        self._log_summary()
         if self.process_group.is_main and not any(row["kind"] == "plan" for row in self.folder.read_log()):
             self.folder.log({"kind": "plan", "step": 0, "padding": self.padding})
-        if not self._is_finished():
-            unit, losses = self.modality.batch_unit, self.pending_losses
-            self.progress = ProgressReporter(
-                config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds
-            )
-            loss = LossModule(self.model, LossWeights(config.label_smoothing, config.lm_loss_weight))
-            shapes = self.sampler.static_shape, self.sampler.bucketed
-            compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
-            chooser = CompileTuner(compute, config, self._log, self.compute_mode)
-            numbers = micro_batch_indices(done, config, self.process_group)
-            source = prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda")
-            batches = TimedIterator(source)
-            steps = train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema)
-            with self.progress.bar or nullcontext(), self._defer_signals(), closing(source):
-                for step in steps:
+        unit, losses = self.modality.batch_unit, self.pending_losses
+        self.progress = ProgressReporter(config.steps, done, self.console, unit, losses, lambda: batches.wait_seconds)
+        with self._defer_signals(), ExitStack() as stack:
+            self._log_summary()
+            if not self._is_finished():
+                loss = LossModule(self.model, LossWeights(config.label_smoothing, config.lm_loss_weight))
+                shapes = self.sampler.static_shape, self.sampler.bucketed
+                compute = ForwardBackward(loss, config, device, self.process_group, *shapes)
+                chooser = CompileTuner(compute, config, self._log, self.compute_mode)
+                numbers = micro_batch_indices(done, config, self.process_group)
+                source = prefetch(self.micro_batch, numbers, self.num_workers, pin=device.type == "cuda")
+                batches = TimedIterator(source)
+                stack.enter_context(self.progress.bar or nullcontext())
+                stack.enter_context(closing(source))
+                for step in train_loop(self.model, compute, batches, self.optimizer, config, done, self.ema):
                     self.completed_steps, self.compute_mode = step.step, "" if chooser.tuning else compute.mode
                     self.nonfinite = step.nonfinite
                     self._after_step(step)
@@ -418,13 +416,23 @@ class Trainer:
         raise Interrupted(again if self.process_group.is_main else "", number)
 
     def _check_finite(self) -> None:
-        try:
-            check_finite(self.nonfinite, self.config.grad_accum, self.process_group)
-        except RunError as error:
+        """Raise an error if a step had a non-finite loss or gradient (`TrainStep.nonfinite`) in any process."""
+        micro_batch = int(self.nonfinite)
+        if (
+            self.process_group.size > 1
+        ):  # minimum over all processes: after the reduction, other processes have NaN as well
+            far = 2**62
+            most = self.process_group.all_reduce_max(far - micro_batch if micro_batch >= 0 else 0)
+            micro_batch = far - most if most else -1
+        if micro_batch >= 0:
+            step, part = divmod(micro_batch, self.config.grad_accum)
             saved, _ = latest_checkpoint(self.folder.checkpoints)
             raise RunError(
-                f"{error} The last checkpoint before the error: {saved.path.name if saved else 'none'}."
-            ) from error
+                f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of "
+                f"{self.config.grad_accum}. Training stopped; no checkpoint was written after this step. Try a lower "
+                "train.lr, a larger train.warmup_steps or train.grad_clip=1. The last checkpoint before the error: "
+                f"{saved.path.name if saved else 'none'}."
+            )
 
     def resume_command(self) -> str:
         command = program_command()

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from regard import capabilities
-from regard.errors import RunError
 from regard.nn.kernels.cuda_graph import capture
 from regard.training.distributed import ProcessGroup, all_reduce
 from regard.training.optimizer import WeightEMA, lr_at, uses_autocast
@@ -86,8 +85,6 @@ class ForwardBackward:
         self.can_compile: bool = body is None or (body.compiles and (static_shape or body.compiles_dynamic))
         """False for loops over tokens: torch.compile unrolls every step, again for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
-        if device.type == "cpu" and capabilities.is_available("malloc_thresholds"):
-            capabilities.retain_freed_memory()
         self.mode: ExecutionMode = "plain"
         self.mode_verified = True
         self.log: Callable[[str], None] = lambda line: None
@@ -321,22 +318,6 @@ class TrainStep:
     grad_norm: Tensor
     lr: float
     nonfinite: Tensor  # index of the first micro-batch so far with a non-finite loss or gradient, or -1
-
-
-def check_finite(nonfinite: Tensor, accumulate: int, process_group: ProcessGroup) -> None:
-    """Raise an error if a step had a non-finite loss or gradient (`TrainStep.nonfinite`) in any process."""
-    micro_batch = int(nonfinite)
-    if process_group.size > 1:  # minimum over all processes: after the reduction, other processes have NaN as well
-        far = 2**62
-        most = process_group.all_reduce_max(far - micro_batch if micro_batch >= 0 else 0)
-        micro_batch = far - most if most else -1
-    if micro_batch >= 0:
-        step, part = divmod(micro_batch, accumulate)
-        raise RunError(
-            f"The loss or its gradient is NaN or infinite at step {step + 1}, micro-batch {part + 1} of {accumulate}. "
-            "Training stopped; no checkpoint was written after this step. Try a lower train.lr, a larger "
-            "train.warmup_steps or train.grad_clip=1."
-        )
 
 
 def micro_batch_indices(start_step: int, settings: TrainSettings, process_group: ProcessGroup) -> Iterator[int]:
