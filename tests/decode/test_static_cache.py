@@ -14,9 +14,10 @@ import torch
 
 from regard.decode.cuda_graphs import _graph_caches, _round_up_rows, graphed_search
 from regard.decode.search import search
-from regard.decode.searches import SearchInputs, chunked_topk
+from regard.decode.searches import SearchInputs
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
+from regard.nn.kernels.topk import chunked_topk
 from regard.types import Batch, DecoderInputs
 from tiny import near, noise, tiny
 

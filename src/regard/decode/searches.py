@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
 from regard.nn.kernels.linear import recheck_packed
+from regard.nn.kernels.topk import chunked_topk
 from regard.types import Batch, StateSizes
 
 FinishReason = Literal["eos", "stop", "length", "context"]
@@ -422,9 +423,7 @@ def plain_search(inputs: SearchInputs, stop_fn: StopFn | None = None) -> list[li
     return search.collect([search.finished[row] for row in sorted(search.finished)])
 
 
-# -- from the logits of a step to the next token: repetition penalty, filters, sampling, and the top k
-
-CHUNK_SIZE = 64  # Tokens per chunk of `chunked_topk`.
+# -- from the logits of a step to the next token: repetition penalty, filters, sampling
 
 
 class RepetitionPenalty:
@@ -511,27 +510,3 @@ def _splitmix64(x: np.ndarray) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return x ^ (x >> np.uint64(31))
-
-
-def chunked_topk(
-    values: Float[Tensor, "R V"], k: int, sort_key: Float[Tensor, "R V"] | None = None
-) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
-    """The `k` highest values of each row, highest first, and their indices. `sort_key` has the order of the values.
-
-    The k highest values are in the k chunks with the highest maxima: the vocabulary is not sorted."""
-    rows, V = values.shape
-    k, chunks = min(k, V), V // CHUNK_SIZE
-    if chunks < 2 * k:
-        highest, tokens = values.topk(k)
-        return highest, tokens
-    sort_key = values if sort_key is None else sort_key
-    best = sort_key[:, : chunks * CHUNK_SIZE].view(rows, chunks, CHUNK_SIZE).amax(-1).topk(k).indices[..., None]
-    whole = values[:, : chunks * CHUNK_SIZE].view(rows, chunks, CHUNK_SIZE)
-    candidates = whole.gather(1, best.expand(-1, -1, CHUNK_SIZE)).flatten(1)
-    tokens = (best * CHUNK_SIZE + torch.arange(CHUNK_SIZE, device=values.device)).flatten(1)
-    rest = V - chunks * CHUNK_SIZE
-    if rest:  # the incomplete last chunk is always included
-        candidates = torch.cat([candidates, values[:, -rest:]], 1)
-        tokens = torch.cat([tokens, torch.arange(V - rest, V, device=values.device).expand(rows, -1)], 1)
-    highest, places = candidates.topk(k)
-    return highest, tokens.gather(1, places)

@@ -59,6 +59,8 @@ def write_card(
         f"tags:\n- {facts['system']}",
         *(["metrics:\n" + "\n".join(f"- {name}" for name in numbers)] if numbers else []),
     ]
+    data, commands = _data(facts, task, relative), usage(name, task, samples)
+    evaluation = _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"]))
     preset = display_name(facts["preset"])
     origin = "trained from random weights"
     if os.path.isabs(facts["preset"]):
@@ -74,12 +76,12 @@ def write_card(
         "---\n" + "\n".join(front_matter) + "\n---",
         f"# {folder.path.name}\n\nA `{preset}` model for the task `{facts['task']}`, "
         f"{origin} with regard {facts['regard_version']}.",
-        "## Evaluation\n\n" + _scores(facts, small_sample_warning(task, facts["data_stats"]["valid"])),
+        f"## Evaluation\n\n{evaluation}",
         "## Training curves\n\n![Training curves](curves.png)",
         *(f"![{Path(name).stem}]({name})" for name in figures),
-        "## Data\n\n" + _data(facts, task, relative),
+        f"## Data\n\n{data}",
         "## Examples\n\n" + markdown_table(examples),
-        "## Usage\n\n" + usage(name, task, samples),
+        f"## Usage\n\n{commands}",
         "## Settings\n\n" + markdown_table(settings),
     ]
     write_file(folder.path / "README.md", "\n\n".join(parts) + "\n")
