@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.draw.colors import ACCENT, COOL_LIGHT, INK, LIGHT, LINE, MUTED, WARM, WARM_LIGHT, colormap
-from regard.draw.figure import MARGIN, Sheet, check_suffix, draw_matrix, new_figure, text_width, wrap_text
+from regard.draw.figure import MARGIN, Sheet, draw_matrix, new_figure, text_width, wrap_text
 from regard.draw.text import display_width, label
 from regard.draw.token_data import (
     GRADIENT,
@@ -52,8 +52,6 @@ MAX_STRIPS: Final = 6  # Maximum number of texts per figure.
 MAX_TOKENS: Final = 480  # longer texts show the passages with the largest attribution
 
 SPACE_SYMBOL, NEWLINE_SYMBOLS = "␣", ("⏎", "↵")
-
-DESCRIPTION: Final = "−log₂ p(token | previous tokens). Higher means less expected."
 
 
 # -- lines of tokens
@@ -195,7 +193,7 @@ def surprisal_strip(likelihood: TextLikelihood, width: float) -> TokenStrip:
     names = ("0", f"{most / 2:.1f}", f"uniform over {likelihood.vocab_size:,} tokens: {most:.1f} bits")
     return TokenStrip(
         "Token surprisal (bits)",
-        f"{DESCRIPTION}\n{wrap_text(subtitle, width, 8.5, 1)}",
+        f"−log₂ p(token | previous tokens). Higher means less expected.\n{wrap_text(subtitle, width, 8.5, 1)}",
         width,
         boxes,
         (places[-1][0] - first_line + 1) * LINE_HEIGHT,
@@ -290,8 +288,7 @@ def _draw_profile(axes: Axes, attribution: TokenAttribution, stops: tuple[str, .
         axes.plot(ends, [-0.07 * most] * 2, color=WARM, linewidth=2, clip_on=False, solid_capstyle="butt")
     axes.set_xlim(0, length)
     axes.set_ylim(0, most * 1.05)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_yticks([])
     axes.set_xticks([0, length // 2, length], ["token 1", f"{length // 2:,}", f"{length:,}"], size=7.5)
     first, _, last = axes.get_xticklabels()
@@ -331,15 +328,6 @@ class ProbabilityBars:
             sheet.text(left + label_width, down, f"{more} others: {rest:.1f} %", size=8, color=MUTED)
 
 
-def decision_strips(decision: DecisionAttribution, width: float) -> list[ProbabilityBars | TokenStrip]:
-    """Probabilities, all gradient attributions, and the first rollout; without gradients, all rollouts."""
-    gradients = [item for item in decision.attributions if item.method == GRADIENT]
-    rollouts = [item for item in decision.attributions if item.method != GRADIENT]
-    shown = [*gradients[:MAX_STRIPS], *rollouts[:1]] if gradients else rollouts[:MAX_STRIPS]
-    bars = [ProbabilityBars(decision, width)] if decision.probabilities else []
-    return [*bars, *(attribution_strip(item, width) for item in shown)]
-
-
 # -- heatmaps
 
 
@@ -361,7 +349,6 @@ def draw_heatmaps(
     attribution (`decision`) and computation steps (`act_steps`), and maps with one row per layer.
     With `layer` or `head`, counted from 1: only this layer (default: last) and head (default: average) of each map.
     """
-    check_suffix(path, (".png", ".svg"))
     ordered = sort_cross_first(tuple(item for item in maps if item.row_kind == "tokens"))
     layered = [item for item in maps if item.row_kind == "layers"]
     # for a single layer with one head and no header blocks, one large heatmap shows everything
@@ -371,22 +358,21 @@ def draw_heatmaps(
 
     def blocks_of(width: float) -> list[HeaderBlock]:
         blocks: list[HeaderBlock] = [] if likelihood is None else [surprisal_strip(likelihood, width)]
-        blocks += [] if decision is None else decision_strips(decision, width)
+        if decision is not None:
+            # all gradient attributions and the first rollout; without gradients, all rollouts
+            gradients = [item for item in decision.attributions if item.method == GRADIENT]
+            rollouts = [item for item in decision.attributions if item.method != GRADIENT]
+            shown = [*gradients[:MAX_STRIPS], *rollouts[:1]] if gradients else rollouts[:MAX_STRIPS]
+            blocks += [ProbabilityBars(decision, width)] if decision.probabilities else []
+            blocks += [attribution_strip(item, width) for item in shown]
         blocks += [act_steps_strip(steps, width) for steps in act_steps]
-        return [*blocks, *(LayerPanel(item, width) for item in layered)]
+        return [*blocks, *(layer_panel(item, width) for item in layered)]
 
-    def header_rows(width: float) -> list[list[HeaderBlock]]:
-        """Header blocks in rows: two per row if all blocks are short."""
-        halves = blocks_of((width - COLUMN_GAP) / 2)
-        if len(halves) > 1 and all(item.is_short for item in halves):
-            return [halves[at : at + 2] for at in range(0, len(halves), 2)]
-        return [[item] for item in blocks_of(width)]
-
-    return _draw_overview(ordered, path, title, header_rows)
+    return _draw_overview(ordered, path, title, blocks_of)
 
 
 class MatrixPanel:
-    """A matrix of an attention map. Sizes are in inches and depend on the number and length of the tokens."""
+    """A matrix of an attention map, `width` inches wide; None: as wide as needed. Sizes depend on the tokens."""
 
     def __init__(
         self,
@@ -394,6 +380,7 @@ class MatrixPanel:
         matrix: NDArray[np.float64],
         subtitle: str,
         max_size: float,
+        width: float | None = None,
         max_cell: float = 0.56,
         min_row_height: float = 0.0,
     ) -> None:
@@ -407,8 +394,39 @@ class MatrixPanel:
         reach = [cell * (at + 0.5) + length * math.cos(slant) for at, length in enumerate(lengths)]
         self.left = text_width(self.rows, font_size(self.row_height)) + 0.12
         self.top = max(lengths) * math.sin(slant) + 0.06 + HEADING
-        self.width = self.left + max(cell * len(self.columns) + 0.1, *reach)
+        needed = self.left + max(cell * len(self.columns) + 0.1, *reach)
+        self.width = max(needed, MIN_PANEL_WIDTH) if width is None else width
+        self.is_short = cell >= 0.2 and needed <= self.width
         self.height = self.top + self.row_height * len(self.rows) + LEGEND
+
+    def draw(self, sheet: Sheet, left: float, top: float, matrix_top: float | None = None) -> None:
+        """Draw the panel. `matrix_top`: inches from heading to matrix, so that the matrices of adjacent panels are aligned."""
+        item, most = self.item, self.item.color_max(self.matrix)
+        sheet.text(left, top, wrap_text(item.title, self.width, 11, max_lines=1), size=11, weight="bold")
+        sheet.text(left, top + 0.25, wrap_text(self.subtitle, self.width, 8.5, max_lines=1), size=8.5, color=MUTED)
+        num_rows, num_columns = self.matrix.shape
+        down, width, height = top + (matrix_top or self.top), self.cell * num_columns, self.row_height * num_rows
+        axes = sheet.axes(left + self.left, down, width, height)
+        fractions = np.sqrt(self.matrix / most) if item.sqrt_scale else self.matrix / most
+        rows, columns = spaced_labels(self.rows, self.row_height), spaced_labels(self.columns, self.cell)
+        texts = {}
+        if self.cell >= 0.34:
+            values = np.ndenumerate(self.matrix)
+            texts = {at: f"{weight:.2f}".removeprefix("0") for at, weight in values if weight >= 0.005}
+        font_sizes = font_size(self.row_height), font_size(self.cell)
+        draw_matrix(axes, fractions, rows, columns, font_sizes, texts, font_sizes[1] * 0.74, self.angle)
+        if self.cell >= 0.13:
+            axes.set_xticks(np.arange(num_columns + 1) - 0.5, minor=True)
+            axes.set_yticks(np.arange(num_rows + 1) - 0.5, minor=True)
+            axes.grid(which="minor", color=LINE, linewidth=0.5)
+            axes.tick_params(which="minor", length=0)
+        for boundary in item.boundaries:
+            axes.axhline(boundary - 0.5, color=WARM, linewidth=1)
+            axes.axvline(boundary - 0.5, color=WARM, linewidth=1)
+        half = f"{most / 4:.2g}" if item.sqrt_scale else f"{most / 2:.2g}"
+        unit = "fraction of the gradient norm" if item.is_gradient else "attention weight"
+        labels = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if item.sqrt_scale else ""))
+        sheet.colorbar(left + self.left, down + height + 0.22, min(width, 2.4), colormap(LIGHT), most, labels)
 
 
 def font_size(inches: float) -> float:
@@ -429,19 +447,13 @@ def make_panel(item: AttentionMap, layer: int, head: int | None, max_size: float
     return MatrixPanel(item, item.view(layer, head), item.description if item.is_single else subtitle, max_size)
 
 
-class LayerPanel(MatrixPanel):
+def layer_panel(item: AttentionMap, width: float) -> MatrixPanel:
     """A map with one row per layer, averaged over heads."""
-
-    def __init__(self, item: AttentionMap, width: float) -> None:
-        note = f"{item.description} Average over {item.heads} heads." if item.heads > 1 else item.description
-        super().__init__(item, item.view(1, None), note, width - 1.6, max_cell=0.36, min_row_height=0.17)
-        self.frame_width, self.is_short = width, self.cell >= 0.2 and self.width <= width
-
-    def draw(self, sheet: Sheet, left: float, top: float) -> None:
-        draw_panel(sheet, self, left, top, self.frame_width, self.top)
+    note = f"{item.description} Average over {item.heads} heads." if item.heads > 1 else item.description
+    return MatrixPanel(item, item.view(1, None), note, width - 1.6, width, max_cell=0.36, min_row_height=0.17)
 
 
-HeaderBlock = TokenStrip | ProbabilityBars | LayerPanel  # `is_short`: half the width is enough
+HeaderBlock = TokenStrip | ProbabilityBars | MatrixPanel  # `is_short`: half the width is enough
 
 
 @contextmanager
@@ -457,19 +469,19 @@ def titled_figure(path: Path, width: float, height: float, title: str) -> Iterat
 def _draw_selected(maps: tuple[AttentionMap, ...], path: Path, title: str, layer: int | None, head: int | None) -> Path:
     board, gap = 7.5 if len(maps) == 1 else 5.0, 0.5
     panels = [make_panel(item, item.layers if layer is None else layer, head, board) for item in maps]
-    widths = [max(panel.width, MIN_PANEL_WIDTH) for panel in panels]
-    whole = sum(widths) + gap * (len(panels) - 1) + 2 * MARGIN
+    whole = sum(panel.width + gap for panel in panels) - gap + 2 * MARGIN
     with titled_figure(path, whole, max(panel.height for panel in panels), title) as (sheet, top):
         left, lowest = MARGIN, max(panel.top for panel in panels)
-        for panel, width in zip(panels, widths, strict=True):
-            draw_panel(sheet, panel, left, top, width, lowest)
-            left += width + gap
+        for panel in panels:
+            panel.draw(sheet, left, top, lowest)
+            left += panel.width + gap
     return path
 
 
 def _draw_overview(
-    maps: tuple[AttentionMap, ...], path: Path, title: str, header_rows: Callable[[float], list[list[HeaderBlock]]]
+    maps: tuple[AttentionMap, ...], path: Path, title: str, blocks_of: Callable[[float], list[HeaderBlock]]
 ) -> Path:
+    """Draw the header blocks of a width, the large heatmap, and the mosaics of all maps."""
     main = make_panel(maps[0], maps[0].layers, None, max_size=8.4)
     shapes = [tile_height(item) * item.layers / item.heads for item in maps]
     heading, below = 0.95, 0.2  # inches above a mosaic (three title lines, head numbers) and below
@@ -479,17 +491,19 @@ def _draw_overview(
     titles = [wrap_text(text, side + 0.2, 9, max_lines=3) for text in names]
     above = heading - 0.17 * (2 - max(text.count("\n") for text in titles))
     mosaics = above * len(maps) + side * sum(shapes) + below * (len(maps) - 1)
-    main_width, gap = max(main.width, MIN_PANEL_WIDTH), 0.75
-    width = main_width + gap + side
-    rows = header_rows(width)
+    gap = 0.75
+    width = main.width + gap + side
+    rows, halves = [[block] for block in blocks_of(width)], blocks_of((width - COLUMN_GAP) / 2)
+    if len(halves) > 1 and all(block.is_short for block in halves):
+        rows = [halves[at : at + 2] for at in range(0, len(halves), 2)]
     height = sum(max(block.height for block in row) + 0.4 for row in rows) + max(main.height, mosaics + LEGEND)
     with titled_figure(path, width + 2 * MARGIN, height, title) as (sheet, down):
         for row in rows:
-            for at, text in enumerate(row):
-                text.draw(sheet, MARGIN + at * (width + COLUMN_GAP) / 2, down)
-            down += max(text.height for text in row) + 0.4
-        draw_panel(sheet, main, MARGIN, down, main_width, main.top)
-        left = MARGIN + main_width + gap
+            for at, block in enumerate(row):
+                block.draw(sheet, MARGIN + at * (width + COLUMN_GAP) / 2, down)
+            down += max(block.height for block in row) + 0.4
+        main.draw(sheet, MARGIN, down)
+        left = MARGIN + main.width + gap
         for item, name, shape in zip(maps, titles, shapes, strict=True):
             sheet.text(left - 0.18, down, name, size=9, weight="bold")
             draw_mosaic(sheet.axes(left, down + above, side, side * shape), item)
@@ -497,37 +511,6 @@ def _draw_overview(
         note = wrap_text("Color: √weight, scaled per map.", side + 0.2, 7.5, 3)
         sheet.text(left - 0.18, down, note, size=7.5, color=MUTED)
     return path
-
-
-def draw_panel(sheet: Sheet, panel: MatrixPanel, left: float, top: float, width: float, matrix_top: float) -> None:
-    """Draw the panel. `matrix_top`: inches from heading to matrix, so that the matrices of adjacent panels are aligned."""
-    item, most = panel.item, panel.item.color_max(panel.matrix)
-    sheet.text(left, top, wrap_text(item.title, width, 11, max_lines=1), size=11, weight="bold")
-    sheet.text(left, top + 0.25, wrap_text(panel.subtitle, width, 8.5, max_lines=1), size=8.5, color=MUTED)
-    num_rows, num_columns = panel.matrix.shape
-    width, height = panel.cell * num_columns, panel.row_height * num_rows
-    axes = sheet.axes(left + panel.left, top + matrix_top, width, height)
-    fractions = np.sqrt(panel.matrix / most) if item.sqrt_scale else panel.matrix / most
-    rows, columns = spaced_labels(panel.rows, panel.row_height), spaced_labels(panel.columns, panel.cell)
-    texts = {}
-    if panel.cell >= 0.34:
-        values = np.ndenumerate(panel.matrix)
-        texts = {at: f"{weight:.2f}".removeprefix("0") for at, weight in values if weight >= 0.005}
-    font_sizes = font_size(panel.row_height), font_size(panel.cell)
-    draw_matrix(axes, fractions, rows, columns, font_sizes, texts, font_sizes[1] * 0.74, panel.angle)
-    if panel.cell >= 0.13:
-        axes.set_xticks(np.arange(num_columns + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(num_rows + 1) - 0.5, minor=True)
-        axes.grid(which="minor", color=LINE, linewidth=0.5)
-        axes.tick_params(which="minor", length=0)
-    for boundary in item.boundaries:
-        axes.axhline(boundary - 0.5, color=WARM, linewidth=1)
-        axes.axvline(boundary - 0.5, color=WARM, linewidth=1)
-    half = f"{most / 4:.2g}" if item.sqrt_scale else f"{most / 2:.2g}"
-    unit = "fraction of the gradient norm" if item.is_gradient else "attention weight"
-    labels = ("0", half, f"{unit} (max {most:.2g})" + (", √ scale" if item.sqrt_scale else ""))
-    below = top + matrix_top + height + 0.22
-    sheet.colorbar(left + panel.left, below, min(width, 2.4), colormap(LIGHT), most, labels)
 
 
 def tile_height(item: AttentionMap) -> float:
@@ -559,5 +542,4 @@ def draw_mosaic(axes: Axes, item: AttentionMap) -> None:
     axes.tick_params(length=0, pad=2)
     axes.set_xlabel("columns: heads, rows: layers", size=7.5, loc="left", labelpad=3)
     axes.xaxis.set_label_position("top")
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)

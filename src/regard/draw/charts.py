@@ -317,8 +317,7 @@ def bar_axes(
     axes.set_yticks(places, names, size=9.5, color=INK)
     axes.tick_params(length=0, pad=5)
     axes.set_facecolor("none")  # marks at the end of a bar overlap the next axes
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.spines[:].set_visible(False)
     return axes
 
 

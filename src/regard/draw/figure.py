@@ -153,8 +153,7 @@ def style_axes(axes: Axes, title: str = "", grid: Literal["both", "x", "y"] = "y
     axes.set_title(title, loc="left", size=10.5, weight="bold", pad=6)
     axes.grid(axis=grid, color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(which="both", length=0, labelsize=8)
 
 
