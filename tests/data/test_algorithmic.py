@@ -206,7 +206,7 @@ def test_ponder_steps_are_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     if ending == "html":
         assert '"thoughts":[{' in path.read_text()
     if ending == "json":
-        assert json.loads(path.read_text())["steps"][0]["steps"] == list(source.steps)
+        assert json.loads(path.read_text())["act_steps"][0]["steps"] == list(source.steps)
     assert path.stat().st_size > 1000
 
 

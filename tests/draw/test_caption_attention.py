@@ -218,7 +218,3 @@ def test_layers_and_heads_that_are_not_there_are_refused(text: TextTokenizer, tm
     for layer, head, message in ((3, None, "Layer"), (1, 3, "Head"), (None, 3, "Head")):
         with pytest.raises(RegardError, match=message):
             found.save(tmp_path / "sheet.png", layer, head)
-    with pytest.raises(RegardError, match="word"):
-        CaptionAttention(PICTURE, (), ())
-    with pytest.raises(ValueError, match="words"):
-        CaptionAttention(PICTURE, (CaptionWord("a", 1.0),) * 2, (CaptionLayer("layer 1", np.ones((1, 1, 2, 2))),))

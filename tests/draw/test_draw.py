@@ -86,8 +86,6 @@ def test_layers_and_heads_count_from_one(tmp_path: Path) -> None:
 
 
 def test_broken_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match="shape"):
-        AttentionMap("cross", "", ("a",), ("b",), np.ones((1, 1, 2, 1)))
     with pytest.raises(RegardError, match="diverged"):
         AttentionMap("cross", "", ("a",), ("b",), np.full((1, 1, 1, 1), np.nan))
     with pytest.raises(RegardError, match="empty"):
@@ -118,8 +116,6 @@ def test_the_numbers_of_a_reading_are_those_of_its_product() -> None:
     assert reading.log_prob == pytest.approx(-(0.5 + 1.0 + 1.5))
     assert reading.tokens[2].surprisal == pytest.approx(1 / math.log(2)) and reading.uniform_surprisal == 4
     assert list(reading.facts().values()) == ["3 after a prompt of 1", "-3.00", "2.72", "0.108"]
-    with pytest.raises(RegardError, match="empty"):
-        TextLikelihood((), 16, 0)
     with pytest.raises(RegardError, match="diverged"):
         TextLikelihood((TokenLikelihood("a", math.nan, 1, ()),), 16, 1)
 

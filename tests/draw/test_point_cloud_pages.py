@@ -74,15 +74,13 @@ def test_of_more_points_than_a_page_holds_some_are_shown_and_all_are_counted(tmp
     assert len(first) == 100 and (first == second).all()
 
 
-@pytest.mark.parametrize("many", [0, 1, 2])
+@pytest.mark.parametrize("many", [1, 2])
 def test_the_smallest_point_clouds_are_drawn_too(many: int, tmp_path: Path) -> None:
     places = np.zeros((many, 3), np.float32)
-    assert pack_coordinates(places)["step"] > 0
-    if many:
-        assert point_spacing(places, 1.0) > 0
-        cloud = PredictedCloud(places, np.zeros(many, np.int64), LABELS)
-        assert write_cloud_page(cloud, tmp_path / "it.html", "it").exists()
-        assert draw_clouds([cloud], tmp_path / "it.png").exists()
+    assert pack_coordinates(places)["step"] > 0 and point_spacing(places, 1.0) > 0
+    cloud = PredictedCloud(places, np.zeros(many, np.int64), LABELS)
+    assert write_cloud_page(cloud, tmp_path / "it.html", "it").exists()
+    assert draw_clouds([cloud], tmp_path / "it.png").exists()
 
 
 def test_a_class_that_was_missed_wholly_is_named_too(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_charts_are_drawn_into_the_named_file(folder: Path, monkeypatch: pytest.
     assert extra.name == "why it-positions.png" and extra.exists() and not explanation.extra_paths(Path("why.html"))
     limits, whole = list[Any](), Axes.set_ylim
     monkeypatch.setattr(Axes, "set_ylim", lambda *two, **more: limits.append(two[1:]) or whole(*two, **more))
-    draw_layer_scores({"": [100.0, 100.0]}, beside / "probe.png")
+    draw_layer_scores([100.0, 100.0], beside / "probe.png", "", "", ["1", "2"])
     assert limits[-1][1] == 102.0
 
 

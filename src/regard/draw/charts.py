@@ -23,7 +23,6 @@ from regard.draw.figure import (
     wrap_text,
 )
 from regard.draw.text import label
-from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,42 +140,30 @@ def _style_steps(axes: Axes, name: str, last: float, ticks: int, is_empty: bool)
 
 
 def draw_layer_scores(
-    curves: Mapping[str, Sequence[float]],
-    path: Path,
-    title: str = "",
-    subtitle: str = "",
-    layer_names: Sequence[str] = (),
+    values: Sequence[float], path: Path, title: str, subtitle: str, layer_names: Sequence[str]
 ) -> Path:
-    """Draw accuracies in percent by layer, one curve per name, into a .png or .svg file. `layer_names`: default 1, 2, …"""
-    if not curves or not all(curves.values()):
-        raise RegardError("No layers to draw.")
+    """Draw accuracies in percent by layer into a .png or .svg file."""
     top = MARGIN + (0.4 if title else 0.0) + (0.3 if subtitle else 0.0) + 0.1
     width, height = MARGIN + 0.5 + LAYERS_SIZE[0] + MARGIN, top + LAYERS_SIZE[1] + 0.6
     with new_figure(path, width, height, label(title, max_width=80) if title else "", subtitle) as sheet:
         axes = sheet.axes(MARGIN + 0.5, top, *LAYERS_SIZE)
         style_axes(axes)
-        deepest = max(map(len, curves.values()))
-        axes.set_xlim(0.5, deepest + 0.5)
-        for (name, values), color in zip(curves.items(), (ACCENT, WARM, MUTED) * len(curves), strict=False):
-            layers = range(1, len(values) + 1)
-            axes.plot(layers, values, color=color, linewidth=1.8, marker="o", markersize=4, label=label(name, 40))
-            best = max(layers, key=lambda layer: (values[layer - 1], -layer))
-            where = layer_names[best - 1] if layer_names else f"layer {best}"
-            mark_point(axes, best, values[best - 1], f"{values[best - 1]:.2f} at {where}", color)
+        axes.set_xlim(0.5, len(values) + 0.5)
+        axes.plot(range(1, len(values) + 1), values, color=ACCENT, linewidth=1.8, marker="o", markersize=4)
+        best = int(np.argmax(values))
+        mark_point(axes, best + 1, values[best], f"{values[best]:.2f} at {layer_names[best]}", ACCENT)
         axes.margins(y=0.18)
         low, high = axes.get_ylim()
         low, high = max(low, -2.0), min(high, 102.0)  # 0 to 100 %, with space for the ring around the best value
         axes.set_yticks([tick for tick in axes.get_yticks() if max(low, 0) <= tick <= min(high, 100)])
         axes.set_ylim(low, high)
-        kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in layer_names)) or ["layer"]
+        kinds = list(dict.fromkeys(name.rpartition(" ")[0] for name in layer_names))
         # with one kind of layer (block 1, block 2, …), ticks show only the numbers
         ticks = [label(name if len(kinds) > 1 else name.rpartition(" ")[2], 10) for name in layer_names]
-        step = -(-deepest // (10 if len(kinds) > 1 else 24))
-        axes.set_xticks(range(1, deepest + 1, step), ticks[::step] or None)
+        step = -(-len(values) // (10 if len(kinds) > 1 else 24))
+        axes.set_xticks(range(1, len(values) + 1, step), ticks[::step])
         axes.set_xlabel(kinds[0] if len(kinds) == 1 else "", size=8.5, labelpad=4)
         axes.set_ylabel("accuracy (%)", size=8.5)
-        if len(curves) > 1:
-            axes.legend(loc="lower right")
     return path
 
 

@@ -48,30 +48,6 @@ DEPTH_COLORS: Final = ("#fcffa4", "#fbb61a", "#ed6925", "#bc3754", "#781c6d", "#
 """From near to far, increasingly dark: matplotlib's inferno with a lighter black."""
 
 
-@functools.cache
-def class_colors(num_classes: int) -> tuple[tuple[int, int, int], ...]:
-    """An RGB color for each class, as different as possible from all previous colors in OKLab."""
-    steps = np.linspace(0, 255, 14).round()
-    every = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
-    seen = _oklab(every)
-    vivid = np.hypot(seen[:, 1], seen[:, 2])
-    useful = (seen[:, 0] > 0.48) & (seen[:, 0] < 0.87)  # not too dark or too bright
-    useful &= (vivid > 0.085) & (vivid < 0.19)  # not gray or too saturated
-    every, seen = every[useful], seen[useful]
-    chosen = [int(np.argmin(np.abs(every - (43, 81, 190)).sum(1)))]
-    apart = np.full(len(every), np.inf)
-    while len(chosen) < num_classes:
-        apart = np.minimum(apart, ((seen - seen[chosen[-1]]) ** 2 * (0.2, 1, 1)).sum(1))
-        chosen.append(int(apart.argmax()))
-    return tuple((int(r), int(g), int(b)) for r, g, b in every[chosen[:num_classes]])
-
-
-def _oklab(colours: MapArray) -> MapArray:
-    """RGB bytes (n, 3) -> lightness and two color axes of OKLab (Ottosson 2020)."""
-    linear = np.where(colours <= 0.04045 * 255, colours / 255 / 12.92, ((colours / 255 + 0.055) / 1.055) ** 2.4)
-    return np.cbrt(linear @ np.array(_RGB_TO_LMS).T) @ np.array(_LMS_TO_LAB).T
-
-
 _RGB_TO_LMS: Final = (
     (0.4122214708, 0.5363325363, 0.0514459929),
     (0.2119034982, 0.6806995451, 0.1073969566),
@@ -82,6 +58,26 @@ _LMS_TO_LAB: Final = (
     (1.9779984951, -2.4285922050, 0.4505937099),
     (0.0259040371, 0.7827717662, -0.8086757660),
 )
+
+
+@functools.cache
+def class_colors(num_classes: int) -> tuple[tuple[int, int, int], ...]:
+    """An RGB color for each class, as different as possible from all previous colors in OKLab."""
+    steps = np.linspace(0, 255, 14).round()
+    every = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
+    # lightness and two color axes of OKLab (Ottosson 2020)
+    linear = np.where(every <= 0.04045 * 255, every / 255 / 12.92, ((every / 255 + 0.055) / 1.055) ** 2.4)
+    seen = np.cbrt(linear @ np.array(_RGB_TO_LMS).T) @ np.array(_LMS_TO_LAB).T
+    vivid = np.hypot(seen[:, 1], seen[:, 2])
+    useful = (seen[:, 0] > 0.48) & (seen[:, 0] < 0.87)  # not too dark or too bright
+    useful &= (vivid > 0.085) & (vivid < 0.19)  # not gray or too saturated
+    every, seen = every[useful], seen[useful]
+    chosen = [int(np.argmin(np.abs(every - (43, 81, 190)).sum(1)))]
+    apart = np.full(len(every), np.inf)
+    while len(chosen) < num_classes:
+        apart = np.minimum(apart, ((seen - seen[chosen[-1]]) ** 2 * (0.2, 1, 1)).sum(1))
+        chosen.append(int(apart.argmax()))
+    return tuple((int(r), int(g), int(b)) for r, g, b in every[chosen[:num_classes]])
 
 
 def apply_colormap(values: MapArray, stops: Sequence[str]) -> ImageArray:

@@ -240,10 +240,19 @@ def _quantized_grid(grid: np.ndarray, covers: tuple[float, float]) -> dict[str, 
 
 def pack_maps(maps: np.ndarray) -> dict[str, object]:
     """Maximum of each of (m, n) maps, and all weights as bytes relative to the maximum."""
-    most = maps.max((2, 3))
-    shares = np.rint(255 * maps / np.where(most > 0, most, 1)[:, :, None, None]).clip(0, 255).astype(np.uint8)
-    found = [round_digits(value) for value in most.ravel().tolist()]
-    return {"most": found, "bytes": base64.b64encode(shares.tobytes()).decode()}
+    most, shares = relative_bytes(maps, (2, 3))
+    return {"most": [round_digits(value) for value in most.ravel().tolist()], "bytes": to_base64(shares)}
+
+
+def relative_bytes(values: np.ndarray, axes: int | tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The maxima over `axes`, and all values as bytes relative to the maximum."""
+    most = values.max(axes, keepdims=True, initial=0.0)
+    return most, np.rint(255 * values / np.where(most > 0, most, 1)).clip(0, 255).astype(np.uint8)
+
+
+def to_base64(values: np.ndarray) -> str:
+    """Bytes of the array in base64."""
+    return base64.b64encode(values.tobytes()).decode()
 
 
 def data_uri(image: np.ndarray) -> str:

@@ -30,15 +30,12 @@ from regard.draw.figure import (
     MARGIN,
     ClassLegend,
     ColorScale,
-    check_suffix,
     new_figure,
     percent,
     wrap_text,
     write_atomic,
 )
 from regard.draw.text import check_choice, label
-from regard.errors import RegardError
-from regard.types import IGNORE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,12 +59,16 @@ CONTACT_SHEET: Final = PanelStyle(0.12, 0.45, 1.3)
 WORDS: Final = PanelStyle(0.16, 0.0, 1.9, 0.3, {"size": 10.5, "color": INK, "weight": "bold"})
 
 
+def _to_rgb(image: ImageArray) -> ImageArray:
+    return np.repeat(image[..., None], 3, 2) if image.ndim == 2 else image
+
+
 def draw_image(axes: Axes, image: ImageArray, left: float, top: float, width: float, smooth: bool) -> float:
     """Draw an image with a thin frame on a canvas. Returns the height in inches."""
     from matplotlib.patches import Rectangle
 
     height = width * image.shape[0] / image.shape[1]
-    pixels: Any = np.repeat(image[..., None], 3, 2) if image.ndim == 2 else image
+    pixels: Any = _to_rgb(image)
     interpolation, extent = "antialiased" if smooth else "nearest", (left, left + width, top + height, top)
     axes.imshow(pixels, extent=extent, interpolation=interpolation, aspect="auto", zorder=1)
     style: dict[str, Any] = {"edgecolor": LINE, "linewidth": 0.6, "zorder": 2, "clip_on": False}
@@ -91,10 +92,7 @@ def draw_panels(
     title. `mark`: a position in all images, as fractions of height and width."""
     import matplotlib
 
-    columns = max((len(row) for row in rows), default=0)
-    check_suffix(path, (".png", ".svg"))
-    if not columns:
-        raise RegardError("No images to draw.")
+    columns = max(map(len, rows))
     gap, side = style.gap, max(style.min_side, min(style.max_side, (MAX_WIDTH + style.gap) / columns - style.gap))
     heights = [side * max((image.shape[0] / image.shape[1] for image in row), default=1.0) for row in rows]
     heads = [style.head if any(row) else 0.0 for row in titles]
@@ -135,7 +133,6 @@ def save_image(image: ImageArray, path: Path) -> Path:
     """Save the pixels without scaling as a .png file."""
     from PIL import Image
 
-    check_suffix(path, (".png",))
     return write_atomic(path, lambda to: Image.fromarray(image).save(to, format="PNG"))
 
 
@@ -155,7 +152,7 @@ def draw_contact_sheet(
     rows: Sequence[Sequence[ImageArray]], path: Path, title: str = "", column_titles: Sequence[str] = ()
 ) -> Path:
     """Draw rows of images into a .png or .svg file, with `column_titles` above the columns."""
-    blank = [""] * max(map(len, rows), default=0)
+    blank = [""] * max(map(len, rows))
     titles = [list(column_titles) or blank, *[blank] * (len(rows) - 1)]
     return draw_panels(rows, titles, path, title, style=CONTACT_SHEET)
 
@@ -168,8 +165,6 @@ class CaptionSample(NamedTuple):
 
 def draw_captions(samples: Sequence[CaptionSample], path: Path) -> Path:
     """Draw images with generated and reference captions into a .png or .svg file."""
-    if not samples:
-        raise RegardError("No images to draw.")
     columns, (max_side, max_height), text_height, gap = 4, (2.7, 2.2), 1.2, 0.3
     across, down = max_side + gap, max_height + text_height + gap
     width, height = min(len(samples), columns) * across - gap, -(-len(samples) // columns) * down - gap
@@ -192,6 +187,7 @@ def draw_captions(samples: Sequence[CaptionSample], path: Path) -> Path:
 # -- segmentation and depth
 
 MAX_IMAGE_SIDE: Final = 1600  # maximum side of drawn images in pixels; more would not be visible in a figure
+CLASS_OPACITY: Final = 0.6  # of class colors over the image
 
 
 class DenseSample(NamedTuple):
@@ -225,28 +221,17 @@ def fit_to_sheet(sample: DenseSample) -> DenseSample:
     return DenseSample(image, maps[0], maps[1] if len(maps) > 1 else None, sample.name)
 
 
-def overlay_classes(
-    image: ImageArray, classes: MapArray, num_classes: int, ignore_index: int = IGNORE, alpha: float = 0.6
-) -> ImageArray:
-    """The image in class colors of opacity `alpha` with dark class boundaries; ignored pixels are unchanged."""
-    image = _to_rgb(image, classes)
-    known = (classes != ignore_index) & (classes >= 0) & (classes < num_classes)
+def overlay_classes(image: ImageArray, classes: MapArray, num_classes: int) -> ImageArray:
+    """The image in semi-transparent class colors with dark class boundaries; pixels without a class are unchanged."""
+    image, known = _to_rgb(image), (classes >= 0) & (classes < num_classes)
     colors = np.array(class_colors(num_classes), dtype=np.float64)[np.where(known, classes, 0).astype(np.int64)]
     gray = image.mean(-1, keepdims=True)
-    mixed = (1 - alpha) * (0.5 * image + 0.5 * gray) + alpha * colors
+    mixed = (1 - CLASS_OPACITY) * (0.5 * image + 0.5 * gray) + CLASS_OPACITY * colors
     edges = np.zeros(classes.shape, dtype=bool)  # pixels whose right or lower neighbor has another class
     edges[:, :-1] |= classes[:, :-1] != classes[:, 1:]
     edges[:-1] |= classes[:-1] != classes[1:]
     mixed[edges] *= 0.45
     return np.where(known[..., None], mixed, image).round().astype(np.uint8)
-
-
-def _to_rgb(image: ImageArray, values: MapArray) -> ImageArray:
-    """The image with three channels, if `values` has the same size."""
-    image = np.repeat(image[..., None], 3, 2) if image.ndim == 2 else image
-    if image.shape[:2] != values.shape:
-        raise RegardError(f"A map of {values.shape} pixels does not match an image of {image.shape[:2]} pixels.")
-    return image
 
 
 def depth_image(depth: MapArray, near: float, far: float) -> ImageArray:
@@ -260,12 +245,10 @@ def _valid_depth(depth: MapArray, relative: bool) -> npt.NDArray[np.bool_]:
     return np.isfinite(depth) & ((depth > 0) | relative)
 
 
-def draw_segmentations(
-    samples: Sequence[DenseSample], class_names: Sequence[str], path: Path, ignore_index: int = IGNORE
-) -> Path:
+def draw_segmentations(samples: Sequence[DenseSample], class_names: Sequence[str], path: Path) -> Path:
     """Draw image, prediction and, if known, label of each sample, with a legend of the classes that occur."""
     samples, many = [fit_to_sheet(sample) for sample in samples], len(class_names)
-    rows = [[overlay_classes(sample.image, m, many, ignore_index) for m in sample.maps] for sample in samples]
+    rows = [[overlay_classes(sample.image, m, many) for m in sample.maps] for sample in samples]
     maps = [m for sample in samples for m in sample.maps]
     counts = [np.bincount(m[(m >= 0) & (m < many)].astype(np.int64), minlength=many) for m in maps]
     fractions = np.sum(counts, axis=0) / max(sum(m.size for m in maps), 1)
@@ -323,13 +306,11 @@ class OverlayMap(NamedTuple):
     weights_per_query: MapArray | None = None  # (queries, heads, h, w) attention of each stored query
 
 
-def overlay_heatmap(
-    image: ImageArray, weights: MapArray, max_weight: float | None = None, extent: tuple[float, float] = (1.0, 1.0)
-) -> ImageArray:
-    """Heatmap over the darkened image. `max_weight`: upper end of the color scale; None: the largest weight."""
-    max_weight = float(np.nanmax(weights, initial=0.0)) if max_weight is None else max_weight
-    fractions = resize_grid(np.nan_to_num(weights) / (max_weight or 1.0), image.shape, extent).clip(0, 1)
-    image = _to_rgb(image, fractions)
+def overlay_heatmap(image: ImageArray, weights: MapArray, extent: tuple[float, float] = (1.0, 1.0)) -> ImageArray:
+    """Heatmap over the darkened image. The color scale ends at the largest weight."""
+    max_weight = float(np.nanmax(weights, initial=0.0)) or 1.0
+    fractions = resize_grid(np.nan_to_num(weights) / max_weight, image.shape, extent).clip(0, 1)
+    image = _to_rgb(image)
     gray = 0.3 * image + 0.5 * image.mean(-1, keepdims=True)
     strength = 0.85 * fractions[..., None] ** 0.7
     return ((1 - strength) * gray + strength * apply_colormap(fractions, HEAT_COLORS)).round().astype(np.uint8)
@@ -353,14 +334,14 @@ def draw_heatmap_overlays(
     mark: tuple[float, float] | None = None,
 ) -> Path:
     """Draw heatmaps (h, w) over the image, each on a separate color scale. `mark`: a position as fractions of the image."""
-    images = [overlay_heatmap(image, one.weights, extent=one.extent) for one in maps]
+    images = [overlay_heatmap(image, one.weights, one.extent) for one in maps]
     maxima = [float(np.nanmax(one.weights, initial=0.0)) for one in maps]
     names = [f"{one.name} · {100 * most:.3g} %" for one, most in zip(maps, maxima, strict=True)]
     ends = "", "maximum, given above each image"
     if len(maps) == 1:
         ends = f"{50 * maxima[0]:.3g}", f"{100 * maxima[0]:.3g} %"
     # colors over a gray image, because the heatmap is transparent at 0
-    colors = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None], 1.0)
+    colors = overlay_heatmap(np.full((1, 256, 3), 212, np.uint8), np.linspace(0, 1, 256)[None])
     legend = ColorScale(colors, ("0", *ends))
     return draw_panels(in_rows(images, 4), in_rows(names, 4), path, title, subtitle, legend, mark=mark)
 
@@ -368,9 +349,9 @@ def draw_heatmap_overlays(
 POSITION_IMAGE_SIZE: Final = 800  # Approximate width of the position similarity image in pixels.
 
 
-def position_similarity_image(similarity: np.ndarray, gap: int = 2) -> ImageArray:
+def position_similarity_image(similarity: np.ndarray) -> ImageArray:
     """Image of n × n tiles from cosine similarities (n², n²): one tile per position, each with the size of the grid."""
-    side = round(len(similarity) ** 0.5)
+    side, gap = round(len(similarity) ** 0.5), 2
     cell = min(max(POSITION_IMAGE_SIZE // side**2, 1), 16)
     low, high = float(similarity.min()), float(np.sort(similarity, axis=1)[:, -2].max())  # without the diagonal
     fractions = ((similarity - low) / max(high - low, 1e-12)).clip(0, 1).reshape(side, side, side, side)
@@ -417,13 +398,6 @@ class CaptionAttention:
     words: tuple[CaptionWord, ...]
     layers: tuple[CaptionLayer, ...]
     method: str = "attention"  # name of the weights
-
-    def __post_init__(self) -> None:
-        if not self.words or not self.layers:
-            raise RegardError("No words or no attention layers to draw.")
-        shapes = {layer.weights.shape[1:] for layer in self.layers}
-        if len(shapes) > 1 or next(iter(shapes))[0] != len(self.words):
-            raise ValueError(f"expected the maps of {len(self.words)} words in every layer, got shapes {shapes}")
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from regard.draw.colors import HEAT_COLORS, UNKNOWN_COLOR, ImageArray, apply_colormap, class_colors
 from regard.draw.figure import ClassLegend, ColorScale, percent
-from regard.draw.page import round_digits, write_page
+from regard.draw.page import relative_bytes, round_digits, to_base64, write_page
 from regard.draw.panels import draw_panels, in_rows
 from regard.types import IGNORE
 
@@ -69,8 +68,6 @@ def pack_coordinates(
     coordinates: FloatArray, up: str = "z", origin: Sequence[float] = (0.0, 0.0, 0.0)
 ) -> dict[str, object]:
     """Page data of the coordinates: 16-bit integers from the minimum of each axis, in steps of the longest side / 65,535."""
-    if not len(coordinates):
-        coordinates = np.zeros((1, 3))
     low, high = coordinates.min(0).astype(np.float64), coordinates.max(0).astype(np.float64)
     longest = float((high - low).max()) or 1.0
     whole = np.rint((coordinates - low) / longest * QUANTIZATION_STEPS).astype("<u2")
@@ -102,9 +99,9 @@ def point_spacing(coordinates: FloatArray, longest: float) -> float:
     return longest * max(math.sqrt(covered / len(coordinates)) / cells, 1e-4)
 
 
-def to_base64(values: npt.NDArray[Any]) -> str:
-    """Bytes of the array in base64."""
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
+def packed(values: npt.NDArray[Any] | None, kind: str) -> str | None:
+    """Numbers of the type `kind` in base64; None without values."""
+    return None if values is None else to_base64(values.astype(kind))
 
 
 def to_hex(color: Sequence[int]) -> str:
@@ -128,15 +125,15 @@ def write_cloud_page(
     if targets is not None:
         wrong = int(((targets != cloud.predictions) & (targets != IGNORE)).sum())
     ways = ["class", *["truth", "wrong"] * (targets is not None), *["colours"] * (cloud.colors is not None), "height"]
-    confidence = None if cloud.confidence is None else np.rint(255 * cloud.confidence).clip(0, 255).astype(np.uint8)
+    confidence = None if cloud.confidence is None else np.rint(255 * cloud.confidence).clip(0, 255)
     data: dict[str, object] = {
         **pack_coordinates(cloud.coordinates, cloud.up, cloud.origin),
         "labels": cloud.labels,
         "palette": [to_hex(color) for color in class_colors(len(cloud.labels))],
-        "said": to_base64(cloud.predictions.astype("<u2")),
-        "right": None if targets is None else to_base64(np.where(targets < 0, NO_CLASS, targets).astype("<u2")),
-        "sure": None if confidence is None else to_base64(confidence),
-        "colours": None if cloud.colors is None else to_base64(cloud.colors),
+        "said": packed(cloud.predictions, "<u2"),
+        "right": packed(None if targets is None else np.where(targets < 0, NO_CLASS, targets), "<u2"),
+        "sure": packed(confidence, "u1"),
+        "colours": packed(cloud.colors, "u1"),
         "ways": [*ways, *["certainty"] * (confidence is not None)],
         "shares": [[n, round_digits(float(predicted[n]))] for n in order],
         "truths": [round_digits(float(fraction)) for fraction in true[0]] if true else None,
@@ -291,28 +288,27 @@ def write_neighbors_page(
     """Write a page with a rotatable point cloud, and the attention of the query point, or of any point that is clicked."""
     layers = []
     for layer in attention.layers:
-        most = layer.weights.max(1, initial=0.0)
-        shares = np.rint(255 * layer.weights / np.where(most > 0, most, 1)[:, None]).clip(0, 255)
+        most, shares = relative_bytes(layer.weights, 1)
         layers.append(
             {
                 "name": layer.name,
                 "brief": layer.short_name,
                 "level": layer.level,
                 "columns": layer.keys.shape[1],
-                "keys": to_base64(np.where(layer.keys < 0, 2**32 - 1, layer.keys).astype("<u4")),
-                "shares": to_base64(shares.astype(np.uint8)),
-                "most": to_base64(most.astype("<f4")),
-                "queries": None if layer.queries is None else to_base64(layer.queries.astype("<u4")),
+                "keys": packed(np.where(layer.keys < 0, 2**32 - 1, layer.keys), "<u4"),
+                "shares": to_base64(shares),
+                "most": packed(most, "<f4"),
+                "queries": packed(layer.queries, "<u4"),
             }
         )
     is_complete = [layer.queries is None for layer in attention.layers]
     data: dict[str, object] = {
         **pack_coordinates(attention.coordinates, attention.up, attention.origin),
         "labels": attention.labels,
-        "palette": [to_hex(colour) for colour in class_colors(len(attention.labels))] if attention.labels else [],
-        "said": None if attention.predictions is None else to_base64(attention.predictions.astype("<u2")),
-        "origins": None if attention.file_index is None else to_base64(attention.file_index.astype("<u4")),
-        "levels": [to_base64(level.astype("<u4")) for level in attention.levels],
+        "palette": [to_hex(color) for color in class_colors(len(attention.labels))],
+        "said": packed(attention.predictions, "<u2"),
+        "origins": packed(attention.file_index, "<u4"),
+        "levels": [packed(level, "<u4") for level in attention.levels],
         "layers": layers,
         "layer": 0,
         "chosen": attention.query_point,

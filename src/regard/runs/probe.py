@@ -152,7 +152,7 @@ def probe(
             f"Accuracy of a linear classifier ({len(classes)} classes) on the hidden states of each layer; "
             f"{counts['train']:,} training images, {counts['test']:,} test images."
         )
-        title, values = f"Linear probe accuracy: {Path(folder).name}", {"accuracy": [one.accuracy for one in known]}
+        title, values = f"Linear probe accuracy: {Path(folder).name}", [one.accuracy for one in known]
         draw_layer_scores(values, path, title, about, [one.layer for one in known])
     return ProbeReport(known, classes, counts, path)
 

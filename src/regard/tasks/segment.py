@@ -218,7 +218,7 @@ class SegmentImages(MapObjective, Segment):
         if not rows:
             return []
         labels = predictions[0].extra["labels"]
-        return [draw_segmentations(rows, labels, folder / "masks.png", ignore_index=VOID).name]
+        return [draw_segmentations(rows, labels, folder / "masks.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""
