@@ -7,7 +7,6 @@ import json
 import re
 import tracemalloc
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +18,7 @@ from data_files import jsonl, parquet, write
 from regard.data.text.documents import Passage, iterate_texts
 from regard.data.text.files import read_lines
 from regard.data.text.formats import Row
-from regard.data.text.qa import SPANS, LocatedAnswer, QASample, locate_answer, read_qa
+from regard.data.text.qa import SPANS, QASample, locate_answer, read_qa
 from regard.data.text.samples import (
     PAIRS,
     QUESTIONS,
@@ -269,7 +268,7 @@ def test_rows_are_read_from_every_kind_of_file(
         assert [(item.text, item.label_set) for item in inputs] == [(text, None) for text, _ in SEVERAL]
 
 
-def test_samples_have_their_file_and_line_and_come_back_from_json(folder: Path) -> None:
+def test_samples_have_their_file_and_line(folder: Path) -> None:
     write("a.tsv", 'the "cat \t  die Katze\u2028hier \r\na,b\tc\r\n')
     pairs = [Pair('the "cat', "die Katze\u2028hier", "a.tsv", 1), Pair("a,b", "c", "a.tsv", 2)]
     assert list(PAIRS.samples("a.tsv")) == list(PAIRS.samples(["a.tsv"])) == pairs
@@ -280,8 +279,6 @@ def test_samples_have_their_file_and_line_and_come_back_from_json(folder: Path) 
     sentence = next(TAGGED.samples([write("a.conll", f"-DOCSTART- -X- O\n\n{WORDS}")]))
     span = next(SPANS.samples([write("a.json", json.dumps(squad(WHERE)))]))
     assert (sentence.line, span.line, span.id, span.title, span.split_key) == (3, 1, "q1", "Tower", "Tower")
-    for item in (sentence, span):
-        assert type(item)(**json.loads(json.dumps(asdict(item)))) == item
     question = next(QUESTIONS.samples([jsonl("a.jsonl", QUESTION)]))
     assert question.line == 1 and question.prompt == "It rains. What is wet?"
     first, second = write("b.txt", "1\t2\n"), write("a.tsv.gz", "3\t4\n")
@@ -300,29 +297,29 @@ def test_contexts_are_kept_and_relocated_answers_counted(folder: Path) -> None:
     assert [(item.num_relocated, item.starts) for item in items] == [(1, (26, 23)), (0, (3,))]
 
 
-PLACES: list[tuple[str, str, str, int | None, LocatedAnswer | None]] = [
-    ("where it is said", CONTEXT, "Paris", 34, LocatedAnswer("Paris", 34, False)),
-    ("off by one", CONTEXT, "Paris", 33, LocatedAnswer("Paris", 34, True)),
-    ("off by some", CONTEXT, "Paris", 28, LocatedAnswer("Paris", 26, True)),
-    ("behind the end", CONTEXT, "Paris", 999, LocatedAnswer("Paris", 34, True)),
-    ("nowhere said", CONTEXT, "Paris", None, LocatedAnswer("Paris", 26, False)),
-    ("blanks around", CONTEXT, " Paris ", 25, LocatedAnswer("Paris", 26, False)),
-    ("blanks and a wrong place", CONTEXT, "\nParis", 26, LocatedAnswer("Paris", 26, True)),
-    ("blanks inside", CONTEXT, "Paris. Paris", 26, LocatedAnswer("Paris.  Paris", 26, True)),
-    ("a line end inside", CONTEXT, "rose\nin", None, LocatedAnswer("rose in", 18, True)),
-    ("inside a word", CONTEXT, "ow", None, LocatedAnswer("ow", 13, False)),
+PLACES: list[tuple[str, str, str, int | None, tuple[str, int, bool] | None]] = [
+    ("where it is said", CONTEXT, "Paris", 34, ("Paris", 34, False)),
+    ("off by one", CONTEXT, "Paris", 33, ("Paris", 34, True)),
+    ("off by some", CONTEXT, "Paris", 28, ("Paris", 26, True)),
+    ("behind the end", CONTEXT, "Paris", 999, ("Paris", 34, True)),
+    ("nowhere said", CONTEXT, "Paris", None, ("Paris", 26, False)),
+    ("blanks around", CONTEXT, " Paris ", 25, ("Paris", 26, False)),
+    ("blanks and a wrong place", CONTEXT, "\nParis", 26, ("Paris", 26, True)),
+    ("blanks inside", CONTEXT, "Paris. Paris", 26, ("Paris.  Paris", 26, True)),
+    ("a line end inside", CONTEXT, "rose\nin", None, ("rose in", 18, True)),
+    ("inside a word", CONTEXT, "ow", None, ("ow", 13, False)),
     ("another case", CONTEXT, "paris", 26, None),
     ("not there", CONTEXT, "London", 26, None),
     ("signs of patterns", CONTEXT, "P.ris", 26, None),
-    ("whole words first", "a party of art", "art", None, LocatedAnswer("art", 11, False)),
-    ("whole words before near ones", "a party of art", "art", 4, LocatedAnswer("art", 11, True)),
-    ("no spaces", "東京都は東京", "東京", 3, LocatedAnswer("東京", 4, True)),
+    ("whole words first", "a party of art", "art", None, ("art", 11, False)),
+    ("whole words before near ones", "a party of art", "art", 4, ("art", 11, True)),
+    ("no spaces", "東京都は東京", "東京", 3, ("東京", 4, True)),
 ]
 
 
 @pytest.mark.parametrize(("context", "text", "start", "found"), [p[1:] for p in PLACES], ids=[p[0] for p in PLACES])
 def test_an_answer_is_searched_near_its_position(
-    context: str, text: str, start: int | None, found: LocatedAnswer | None
+    context: str, text: str, start: int | None, found: tuple[str, int, bool] | None
 ) -> None:
     assert locate_answer(context, text, start) == found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from regard.errors import SettingError
+from regard.errors import check_settings
 
 PairOrder = Literal["ordered", "symmetric"]
 
@@ -87,7 +87,7 @@ class DataSettings:
         minimums = {"vocab_size": 1, "max_length": 1, "eval_samples": 1, "stride": 0}
         defaults = ("num_points", "voxel_size", "block_size", "num_workers")
         own = vars(self)
-        for valid, name, expected, value in (
+        check_settings(
             *((own[name] >= least, f"data.{name}", f"at least {least}", own[name]) for name, least in minimums.items()),
             *(
                 (own[name] >= 0 or own[name] == -1, f"data.{name}", "at least 0, or -1 for the default", own[name])
@@ -95,6 +95,4 @@ class DataSettings:
             ),
             (0 < self.mask_prob < 1, "data.mask_prob", "between 0 and 1", self.mask_prob),
             (0 < self.valid_fraction < 1, "data.valid_fraction", "between 0 and 1", self.valid_fraction),
-        ):
-            if not valid:
-                raise SettingError(f"{name} must be {expected}, got {value}.")
+        )

@@ -6,6 +6,7 @@ literally, even if the path contains wildcards; only other paths are expanded as
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import io
@@ -78,7 +79,7 @@ def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterat
                     if not line:
                         number = 0  # a file with only a byte order mark is empty
                         continue
-                text = _decode_line(path, line, number, offset, zipped, on_error)
+                text, _ = _decode_line(path, line, number, offset, zipped, on_error)
                 offset += len(line)
                 yield number, text.removesuffix("\r\n").removesuffix("\n")
         except _GZIP_ERRORS as error:
@@ -104,7 +105,9 @@ def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Itera
             if not offset:
                 start, raw = raw, _check_start(path, raw, zipped)
                 offset = len(start) - len(raw)
-            end = _complete_prefix(raw) if read else len(raw)
+            # without a line break, the end of the last complete character except a final \r
+            end = raw.rfind(b"\n") + 1 or codecs.utf_8_decode(raw.removesuffix(b"\r"), "replace")[1]
+            end = end if read else len(raw)
             raw, kept = raw[:end], raw[end:]
             if raw:
                 yield number, _decode_block(path, raw, number, offset, zipped, on_error)
@@ -160,50 +163,35 @@ def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
 
 
-def _decode_line(path: Path, raw: bytes, number: int, offset: int, zipped: bool, on_error: ErrorHandler) -> str:
-    if b"\0" in raw:
+def _decode_line(
+    path: Path, raw: bytes, number: int, offset: int, zipped: bool, on_error: ErrorHandler
+) -> tuple[str, bool]:
+    """Text of a line, and False after an error."""
+    is_valid = b"\0" not in raw
+    if not is_valid:
         advice = f"If the encoding is UTF-16 or UTF-32, convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
         on_error("encoding", DataError("not a text file: contains NUL bytes.", path, number, advice))
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8"), is_valid
     except UnicodeDecodeError as error:
         place = f"byte offset {offset + error.start}{' after unzipping' if zipped else ''}"
         problem = f"invalid UTF-8: byte 0x{raw[error.start]:02x} at {place}."
         command = _iconv_command(path, zipped, "WINDOWS-1252")
         advice = f"Convert the file from its actual encoding, for example: {command}"
         on_error("encoding", DataError(problem, path, number, advice))
-        return raw.decode("utf-8", "replace")
+        return raw.decode("utf-8", "replace"), False
 
 
 def _decode_block(path: Path, raw: bytes, number: int, offset: int, zipped: bool, on_error: ErrorHandler) -> str:
     if b"\0" not in raw:
         with suppress(UnicodeDecodeError):
             return raw.decode("utf-8").replace("\r\n", "\n")
-    errors: list[str] = []
     lines = []
-
-    def record_error(kind: str, error: DataError) -> None:
-        errors.append(kind)
-        on_error(kind, error)
-
     for count, line in enumerate(io.BytesIO(raw)):  # decode each line separately to find the invalid lines
-        text = _decode_line(path, line, number + count, offset, zipped, record_error)
+        text, is_valid = _decode_line(path, line, number + count, offset, zipped, on_error)
         offset += len(line)
-        lines.append(text.replace("\r\n", "\n") if not errors else "\n" if text.endswith("\n") else "")
-        errors.clear()
+        lines.append(text.replace("\r\n", "\n") if is_valid else "\n" * text.endswith("\n"))
     return "".join(lines)
-
-
-def _complete_prefix(raw: bytes) -> int:
-    """End of the last complete line; without a line break, end of the last complete character except a final \\r."""
-    if end := raw.rfind(b"\n") + 1:
-        return end
-    end = len(raw) - raw.endswith(b"\r")
-    for back in range(1, min(4, len(raw) + 1)):
-        if raw[-back] & 0xC0 != 0x80:  # first byte of a character, which encodes the length
-            size = 1 + (raw[-back] >= 0xC0) + (raw[-back] >= 0xE0) + (raw[-back] >= 0xF0)
-            return end if size <= back else len(raw) - back
-    return end
 
 
 def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
@@ -229,9 +217,8 @@ def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:
     name = path.with_suffix("") if path.suffix == ".gz" else path
     new = shlex.quote(str(name.with_suffix(".utf8" + name.suffix)))
     old = shlex.quote(str(path))
-    if zipped:
-        return f"gzip -dc {old} | iconv -f {encoding} -t UTF-8 > {new}"
-    return f"iconv -f {encoding} -t UTF-8 {old} > {new}"
+    convert = f"iconv -f {encoding} -t UTF-8"
+    return f"gzip -dc {old} | {convert} > {new}" if zipped else f"{convert} {old} > {new}"
 
 
 # -- data arguments

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from regard.data.reader import Reader, with_target
 from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
@@ -49,7 +49,6 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
 """Usual column names, in order of preference."""
 
 RawRow = dict[str, Any]
-AnswerText = tuple[str, int | None]  # Answer text and its given start
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,6 @@ class QASample:
     def split_key(self) -> str:
         """Article or context, kept on one side of a train/validation split to avoid leaks."""
         return self.title or self.context
-
-
-class LocatedAnswer(NamedTuple):
-    """An answer and its position in the context."""
-
-    text: str
-    start: int
-    relocated: bool
 
 
 def read_qa(
@@ -172,14 +163,13 @@ def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | S
             problem = f"{name}answer not found in the context: '{text[:60]}'."
             raise AnswerNotFound(problem, path, error_line, "Fix the answer, or remove the question.")
         located.append(answer)
-    spans, starts = tuple(answer.text for answer in located), tuple(answer.start for answer in located)
-    num_relocated = sum(answer.relocated for answer in located)
+    spans, starts, relocated = zip(*located, strict=True) if located else ((), (), ())
     return QASample(
-        question, context, spans, starts, bool(located), texts["id"], texts["title"], entry, line, num_relocated
+        question, context, spans, starts, bool(located), texts["id"], texts["title"], entry, line, sum(relocated)
     )
 
 
-def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list[AnswerText]:
+def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list[tuple[str, int | None]]:
     """Non-empty answers, with their starts if given."""
     if isinstance(value, Mapping):
         value, start = value.get("text"), value.get("answer_start", value.get("start", start))
@@ -205,14 +195,13 @@ def _parse_answers(path: Path, line: int | None, value: Any, start: Any) -> list
     return [(value, None if number is None or number < 0 else number)] if value.strip() else []
 
 
-def locate_answer(context: str, text: str, start: int | None) -> LocatedAnswer | None:
-    """Position of an answer, without surrounding spaces: at `start`, else at the nearest occurrence, or the first.
-
-    Occurrences of whole words are preferred."""
+def locate_answer(context: str, text: str, start: int | None) -> tuple[str, int, bool] | None:
+    """Text of an answer in the context without surrounding spaces, its position, and True if relocated: at `start`, else
+    at the nearest occurrence, or the first. Occurrences of whole words are preferred."""
     stripped = text.strip()
     at = None if start is None else start + len(text) - len(text.lstrip())
     if at is not None and context.startswith(stripped, at):
-        return LocatedAnswer(stripped, at, False)
+        return stripped, at, False
     places = [match.span() for match in re.finditer(re.escape(stripped), context)]
     same = bool(places)
     if not same:
@@ -221,7 +210,7 @@ def locate_answer(context: str, text: str, start: int | None) -> LocatedAnswer |
     if not places:
         return None
     first, end = min(places, key=lambda place: (_splits_word(context, *place), abs(place[0] - (at or 0))))
-    return LocatedAnswer(context[first:end], first, at is not None or not same)
+    return context[first:end], first, at is not None or not same
 
 
 def _splits_word(context: str, first: int, end: int) -> bool:
