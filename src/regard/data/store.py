@@ -11,6 +11,7 @@ stores without a lock are removed."""
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -21,7 +22,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,12 +36,9 @@ from regard.files import fsync, write_json
 VERSION = 2
 MANIFEST_NAME = "store.json"
 MAX_INT = 2**31  # Number of possible values for sides with positions or counts, which are stored in four bytes.
+_digest = partial(hashlib.blake2b, digest_size=16)
 CHECKSUM_MAX_BYTES = 256 * 2**20
 """Stores below this size are verified by checksum when opened, larger stores only by file size."""
-
-
-class CorruptStore(Exception):
-    """Store whose files do not match the manifest; the cache rebuilds the store."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +77,7 @@ class StoreWriter:
         self.dtypes = {side: np.dtype("<u2" if many <= 2**16 else "<i4") for side, many in sides.items()}
         self.num_rows = 0
         self.files = {name: open_file(name) for side in sides for name in (f"{side}.values", f"{side}.starts")}
-        self._checksums = {name: blake2b(digest_size=16) for name in self.files}
+        self._checksums = {name: _digest() for name in self.files}
         self._ends = dict.fromkeys(sides, 0)
         for side in sides:
             self._write(f"{side}.starts", np.zeros(1, "<i8"))
@@ -116,7 +114,7 @@ class StoreWriter:
 
 
 def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner: object = None) -> TokenStore:
-    """Store described by the manifest, mapped from open files."""
+    """Store described by the manifest, mapped from open files; raise `ValueError` if the files do not match."""
     sides = {}
     for side, kind in manifest["kinds"].items():
         values, starts = (
@@ -125,30 +123,26 @@ def map_store(manifest: Mapping[str, Any], files: Mapping[str, BinaryIO], owner:
             for file, dtype in ((files[f"{side}.values"], kind), (files[f"{side}.starts"], "<i8"))
         )
         if len(starts) != manifest["rows"] + 1 or starts[0] != 0 or starts[-1] != len(values):
-            raise CorruptStore(f"{side}: row offsets do not match the number of values")
+            raise ValueError(f"{side}: row offsets do not match the number of values")
         sides[side] = RaggedRows(values, starts, owner)
     return TokenStore(sides, manifest["facts"])
 
 
-def open_store(folder: Path, owner: object = None) -> TokenStore:
-    """Open a store and verify all files; raise `CorruptStore` if a file is missing or damaged."""
-    try:
-        record = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
-        whole = sum(entry["size"] for entry in record["files"].values())
-        with ExitStack() as stack:  # maps stay valid after the files are closed
-            files = {name: stack.enter_context((folder / name).open("rb")) for name in record["files"]}
-            for name, entry in record["files"].items():
-                if os.fstat(files[name].fileno()).st_size != entry["size"]:
-                    raise CorruptStore(f"{name}: size does not match the cache record")
-                if whole < CHECKSUM_MAX_BYTES:
-                    checksum = blake2b(digest_size=16)
-                    while part := files[name].read(2**20):
-                        checksum.update(part)
-                    if checksum.hexdigest() != entry["checksum"]:
-                        raise CorruptStore(f"{name}: checksum does not match the cache record")
-            return map_store(record, files, owner)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptStore(str(error)) from error
+def open_store(folder: Path, owner: object) -> TokenStore:
+    """Open a store and verify all files."""
+    manifest = json.loads((folder / MANIFEST_NAME).read_text("utf-8"))
+    whole = sum(entry["size"] for entry in manifest["files"].values())
+    with ExitStack() as stack:  # maps stay valid after the files are closed
+        files = {name: stack.enter_context((folder / name).open("rb")) for name in manifest["files"]}
+        for name, entry in manifest["files"].items():
+            if os.fstat(files[name].fileno()).st_size != entry["size"]:
+                raise ValueError(f"{name}: size does not match the cache record")
+            if (
+                whole < CHECKSUM_MAX_BYTES
+                and hashlib.file_digest(files[name], _digest).hexdigest() != entry["checksum"]
+            ):
+                raise ValueError(f"{name}: checksum does not match the cache record")
+        return map_store(manifest, files, owner)
 
 
 # -- cache
@@ -239,8 +233,7 @@ def _build_store(final: Path, sides: Mapping[str, int], fill: FillStore, max_byt
         shutil.rmtree(folder, ignore_errors=True)
     fsync(final.parent)
     _evict(final, max_bytes)
-    store = _open_locked(final)
-    if store is None:
+    if (store := _open_locked(final)) is None:
         raise OSError(errno.EIO, "the new cache entry cannot be read")
     return store
 
@@ -264,8 +257,8 @@ def _open_locked(folder: Path) -> TokenStore | None:
         lock = FileLock(folder / MANIFEST_NAME)
         if not lock.acquire(shared=True):
             return None  # another process is removing the store
-        store = open_store(folder, owner=lock)
-    except (FileNotFoundError, NotADirectoryError, CorruptStore):
+        store = open_store(folder, lock)
+    except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError, AttributeError):  # damaged
         if folder.is_dir():
             _remove(folder)
         return None
@@ -361,4 +354,4 @@ def delete_note(key: str) -> None:
 
 
 def _checksum(text: str) -> str:
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+    return _digest(text.encode()).hexdigest()
