@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from regard.data.reader import Reader, with_target
@@ -329,17 +330,15 @@ def _make_question(
         raise DataError("expected at least 2 choices, got 1.", path, line)
     if not all(choices):
         raise DataError(f"choice {choices.index('')} is empty.", path, line)
-    if len(set(choices)) < len(choices):
-        duplicate = next(choice for choice in choices if choices.count(choice) > 1)
-        raise DataError(f"choice '{duplicate[:40]}' is listed more than once.", path, line)
+    if duplicates := [choice for choice in choices if choices.count(choice) > 1]:
+        raise DataError(f"choice '{duplicates[0][:40]}' is listed more than once.", path, line)
+    sample = ChoiceSample(context, question, tuple(choices), -1, path, line)
     if inputs_only:
-        return ChoiceSample(context, question, tuple(choices), -1, path, line)
-    places = {str(place): place for place in range(len(choices))}
-    texts = {choice: place for place, choice in enumerate(choices)}
-    letters = {chr(ord("A") + place): place for place in range(min(len(choices), 26))}
-    for table in (texts, places, letters) if by_text else (places, texts, letters):
-        if label in table:
-            return ChoiceSample(context, question, tuple(choices), table[label], path, line)
+        return sample
+    places, letters = list(map(str, range(len(choices)))), list(ascii_uppercase[: len(choices)])
+    for names in (choices, places, letters) if by_text else (places, choices, letters):
+        if label in names:
+            return replace(sample, label=names.index(label))
     if label.lstrip("-").isdigit():
         raise DataError(f"label must be between 0 and {len(choices) - 1}, got {label}.", path, line)
     problem = f"label '{label[:40]}' does not match any of the {len(choices)} choices."
