@@ -11,7 +11,7 @@ from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood
-    from regard.tasks.base import ModelProtocol
+    from regard.tasks.base import Model as ModelProtocol
 
 
 @dataclass(frozen=True)

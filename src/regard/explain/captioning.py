@@ -25,7 +25,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import ModelProtocol
+from regard.tasks.base import Model as ModelProtocol
 from regard.tasks.modality.image import load_image
 from regard.types import AttentionRecords, Batch, DecoderInputs
 

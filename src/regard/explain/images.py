@@ -42,7 +42,7 @@ from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions
 from regard.nn.vision.patches import VisionTransformer
 from regard.nn.vision.swin import SwinBody
-from regard.tasks.base import ModelProtocol
+from regard.tasks.base import Model as ModelProtocol
 from regard.tasks.classify import class_probabilities
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.draw import require_palette, shift_right

@@ -17,7 +17,8 @@ from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
-from regard.tasks.base import ModelProtocol, require_head
+from regard.tasks.base import Model as ModelProtocol
+from regard.tasks.base import require_head
 from regard.tasks.modality.base import warn_once
 from regard.tasks.modality.points import open_cloud, pack_clouds
 from regard.types import AttentionRecord, Batch, BodyOutput

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.recording import named_attentions, record_attention
-from regard.tasks.base import ModelProtocol
+from regard.tasks.base import Model as ModelProtocol
 from regard.types import AttentionRecord, Batch
 
 CHUNK_ROWS = 4096  # Queries per chunk, to limit the memory of products over long sequences.

@@ -44,7 +44,8 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import Encoded, EncodingContext, ModelProtocol, act_steps
+from regard.tasks.base import Encoded, EncodingContext, act_steps
+from regard.tasks.base import Model as ModelProtocol
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
 from regard.tasks.modality.text import SpecialTokens, pad_id, window_start

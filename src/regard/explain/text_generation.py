@@ -18,7 +18,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions, record_attention
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import ModelProtocol
+from regard.tasks.base import Model as ModelProtocol
 from regard.tasks.translate import source_ids
 from regard.types import AttentionRecords, Batch, DecoderInputs
 

@@ -46,7 +46,7 @@ EVAL_BATCH_SIZE = 64  # images or point clouds per batch at inference
 LARGE_VALIDATION = 2000  # minimum number of validation samples for a log message before reading
 
 
-class ModelProtocol(Protocol):
+class Model(Protocol):
     """Interface of a model for objectives and explanations, without an import of the model class."""
 
     body: Any
@@ -346,11 +346,11 @@ class Objective:
         """Head on the hidden states of the body. None: the body has the output layer, or no classes are known."""
         return None
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: Model, batch: Batch) -> Tensor:
         """Logits of the model."""
         return model.body.to_logits(model.body(batch).sequence)
 
-    def loss(self, model: ModelProtocol, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
+    def loss(self, model: Model, batch: Batch, terms: LossWeights = NO_WEIGHTS) -> Loss:
         """(sum, count) of the loss: cross-entropy of the next token, in training plus the sum `aux_losses["penalty"]`."""
         assert batch.labels is not None
         states = model.body(batch)
@@ -361,13 +361,11 @@ class Objective:
 
     # -- predictions
 
-    def predict(
-        self, model: ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Predictions in input order. Input i has the random stream `first + i`."""
         raise NotImplementedError
 
-    def evaluate(self, model: ModelProtocol, encoded: Encoded, spec: EvalSpec) -> EvalResult:
+    def evaluate(self, model: Model, encoded: Encoded, spec: EvalSpec) -> EvalResult:
         """Metrics, and predictions for the samples selected by `spec`."""
         raise NotImplementedError
 
@@ -401,7 +399,7 @@ class Objective:
 # -- shared by the objectives
 
 
-def require_head(model: ModelProtocol) -> Any:
+def require_head(model: Model) -> Any:
     """Head of the model. A missing head is an error."""
     if model.head is None:
         files = "FILE" if model.task.input == "text" else "FILES"
@@ -412,7 +410,7 @@ def require_head(model: ModelProtocol) -> Any:
     return model.head
 
 
-def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:
+def map_rows(model: Model, encoded: Encoded, function: Callable[[Batch], Any]) -> list[Any]:
     """Value of each row, from a function of a batch that returns one value per row, without gradients."""
     values: list[Any] = [None] * len(encoded)
     objective = model.objective
@@ -424,7 +422,7 @@ def map_rows(model: ModelProtocol, encoded: Encoded, function: Callable[[Batch],
     return values
 
 
-def add_act_cost(model: ModelProtocol, loss: Loss, *states: BodyOutput) -> Loss:
+def add_act_cost(model: Model, loss: Loss, *states: BodyOutput) -> Loss:
     """(sum, count) of a loss of a model with adaptive computation time. During training `count` × `aux_losses["cost"]`,
     the ponder cost averaged over tokens, is added; for several forward passes, the average of their costs."""
     total, count = loss
@@ -434,7 +432,7 @@ def add_act_cost(model: ModelProtocol, loss: Loss, *states: BodyOutput) -> Loss:
     return total + torch.stack(costs).mean() * count, count
 
 
-def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
+def act_steps(model: Model, batch: Batch) -> list[list[int]] | None:
     """Ponder steps of each token in each row, or None for a fixed number of steps. Inputs (S, K, L) have S·K rows."""
     if not model.config.traits.act:
         return None
@@ -446,7 +444,7 @@ def act_steps(model: ModelProtocol, batch: Batch) -> list[list[int]] | None:
     return [row[row > 0].tolist() for row in steps.cpu()]  # padding has 0 steps
 
 
-def with_act_steps(model: ModelProtocol, encoded: Encoded, predictions: Sequence[Prediction]) -> list[Prediction]:
+def with_act_steps(model: Model, encoded: Encoded, predictions: Sequence[Prediction]) -> list[Prediction]:
     """Predictions with the ponder steps of all input tokens including special tokens (`extra["act_steps"]`). The steps of
     several sequences or windows of a sample are concatenated."""
     if not model.config.traits.act:

@@ -209,17 +209,15 @@ class Caption(base.Objective):
         labels = pad([row[1:] for row in texts], IGNORE)[0]
         return replace(batch, decoder=DecoderInputs(target, image_index=image_index), labels=labels)
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         return super().logits(model, prepare_images(model, batch))
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         return super().loss(model, prepare_images(model, batch), terms)
 
     # -- predictions
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Caption of each image (a path, bytes, an array or a Pillow image).
 
         Image i has the random stream `first + i`."""
@@ -227,7 +225,7 @@ class Caption(base.Objective):
 
     def _generate(
         self,
-        model: base.ModelProtocol,
+        model: base.Model,
         inputs: Sequence[Any] | base.Encoded,
         count: int,
         decode: DecodeSettings,
@@ -246,7 +244,7 @@ class Caption(base.Objective):
 
     # -- metrics
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """CIDEr-D × 100, BLEU (sacreBLEU), chrF and exact match in percent, against all captions of an image. CIDEr-D is
         omitted for a single image, because its n-gram weights would be 0."""
         count = spec.count(encoded)

@@ -66,10 +66,10 @@ class Choose(TextObjective):
         labels = torch.tensor([int(encoded.fields["label"][int(row)][0]) for row in rows])
         return self.modality.collate(encoded, rows, config, labels, shape)
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         return _choice_logits(model, run_body(model.body, batch))
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over questions of the cross-entropy over the choices, plus `auxiliary` × language modeling loss;
         label smoothing is distributed over the other choices of the question."""
         assert batch.labels is not None
@@ -100,15 +100,13 @@ class Choose(TextObjective):
             raise RegardError(f"{wanted}; context and question must be strings.")
         return _make_question(context, question, item["choices"])
 
-    def rank(self, model: base.ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
+    def rank(self, model: base.Model, prompt: str, choices: Sequence[str]) -> Prediction:
         """Prediction for one context."""
         question = _make_question(prompt, "", choices)
         encoded = self.encode([question], model.config, base.EncodingContext(model.require_tokenizer()))
         return self._predictions(model, encoded, model.spec.decode)[0]
 
-    def _predictions(
-        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
-    ) -> list[Prediction]:
+    def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
         """Most likely choice of each question. Scores and `choices` are sorted by probability."""
         base.require_head(model)
         truncated = {id(sample) for sample in encoded.too_long}
@@ -126,7 +124,7 @@ class Choose(TextObjective):
             predictions.append(Prediction(sample.choices[order[0]], scores, (), extra))
         return predictions
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy and chance accuracy in percent."""
         some = encoded.select(range(spec.count(encoded)), spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
@@ -161,7 +159,7 @@ class Choose(TextObjective):
         }
 
 
-def _choice_logits(model: base.ModelProtocol, output: SequenceOutput) -> Tensor:
+def _choice_logits(model: base.Model, output: SequenceOutput) -> Tensor:
     """(S, K) logits of the choices, −∞ for missing choices."""
     return base.require_head(model)(output.pooled)[..., 0].masked_fill(output.lengths == 0, -torch.inf)
 

@@ -147,11 +147,11 @@ class Classify(base.Objective):
 
     # -- loss
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         """(B, classes) logits."""
         return base.require_head(model)(self.modality.pooled(model, batch)[0])
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over samples of cross-entropy, or of the binary cross-entropy averaged over labels; texts: plus
         `auxiliary` × language modeling loss."""
         assert batch.labels is not None
@@ -176,9 +176,7 @@ class Classify(base.Objective):
 
     # -- predictions
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Class of each input, or the list of labels above the threshold, most likely first. The scores are the
         probabilities of all classes. Texts may be pairs, given as (a, b) or "a<tab>b"."""
         if not self.is_text:
@@ -192,7 +190,7 @@ class Classify(base.Objective):
         return base.with_act_steps(model, encoded, self._predictions(model, encoded, len(encoded), decode))
 
     def _predictions(
-        self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
+        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> list[Prediction]:
         options = model.spec.options
         truncated = {id(sample) for sample in inputs.too_long} if isinstance(inputs, base.Encoded) else set()
@@ -212,7 +210,7 @@ class Classify(base.Objective):
         return predictions
 
     def _probabilities(
-        self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
+        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> np.ndarray:
         """(count, classes) probabilities, averaged over the rows of an input."""
         if not count:
@@ -233,7 +231,7 @@ class Classify(base.Objective):
 
     # -- metrics
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated;
         for images and point clouds also top-5 accuracy. Multi-label: micro F1, macro F1 and exact match."""
         labels, several, count = model.spec.options.labels, model.spec.options.multi_label, spec.count(encoded)
@@ -351,7 +349,7 @@ def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str
     return [known[name] for name in names]
 
 
-def class_probabilities(model: base.ModelProtocol, logits: Tensor) -> Tensor:
+def class_probabilities(model: base.Model, logits: Tensor) -> Tensor:
     """Probabilities of classes, or independent probabilities of labels."""
     return logits.sigmoid() if model.spec.options.multi_label else logits.softmax(-1)
 

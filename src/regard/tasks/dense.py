@@ -20,7 +20,7 @@ from regard.data.text.files import chunked
 from regard.errors import DataError, SettingError
 from regard.processors.image import augment_maps
 from regard.tasks import base
-from regard.tasks.base import Encoded, EncodingContext, ModelProtocol, Objective
+from regard.tasks.base import Encoded, EncodingContext, Model, Objective
 from regard.tasks.modality.base import decode_source, encode_source, readable_batch
 from regard.tasks.modality.image import (
     Size,
@@ -136,14 +136,14 @@ class MapObjective(DenseObjective):
 
         return readable_batch(build, rows, self)
 
-    def logits(self, model: ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: Model, batch: Batch) -> Tensor:
         """Outputs of the head for each pixel."""
         return model.head(*feature_maps(model, prepare_images(model, batch)))
 
     # -- predictions
 
     def _predict_maps(
-        self, model: ModelProtocol, images: Iterable[tuple[np.ndarray, Size]]
+        self, model: Model, images: Iterable[tuple[np.ndarray, Size]]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Each image and its prediction at the given size. Only one batch is in memory."""
         pixels = model.require_image_processor()
@@ -162,7 +162,7 @@ class MapObjective(DenseObjective):
                 yield picture, self._resize(output, size)
 
     def _predict_encoded_maps(
-        self, model: ModelProtocol, encoded: Encoded, count: int
+        self, model: Model, encoded: Encoded, count: int
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Image, prediction and target of the first `count` samples, at the size of the target."""
         targets: deque[np.ndarray] = deque()
@@ -183,7 +183,7 @@ class MapObjective(DenseObjective):
             yield picture, prediction, targets.popleft()
 
 
-def augmented_maps(model: ModelProtocol, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], Size], Tensor]:
+def augmented_maps(model: Model, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], Size], Tensor]:
     """Feature maps of normalized pixels with the size of the image, and target maps with the same augmentation."""
     labels = batch.labels
     assert labels is not None
@@ -192,7 +192,7 @@ def augmented_maps(model: ModelProtocol, batch: Batch) -> tuple[tuple[tuple[Tens
     return feature_maps(model, prepare_images(model, batch)), labels
 
 
-def feature_maps(model: ModelProtocol, batch: Batch) -> tuple[tuple[Tensor, ...], Size]:
+def feature_maps(model: Model, batch: Batch) -> tuple[tuple[Tensor, ...], Size]:
     """Feature maps of the body for the head, and height and width of the pixels."""
     height, width = batch.inputs.shape[-2:]
     return model.body(batch, taps=model.head.tap_indices).hidden_states, (height, width)

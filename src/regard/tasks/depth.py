@@ -59,7 +59,7 @@ class Depth(MapObjective):
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
         return depth_head(config, INITIAL_DEPTH if METERS_LABEL in options.labels else None)
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         taps, labels = augmented_maps(model, batch)
         known, output = labels > 0, model.head(*taps)
         if METERS_LABEL in model.spec.options.labels:
@@ -67,14 +67,12 @@ class Depth(MapObjective):
         nearness, known = inverse_depth(labels, known)
         return relative_loss(output, nearness, known)
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
         return [_make_prediction(model, *pair) for pair in self._predict_maps(model, map(load_image_and_size, inputs))]
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
         maximum depth of all targets, as in the evaluation of MiDaS."""
         metrics, count = DepthMetrics(), spec.count(encoded)
@@ -136,7 +134,7 @@ class Depth(MapObjective):
         return {"image": sample.source, "prediction": f"{value['low']} to {value['high']} {value['unit']}"}
 
 
-def _make_prediction(model: base.ModelProtocol, picture: np.ndarray, output: np.ndarray) -> Prediction:
+def _make_prediction(model: base.Model, picture: np.ndarray, output: np.ndarray) -> Prediction:
     unit = "meters" if METERS_LABEL in model.spec.options.labels else "inverse depth"
     low, median, high = (round(float(value), 4) for value in np.percentile(output, (1, 50, 99)))
     value = {"unit": unit, "low": low, "median": median, "high": high}

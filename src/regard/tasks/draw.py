@@ -109,9 +109,7 @@ class Draw(base.Objective):
 
     # -- predictions
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Complete or generate images. An input is an image (an array, a Pillow image or a path) whose upper half is given,
         {"image": …, "rows": 20} with another number of rows, or None for unconditional generation.
 
@@ -143,7 +141,7 @@ class Draw(base.Objective):
             for prompt, row, hypotheses in zip(prompts, rows, found, strict=True)
         ]
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Bits per pixel, and completions of some images; a full evaluation also generates as many images unconditionally
         (`extra["unconditional"]`)."""
         palette, colors = require_palette(model), encoded.fields["colors"]
@@ -197,7 +195,7 @@ class Draw(base.Objective):
         return {"image": where, "prediction": str(prediction.value), "bits_per_pixel": f"{bits:.3f}"}
 
 
-def prepare_colors(model: base.ModelProtocol, batch: Batch) -> Batch:
+def prepare_colors(model: base.Model, batch: Batch) -> Batch:
     """Convert uint8 images to the inputs of training: start token and all colors except the last."""
     if batch.inputs.dtype != torch.uint8:
         return batch

@@ -85,7 +85,7 @@ class Embed(base.Objective):
 
     # -- training
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over pairs of the average of two cross-entropies: second texts given the first, and first texts given
         the second. Equal texts are not negatives of each other."""
         assert batch.labels is not None and batch.decoder is not None
@@ -111,16 +111,14 @@ class Embed(base.Objective):
             total = total + 0.0 * first[0].pooled.sum()
         return base.add_act_cost(model, (total, asked.sum()), first[0], second[0])
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         """(B, D) embeddings."""
         batch = batch if batch.text.global_tokens is not None else _with_global_token(batch, model.config)
         return pooling_of(model.spec.options)(model.body(batch).sequence, batch)
 
     # -- predictions
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Embedding of a text; for {"query": text, "corpus": texts, "top_k": 5} the nearest texts, as in `search`.
 
         The embeddings of a corpus are computed once for all its queries."""
@@ -146,7 +144,7 @@ class Embed(base.Objective):
 
     # -- metrics
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Percentage of pairs whose second text is nearest to the first among all second texts (accuracy), and mean
         reciprocal rank within the first ten (MRR)."""
         samples = encoded.samples
@@ -189,9 +187,7 @@ class Embeddings(NamedTuple):
     truncated: list[bool]  # true for truncated texts
 
 
-def embed_texts(
-    model: base.ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
-) -> Embeddings:
+def embed_texts(model: base.Model, texts: Sequence[str], on_progress: ProgressCallback | None = None) -> Embeddings:
     """Embedding of each text."""
     for item in texts:
         if not isinstance(item, str):
@@ -213,9 +209,7 @@ def _encode_texts(
     return rows, [len(row) > room for row in ids]
 
 
-def _embed_rows(
-    model: base.ModelProtocol, rows: base.FieldRows, on_progress: ProgressCallback | None = None
-) -> np.ndarray:
+def _embed_rows(model: base.Model, rows: base.FieldRows, on_progress: ProgressCallback | None = None) -> np.ndarray:
     """(N, D) embeddings, in batches of similar lengths."""
     wide = np.float64 if next(iter(model.body.parameters())).dtype == torch.float64 else np.float32
     table, done = np.zeros((len(rows), model.config.width), dtype=wide), 0
@@ -229,9 +223,7 @@ def _embed_rows(
     return table
 
 
-def _run_body(
-    model: base.ModelProtocol, x: Tensor, mask: Tensor | None, offsets: Packing | None
-) -> tuple[BodyOutput, Batch]:
+def _run_body(model: base.Model, x: Tensor, mask: Tensor | None, offsets: Packing | None) -> tuple[BodyOutput, Batch]:
     rows = _with_global_token(Batch(x, mask, packing=offsets), model.config)
     return model.body(rows), rows
 
@@ -278,9 +270,7 @@ def _rank_predictions(
 # -- search of the nearest texts
 
 
-def build_index(
-    model: base.ModelProtocol, texts: Sequence[str], on_progress: ProgressCallback | None = None
-) -> TextIndex:
+def build_index(model: base.Model, texts: Sequence[str], on_progress: ProgressCallback | None = None) -> TextIndex:
     """Texts with their embeddings, for search."""
     if isinstance(texts, str) or not texts:
         raise RegardError("Search requires a non-empty list of texts.")
@@ -290,7 +280,7 @@ def build_index(
     return TextIndex(texts, vectors if len(distinct) == len(texts) else vectors[[place[text] for text in texts]])
 
 
-def search(model: base.ModelProtocol, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K) -> list[Prediction]:
+def search(model: base.Model, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K) -> list[Prediction]:
     """Nearest text of each query. The scores and `hits` contain the `top_k` nearest texts with cosines."""
     vectors, truncated = embed_texts(model, queries)
     return [

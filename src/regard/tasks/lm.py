@@ -94,9 +94,7 @@ class LanguageModeling(base.Objective):
         for part in chunked(windows, max(tokens // config.max_length, 1)):
             yield self.collate(encoded, np.array([(*window, 0) for window in part]), config)
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Generated continuation of each prompt. An empty prompt is the beginning of a document."""
         text, config = model.require_tokenizer(), model.config
         prompts = [prompt_ids(item, text, config, decode) for item in inputs]
@@ -118,7 +116,7 @@ class LanguageModeling(base.Objective):
                 predictions[i] = _continuation(model, inputs[i], hypotheses, int(lengths[i]), decode)
         return predictions
 
-    def stream(self, model: base.ModelProtocol, prompt: str, decode: DecodeSettings, first: int = 0) -> Iterator[str]:
+    def stream(self, model: base.Model, prompt: str, decode: DecodeSettings, first: int = 0) -> Iterator[str]:
         """Generated continuation of a prompt in parts."""
         text, config = model.require_tokenizer(), model.config
         ids = prompt_ids(prompt, text, config, decode)
@@ -128,7 +126,7 @@ class LanguageModeling(base.Objective):
         steps = stream(model.body, batch, config.eos_id, limit, decode, requests=request, stop_fn=stop)
         return _iter_text(steps, StreamDecoder(text, decode.stop_strings))
 
-    def rank(self, model: base.ModelProtocol, prompt: str, choices: Sequence[str]) -> Prediction:
+    def rank(self, model: base.Model, prompt: str, choices: Sequence[str]) -> Prediction:
         """Rank continuations by the sum of token log-probabilities after the prompt, as in the zero-shot evaluation of
         GPT-2. The scores are the probabilities normalized over the choices."""
         if len(choices) < 2 or not all(choices):
@@ -156,7 +154,7 @@ class LanguageModeling(base.Objective):
         scores = tuple(chances[i] for i in order)
         return Prediction(choices[order[0]], scores, (), {"prompt": prompt, "choices": listed})
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Perplexity per token and per word of the original text, and bits per byte."""
         size = sum(len(sample.text.encode()) for sample in encoded.samples)
         count = sum(count_words(sample.text) for sample in encoded.samples)
@@ -282,7 +280,7 @@ def stop_condition(text: TextTokenizer, stop_strings: Sequence[str]) -> Callable
 
 
 def _continuation(
-    model: base.ModelProtocol, prompt: str, hypotheses: Sequence[Hypothesis], prompt_length: int, decode: DecodeSettings
+    model: base.Model, prompt: str, hypotheses: Sequence[Hypothesis], prompt_length: int, decode: DecodeSettings
 ) -> Prediction:
     """Prediction with the text before the first stop string, and the reason for the end: eos, stop, length, or context."""
     text, best, values, reasons = model.require_tokenizer(), hypotheses[0], [], []

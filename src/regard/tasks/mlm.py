@@ -115,11 +115,11 @@ class MaskedLM(base.Objective):
             some = MaskedRows(*([side[i] for i in chosen] for side in masked))
             yield _build_batch(masker, some, rows[chosen], config)
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         """(B, L, V) token logits at each position."""
         return model.head.words(model.body(batch).sequence, model.body.tokens)
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over masked tokens: MLM loss + average NSP loss × number of masked tokens. With one micro-batch per
         step this is the loss of the paper; with several, the NSP losses are weighted by the numbers of masked tokens."""
         assert batch.labels is not None
@@ -132,14 +132,12 @@ class MaskedLM(base.Objective):
             total = total + more * count / many.clamp(min=1)
         return base.add_act_cost(model, (total, count), states)
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[str], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Fill each mask token with the most likely token, independently of other mask tokens. `extra["masks"]` has the
         `TOP_K` candidates of each mask token."""
         return fill_masks(model, inputs)
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Loss, perplexity and accuracy on masked tokens, and NSP accuracy, in percent."""
         measured = np.zeros(5)
         with torch.inference_mode():
@@ -284,7 +282,7 @@ def labeled_states(states: BodyOutput, batch: Batch) -> Tensor:
     return states.sequence.flatten(0, 1).index_select(0, batch.text.label_positions)
 
 
-def _mask_words(text: str, model: base.ModelProtocol) -> tuple[str, tuple[str, ...]]:
+def _mask_words(text: str, model: base.Model) -> tuple[str, tuple[str, ...]]:
     """Beginning of a text with some words masked, and the masked words. The choice is deterministic."""
     tokenizer, gap = model.require_tokenizer(), mask_token(model.require_tokenizer())
     text = text if len(text) <= BEGINNING else text[:BEGINNING].rsplit(" ", 1)[0]
@@ -324,7 +322,7 @@ def mask_token(text: TextTokenizer) -> str:
     return text.id_to_token(mask)
 
 
-def fill_masks(model: base.ModelProtocol, inputs: Sequence[str]) -> list[Prediction]:
+def fill_masks(model: base.Model, inputs: Sequence[str]) -> list[Prediction]:
     """Fill the mask tokens of each text."""
     text, config = model.require_tokenizer(), model.config
     gap = mask_token(text)

@@ -75,7 +75,7 @@ class QuestionAnswering(WindowObjective):
             return table
         return torch.cat([table, torch.full((shape.num_documents - len(table), 2), IGNORE)])
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) over rows of the average of start and end cross-entropy over the tokens of the row."""
         assert batch.labels is not None
         states = model.body(batch)
@@ -111,9 +111,7 @@ class QuestionAnswering(WindowObjective):
             raise RegardError("The question and the context must not be empty.")
         return QASample(item[0].strip(), item[1], (), (), False)
 
-    def _predictions(
-        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
-    ) -> list[Prediction]:
+    def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
         logits, threshold = self.token_logits(model, encoded), no_answer_threshold(model, decode)
         contexts = model.require_tokenizer().encode_offsets([sample.context for sample in encoded.samples])
         predictions = []
@@ -128,7 +126,7 @@ class QuestionAnswering(WindowObjective):
             predictions.append(_make_prediction(sample, candidates, nothing, threshold))
         return predictions
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """SQuAD metrics in percent; if there may be no answer, also the best threshold for no answer."""
         some = first_samples(encoded, spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
@@ -165,7 +163,7 @@ class QuestionAnswering(WindowObjective):
         }
 
 
-def no_answer_threshold(model: base.ModelProtocol, decode: DecodeSettings) -> float | None:
+def no_answer_threshold(model: base.Model, decode: DecodeSettings) -> float | None:
     """Minimum of (score of no answer − best answer score) for an empty prediction; None if every question gets an answer.
 
     Hugging Face checkpoints do not record unanswerable training questions: the user must set `decode.threshold`."""

@@ -52,31 +52,29 @@ class Segment(DenseObjective):
             where = "masks" if self.task.input == "image" else "point clouds"
             raise DataError(f"Fewer than two classes found in the {where}. Segmentation needs at least two.")
 
-    def _predict_classes(self, model: base.ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """`Prediction.extra` of each input, with the classes."""
         raise NotImplementedError
 
     def _predict_encoded(
-        self, model: base.ModelProtocol, encoded: base.Encoded, count: int
+        self, model: base.Model, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         """`Prediction.extra` and target of the first `count` samples."""
         raise NotImplementedError
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Fraction of each class in each input, with the classes of all pixels (`extra["mask"]`) or points
         (`extra["classes"]`)."""
         return [self._make_prediction(model, extra) for extra in self._predict_classes(model, inputs)]
 
-    def _make_prediction(self, model: base.ModelProtocol, extra: dict[str, Any]) -> Prediction:
+    def _make_prediction(self, model: base.Model, extra: dict[str, Any]) -> Prediction:
         options, classes = model.spec.options, extra[self.classes_key]
         shares = np.bincount(classes.ravel(), minlength=len(options.labels)) / max(classes.size, 1)
         value = {options.labels[n]: round(float(shares[n]), 4) for n in np.argsort(-shares) if shares[n] > 0}
         known = {"labels": options.labels, "class_values": class_values(options)}
         return Prediction(value, tuple(value.values()), (), {**extra, **known})
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Mean IoU and pixel or point accuracy in percent."""
         labels, count = model.spec.options.labels, spec.count(encoded)
         metrics = SegmentationMetrics(len(labels), int(self.unknown_value))
@@ -184,7 +182,7 @@ class SegmentImages(MapObjective, Segment):
                 )
         return super().encode(samples, config, context)
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) of the cross-entropy over labeled pixels, in training plus the weighted loss of the auxiliary head."""
         taps, targets = augmented_maps(model, batch)
         labels = targets.long()
@@ -196,13 +194,13 @@ class SegmentImages(MapObjective, Segment):
             total = total + AUX_LOSS_WEIGHT * more
         return total, (labels != IGNORE).sum()
 
-    def _predict_classes(self, model: base.ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """The mask at the size of the file; the image is smaller if the file was decoded at a lower resolution."""
         for picture, mask in self._predict_maps(model, map(load_image_and_size, inputs)):
             yield {"mask": mask, "image": picture}
 
     def _predict_encoded(
-        self, model: base.ModelProtocol, encoded: base.Encoded, count: int
+        self, model: base.Model, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for picture, mask, target in self._predict_encoded_maps(model, encoded, count):
             yield {"mask": mask, "image": picture}, target

@@ -85,32 +85,32 @@ class SegmentPoints(Segment):
 
         return readable_batch(build, rows, self)
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         """(B, N, classes) logits, or (1, N, classes) for packed point clouds."""
         head = base.require_head(model)
         output: BodyOutput = model.body(batch)
         logits = head(output.sequence)
         return logits if batch.packing is not None else logits.view(*batch.inputs.shape[:2], -1)
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         """(sum, count) of the cross-entropy over labeled points."""
         assert batch.labels is not None
         return cross_entropy(self.logits(model, batch).flatten(0, 1), batch.labels, terms.smoothing)
 
-    def _predict_classes(self, model: base.ModelProtocol, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Class indices of all points (N,) in file order, and their probabilities."""
         points = model.require_point_processor()
         for item in inputs:
             yield self._predict_cloud(model, open_cloud(item, points), item if isinstance(item, str) else "")
 
     def _predict_encoded(
-        self, model: base.ModelProtocol, encoded: base.Encoded, count: int
+        self, model: base.Model, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
         for number in range(count):
             extra = self._predict_cloud(model, load_cloud(encoded, number), "")
             yield extra, self._target(encoded, number)
 
-    def _predict_cloud(self, model: base.ModelProtocol, cloud: PointCloud, source: str) -> dict[str, Any]:
+    def _predict_cloud(self, model: base.Model, cloud: PointCloud, source: str) -> dict[str, Any]:
         classes, chances = self._predict_points(model, cloud)
         extra = {"classes": classes, "probabilities": chances, "cloud": cloud, "up": model.require_point_processor().up}
         extra["file"] = Path(source).name
@@ -119,7 +119,7 @@ class SegmentPoints(Segment):
                 extra["reference"] = point_label_ids(cloud, source, model.spec.options.labels)
         return extra
 
-    def _predict_points(self, model: base.ModelProtocol, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
+    def _predict_points(self, model: base.Model, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
         """(N,) class index of every point and its probability, averaged over all blocks that contain the point."""
         scene = split_scene(cloud, model.require_point_processor())
         sums = np.zeros((len(scene.point_indices), len(model.spec.options.labels)))

@@ -97,7 +97,7 @@ class Tag(WindowObjective):
         table = pad_or_pack(labels, 0, shape)[0]
         return torch.where(table > 0, table - 1, IGNORE)
 
-    def loss(self, model: base.ModelProtocol, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
+    def loss(self, model: base.Model, batch: Batch, terms: base.LossWeights = base.NO_WEIGHTS) -> base.Loss:
         assert batch.labels is not None
         states = model.body(batch)
         loss = cross_entropy(base.require_head(model)(states.sequence), batch.labels, terms.smoothing)
@@ -110,9 +110,7 @@ class Tag(WindowObjective):
             raise RegardError(f"Expected a sentence as a text or a list of words, got {item!r:.60}.")
         return TaggedSentence(tuple(words), ())
 
-    def _predictions(
-        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
-    ) -> list[Prediction]:
+    def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
         """Tags of each sentence. The scores are probabilities; `extra["entities"]` has the entities of the tags."""
         options, logits = model.spec.options, self.token_logits(model, encoded)
         names = options.labels
@@ -138,7 +136,7 @@ class Tag(WindowObjective):
             predictions.append(Prediction(tags, tuple(chances), tuple(sample.words), extra))
         return predictions
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
         some = first_samples(encoded, spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)

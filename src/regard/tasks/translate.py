@@ -71,7 +71,7 @@ class Translate(base.Objective):
 
     def predict(
         self,
-        model: base.ModelProtocol,
+        model: base.Model,
         inputs: Sequence[str],
         decode: DecodeSettings,
         first: int = 0,
@@ -104,7 +104,7 @@ class Translate(base.Objective):
                     predictions[i].extra["act_steps"] = steps[number, : lengths[i]].tolist()
         return predictions
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """BLEU (with the signature) and chrF of sacreBLEU, and the percentage of exact matches."""
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -181,7 +181,7 @@ class Algorithmic(Translate):
                 "words, or single characters with data.tokenizer_type=char."
             )
 
-    def evaluate(self, model: base.ModelProtocol, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
+    def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Exact match and token accuracy in percent: in total, within the training lengths, and for longer questions."""
         samples, text = encoded.samples[: spec.max_samples], model.require_tokenizer()
         predictions = self.predict(model, [sample.source for sample in samples], spec.decode)

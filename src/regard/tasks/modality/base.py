@@ -16,7 +16,7 @@ from regard.data.batching.samplers import BatchSampler, BatchShape
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
-from regard.tasks.base import Encoded, EncodingContext, FieldRows, ModelProtocol
+from regard.tasks.base import Encoded, EncodingContext, FieldRows, Model
 from regard.types import Batch
 
 if TYPE_CHECKING:
@@ -111,11 +111,11 @@ class Modality(Protocol):
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         """Classifier on the pooled state of an input."""
 
-    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, Any]:
+    def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, Any]:
         """(B, D) pooled state of each input, and further outputs of the body."""
 
     def input_batches(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+        self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         """Batches of inputs, or of the first `count` encoded samples."""
 

@@ -31,7 +31,7 @@ from regard.errors import RegardError
 from regard.nn.blocks.heads import ClassifierHead
 from regard.processors.image import Augment, ImageProcessor, augment_images, sample_params
 from regard.processors.palette import FILE, Palette
-from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, ModelProtocol
+from regard.tasks.base import EVAL_BATCH_SIZE, Encoded, EncodingContext, Model
 from regard.tasks.modality.base import (
     InputBatches,
     InputFields,
@@ -134,13 +134,13 @@ class Image(Modality):
         width, bias = config.feature_maps()[-1].channels, config.head_bias
         return ClassifierHead("classes", width, outputs, config.head_dropout, bias, std=config.head_std)
 
-    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, BodyOutput]:
+    def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, BodyOutput]:
         output: BodyOutput = model.body(prepare_images(model, batch))
         assert output.pooled is not None
         return output.pooled, output
 
     def input_batches(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+        self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         pixels = model.require_image_processor()
         for start in range(0, count, size := eval_batch_size(pixels)):
@@ -194,7 +194,7 @@ def load_cached(
     return caches[field, training].get_many(sample_ids(rows).tolist(), read, 1 if training else DECODE_THREADS)
 
 
-def prepare_images(model: ModelProtocol, batch: Batch) -> Batch:
+def prepare_images(model: Model, batch: Batch) -> Batch:
     """Batch with augmented and normalized pixels, or palette colors. Only uint8 batches are changed."""
     if batch.inputs.dtype != torch.uint8:
         return batch

@@ -35,7 +35,7 @@ from regard.processors.points import (
     augment_points,
     sample_kept_points,
 )
-from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, ModelProtocol
+from regard.tasks.base import EVAL_BATCH_SIZE, LARGE_VALIDATION, Encoded, EncodingContext, Model
 from regard.tasks.modality.base import (
     InputBatches,
     InputFields,
@@ -203,13 +203,13 @@ class Points(Modality):
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         return point_cloud_head(config, outputs)
 
-    def pooled(self, model: ModelProtocol, batch: Batch) -> tuple[Tensor, BodyOutput]:
+    def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, BodyOutput]:
         output: BodyOutput = model.body(batch)
         assert output.pooled is not None
         return output.pooled, output
 
     def input_batches(
-        self, model: ModelProtocol, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
+        self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
         encoded = inputs if isinstance(inputs, Encoded) else None

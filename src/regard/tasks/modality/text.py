@@ -203,13 +203,13 @@ class Text(Modality):
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         return text_head("classes", config, outputs)
 
-    def pooled(self, model: base.ModelProtocol, batch: Batch) -> tuple[Tensor, SequenceOutput]:
+    def pooled(self, model: base.Model, batch: Batch) -> tuple[Tensor, SequenceOutput]:
         """Sum of the pooled states of both orders of a symmetric pair."""
         output = run_body(model.body, batch)
         return output.pooled.sum(1), output
 
     def input_batches(
-        self, model: base.ModelProtocol, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
+        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         assert isinstance(inputs, base.Encoded)
         for rows in length_batches(inputs.lengths()[:count], base.BATCH_TOKENS):
@@ -372,7 +372,7 @@ def run_body(body: Any, batch: Batch) -> SequenceOutput:
 
 
 def add_text_losses(
-    model: base.ModelProtocol, labels: Tensor, output: SequenceOutput, loss: base.Loss, terms: base.LossWeights
+    model: base.Model, labels: Tensor, output: SequenceOutput, loss: base.Loss, terms: base.LossWeights
 ) -> base.Loss:
     """(sum, count) of a loss plus `auxiliary` × language modeling loss, and the ponder cost of adaptive computation time."""
     total, count = loss
@@ -439,15 +439,11 @@ class TextObjective(base.Objective):
         """Sample of one input."""
         raise NotImplementedError
 
-    def _predictions(
-        self, model: base.ModelProtocol, encoded: base.Encoded, decode: DecodeSettings
-    ) -> list[Prediction]:
+    def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
         """Predictions of encoded samples."""
         raise NotImplementedError
 
-    def predict(
-        self, model: base.ModelProtocol, inputs: Sequence[Any], decode: DecodeSettings, first: int = 0
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         context = base.EncodingContext(model.require_tokenizer())
         encoded = self.encode([self._parse_input(item) for item in inputs], model.config, context)
         return base.with_act_steps(model, encoded, self._predictions(model, encoded, decode))
@@ -481,10 +477,10 @@ class WindowObjective(TextObjective):
         """Labels of rows as one tensor."""
         raise NotImplementedError
 
-    def logits(self, model: base.ModelProtocol, batch: Batch) -> Tensor:
+    def logits(self, model: base.Model, batch: Batch) -> Tensor:
         return base.require_head(model)(model.body(batch).sequence)
 
-    def token_logits(self, model: base.ModelProtocol, encoded: base.Encoded) -> list[np.ndarray]:
+    def token_logits(self, model: base.Model, encoded: base.Encoded) -> list[np.ndarray]:
         """Logits of all tokens of each row, (length, outputs) in float64."""
         found = base.map_rows(model, encoded, lambda batch: self.logits(model, batch).double().cpu().numpy())
         lengths = encoded.lengths()
