@@ -20,7 +20,7 @@ from regard.data.store import RaggedRows
 from regard.decode.settings import SAMPLING_SETTINGS, DecodeSettings
 from regard.errors import RegardError
 from regard.tasks import MODALITIES, Task
-from regard.types import Batch, BodyOutput, Prediction, TextFields
+from regard.types import Batch, BodyOutput, Prediction
 
 if TYPE_CHECKING:
     from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -54,15 +54,12 @@ class Model(Protocol):
     spec: Any
     processor: Any
     training: bool
+    config: Any
+    task: Task
+    objective: Any
 
     @property
-    def config(self) -> Any: ...
-    @property
     def device(self) -> torch.device: ...
-    @property
-    def task(self) -> Task: ...
-    @property
-    def objective(self) -> Any: ...
     def require_tokenizer(self) -> TextTokenizer: ...
     def require_image_processor(self) -> Any: ...
     def require_point_processor(self) -> Any: ...
@@ -188,10 +185,20 @@ class Encoded:
         """Maximum number of token sequences per sample."""
         return int(row_lengths(self.fields["ways"]).max(initial=1)) if "ways" in self.fields else 1
 
-    def select(self, rows: Sequence[int], num_samples: int | None) -> Encoded:
-        """The first `num_samples` samples with the given rows."""
+    def rows_by_sample(self) -> list[list[int]]:
+        """Row indices of each sample, which may have several windows."""
+        rows: list[list[int]] = [[] for _ in self.samples]
+        for row in range(len(self)):
+            rows[int(self.fields["owner"][row][0]) if "owner" in self.fields else row].append(row)
+        return rows
+
+    def first(self, max_samples: int | None) -> Encoded:
+        """The first `max_samples` samples with all their rows; None: all."""
+        if max_samples is None or max_samples >= len(self.samples):
+            return self
+        rows = [*chain(*self.rows_by_sample()[:max_samples])]
         sides: dict[str, FieldRows] = {name: [side[row] for row in rows] for name, side in self.fields.items()}
-        return Encoded(self.samples[:num_samples], sides, self.too_long, self.context)
+        return Encoded(self.samples[:max_samples], sides, self.too_long, self.context)
 
 
 def row_lengths(rows: FieldRows) -> np.ndarray:
@@ -362,7 +369,18 @@ class Objective:
     # -- predictions
 
     def predict(self, model: Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
-        """Predictions in input order. Input i has the random stream `first + i`."""
+        """Predictions in input order. Input i has the random stream `first + i`. This method is for objectives whose
+        predictions are computed from encoded samples."""
+        context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
+        encoded = self.encode([self._parse_input(item, context.options) for item in inputs], model.config, context)
+        return with_act_steps(model, encoded, self._predictions(model, encoded, decode))
+
+    def _parse_input(self, item: Any, options: HeadOptions) -> Any:
+        """Sample of one input."""
+        raise NotImplementedError
+
+    def _predictions(self, model: Model, encoded: Encoded, decode: DecodeSettings) -> list[Prediction]:
+        """Predictions of encoded samples."""
         raise NotImplementedError
 
     def evaluate(self, model: Model, encoded: Encoded, spec: EvalSpec) -> EvalResult:
@@ -438,9 +456,9 @@ def act_steps(model: Model, batch: Batch) -> list[list[int]] | None:
         return None
     length = batch.inputs.shape[-1]
     mask = None if batch.mask is None else batch.mask.reshape(-1, *([length] if batch.mask.dtype == torch.bool else []))
-    types = None if batch.text.token_types is None else batch.text.token_types.reshape(-1, length)
+    text = batch.text.map(lambda table: table.reshape(-1, length))
     with torch.inference_mode():
-        steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, text=TextFields(types))).act_steps
+        steps = model.body(Batch(batch.inputs.reshape(-1, length), mask, text=text)).act_steps
     return [row[row > 0].tolist() for row in steps.cpu()]  # padding has 0 steps
 
 
@@ -456,10 +474,9 @@ def with_act_steps(model: Model, encoded: Encoded, predictions: Sequence[Predict
         ways = len(steps) // len(batch.inputs)
         return [[*chain(*steps[at : at + ways])] for at in range(0, len(steps), ways)]
 
-    found = [list[int]() for _ in predictions]
-    for row, steps in enumerate(map_rows(model, encoded, steps_per_row)):
-        found[int(encoded.fields["owner"][row][0]) if "owner" in encoded.fields else row] += steps
-    return [replace(one, extra={**one.extra, "act_steps": own}) for one, own in zip(predictions, found, strict=True)]
+    steps = map_rows(model, encoded, steps_per_row)
+    own = ([*chain(*(steps[row] for row in rows))] for rows in encoded.rows_by_sample())
+    return [replace(one, extra={**one.extra, "act_steps": found}) for one, found in zip(predictions, own, strict=True)]
 
 
 def safe_exp(value: float) -> float:

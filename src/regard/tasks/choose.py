@@ -15,15 +15,13 @@ from torch import Tensor, nn
 from regard.data.batching.samplers import BatchShape
 from regard.data.text.samples import QUESTION_COLUMNS, ChoiceSample
 from regard.decode.settings import DecodeSettings
-from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
-from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix
+from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix, save_class_figure
 from regard.tasks.modality.text import (
     SequenceOutput,
     SpecialTokens,
-    TextObjective,
     add_text_losses,
     run_body,
     sequence_fields,
@@ -31,7 +29,7 @@ from regard.tasks.modality.text import (
 from regard.types import IGNORE, Batch, Prediction
 
 
-class Choose(TextObjective):
+class Choose(base.Objective):
     metrics = ("accuracy",)
     ranks = True
     fields = ("text", "ways", "second", "label")
@@ -83,7 +81,7 @@ class Choose(TextObjective):
         losses = -(1 - terms.smoothing) * own - terms.smoothing * others
         return add_text_losses(model, labels, output, (torch.where(asked, losses, 0.0).sum(), asked.sum()), terms)
 
-    def _parse_input(self, item: Any) -> ChoiceSample:
+    def _parse_input(self, item: Any, options: base.HeadOptions) -> ChoiceSample:
         """A question: {"context": …, "question": …, "choices": […]}, a dict or JSON."""
         if isinstance(item, ChoiceSample):
             return item
@@ -126,7 +124,7 @@ class Choose(TextObjective):
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Accuracy and chance accuracy in percent."""
-        some = encoded.select(range(spec.count(encoded)), spec.max_samples)
+        some = encoded.first(spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         correct = [sample.label == one.extra["index"] for sample, one in zip(some.samples, predictions, strict=True)]
         chance = [1 / len(sample.choices) for sample in some.samples]
@@ -143,12 +141,8 @@ class Choose(TextObjective):
         self, folder: Path, samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
     ) -> list[str]:
         """Confusion matrix of choice positions, which shows position bias."""
-        names, counts, metrics = _choice_report(samples, predictions)
-        if len(names) < 2:
-            return []
-        if len(names) > MAX_CLASSES:
-            return [metrics.save_figure(folder / "choices.png").name]
-        return [draw_confusion(names, counts, folder / "confusion.png").name]
+        report = _choice_report(samples, predictions)
+        return [save_class_figure(folder, "choices", *report)] if len(report[0]) > 1 else []
 
     def example_row(self, sample: ChoiceSample, prediction: Prediction) -> dict[str, str]:
         return {
@@ -166,13 +160,14 @@ def _choice_logits(model: base.Model, output: SequenceOutput) -> Tensor:
 
 def _choice_report(
     samples: Sequence[ChoiceSample], predictions: Sequence[Prediction]
-) -> tuple[list[str], np.ndarray, ClassMetrics]:
-    """Names of choice positions, counts by position of the correct choice (rows) and of the predicted one (columns), and
-    metrics per position."""
+) -> tuple[list[str], ClassMetrics, np.ndarray]:
+    """Names of choice positions, metrics per position, and counts by position of the correct choice (rows) and of the
+    predicted one (columns)."""
     names = [f"choice {place}" for place in range(max((len(sample.choices) for sample in samples), default=0))]
-    targets, predicted = [names[sample.label] for sample in samples], [names[one.extra["index"]] for one in predictions]
-    metrics = ClassMetrics.from_labels([(name,) for name in targets], [(name,) for name in predicted], "questions")
-    return names, confusion_matrix(names, targets, predicted), metrics
+    targets = [(names[sample.label],) for sample in samples]
+    predicted = [(names[one.extra["index"]],) for one in predictions]
+    metrics = ClassMetrics.from_labels(targets, predicted, "questions")
+    return names, metrics, confusion_matrix(names, targets, predicted)
 
 
 def _make_question(context: str, question: str, choices: Any) -> ChoiceSample:

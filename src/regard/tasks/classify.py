@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
@@ -19,12 +19,17 @@ from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
 from regard.data.text.samples import LABEL_SEPARATOR, LabeledText
 from regard.decode.settings import DecodeSettings
-from regard.draw.charts import MAX_CLASSES, draw_confusion
 from regard.errors import DataError, RegardError, SettingError, WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.processors.image import mixup_weights
 from regard.tasks import base
-from regard.tasks.metrics.per_class import ClassMetrics, class_report, confusion_matrix, confusion_scores
+from regard.tasks.metrics.per_class import (
+    ClassMetrics,
+    class_report,
+    confusion_matrix,
+    confusion_scores,
+    save_class_figure,
+)
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.types import IGNORE, Batch, Prediction
 
@@ -38,12 +43,11 @@ REGRESSION_ADVICE = (
 )
 
 
+@dataclass(frozen=True)
 class ClassOptions(base.OptionRules):
     """Multi-label classification, and the order of text pairs."""
 
-    def __init__(self, advice: str) -> None:
-        """`advice`: end of the error message for a regression model."""
-        self.advice = advice
+    advice: str  # end of the error message for a regression model
 
     def fit(
         self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
@@ -180,19 +184,34 @@ class Classify(base.Objective):
         """Class of each input, or the list of labels above the threshold, most likely first. The scores are the
         probabilities of all classes. Texts may be pairs, given as (a, b) or "a<tab>b"."""
         if not self.is_text:
-            return self._predictions(model, inputs, len(inputs), decode)
+            return self._predictions(model, inputs, decode)
         base.require_head(model)
-        options = model.spec.options
-        samples = [_parse_input(item, options.pair_order) for item in inputs]
-        context = base.EncodingContext(model.require_tokenizer(), options=options)
-        fields, truncated = self.modality.encode(samples, model.config, context)
-        encoded = base.Encoded(samples, {**fields, "label": base.int_rows([0] * len(samples))}, truncated, context)
-        return base.with_act_steps(model, encoded, self._predictions(model, encoded, len(encoded), decode))
+        return super().predict(model, inputs, decode, first)
+
+    def _parse_input(self, item: Any, options: base.HeadOptions) -> LabeledText:
+        if isinstance(item, str):
+            first, tab, second = item.partition("\t") if options.pair_order else (item, "", "")
+            parts = [first, second] if tab else [item]
+        else:
+            parts = list(item)
+        if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
+            raise RegardError(f"Expected a text or a pair (a, b) of texts, got {item!r:.60}.")
+        if options.pair_order and len(parts) < 2:
+            raise RegardError(
+                "This model classifies text pairs. Separate the two texts with a tab on the command line, in a file or in a "
+                "pipe (bash: $'one text\\tthe other'), use the table columns 'text' and 'pair', or pass (a, b) in Python."
+            )
+        return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "", label_set=())
 
     def _predictions(
-        self, model: base.Model, inputs: Sequence[Any] | base.Encoded, count: int, decode: DecodeSettings
+        self,
+        model: base.Model,
+        inputs: Sequence[Any] | base.Encoded,
+        decode: DecodeSettings,
+        max_samples: int | None = None,
     ) -> list[Prediction]:
-        options = model.spec.options
+        """Predictions of inputs, or of the first `max_samples` encoded samples."""
+        options, count = model.spec.options, len(inputs) if max_samples is None else max_samples
         truncated = {id(sample) for sample in inputs.too_long} if isinstance(inputs, base.Encoded) else set()
         predictions = []
         for number, row in enumerate(self._probabilities(model, inputs, count, decode)):
@@ -235,21 +254,18 @@ class Classify(base.Objective):
         """Accuracy, macro F1 and Matthews correlation in percent, and the confusion matrix if all samples are evaluated;
         for images and point clouds also top-5 accuracy. Multi-label: micro F1, macro F1 and exact match."""
         labels, several, count = model.spec.options.labels, model.spec.options.multi_label, spec.count(encoded)
-        predictions = self._predictions(model, encoded, count, spec.decode)
+        predictions = self._predictions(model, encoded, spec.decode, count)
         rows = [encoded.fields["label"][number] for number in range(count)]
         targets = [tuple(labels[int(place)] for place in (row if len(row) == 1 else row[2:])) for row in rows]
         predicted = list(map(predicted_labels, predictions))
-        metrics = ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
-        if several:
+        metrics, counts = self._compare(labels, targets, predicted, several)
+        if counts is None:
             exact = [set(ours) == set(theirs) for ours, theirs in zip(targets, predicted, strict=True)]
             found = {"micro_f1": metrics.micro.f1, "macro_f1": metrics.macro_f1, "exact_match": float(np.mean(exact))}
-            tables: base.Scores = {"per_class": metrics.table()} if spec.complete else {}
         else:
-            counts = confusion_matrix(labels, [names[0] for names in targets], [names[0] for names in predicted])
             found = confusion_scores(counts)
-            tables = class_report(labels, counts, metrics) if spec.complete else {}
         scores: base.Scores = {name: round(100 * value, 2) for name, value in found.items()}
-        scores |= {"samples": count, **tables}
+        scores |= {"samples": count, **(class_report(labels, metrics, counts) if spec.complete else {})}
         if len(labels) > TOP_K and not self.is_text and not several:
             near = [
                 names[0] in sorted(labels, key=one.extra["probabilities"].get, reverse=True)[:TOP_K]
@@ -263,12 +279,15 @@ class Classify(base.Objective):
         if len(labels) < 2:
             return []
         several, targets = isinstance(predictions[0].value, list), list(map(sample_labels, samples))
-        predicted = list(map(predicted_labels, predictions))
-        if several or len(labels) > MAX_CLASSES:
-            metrics = ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
-            return [metrics.save_figure(folder / "classes.png").name]
-        counts = confusion_matrix(labels, [names[0] for names in targets], [names[0] for names in predicted])
-        return [draw_confusion(labels, counts, folder / "confusion.png").name]
+        metrics, counts = self._compare(labels, targets, list(map(predicted_labels, predictions)), several)
+        return [save_class_figure(folder, "classes", labels, metrics, counts)]
+
+    def _compare(
+        self, labels: Sequence[str], targets: Sequence[Any], predicted: Sequence[Any], several: bool
+    ) -> tuple[ClassMetrics, np.ndarray | None]:
+        """Metrics per class, and the confusion matrix if samples have one label."""
+        metrics = ClassMetrics.from_labels(targets, predicted, "labels" if several else self.task.reader.unit)
+        return metrics, None if several else confusion_matrix(labels, targets, predicted)
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         """Predicted class, or labels separated by |, and the highest probabilities; files with their path."""
@@ -286,22 +305,6 @@ class Classify(base.Objective):
         chances = ", ".join(f"{prediction.extra['probabilities'][label]:.3f}" for label in predicted)
         reference = ", ".join(sample_labels(sample))
         return {**row, "prediction": ", ".join(predicted), "reference": reference, "probability": chances}
-
-
-def _parse_input(item: Any, pair_order: str) -> LabeledText:
-    if isinstance(item, str):
-        first, tab, second = item.partition("\t") if pair_order else (item, "", "")
-        parts = [first, second] if tab else [item]
-    else:
-        parts = list(item)
-    if len(parts) > 2 or not all(isinstance(part, str) for part in parts):
-        raise RegardError(f"Expected a text or a pair (a, b) of texts, got {item!r:.60}.")
-    if pair_order and len(parts) < 2:
-        raise RegardError(
-            "This model classifies text pairs. Separate the two texts with a tab on the command line, in a file or in a pipe "
-            "(bash: $'one text\\tthe other'), use the table columns 'text' and 'pair', or pass (a, b) in Python."
-        )
-    return LabeledText(parts[0].strip(), parts[1].strip() if len(parts) > 1 else "", "")
 
 
 # -- labels

@@ -26,8 +26,6 @@ from regard.tasks.modality.text import (
     TokenWindow,
     WindowObjective,
     encode_windows,
-    first_samples,
-    rows_by_sample,
     truncate_middle,
     window_start,
     windows,
@@ -89,7 +87,7 @@ class QuestionAnswering(WindowObjective):
             sums, own = _packed_log_sums(logits[0], batch, targets)
         return base.add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
 
-    def _parse_input(self, item: Any) -> QASample:
+    def _parse_input(self, item: Any, options: base.HeadOptions) -> QASample:
         """A question with its context: (question, context), {"question": …, "context": …} or "question<tab>context"."""
         if isinstance(item, QASample):
             return item
@@ -115,7 +113,7 @@ class QuestionAnswering(WindowObjective):
         logits, threshold = self.token_logits(model, encoded), no_answer_threshold(model, decode)
         contexts = model.require_tokenizer().encode_offsets([sample.context for sample in encoded.samples])
         predictions = []
-        for sample, rows, (_, places) in zip(encoded.samples, rows_by_sample(encoded), contexts, strict=True):
+        for sample, rows, (_, places) in zip(encoded.samples, encoded.rows_by_sample(), contexts, strict=True):
             candidates: list[Span] = []
             nothing = np.inf
             for row in rows:
@@ -128,7 +126,7 @@ class QuestionAnswering(WindowObjective):
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """SQuAD metrics in percent; if there may be no answer, also the best threshold for no answer."""
-        some = first_samples(encoded, spec.max_samples)
+        some = encoded.first(spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         texts = [str(one.extra["answers"][0]["value"]) for one in predictions]
         differences = [float(one.extra["null_score_diff"]) for one in predictions]

@@ -35,9 +35,7 @@ from regard.tasks.modality.text import (
     TokenWindow,
     WindowObjective,
     encode_windows,
-    first_samples,
     pad_or_pack,
-    rows_by_sample,
     window_start,
     windows,
 )
@@ -103,7 +101,7 @@ class Tag(WindowObjective):
         loss = cross_entropy(base.require_head(model)(states.sequence), batch.labels, terms.smoothing)
         return base.add_act_cost(model, loss, states)
 
-    def _parse_input(self, item: Any) -> TaggedSentence:
+    def _parse_input(self, item: Any, options: base.HeadOptions) -> TaggedSentence:
         """A sentence, given as text or as words (a list or tuple)."""
         words = WORD_PATTERN.findall(item) if isinstance(item, str) else list(item)
         if not words or not all(isinstance(word, str) and word.strip() for word in words):
@@ -116,7 +114,7 @@ class Tag(WindowObjective):
         names = options.labels
         finds_entities = options.tag_scheme != "plain" and all(parse_tag(name) is not None for name in names)
         predictions = []
-        for sample, rows in zip(encoded.samples, rows_by_sample(encoded), strict=True):
+        for sample, rows in zip(encoded.samples, encoded.rows_by_sample(), strict=True):
             table = torch.from_numpy(_merge_windows(len(sample.words), encoded, rows, logits)).softmax(-1).numpy()
             best = table.argmax(1)
             tags, chances = [names[number] for number in best], table[np.arange(len(best)), best].tolist()
@@ -138,7 +136,7 @@ class Tag(WindowObjective):
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Entity F1, precision and recall in percent as in `seqeval`; for plain tags F1 is the accuracy."""
-        some = first_samples(encoded, spec.max_samples)
+        some = encoded.first(spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         metrics = _tagging_metrics(some.samples, predictions)
         scores: base.Scores = dict(metrics.scores())

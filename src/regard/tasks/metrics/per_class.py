@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from regard.data.text.tagged import TagScheme, extract_entities
-from regard.draw.charts import MAX_CLASSES, LabelScore, draw_per_label
+from regard.draw.charts import MAX_CLASSES, LabelScore, draw_confusion, draw_per_label
 from regard.draw.text import markdown_table
 from regard.errors import RegardError
 
@@ -132,8 +132,11 @@ def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> Clas
     )
 
 
-def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetrics) -> dict[str, float | str]:
-    """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions."""
+def class_report(labels: Sequence[str], metrics: ClassMetrics, counts: np.ndarray | None) -> dict[str, float | str]:
+    """Confusion matrix, or for more than `MAX_CLASSES` classes the metrics per class and the most frequent confusions. Samples
+    with several labels have no confusion matrix."""
+    if counts is None:
+        return {"per_class": metrics.table()}
     if len(labels) <= MAX_CLASSES:
         rows = [
             {"true \\ predicted": label, **{name: int(count) for name, count in zip(labels, row, strict=True)}}
@@ -144,11 +147,22 @@ def class_report(labels: Sequence[str], counts: np.ndarray, metrics: ClassMetric
     return {name: value for name, value in tables.items() if value}
 
 
-def confusion_matrix(labels: Sequence[str], targets: Sequence[str], predictions: Sequence[str]) -> np.ndarray:
-    """(C, C) counts by label (rows) and prediction (columns)."""
+def save_class_figure(
+    folder: Path, name: str, labels: Sequence[str], metrics: ClassMetrics, counts: np.ndarray | None
+) -> str:
+    """Save the confusion matrix, or where `class_report` has none the metrics per class, and return the file name."""
+    if counts is None or len(labels) > MAX_CLASSES:
+        return metrics.save_figure(folder / f"{name}.png").name
+    return draw_confusion(labels, counts, folder / "confusion.png").name
+
+
+def confusion_matrix(
+    labels: Sequence[str], targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+) -> np.ndarray:
+    """(C, C) counts by label (rows) and prediction (columns); a sample has one label."""
     number = {label: place for place, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, ([number[label] for label in targets], [number[label] for label in predictions]), 1)
+    np.add.at(counts, ([number[label] for (label,) in targets], [number[label] for (label,) in predictions]), 1)
     return counts
 
 

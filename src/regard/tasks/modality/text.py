@@ -35,7 +35,7 @@ from regard.processors.padding import pack, pad
 from regard.processors.tokenizer.tokenizer import END, END_OF_TEXT, PAD, START, Role, TextTokenizer, TokenTemplate
 from regard.tasks import base
 from regard.tasks.modality.base import InputBatches, InputFields, Modality
-from regard.types import IGNORE, Batch, BodyOutput, Packing, Prediction, TextFields
+from regard.types import IGNORE, Batch, BodyOutput, Packing, TextFields
 
 HEAD_TOKENS = ("_start_", "_delimiter_", "_classify_")
 """Special tokens of GPT-1 fine-tuning, with the names of the paper's code."""
@@ -432,24 +432,7 @@ class TokenWindow(NamedTuple):
     label: Sequence[int]
 
 
-class TextObjective(base.Objective):
-    """Objective of texts whose predictions are computed from encoded samples."""
-
-    def _parse_input(self, item: Any) -> Any:
-        """Sample of one input."""
-        raise NotImplementedError
-
-    def _predictions(self, model: base.Model, encoded: base.Encoded, decode: DecodeSettings) -> list[Prediction]:
-        """Predictions of encoded samples."""
-        raise NotImplementedError
-
-    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
-        context = base.EncodingContext(model.require_tokenizer())
-        encoded = self.encode([self._parse_input(item) for item in inputs], model.config, context)
-        return base.with_act_steps(model, encoded, self._predictions(model, encoded, decode))
-
-
-class WindowObjective(TextObjective):
+class WindowObjective(base.Objective):
     """Fields of a row: token ids of a window, position of the second text, sample index and window start, labels."""
 
     fields = ("text", "second", "owner", "label")
@@ -500,18 +483,3 @@ def encode_windows(samples: Sequence[Any], rows: Sequence[TokenWindow], context:
 def window_start(encoded: base.Encoded, row: int) -> int:
     """First word or token of the sample in this row."""
     return int(encoded.fields["owner"][row][1])
-
-
-def rows_by_sample(encoded: base.Encoded) -> list[list[int]]:
-    """Row indices of each sample."""
-    rows: list[list[int]] = [[] for _ in encoded.samples]
-    for row, owner in enumerate(encoded.fields["owner"]):
-        rows[int(owner[0])].append(row)
-    return rows
-
-
-def first_samples(encoded: base.Encoded, max_samples: int | None) -> base.Encoded:
-    """The first `max_samples` samples with all their rows."""
-    if max_samples is None or max_samples >= len(encoded.samples):
-        return encoded
-    return encoded.select([row for rows in rows_by_sample(encoded)[:max_samples] for row in rows], max_samples)
