@@ -113,7 +113,7 @@ def test_together_as_alone_and_entities_are_spelt_out() -> None:
 
 
 def head_labels(labels: Sequence[str], data: DataSettings) -> tuple[str, ...]:
-    return TASK.objective.options.fit(labels, (), data, HeadOptions()).labels
+    return TASK.objective.options.fit(HeadOptions(tuple(labels)), (), data).labels
 
 
 def test_head_labels_hold_every_tag_of_the_scheme() -> None:

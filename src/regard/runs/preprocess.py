@@ -376,7 +376,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     if not own:
         held = f"{reader.format_count(len(valid))} held out for validation (data.valid_fraction, by content hash)."
         log(f"note: no --valid given; {held}")
-    options = objective.options.fit(found.labels, valid, data, spec.identity.options)
+    options = objective.options.fit(replace(spec.identity.options, labels=tuple(found.labels)), valid, data)
     processor, config = spec.processor, spec.identity.config  # tokenizer and config of a checkpoint already match
     if processor is None:
         processor = modality.default_processor(config, data)

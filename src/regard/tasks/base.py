@@ -104,17 +104,15 @@ NO_OPTIONS = HeadOptions()
 class OptionRules:
     """Head options of an objective: from the data, from a checkpoint folder, and for a Hugging Face config."""
 
-    def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: HeadOptions
-    ) -> HeadOptions:
-        """Options before encoding, from the classes of the data and the validation samples."""
-        return replace(initial, labels=tuple(labels))
+    def fit(self, options: HeadOptions, samples: Sequence[Any], data: DataSettings) -> HeadOptions:
+        """Options before encoding, from the options with the classes of the data and the validation samples."""
+        return options
 
     def complete(self, options: HeadOptions, train: Encoded) -> HeadOptions:
         """Options that follow from the encoded training samples."""
         return options
 
-    def load(self, options: HeadOptions, folder: Path, published: Mapping[str, Any] | None = None) -> HeadOptions:
+    def load(self, options: HeadOptions, folder: Path, published: dict[str, Any] | None = None) -> HeadOptions:
         """Options with the values in other files of a checkpoint folder. `published`: config of a Hugging Face checkpoint
         with a head for this task."""
         return options

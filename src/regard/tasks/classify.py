@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -49,19 +49,17 @@ class ClassOptions(base.OptionRules):
 
     advice: str  # end of the error message for a regression model
 
-    def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
-    ) -> base.HeadOptions:
+    def fit(self, options: base.HeadOptions, samples: Sequence[Any], data: DataSettings) -> base.HeadOptions:
         texts = [sample for sample in samples if isinstance(sample, LabeledText)]
         several = any(sample.label_set is not None for sample in texts)
         order = data.pair_order if any(sample.text_pair for sample in texts) else ""
-        return base.HeadOptions(tuple(labels), several, order)
+        return replace(options, multi_label=several, pair_order=order)
 
     def complete(self, options: base.HeadOptions, train: base.Encoded) -> base.HeadOptions:
         return replace(options, multi_label=options.multi_label or len(train.fields["label"][0]) > 1)
 
     def load(
-        self, options: base.HeadOptions, folder: Path, published: Mapping[str, Any] | None = None
+        self, options: base.HeadOptions, folder: Path, published: dict[str, Any] | None = None
     ) -> base.HeadOptions:
         """Multi-label classification from `problem_type` of a Hugging Face config. Regression is an error."""
         if published is None:

@@ -28,10 +28,8 @@ MAX_FIGURE_SAMPLES = 6  # maximum number of validation images in the figure
 
 
 class DepthOptions(base.OptionRules):
-    def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
-    ) -> base.HeadOptions:
-        return replace(initial, labels=(METERS_LABEL,) if data.metric_depth else ())
+    def fit(self, options: base.HeadOptions, samples: Sequence[Any], data: DataSettings) -> base.HeadOptions:
+        return replace(options, labels=(METERS_LABEL,) if data.metric_depth else ())
 
     def unsupported(self, options: base.HeadOptions) -> str:
         if METERS_LABEL not in options.labels:

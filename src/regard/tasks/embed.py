@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from regard.nn.attention.masks import valid_mask
 from regard.processors.padding import pad
 from regard.tasks import base
 from regard.tasks.modality.text import pad_id, pad_or_pack
-from regard.types import IGNORE, Batch, BodyOutput, DecoderInputs, Packing, Prediction
+from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 SCALE = 20.0  # factor of the cosines before the softmax: a temperature of 0.05
 BUDGET, LARGE = 4096, 65_536  # tokens per batch at inference: limited by the cache of a CPU, and on other devices
@@ -38,7 +39,7 @@ class PoolingOptions(base.OptionRules):
     """Pooling of a checkpoint, in files of sentence-transformers."""
 
     def load(
-        self, options: base.HeadOptions, folder: Path, published: Mapping[str, Any] | None = None
+        self, options: base.HeadOptions, folder: Path, published: dict[str, Any] | None = None
     ) -> base.HeadOptions:
         return replace(options, pooling=read_pooling(folder))
 
@@ -93,10 +94,11 @@ class Embed(base.Objective):
             raise SettingError(
                 "Task 'embed' does not use train.label_smoothing or train.lm_loss_weight. Set both to 0."
             )
-        first = _run_body(model, batch.inputs, batch.mask, batch.packing)
-        second = _run_body(model, batch.decoder.inputs, batch.decoder.mask, batch.decoder.packing)
+        sides: tuple[Batch | DecoderInputs, ...] = (batch, batch.decoder)
+        rows = [_with_global_token(Batch(x.inputs, x.mask, packing=x.packing), model.config) for x in sides]
+        states = [model.body(side) for side in rows]
         unit = replace(pooling_of(model.spec.options), normalize=True)
-        firsts, seconds = (unit(states.sequence, rows) for states, rows in (first, second))
+        firsts, seconds = (unit(one.sequence, side) for one, side in zip(states, rows, strict=True))
         asked = batch.labels[:, 0] != IGNORE
         first_id, second_id = batch.labels.T
         # pairs with a common text and padding are not negatives
@@ -106,14 +108,14 @@ class Embed(base.Objective):
             alike = (SCALE * firsts @ seconds.T).masked_fill(excluded, -torch.inf)
         losses = (alike.logsumexp(1) + alike.logsumexp(0)) / 2 - alike.diagonal()
         total = losses.sum()  # padding rows have no negatives: their loss is 0
-        if model.body.has_pooler and first[0].pooled is not None:
+        if model.body.has_pooler and states[0].pooled is not None:
             # Distributed training requires a gradient for every parameter, including the unused pooler.
-            total = total + 0.0 * first[0].pooled.sum()
-        return base.add_act_cost(model, (total, asked.sum()), first[0], second[0])
+            total = total + 0.0 * states[0].pooled.sum()
+        return base.add_act_cost(model, (total, asked.sum()), *states)
 
     def logits(self, model: base.Model, batch: Batch) -> Tensor:
         """(B, D) embeddings."""
-        batch = batch if batch.text.global_tokens is not None else _with_global_token(batch, model.config)
+        batch = _with_global_token(batch, model.config)
         return pooling_of(model.spec.options)(model.body(batch).sequence, batch)
 
     # -- predictions
@@ -128,19 +130,18 @@ class Embed(base.Objective):
                     'Expected a text or {"query": "…", "corpus": ["…", "…"]} with an optional "top_k": 5.'
                 )
         texts = [item["query"] if isinstance(item, Mapping) else item for item in inputs]
+        vectors, truncated = embed_texts(model, texts)
         indices: dict[int, TextIndex] = {}
         predictions = []
-        for item, vector, truncated in zip(inputs, *embed_texts(model, texts), strict=True):
-            extra = {"truncated": True} if truncated else {}
+        for item, vector in zip(inputs, vectors, strict=True):
             if not isinstance(item, Mapping):
-                predictions.append(Prediction(vector.tolist(), extra=extra))
+                predictions.append(Prediction(vector.tolist()))
                 continue
             corpus = item["corpus"]
             if id(corpus) not in indices:
                 indices[id(corpus)] = build_index(model, corpus)
-            hits = indices[id(corpus)].search(vector[None], item.get("top_k", TOP_K))[0]
-            predictions.append(_search_prediction(hits, extra))
-        return predictions
+            predictions += indices[id(corpus)].search(vector[None], item.get("top_k", TOP_K))
+        return _mark_truncated(predictions, truncated)
 
     # -- metrics
 
@@ -148,13 +149,27 @@ class Embed(base.Objective):
         """Percentage of pairs whose second text is nearest to the first among all second texts (accuracy), and mean
         reciprocal rank within the first ten (MRR)."""
         samples = encoded.samples
-        place: dict[str, int] = {}
+        targets: dict[str, int] = {}
         for number, sample in enumerate(samples):
-            place.setdefault(sample.target, number)
-        texts, seconds = list(place), encoded.fields["second"]
-        among = TextIndex(texts, _embed_rows(model, [seconds[number] for number in place.values()]))
+            targets.setdefault(sample.target, number)
+        place = {text: number for number, text in enumerate(targets)}
+        partners: dict[str, list[int]] = {}
+        for sample in samples:
+            partners.setdefault(sample.source, []).append(place[sample.target])
+        seconds = encoded.fields["second"]
+        among = TextIndex(list(targets), _embed_rows(model, [seconds[number] for number in targets.values()]))
         queries = _embed_rows(model, list(encoded.fields["first"])[: spec.max_samples])
-        predictions = _rank_predictions(samples[: len(queries)], samples, among, among.iter_cosines(queries))
+        predictions = []
+        for sample, row in zip(samples[: len(queries)], chain.from_iterable(among.iter_cosines(queries)), strict=True):
+            own, itself = list(dict.fromkeys(partners[sample.source])), place.get(sample.source)
+            if itself is not None and itself not in own:  # the first text itself is not a result
+                row[itself] = -np.inf
+            level = row[own].max()
+            # other texts with the same cosine rank before the partner
+            rank = 1 + int((row >= level).sum()) - int((row[own] >= level).sum())
+            top = int(row.argmax())
+            extra = {"rank": rank, "cosine": float(level)}
+            predictions.append(Prediction(among.texts[top], (float(row[top]),), extra=extra))
         ranks = np.array([one.extra["rank"] for one in predictions])
         scores: base.Scores = {
             "mrr": round(100 * float(np.where(ranks <= 10, 1 / ranks, 0.0).mean()), 2),
@@ -182,19 +197,16 @@ def pooling_of(options: base.HeadOptions) -> Pooling:
 # -- embeddings
 
 
-class Embeddings(NamedTuple):
-    vectors: np.ndarray  # (N, D)
-    truncated: list[bool]  # true for truncated texts
-
-
-def embed_texts(model: base.Model, texts: Sequence[str], on_progress: ProgressCallback | None = None) -> Embeddings:
-    """Embedding of each text."""
+def embed_texts(
+    model: base.Model, texts: Sequence[str], on_progress: ProgressCallback | None = None
+) -> tuple[np.ndarray, list[bool]]:
+    """(N, D) embeddings of texts, and True for truncated texts."""
     for item in texts:
         if not isinstance(item, str):
             raise RegardError(f"Expected a text, got {item!r:.60}.")
     context = base.EncodingContext(model.require_tokenizer(), options=model.spec.options)
     rows, truncated = _encode_texts(texts, model.config, context)
-    return Embeddings(_embed_rows(model, rows, on_progress), truncated)
+    return _embed_rows(model, rows, on_progress), truncated
 
 
 def _encode_texts(
@@ -223,14 +235,9 @@ def _embed_rows(model: base.Model, rows: base.FieldRows, on_progress: ProgressCa
     return table
 
 
-def _run_body(model: base.Model, x: Tensor, mask: Tensor | None, offsets: Packing | None) -> tuple[BodyOutput, Batch]:
-    rows = _with_global_token(Batch(x, mask, packing=offsets), model.config)
-    return model.body(rows), rows
-
-
 def _with_global_token(batch: Batch, config: Any) -> Batch:
     """Batch with global attention for the first token, if the model has local attention."""
-    if not config.traits.global_tokens:
+    if not config.traits.global_tokens or batch.text.global_tokens is not None:
         return batch
     marked = torch.zeros_like(batch.inputs, dtype=torch.bool)
     if batch.packing is None:
@@ -238,33 +245,6 @@ def _with_global_token(batch: Batch, config: Any) -> Batch:
     else:
         marked[0, batch.packing.starts[:-1].clamp(max=marked.shape[1] - 1)] = True
     return replace(batch, text=replace(batch.text, global_tokens=marked))
-
-
-def _search_prediction(hits: Sequence[SearchHit], extra: Mapping[str, Any]) -> Prediction:
-    listed = [asdict(hit) for hit in hits]
-    return Prediction(hits[0].value, tuple(hit.cosine for hit in hits), extra={"hits": listed, **extra})
-
-
-def _rank_predictions(
-    queries: Sequence[Pair], samples: Sequence[Pair], among: TextIndex, cosines: Iterable[np.ndarray]
-) -> list[Prediction]:
-    """Prediction for the first text of each pair, and the rank of its best partner. Other texts with the same cosine rank
-    before the partner; the first text itself is excluded from the results."""
-    place = {text: number for number, text in enumerate(among.texts)}
-    partners: dict[str, list[int]] = {}
-    for sample in samples:
-        partners.setdefault(sample.source, []).append(place[sample.target])
-    predictions = []
-    for sample, row in zip(queries, (row for part in cosines for row in part), strict=True):
-        own, itself = list(dict.fromkeys(partners[sample.source])), place.get(sample.source)
-        if itself is not None and itself not in own:
-            row[itself] = -np.inf
-        level = row[own].max()
-        rank = 1 + int((row >= level).sum()) - int((row[own] >= level).sum())
-        top = int(row.argmax())
-        extra = {"rank": rank, "cosine": float(level)}
-        predictions.append(Prediction(among.texts[top], (float(row[top]),), extra=extra))
-    return predictions
 
 
 # -- search of the nearest texts
@@ -275,7 +255,7 @@ def build_index(model: base.Model, texts: Sequence[str], on_progress: ProgressCa
     if isinstance(texts, str) or not texts:
         raise RegardError("Search requires a non-empty list of texts.")
     distinct = list(dict.fromkeys(texts))
-    vectors = embed_texts(model, distinct, on_progress).vectors
+    vectors = embed_texts(model, distinct, on_progress)[0]
     place = {text: number for number, text in enumerate(distinct)}
     return TextIndex(texts, vectors if len(distinct) == len(texts) else vectors[[place[text] for text in texts]])
 
@@ -283,20 +263,16 @@ def build_index(model: base.Model, texts: Sequence[str], on_progress: ProgressCa
 def search(model: base.Model, queries: Sequence[str], index: TextIndex, top_k: int = TOP_K) -> list[Prediction]:
     """Nearest text of each query. The scores and `hits` contain the `top_k` nearest texts with cosines."""
     vectors, truncated = embed_texts(model, queries)
-    return [
-        _search_prediction(hits, {"truncated": True} if cut else {})
-        for hits, cut in zip(index.search(vectors, top_k), truncated, strict=True)
-    ]
+    return _mark_truncated(index.search(vectors, top_k), truncated)
+
+
+def _mark_truncated(predictions: list[Prediction], truncated: Sequence[bool]) -> list[Prediction]:
+    for one, cut in zip(predictions, truncated, strict=True):
+        one.extra.update({"truncated": True} if cut else {})
+    return predictions
 
 
 MAX_COSINES = 1 << 24  # maximum number of cosines in memory
-
-
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    value: str
-    cosine: float
-    index: int  # index of the text
 
 
 class TextIndex:
@@ -311,18 +287,19 @@ class TextIndex:
             first.setdefault(text, place)
         self.is_duplicate = np.array([first[text] != place for place, text in enumerate(texts)], dtype=bool)
 
-    def search(self, queries: np.ndarray, top_k: int) -> list[list[SearchHit]]:
-        """The `top_k` nearest texts of each query embedding (Q, D), nearest first."""
+    def search(self, queries: np.ndarray, top_k: int) -> list[Prediction]:
+        """Nearest text of each query embedding (Q, D). `extra["hits"]` has the `top_k` nearest texts, nearest first."""
         if top_k < 1:
             raise RegardError(f"The number of texts to return (top_k) must be at least 1, got {top_k}.")
         most = min(top_k, int((~self.is_duplicate).sum()))
-        found: list[list[SearchHit]] = []
+        found = []
         for cosines in self.iter_cosines(queries):
             cosines[:, self.is_duplicate] = -np.inf
             some = np.argpartition(-cosines, most - 1, axis=1)[:, :most]
             for row, places in zip(cosines, some, strict=True):
                 order = places[np.lexsort((places, -row[places]))]
-                found.append([SearchHit(self.texts[place], float(row[place]), int(place)) for place in order])
+                hits = [{"value": self.texts[i], "cosine": float(row[i]), "index": int(i)} for i in order]
+                found.append(Prediction(hits[0]["value"], tuple(row[order].tolist()), extra={"hits": hits}))
         return found
 
     def iter_cosines(self, queries: np.ndarray) -> Iterator[np.ndarray]:
@@ -421,7 +398,14 @@ def read_pooling(folder: Path) -> Pooling:
     longest = reads.get("max_seq_length")
     if longest is not None and (not isinstance(longest, int) or longest < 3):
         raise WeightsError(f"{folder / READS}: max_seq_length must be an integer of at least 3, got {longest!r}.")
-    return Pooling(_read_mode(path), len(kinds) > 2, longest, bool(reads.get("do_lower_case")))
+    flags = _read_json(path, dict)
+    named = flags.get("pooling_mode", [mode for flag, mode in MODE_FLAGS.items() if flags.get(flag)] or ["mean"])
+    modes = [named] if isinstance(named, str) else list(named)
+    if len(modes) != 1 or modes[0] not in get_args(Mode):
+        raise WeightsError(
+            f"{path}: pooling by {' and '.join(map(str, modes))} is not supported. Supported: {', '.join(get_args(Mode))}."
+        )
+    return Pooling(cast(Mode, modes[0]), len(kinds) > 2, longest, bool(reads.get("do_lower_case")))
 
 
 def pooling_files(pooling: Pooling, width: int) -> dict[str, Any]:
@@ -437,17 +421,6 @@ def pooling_files(pooling: Pooling, width: int) -> dict[str, Any]:
         f"{POOLING}/config.json": {"word_embedding_dimension": width, **flags},
         READS: {"max_seq_length": pooling.max_length, "do_lower_case": pooling.lowercase},
     }
-
-
-def _read_mode(path: Path) -> Mode:
-    said = _read_json(path, dict)
-    named = said.get("pooling_mode", [mode for flag, mode in MODE_FLAGS.items() if said.get(flag)] or ["mean"])
-    modes = [named] if isinstance(named, str) else list(named)
-    if len(modes) != 1 or modes[0] not in get_args(Mode):
-        raise WeightsError(
-            f"{path}: pooling by {' and '.join(map(str, modes))} is not supported. Supported: {', '.join(get_args(Mode))}."
-        )
-    return cast(Mode, modes[0])
 
 
 def _read_json(path: Path, kind: type) -> Any:

@@ -23,9 +23,7 @@ from regard.tasks import base
 from regard.tasks.metrics.squad import question_word_scores, question_word_table, squad_scores
 from regard.tasks.modality.text import (
     SpecialTokens,
-    TokenWindow,
     WindowObjective,
-    encode_windows,
     truncate_middle,
     window_start,
     windows,
@@ -53,7 +51,7 @@ class QuestionAnswering(WindowObjective):
         text, limit = context.processor, min(context.max_length, config.max_length)
         marks, stride = SpecialTokens.from_tokenizer(text, config), 0 if context.data is None else context.data.stride
         room = marks.max_text_tokens(limit, 2)
-        rows: list[TokenWindow] = []
+        rows: list[tuple[Any, ...]] = []
         questions = text.encode([marks.second_text(sample.question) for sample in samples])
         contexts = text.encode_offsets([sample.context for sample in samples])
         for owner, (sample, question, (ids, places)) in enumerate(zip(samples, questions, contexts, strict=True)):
@@ -63,8 +61,9 @@ class QuestionAnswering(WindowObjective):
             for first, last in windows(len(ids), max(room - len(question_ids), 1), stride):
                 inside = answer is not None and first <= answer[0] and answer[1] < last
                 label = [len(before) + place - first for place in answer] if inside and answer else [0, 0]
-                rows.append(TokenWindow(owner, first, [*before, *ids[first:last], *marks.extract], len(before), label))
-        return encode_windows(samples, rows, context)
+                rows.append(([*before, *ids[first:last], *marks.extract], len(before), (owner, first), label))
+        fields = {name: base.int_rows([row[at] for row in rows]) for at, name in enumerate(self.fields)}
+        return base.Encoded(list(samples), fields, [], context)
 
     def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
         """(rows, 2) labels; `IGNORE` for the empty documents of a packed row."""

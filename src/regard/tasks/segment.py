@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
@@ -41,7 +41,7 @@ class Segment(DenseObjective):
 
     def __init__(self, task: Any) -> None:
         super().__init__(task)
-        self.options = SegmentOptions(self)
+        self.options = SegmentOptions(self._class_file)
 
     def _class_file(self, sample: Any) -> ClassMap | None:
         """Classes in a file next to the target of a sample."""
@@ -102,22 +102,21 @@ def segment(task: Task) -> Segment:
     return made
 
 
+@dataclass(frozen=True)
 class SegmentOptions(base.OptionRules):
     """Classes, and their values in masks or point labels if these differ from the class indices."""
 
-    def __init__(self, objective: Segment) -> None:
-        self.objective = objective
+    class_file: Callable[[Any], ClassMap | None]  # classes in a file next to the target of a sample
 
-    def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
-    ) -> base.HeadOptions:
+    def fit(self, options: base.HeadOptions, samples: Sequence[Any], data: DataSettings) -> base.HeadOptions:
+        labels = options.labels
         if all(label.lstrip("-").isdigit() for label in labels):  # names are in order, numbers are not
             labels = infer_classes(value for value in map(int, labels) if value >= 0).names
-        file = self.objective._class_file(samples[0]) if samples else None
+        file = self.class_file(samples[0]) if samples else None
         value = {} if file is None else dict(zip(file.names, file.values, strict=True))
         numbers = tuple(value.get(label, -1) for label in labels)
         plain = numbers == tuple(range(len(numbers))) or min(numbers, default=-1) < 0
-        return base.HeadOptions(tuple(labels), class_ids=() if plain else numbers)
+        return replace(options, labels=tuple(labels), class_ids=() if plain else numbers)
 
 
 def class_values(options: base.HeadOptions) -> np.ndarray:

@@ -32,9 +32,7 @@ from regard.tasks.classify import label_ids
 from regard.tasks.metrics.per_class import ClassMetrics, tagging_metrics
 from regard.tasks.modality.text import (
     SpecialTokens,
-    TokenWindow,
     WindowObjective,
-    encode_windows,
     pad_or_pack,
     window_start,
     windows,
@@ -47,15 +45,14 @@ WORD_PATTERN = re.compile(r"\w+(?:[-'’]\w+)*|[^\w\s]")  # A word or punctuatio
 class TagOptions(base.OptionRules):
     """Tag scheme of predictions, and all tags of the scheme for the entity types in the data."""
 
-    def fit(
-        self, labels: Sequence[str], samples: Sequence[Any], data: DataSettings, initial: base.HeadOptions
-    ) -> base.HeadOptions:
+    def fit(self, options: base.HeadOptions, samples: Sequence[Any], data: DataSettings) -> base.HeadOptions:
+        labels: Sequence[str] = options.labels
         scheme = tag_scheme(labels, data)
         if scheme != "plain":  # the data may use another scheme
             kinds = {parts[1] for tag in labels if (parts := parse_tag(tag)) is not None and parts[0] != OUTSIDE}
             labels = scheme_tags(kinds, scheme)
         predicted = tag_scheme((tag for sample in samples for tag in sample.tags), data)
-        return replace(initial, labels=tuple(labels), tag_scheme=predicted)
+        return replace(options, labels=tuple(labels), tag_scheme=predicted)
 
 
 class Tag(WindowObjective):
@@ -78,7 +75,7 @@ class Tag(WindowObjective):
         marks = SpecialTokens.from_tokenizer(context.processor, config)
         room = marks.max_text_tokens(min(context.max_length, config.max_length), 1)
         scheme = _detect_scheme(labels) if data is None or data.tag_scheme == "auto" else data.tag_scheme
-        rows: list[TokenWindow] = []
+        rows: list[tuple[Any, ...]] = []
         for owner, (ids, words) in enumerate(context.processor.encode_words([sample.words for sample in samples])):
             tags = _tag_ids(samples[owner], labels, scheme)
             # tag index + 1 at the first token of each word, 0 at other tokens: the token store has no negative values
@@ -88,8 +85,9 @@ class Tag(WindowObjective):
             for first, last in windows(len(ids), room, 0 if data is None else data.stride):
                 label = [*[0] * len(marks.start), *token_labels[first:last], *[0] * len(marks.extract)]
                 word = next((word for word, tag in zip(words[first:], token_labels[first:], strict=True) if tag), 0)
-                rows.append(TokenWindow(owner, word, [*marks.start, *ids[first:last], *marks.extract], 0, label))
-        return encode_windows(samples, rows, context)
+                rows.append(([*marks.start, *ids[first:last], *marks.extract], 0, (owner, word), label))
+        fields = {name: base.int_rows([row[at] for row in rows]) for at, name in enumerate(self.fields)}
+        return base.Encoded(list(samples), fields, [], context)
 
     def _collate_labels(self, labels: Sequence[np.ndarray], shape: BatchShape | None) -> Tensor:
         table = pad_or_pack(labels, 0, shape)[0]

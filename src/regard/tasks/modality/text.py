@@ -422,18 +422,9 @@ def windows(length: int, max_length: int, stride: int = 0) -> list[tuple[int, in
     return [(first, first + max_length) for first in firsts]
 
 
-class TokenWindow(NamedTuple):
-    """One row."""
-
-    sample_index: int  # index of the sample in its chunk of encoded samples
-    start: int  # first word or token of the sample in this window
-    ids: Sequence[int]
-    second_start: int  # position of the second text; 0 if there is only one text
-    label: Sequence[int]
-
-
 class WindowObjective(base.Objective):
-    """Fields of a row: token ids of a window, position of the second text, sample index and window start, labels."""
+    """Fields of a row: token ids of a window, position of the second text (0 if there is only one text), index of the sample in
+    its chunk and first word or token of the sample in the window, labels."""
 
     fields = ("text", "second", "owner", "label")
     count_fields = ("second", "owner", "label")
@@ -468,16 +459,6 @@ class WindowObjective(base.Objective):
         found = base.map_rows(model, encoded, lambda batch: self.logits(model, batch).double().cpu().numpy())
         lengths = encoded.lengths()
         return [values[: lengths[row, 0]] for row, values in enumerate(found)]
-
-
-def encode_windows(samples: Sequence[Any], rows: Sequence[TokenWindow], context: base.EncodingContext) -> base.Encoded:
-    fields = {
-        "text": base.int_rows([row.ids for row in rows]),
-        "second": base.int_rows([row.second_start for row in rows]),
-        "owner": base.int_rows([(row.sample_index, row.start) for row in rows]),
-        "label": base.int_rows([row.label for row in rows]),
-    }
-    return base.Encoded(list(samples), fields, [], context)
 
 
 def window_start(encoded: base.Encoded, row: int) -> int:
