@@ -362,9 +362,10 @@ def test_texts_that_are_searched_are_read_once_and_no_query_has_no_result(
 def test_ties_keep_input_order_and_vector_length_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.tasks.embed.MAX_COSINES", 4)  # one query at a time
     vectors = np.array([[1.0, 0.0], [0.0, 5.0], [0.0, 1.0], [3.0, 3.0]])
-    hits = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
-    assert [[hit.value for hit in some] for some in hits] == [["north", "up", "both"], ["east", "both", "north"]]
-    assert hits[0][0].cosine == pytest.approx(1) and hits[0][2].cosine == pytest.approx(0.5**0.5)
+    found = TextIndex(["east", "north", "up", "both"], vectors).search(np.array([[0.0, 2.0], [9.0, 0.1]]), 3)
+    values = [[hit["value"] for hit in one.extra["hits"]] for one in found]
+    assert values == [["north", "up", "both"], ["east", "both", "north"]]
+    assert found[0].score == pytest.approx((1, 1, 0.5**0.5))
 
 
 @pytest.mark.parametrize(

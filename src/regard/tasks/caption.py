@@ -5,7 +5,7 @@ Each caption of an image is a training row; the image is decoded once."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTokenizer
 from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words
-from regard.tasks.modality.base import readable_batch, sample_location
+from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.tasks.modality.image import Image, eval_batch_size, image_processor, prepare_images, read_sample_image
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
 from regard.tasks.translate import format_pair, text_prediction
@@ -85,35 +85,17 @@ class CaptionedImages(Image):
         return max(2**16, processor.text.size), processor.text.fingerprint()
 
 
-@dataclass(frozen=True)
-class CaptionIndex:
-    """All captions: sample index, and start and end in the token row of the sample."""
-
-    sample_index: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-
-    @classmethod
-    def from_ends(cls, ends: Any) -> CaptionIndex:
-        """Index from the rows of caption ends of each sample."""
+def caption_index(encoded: base.Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sample index of each caption, and start and end in the token row of the sample; computed at the first use."""
+    if "captions" not in encoded.context.cache:
+        ends = encoded.fields["ends"]
         many = base.row_lengths(ends)
-        last = np.concatenate([np.asarray(row, dtype=np.int64) for row in ends] or [np.zeros(0, dtype=np.int64)])
+        last = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(row, dtype=np.int64) for row in ends)])
         first = np.concatenate([[0], last[:-1]]) if len(last) else last
         first[(np.cumsum(many) - many)[many > 0]] = 0
-        return cls(np.repeat(np.arange(len(many)), many), first, last)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of decoder positions of each caption."""
-        return self.end - self.start - 1
-
-
-def caption_index(encoded: base.Encoded) -> CaptionIndex:
-    """Index of all captions, computed at the first use."""
-    if "captions" not in encoded.context.cache:
-        encoded.context.cache["captions"] = CaptionIndex.from_ends(encoded.fields["ends"])
-    index: CaptionIndex = encoded.context.cache["captions"]
-    return index
+        encoded.context.cache["captions"] = np.repeat(np.arange(len(many)), many), first, last
+    sample_index, first, last = encoded.context.cache["captions"]
+    return sample_index, first, last
 
 
 class Caption(base.Objective):
@@ -163,7 +145,8 @@ class Caption(base.Objective):
     def sampler(self, encoded: base.Encoded, config: Any, tokens: int, seed: int, packed: bool) -> BatchSampler:
         """Batches of captions of similar length; `packed`: padded to the longest caption, for CUDA graph capture."""
         super().sampler(encoded, config, tokens, seed, packed)
-        lengths = caption_index(encoded).lengths
+        _, first, last = caption_index(encoded)
+        lengths = last - first - 1  # decoder positions
         plan = Uniform(len(lengths), tokens, seed) if packed else SortedUniform(lengths, tokens, seed)
         if packed:
             longest = min(-(-int(lengths.max()) // 8) * 8, config.max_length)
@@ -190,20 +173,17 @@ class Caption(base.Objective):
         )
 
     def _build_batch(self, encoded: base.Encoded, rows: np.ndarray, config: Any) -> Batch:
-        captions, training = caption_index(encoded), rows.ndim == 2
-        numbers = rows[:, 0] if training else rows
-        owners, image_index = captions.sample_index[numbers], None
-        if training:
+        numbers = sample_ids(rows)
+        owners, first, last = (values[numbers] for values in caption_index(encoded))
+        image_index = None
+        if rows.ndim == 2:  # training
             images = np.stack([owners, rows[:, 1]], axis=1)
         else:  # captions of an image are consecutive, and the image is encoded once
             images, back = np.unique(owners, return_inverse=True)
             image_index = torch.from_numpy(back)
         batch = self.modality.collate(encoded, images, config, None)
         side = encoded.fields["captions"]
-        texts = [
-            np.asarray(side[owner][first:last], dtype=np.int64)
-            for owner, first, last in zip(owners, captions.start[numbers], captions.end[numbers], strict=True)
-        ]
+        texts = [np.asarray(side[i][a:b], dtype=np.int64) for i, a, b in zip(owners, first, last, strict=True)]
         # no mask for the target: padding at the end is hidden by the causal mask, and its labels are ignored
         target = pad([row[:-1] for row in texts], config.pad_id)[0]
         labels = pad([row[1:] for row in texts], IGNORE)[0]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,9 +33,10 @@ from regard.tasks.modality.image import (
     stack_images,
     train_processor,
 )
-from regard.types import Batch
+from regard.types import Batch, Prediction
 
 MAX_MAPS = 16  # maximum images per batch at inference
+MapInput = tuple[np.ndarray, Size, Any]  # image, size of the prediction, and target
 BYTES_PER_PIXEL = 16  # memory per pixel of a map during prediction and writing
 
 
@@ -142,45 +143,49 @@ class MapObjective(DenseObjective):
 
     # -- predictions
 
-    def _predict_maps(
-        self, model: Model, images: Iterable[tuple[np.ndarray, Size]]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Each image and its prediction at the given size. Only one batch is in memory."""
+    def _predict_maps(self, model: Model, images: Iterable[MapInput]) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
+        """Image, prediction at the given size and target of each input. Only one batch is in memory."""
         pixels = model.require_image_processor()
         for some in chunked(images, min(MAX_MAPS, eval_batch_size(pixels))):
-            x = stack_images([pixels.prepare(picture) for picture, _ in some]).to(model.device)
+            x = stack_images([pixels.prepare(picture) for picture, *_ in some]).to(model.device)
             with torch.inference_mode():
                 outputs = self.logits(model, Batch(x)).float()
             outputs = outputs if outputs.ndim == 4 else outputs[:, None]
-            for output, (picture, size) in zip(outputs, some, strict=True):
+            for output, (picture, size, target) in zip(outputs, some, strict=True):
                 # an image decoded at 1/8 of its size has a map of 64 times more pixels
                 if size != picture.shape[:2] and BYTES_PER_PIXEL * size[0] * size[1] > free_memory():
                     raise DataError(
                         f"Not enough free memory for a map of {size[0]:,} x {size[1]:,} pixels.",
                         advice="Use a smaller image.",
                     )
-                yield picture, self._resize(output, size)
+                yield picture, self._resize(output, size), target
 
-    def _predict_encoded_maps(
-        self, model: Model, encoded: Encoded, count: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Image, prediction and target of the first `count` samples, at the size of the target."""
-        targets: deque[np.ndarray] = deque()
+    def _inputs(self, inputs: Iterable[Any]) -> Iterator[MapInput]:
+        return ((*load_image_and_size(item), None) for item in inputs)
 
-        def images() -> Iterator[tuple[np.ndarray, Size]]:
-            for number in range(count):
-                picture, size = load_image_and_size(decode_source(encoded.fields["image"][number]))
-                targets.append(self._target(encoded, number))
-                high, wide = targets[-1].shape
-                if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
-                    raise DataError(
-                        f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
-                        getattr(encoded.samples[number], self.map_attribute) if encoded.samples else None,
-                    )
-                yield picture, (high, wide)
+    def _encoded_inputs(self, encoded: Encoded, count: int) -> Iterator[MapInput]:
+        """The first `count` samples, at the size of the target."""
+        for number in range(count):
+            picture, size = load_image_and_size(decode_source(encoded.fields["image"][number]))
+            target = self._target(encoded, number)
+            high, wide = target.shape
+            if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
+                raise DataError(
+                    f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
+                    getattr(encoded.samples[number], self.map_attribute) if encoded.samples else None,
+                )
+            yield picture, (high, wide), target
 
-        for picture, prediction in self._predict_maps(model, images()):
-            yield picture, prediction, targets.popleft()
+
+def figure_samples(samples: Sequence[Any], predictions: Sequence[Prediction], key: str) -> list[Any]:
+    """Samples of the figure with the map `extra[key]`, of predictions with a reference."""
+    from regard.draw.panels import DenseSample
+
+    return [
+        DenseSample(one.extra["image"], one.extra[key], one.extra["reference"], Path(sample.source).name)
+        for sample, one in zip(samples, predictions, strict=False)
+        if "reference" in one.extra
+    ]
 
 
 def augmented_maps(model: Model, batch: Batch) -> tuple[tuple[tuple[Tensor, ...], Size], Tensor]:

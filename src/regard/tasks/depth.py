@@ -16,9 +16,8 @@ from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
 from regard.tasks import base
-from regard.tasks.dense import MapObjective, augmented_maps
+from regard.tasks.dense import MapObjective, augmented_maps, figure_samples
 from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
-from regard.tasks.modality.image import load_image_and_size
 from regard.types import Batch, Prediction
 
 METERS_LABEL = "meters"
@@ -68,7 +67,8 @@ class Depth(MapObjective):
     def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Percentiles 1, 50 and 99 of the depth of each image. `extra["depth"]` is the depth map at the
         size of the file; `extra["image"]` is smaller if the file was decoded at a lower resolution."""
-        return [_make_prediction(model, *pair) for pair in self._predict_maps(model, map(load_image_and_size, inputs))]
+        maps = self._predict_maps(model, self._inputs(inputs))
+        return [_make_prediction(model, picture, output) for picture, output, _ in maps]
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
@@ -79,7 +79,7 @@ class Depth(MapObjective):
         farthest = 0.0
         if not metric:
             farthest = max((float(self._target(encoded, number).max()) for number in range(count)), default=0.0)
-        for picture, output, target in self._predict_encoded_maps(model, encoded, count):
+        for picture, output, target in self._predict_maps(model, self._encoded_inputs(encoded, count)):
             meters = output if metric else align_depth(output, target, farthest)
             metrics.add(meters, target)
             one = _make_prediction(model, picture, output)
@@ -89,16 +89,10 @@ class Depth(MapObjective):
         scores: base.Scores = {name: round(value, 4) for name, value in metrics.scores().items()}
         return {**scores, "samples": count}, predictions
 
-    def save_figures(
-        self, folder: Path, samples: Sequence[ImageSample], predictions: Sequence[Prediction]
-    ) -> list[str]:
-        from regard.draw.panels import DenseSample, draw_depths
+    def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
+        from regard.draw.panels import draw_depths
 
-        rows = [
-            DenseSample(one.extra["image"], one.extra["meters"], one.extra["reference"], Path(sample.source).name)
-            for sample, one in zip(samples, predictions, strict=False)
-            if "reference" in one.extra
-        ]
+        rows = figure_samples(samples, predictions, "meters")
         return [draw_depths(rows, folder / "depths.png").name] if rows else []
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:

@@ -20,10 +20,10 @@ from regard.decode.settings import DecodeSettings
 from regard.errors import DataError
 from regard.nn.vision.dense import segmentation_head
 from regard.tasks import Task, base
-from regard.tasks.dense import DenseObjective, MapObjective, augmented_maps
+from regard.tasks.dense import DenseObjective, MapObjective, augmented_maps, figure_samples
 from regard.tasks.metrics.segmentation_depth import SegmentationMetrics, format_fractions
 from regard.tasks.modality.base import sample_location
-from regard.tasks.modality.image import Size, load_image_and_size
+from regard.tasks.modality.image import Size
 from regard.types import IGNORE, Batch, Prediction
 
 AUX_LOSS_WEIGHT = 0.4  # weight of the auxiliary head's loss, as in DPT
@@ -84,7 +84,10 @@ class Segment(DenseObjective):
             one = self._make_prediction(model, extra)
             shown = len(predictions) < self.max_figures
             predictions.append(replace(one, extra={**one.extra, "reference": target} if shown else {}))
-        return metrics.report(labels, count, spec.complete, self.class_unit), predictions
+        found = {"miou": metrics.mean_iou(), f"{self.class_unit}_accuracy": metrics.accuracy()}
+        scores: base.Scores = {name: round(100 * value, 2) for name, value in found.items()}
+        scores |= {"samples": count, **({"per_class": metrics.table(labels)} if spec.complete else {})}
+        return scores, predictions
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
         return format_fractions(source, prediction)
@@ -195,27 +198,21 @@ class SegmentImages(MapObjective, Segment):
 
     def _predict_classes(self, model: base.Model, inputs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """The mask at the size of the file; the image is smaller if the file was decoded at a lower resolution."""
-        for picture, mask in self._predict_maps(model, map(load_image_and_size, inputs)):
+        for picture, mask, _ in self._predict_maps(model, self._inputs(inputs)):
             yield {"mask": mask, "image": picture}
 
     def _predict_encoded(
         self, model: base.Model, encoded: base.Encoded, count: int
     ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
-        for picture, mask, target in self._predict_encoded_maps(model, encoded, count):
+        for picture, mask, target in self._predict_maps(model, self._encoded_inputs(encoded, count)):
             yield {"mask": mask, "image": picture}, target
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
-        from regard.draw.panels import DenseSample, draw_segmentations
+        from regard.draw.panels import draw_segmentations
 
-        rows = [
-            DenseSample(one.extra["image"], one.extra["mask"], one.extra["reference"], Path(sample.source).name)
-            for sample, one in zip(samples, predictions, strict=False)
-            if "reference" in one.extra
-        ]
-        if not rows:
+        if not (rows := figure_samples(samples, predictions, "mask")):
             return []
-        labels = predictions[0].extra["labels"]
-        return [draw_segmentations(rows, labels, folder / "masks.png").name]
+        return [draw_segmentations(rows, predictions[0].extra["labels"], folder / "masks.png").name]
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Overlay of the classes on the image, and the mask as a PNG of class ids with the same colors as palette."""

@@ -77,7 +77,7 @@ class SegmentPoints(Segment):
     def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         def build(rows: np.ndarray) -> Batch:
             clouds, labels = [], []
-            for number, (_, points, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
+            for number, (points, chosen) in zip(sample_ids(rows), prepare_clouds(encoded, rows), strict=True):
                 clouds.append(points)
                 labels.append(self._target(encoded, int(number))[chosen])
             x, offsets = pack_clouds(clouds)

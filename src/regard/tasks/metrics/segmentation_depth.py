@@ -50,17 +50,10 @@ class SegmentationMetrics:
         each = self.class_iou()
         return float(np.nanmean(each)) if np.isfinite(each).any() else 0.0
 
-    def scores(self, unit: str = "pixel") -> dict[str, float]:
-        return {"miou": self.mean_iou(), f"{unit}_accuracy": self.accuracy()}
-
-    def report(
-        self, labels: Sequence[str], count: int, with_classes: bool, unit: str = "pixel"
-    ) -> dict[str, float | str]:
-        """Scores of `count` samples in percent; `with_classes` adds a table per class."""
-        scores: dict[str, float | str] = {name: round(100 * value, 2) for name, value in self.scores(unit).items()}
-        scores["samples"] = count
-        each = [{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in self.iou_by_name(labels).items()]
-        return scores | ({"per_class": markdown_table(each)} if with_classes else {})
+    def table(self, labels: Sequence[str]) -> str:
+        """Table with a row per class."""
+        each = self.iou_by_name(labels).items()
+        return markdown_table([{"class": n, "IoU": "" if v is None else f"{100 * v:.2f}"} for n, v in each])
 
     def iou_by_name(self, names: Sequence[str]) -> dict[str, float | None]:
         """IoU of each class by name."""

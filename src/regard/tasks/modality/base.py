@@ -113,6 +113,8 @@ class Modality(Protocol):
 
     def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, Any]:
         """(B, D) pooled state of each input, and further outputs of the body."""
+        output = model.body(batch)
+        return output.pooled, output
 
     def input_batches(
         self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings

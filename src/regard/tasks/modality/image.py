@@ -42,7 +42,7 @@ from regard.tasks.modality.base import (
     sample_ids,
     warn_once,
 )
-from regard.types import Augmentation, Batch, BodyOutput
+from regard.types import Augmentation, Batch
 
 TRAIN_SCALE = 8 / 7  # size factor of training images for random crops: 256 pixels for 224
 MIN_CROP_SIZE = 128  # minimum image size for a center crop of larger images, as usual for photographs
@@ -134,10 +134,8 @@ class Image(Modality):
         width, bias = config.feature_maps()[-1].channels, config.head_bias
         return ClassifierHead("classes", width, outputs, config.head_dropout, bias, std=config.head_std)
 
-    def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, BodyOutput]:
-        output: BodyOutput = model.body(prepare_images(model, batch))
-        assert output.pooled is not None
-        return output.pooled, output
+    def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, Any]:
+        return super().pooled(model, prepare_images(model, batch))
 
     def input_batches(
         self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings

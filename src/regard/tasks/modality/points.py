@@ -46,7 +46,7 @@ from regard.tasks.modality.base import (
     sample_ids,
     warn_once,
 )
-from regard.types import Batch, BodyOutput, Packing
+from regard.types import Batch, Packing
 
 MAX_INSPECTED = 32  # number of point clouds read to detect features and sizes
 MAX_POINTS = 2**17  # maximum points per batch at inference
@@ -54,6 +54,8 @@ LENGTH_MULTIPLE = 128
 """Maximum lengths of batches are rounded up to this multiple if lengths differ, to limit recompilation."""
 MIN_POINTS = 64  # minimum number of points for a reasonable prediction
 MAX_VOTES = 8  # maximum number of votes for a large point cloud, unless `decode.num_votes` is larger
+PROCESSOR_SETTINGS = ("num_points", "point_norm", "voxel_size", "block_size", "up_axis", "point_features")
+AUGMENT_SETTINGS = ("rotate", "scale", "shift", "jitter", "point_dropout", "tilt", "flip", "stretch")
 COLUMNS_MARKER = 2**16 - 2  # first value of a row with column names given by the user
 
 
@@ -64,22 +66,8 @@ class Points(Modality):
     reads_files = True
     processor_files = (FILE,)
     settings = (
-        "train.batch_size",
-        "data.num_points",
-        "data.point_norm",
-        "data.voxel_size",
-        "data.block_size",
-        "data.up_axis",
-        "data.point_features",
-        "data.rotate",
-        "data.scale",
-        "data.shift",
-        "data.jitter",
-        "data.point_dropout",
-        "data.tilt",
-        "data.flip",
-        "data.stretch",
-        "train.label_smoothing",
+        *("train.batch_size", "train.label_smoothing"),
+        *(f"data.{name}" for name in (*PROCESSOR_SETTINGS, *AUGMENT_SETTINGS)),
     )
     default_batch_size = 16
     fit_message = "Detecting the features of the points (colors, normals) …"
@@ -186,16 +174,13 @@ class Points(Modality):
         else:
             log(f"  note: {result} {points_left}.")
 
-    def _eval_batch_size(self, processor: PointProcessor) -> int:
-        return max(1, min(EVAL_BATCH_SIZE, MAX_POINTS // processor.count)) if processor.count else 1
-
     def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
-        return iter(Uniform(len(encoded), self._eval_batch_size(encoded.context.processor), seed=0).sequential())
+        return iter(Uniform(len(encoded), _eval_batch_size(encoded.context.processor), seed=0).sequential())
 
     def collate(
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None
     ) -> Batch:
-        x, offsets = pack_clouds([x for _, x, _ in prepare_clouds(encoded, rows)])
+        x, offsets = pack_clouds([x for x, _ in prepare_clouds(encoded, rows)])
         return Batch(x, labels=labels, packing=offsets)
 
     # -- classification
@@ -203,18 +188,13 @@ class Points(Modality):
     def class_head(self, config: Any, outputs: int) -> nn.Module:
         return point_cloud_head(config, outputs)
 
-    def pooled(self, model: Model, batch: Batch) -> tuple[Tensor, BodyOutput]:
-        output: BodyOutput = model.body(batch)
-        assert output.pooled is not None
-        return output.pooled, output
-
     def input_batches(
         self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
         encoded = inputs if isinstance(inputs, Encoded) else None
         points = model.require_point_processor() if encoded is None else encoded.context.processor
-        size = max(count, 1) if encoded is None else self._eval_batch_size(points)
+        size = max(count, 1) if encoded is None else _eval_batch_size(points)
         for start in range(0, count, size):
             owners, rows = [], []
             for number in range(start, min(start + size, count)):
@@ -227,12 +207,15 @@ class Points(Modality):
                 yield np.array(owners[part]), Batch(x, packing=offsets)
 
 
+def _eval_batch_size(points: PointProcessor) -> int:
+    return max(1, min(EVAL_BATCH_SIZE, MAX_POINTS // points.count)) if points.count else 1
+
+
 def point_augmentation(data: DataSettings | None, points: PointProcessor) -> PointAugment:
     """Augmentation of training point clouds about the up axis of the processor; invalid settings are an error."""
     if data is None:
         return PointAugment()
-    more = (data.tilt, data.flip, data.stretch)
-    return PointAugment(data.rotate, data.scale, data.shift, data.jitter, data.point_dropout, points.up, *more)
+    return PointAugment(up=points.up, **{name: getattr(data, name) for name in AUGMENT_SETTINGS})
 
 
 # -- samples
@@ -260,19 +243,18 @@ def load_cloud(encoded: Encoded, number: int) -> PointCloud:
     return _cache(encoded)(number, read)
 
 
-def prepare_clouds(encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[PointCloud, np.ndarray, np.ndarray]]:
-    """Point cloud, model inputs (n, 3 + F) and indices of the chosen points (n,) for each row."""
+def prepare_clouds(encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Model inputs (n, 3 + F) and indices of the chosen points (n,) of each row."""
     points = encoded.context.processor
     augment = point_augmentation(encoded.context.data, points)
     seeds = rows[:, 1] if rows.ndim == 2 else [None] * len(rows)
     for number, seed in zip(sample_ids(rows), seeds, strict=True):
-        cloud = load_cloud(encoded, int(number))
         random = None if seed is None else np.random.default_rng(int(seed))
-        x, chosen = points.prepare(cloud, random)
+        x, chosen = points.prepare(load_cloud(encoded, int(number)), random)
         if random is not None:
             kept = sample_kept_points(len(x), random, augment)
             x, chosen = augment_points(x[kept], random, augment, points.normals_column), chosen[kept]
-        yield cloud, x, chosen
+        yield x, chosen
 
 
 def open_cloud(item: Any, points: PointProcessor) -> PointCloud:
