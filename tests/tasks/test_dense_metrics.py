@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.nn.vision.dense import fit_scale_shift, inverse_depth, metric_loss, relative_loss, standardize
-from regard.tasks.metrics.segmentation_depth import DepthMetrics, SegmentationMetrics, align_depth
+from regard.tasks.metrics.segmentation_depth import SegmentationMetrics, align_depth, depth_scores
 from regard.types import IGNORE
 from tiny import near, noise
 
@@ -183,15 +183,14 @@ def test_overlaps_are_those_of_plain_loops() -> None:
     assert found.iou_by_name("abcde") == dict(zip("abcde", each, strict=True))
     there = [value for value in each if value is not None]
     right_ones = sum(said[p] == right[p] for p in places)
-    assert found.scores() == pytest.approx(
-        {"miou": sum(there) / len(there), "pixel_accuracy": right_ones / len(places)}
-    )
+    assert found.mean_iou() == pytest.approx(sum(there) / len(there))
+    assert found.accuracy() == pytest.approx(right_ones / len(places))
 
 
 def test_void_pixels_and_wrong_maps() -> None:
     found = SegmentationMetrics(2)
     found.add(np.zeros((2, 2), int), np.full((2, 2), IGNORE))
-    assert found.scores() == {"miou": 0.0, "pixel_accuracy": 0.0}
+    assert found.mean_iou() == found.accuracy() == 0.0
     with pytest.raises(ValueError, match="class ids"):
         found.add(np.zeros((2, 2), int), np.full((2, 2), 2))
     with pytest.raises(ValueError, match="does not match target shape"):
@@ -201,23 +200,22 @@ def test_void_pixels_and_wrong_maps() -> None:
 
 
 def test_distances_are_those_of_plain_loops() -> None:
-    random, found = np.random.default_rng(6), DepthMetrics()
-    sums: dict[str, float] = dict.fromkeys(("abs_rel", "rmse", "log10", "delta1", "delta2", "delta3"), 0.0)
-    for _ in range(3):
-        said, right = random.uniform(0.5, 6, (6, 5)), random.uniform(0.5, 6, (6, 5))
-        right[0, :2], right[1, 1] = 0.0, np.nan
-        found.add(said, right)
-        pairs = [(d, t) for d, t in zip(said.flat, right.flat, strict=True) if t > 0]
-        assert len(pairs) == 27
-        sums["abs_rel"] += sum(abs(d - t) / t for d, t in pairs) / 27
-        sums["rmse"] += math.sqrt(sum((d - t) ** 2 for d, t in pairs) / 27)
-        sums["log10"] += sum(abs(math.log10(d) - math.log10(t)) for d, t in pairs) / 27
-        for power in (1, 2, 3):
-            sums[f"delta{power}"] += sum(max(d / t, t / d) < 1.25**power for d, t in pairs) / 27
-    found.add(np.ones((2, 2)), np.zeros((2, 2)))  # no known pixel: not counted
-    assert found.scores() == pytest.approx({name: total / 3 for name, total in sums.items()})
-    assert 0 < found.scores()["delta1"] < found.scores()["delta2"] < found.scores()["delta3"] < 1
-    assert DepthMetrics().scores() == {}
+    random = np.random.default_rng(6)
+    said, right = random.uniform(0.5, 6, (6, 5)), random.uniform(0.5, 6, (6, 5))
+    right[0, :2], right[1, 1] = 0.0, np.nan
+    pairs = [(d, t) for d, t in zip(said.flat, right.flat, strict=True) if t > 0]
+    assert len(pairs) == 27
+    found = depth_scores(said, right)
+    assert found == pytest.approx(
+        {
+            "abs_rel": sum(abs(d - t) / t for d, t in pairs) / 27,
+            "rmse": math.sqrt(sum((d - t) ** 2 for d, t in pairs) / 27),
+            "log10": sum(abs(math.log10(d) - math.log10(t)) for d, t in pairs) / 27,
+            **{f"delta{n}": sum(max(d / t, t / d) < 1.25**n for d, t in pairs) / 27 for n in (1, 2, 3)},
+        }
+    )
+    assert 0 < found["delta1"] < found["delta2"] < found["delta3"] < 1
+    assert depth_scores(np.ones((2, 2)), np.zeros((2, 2))) == {}  # no known pixel
 
 
 def test_a_relative_prediction_is_aligned_to_the_unit_of_the_reference() -> None:

@@ -31,7 +31,6 @@ from regard.runs.folder import RunFolder
 from regard.runs.progress import PipeSafeConsole, print_line, program_command
 from regard.runs.terminal import format_duration
 from regard.runs.train import train
-from regard.tasks.metrics.segmentation_depth import format_fractions
 
 LogFn = Callable[[str], None]
 Item = TypeVar("Item")
@@ -373,7 +372,7 @@ The results of the demo are in {folder}. To segment more rooms:
             answer = model.predict(path)
             objective: Any = model.objective
             files = objective.write_files(Path(path).stem, answer, folder)
-            log(format_fractions(path, answer).replace("\t", "  "))
+            log(objective.format_prediction(path, answer).replace("\t", "  "))
             log(f"  {files['page']}")
 
     def explain(self, model: Model, run: Path, data: Mapping[str, str], rows: ResultRows, log: LogFn) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from regard.decode.settings import DecodeSettings
 from regard.nn.vision.dense import depth_head, inverse_depth, metric_loss, relative_loss
 from regard.tasks import base
 from regard.tasks.dense import MapObjective, augmented_maps, figure_samples
-from regard.tasks.metrics.segmentation_depth import DepthMetrics, align_depth
+from regard.tasks.metrics.segmentation_depth import align_depth, depth_scores
 from regard.types import Batch, Prediction
 
 METERS_LABEL = "meters"
@@ -73,20 +73,22 @@ class Depth(MapObjective):
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Depth errors and delta accuracies. Relative predictions are aligned to each target first and limited to the
         maximum depth of all targets, as in the evaluation of MiDaS."""
-        metrics, count = DepthMetrics(), spec.count(encoded)
-        predictions: list[Prediction] = []
+        count, predictions = spec.count(encoded), list[Prediction]()
+        found: list[dict[str, float]] = []
         metric = METERS_LABEL in model.spec.options.labels
         farthest = 0.0
         if not metric:
             farthest = max((float(self._target(encoded, number).max()) for number in range(count)), default=0.0)
         for picture, output, target in self._predict_maps(model, self._encoded_inputs(encoded, count)):
             meters = output if metric else align_depth(output, target, farthest)
-            metrics.add(meters, target)
+            found.append(depth_scores(meters, target))
             one = _make_prediction(model, picture, output)
             shown = len(predictions) < MAX_FIGURE_SAMPLES
             extra = {**one.extra, "meters": meters, "reference": target} if shown else {}
             predictions.append(replace(one, extra=extra))
-        scores: base.Scores = {name: round(value, 4) for name, value in metrics.scores().items()}
+        found = [row for row in found if row]  # images with a known depth
+        names = found[0] if found else {}
+        scores: base.Scores = {name: round(float(np.mean([row[name] for row in found])), 4) for name in names}
         return {**scores, "samples": count}, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:

@@ -17,10 +17,12 @@ from regard.data.batching.samplers import BatchShape
 from regard.data.text.qa import NO_ANSWER, QASample
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_per_label
+from regard.draw.text import markdown_table
 from regard.errors import RegardError
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
-from regard.tasks.metrics.squad import question_word_scores, question_word_table, squad_scores
+from regard.tasks.metrics.per_class import score_row
+from regard.tasks.metrics.squad import question_word_scores, squad_scores
 from regard.tasks.modality.text import (
     SpecialTokens,
     WindowObjective,
@@ -136,7 +138,8 @@ class QuestionAnswering(WindowObjective):
         }
         scores["samples"] = len(predictions)
         if spec.complete:
-            scores["per_class"] = question_word_table(encoded.samples, predictions)
+            bars = question_word_scores(encoded.samples, predictions)
+            scores["per_class"] = markdown_table([score_row(bar, "question", "questions") for bar in bars])
         return scores, predictions
 
     def save_figures(self, folder: Path, samples: Sequence[QASample], predictions: Sequence[Prediction]) -> list[str]:

@@ -21,7 +21,7 @@ from regard.errors import DataError
 from regard.nn.vision.dense import segmentation_head
 from regard.tasks import Task, base
 from regard.tasks.dense import DenseObjective, MapObjective, augmented_maps, figure_samples
-from regard.tasks.metrics.segmentation_depth import SegmentationMetrics, format_fractions
+from regard.tasks.metrics.segmentation_depth import SegmentationMetrics
 from regard.tasks.modality.base import sample_location
 from regard.tasks.modality.image import Size
 from regard.types import IGNORE, Batch, Prediction
@@ -90,7 +90,7 @@ class Segment(DenseObjective):
         return scores, predictions
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
-        return format_fractions(source, prediction)
+        return "\t".join([str(source), *(f"{name} {100 * share:.1f} %" for name, share in prediction.value.items())])
 
     def example_row(self, sample: Any, prediction: Prediction) -> dict[str, str]:
         largest = ", ".join(f"{name} {100 * share:.0f} %" for name, share in list(prediction.value.items())[:4])

@@ -82,24 +82,14 @@ class ClassMetrics:
         """Table with a row per class, most frequent first, and a row for all."""
         ordered = sorted(self.by_class.items(), key=lambda item: (-item[1].actual, item[0]))
         rows = [
-            {
-                self.column: name or "_",
-                "F1": round(100 * hits.f1, 2),
-                "precision": round(100 * hits.precision, 2),
-                "recall": round(100 * hits.recall, 2),
-                "support": hits.actual,
-                "predicted": hits.predicted,
-            }
+            score_row(_label_score(name, hits), self.column) | {"predicted": hits.predicted}
             for name, hits in (*ordered, ("all", self.micro))
         ]
         return markdown_table(rows)
 
     def save_figure(self, path: Path) -> Path:
-        bars = [
-            LabelScore(name or "_", hits.f1, hits.precision, hits.recall, hits.actual)
-            for name, hits in (*self.by_class.items(), ("all", self.micro))
-        ]
-        return draw_per_label(bars[:-1], bars[-1], self.unit, path)
+        bars = [_label_score(name, hits) for name, hits in self.by_class.items()]
+        return draw_per_label(bars, _label_score("all", self.micro), self.unit, path)
 
     def scores(self) -> dict[str, float]:
         """Scores of tags in percent. For plain tags micro F1 equals the accuracy."""
@@ -108,6 +98,16 @@ class ClassMetrics:
             micro = self.micro
             found = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, **found}
         return {name: round(100 * value, 2) for name, value in found.items()}
+
+
+def _label_score(name: str, hits: MatchCounts) -> LabelScore:
+    return LabelScore(name or "_", hits.f1, hits.precision, hits.recall, hits.actual)
+
+
+def score_row(bar: LabelScore, column: str, support: str = "support") -> dict[str, Any]:
+    """Table row with the name in `column` and the scores in percent."""
+    values = {"F1": bar.f1, "precision": bar.precision, "recall": bar.recall}
+    return {column: bar.name, **{name: round(100 * value, 2) for name, value in values.items()}, support: bar.support}
 
 
 def tagging_metrics(targets: Tags, predictions: Tags, scheme: TagScheme) -> ClassMetrics:

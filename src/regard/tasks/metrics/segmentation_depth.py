@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
 from regard.draw.text import markdown_table
 from regard.nn.vision.dense import fit_scale_shift, inverse_depth
-from regard.types import IGNORE, Prediction
+from regard.types import IGNORE
 
 MIN_DEPTH = 1e-3  # minimum depth, because logarithms and ratios are undefined at 0
 
@@ -62,39 +61,20 @@ class SegmentationMetrics:
         }
 
 
-def format_fractions(source: Any, prediction: Prediction) -> str:
-    """Class fractions for the terminal."""
-    return "\t".join([str(source), *(f"{name} {100 * share:.1f} %" for name, share in prediction.value.items())])
-
-
-class DepthMetrics:
-    """Depth metrics of each image over valid pixels, averaged over images."""
-
-    def __init__(self) -> None:
-        self.per_image: list[dict[str, float]] = []
-
-    def add(self, predicted: np.ndarray, target: np.ndarray) -> None:
-        """Add the depths of one image (H, W), in the same unit."""
-        if predicted.shape != target.shape:
-            raise ValueError(f"Prediction shape {predicted.shape} does not match target shape {target.shape}.")
-        asked = valid_depth(target)
-        if not asked.any():
-            return
-        depth, truth = np.maximum(predicted[asked].astype(np.float64), MIN_DEPTH), target[asked].astype(np.float64)
-        ratio = np.maximum(depth / truth, truth / depth)
-        self.per_image.append(
-            {
-                "abs_rel": float(np.mean(np.abs(depth - truth) / truth)),
-                "rmse": float(np.sqrt(np.mean((depth - truth) ** 2))),
-                "log10": float(np.mean(np.abs(np.log10(depth) - np.log10(truth)))),
-                **{f"delta{power}": float(np.mean(ratio < 1.25**power)) for power in (1, 2, 3)},
-            }
-        )
-
-    def scores(self) -> dict[str, float]:
-        """`abs_rel`, `rmse` and `log10` are errors; `delta1` to `delta3` are fractions of pixels with ratio < 1.25ⁿ."""
-        names = self.per_image[0] if self.per_image else ()
-        return {name: float(np.mean([row[name] for row in self.per_image])) for name in names}
+def depth_scores(predicted: np.ndarray, target: np.ndarray) -> dict[str, float]:
+    """Depth metrics of one image (H, W) over valid pixels; empty without valid pixels. `abs_rel`, `rmse` and `log10` are
+    errors; `delta1` to `delta3` are fractions of pixels with ratio < 1.25ⁿ."""
+    asked = valid_depth(target)
+    if not asked.any():
+        return {}
+    depth, truth = np.maximum(predicted[asked].astype(np.float64), MIN_DEPTH), target[asked].astype(np.float64)
+    ratio = np.maximum(depth / truth, truth / depth)
+    return {
+        "abs_rel": float(np.mean(np.abs(depth - truth) / truth)),
+        "rmse": float(np.sqrt(np.mean((depth - truth) ** 2))),
+        "log10": float(np.mean(np.abs(np.log10(depth) - np.log10(truth)))),
+        **{f"delta{power}": float(np.mean(ratio < 1.25**power)) for power in (1, 2, 3)},
+    }
 
 
 def valid_depth(target: np.ndarray) -> np.ndarray:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from regard.data.text.qa import QASample
 from regard.draw.charts import LabelScore
-from regard.draw.text import markdown_table
 from regard.errors import RegardError
 from regard.types import Prediction
 
@@ -136,18 +135,3 @@ def question_word_scores(spans: Sequence[QASample], predictions: Sequence[Predic
         f1, precision, recall = np.mean(scores, axis=0).tolist()
         bars.append(LabelScore(name, f1, precision, recall, len(scores)))
     return bars
-
-
-def question_word_table(spans: Sequence[QASample], predictions: Sequence[Prediction]) -> str:
-    """Table of metrics by question word, most frequent first."""
-    rows = [
-        {
-            "question": bar.name,
-            "F1": round(100 * bar.f1, 2),
-            "precision": round(100 * bar.precision, 2),
-            "recall": round(100 * bar.recall, 2),
-            "questions": bar.support,
-        }
-        for bar in question_word_scores(spans, predictions)
-    ]
-    return markdown_table(rows)
