@@ -184,11 +184,13 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
     encoded = task.objective.encode(
         samples, model.config, EncodingContext(model.processor, 0, None, model.spec.options)
     )
-    found = [(said.shape, right.shape) for _, said, right in task.objective._predict_encoded_maps(model, encoded, 3)]
+    objective: Any = task.objective
+    maps = objective._predict_maps(model, objective._encoded_inputs(encoded, 3))
+    found = [(said.shape, right.shape) for _, said, right in maps]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
     np.save(samples[1].depth, np.ones((32, 32), np.float32))
     with pytest.raises(DataError, match=r"1\.npy"):
-        list(task.objective._predict_encoded_maps(model, encoded, 3))
+        list(objective._encoded_inputs(encoded, 3))
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     said = 1 / near
     said[3, 4] = -1.0  # negative inverse depth: farther than any reference
     both = [(noise((40, 50, 3)), said, near), (noise((40, 50, 3)), 1 / far, far)]
-    monkeypatch.setattr(dense.MapObjective, "_predict_encoded_maps", lambda *asked: iter(both))
+    monkeypatch.setattr(dense.MapObjective, "_predict_maps", lambda *asked: iter(both))
     spec = EvalSpec(DecodeSettings(), DataSettings(), LossSum(0.0, 1.0))
     model = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions())))
     scores, answers = task.objective.evaluate(model, encoded, spec)
@@ -287,7 +289,7 @@ def test_a_model_remembers_which_numbers_its_classes_have_in_masks(tmp_path: Pat
     for text, told in (("0 road\n1 sky\n", ()), ("1 road\n3 sky\n", (1, 3))):
         (folder / "masks/classes.txt").write_text(text, encoding="utf-8")
         folder_classes.cache_clear()
-        assert options.fit(("road", "sky"), [sample], DataSettings(), HeadOptions()).class_ids == told
+        assert options.fit(HeadOptions(("road", "sky")), [sample], DataSettings()).class_ids == told
 
 
 # -- memory

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from regard.data.images.image_io import DECODE_THREADS
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.data.store import RaggedRows
-from regard.decode.search import Hypothesis, search
+from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.draw.panels import blank_below, draw_contact_sheet, in_rows, save_image
 from regard.errors import RegardError, SettingError
@@ -35,14 +35,6 @@ from regard.types import Batch, Prediction
 
 QUANTIZE_BATCH = 64  # images per batch of color quantization
 MAX_FIGURE_SAMPLES = 8  # number of samples completed in an evaluation
-
-
-@dataclass(frozen=True)
-class ImagePrompt:
-    """Prompt: an image whose first rows are given, or no image for unconditional generation."""
-
-    image: np.ndarray | None = None  # uint8 (H, W, 3) at the image size of the model
-    rows: int = 0
 
 
 class ImageColors(Image):
@@ -124,22 +116,25 @@ class Draw(base.Objective):
         prompts = [_parse_prompt(item, palette) for item in inputs]
         if not prompts:
             return []
-        rows = [
-            [
-                config.bos_id,
-                *([] if one.image is None else palette.encode(one.image)[: one.rows * palette.side].tolist()),
-            ]
-            for one in prompts
-        ]
+        rows = [[config.bos_id] for _ in prompts]
+        for row, (image, given) in zip(rows, prompts, strict=True):
+            row += [] if image is None else palette.encode(image)[: given * palette.side].tolist()
         x, mask = pad(rows, config.bos_id)
         limits = torch.tensor([config.max_length + 1 - len(row) for row in rows])
         requests = first + np.arange(len(prompts))
         # The start token is passed as end token, but is never generated: all images have the same number of pixels.
         found = search(model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode, requests=requests)
-        return [
-            _make_prediction(palette, config, prompt, row[1:], hypotheses)
-            for prompt, row, hypotheses in zip(prompts, rows, found, strict=True)
-        ]
+        predictions, size = [], config.image_size
+        for (image, given), row, hypotheses in zip(prompts, rows, found, strict=True):
+            pictures = [palette.decode([*row[1:], *option.tokens]) for option in hypotheses]
+            count = max(config.max_length + 1 - len(row), 1)
+            bits = [-option.score / math.log(2) / count for option in hypotheses]
+            value = f"image of {size} x {size} pixels"
+            if image is not None:
+                value = f"lower {size - given} of {size} rows of an image"
+            extra = {"images": pictures, "given": image, "rows": given, "bits_per_pixel": bits}
+            predictions.append(Prediction(value, tuple(option.score for option in hypotheses), (), extra))
+        return predictions
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Bits per pixel, and completions of some images; a full evaluation also generates as many images unconditionally
@@ -202,20 +197,6 @@ def prepare_colors(model: base.Model, batch: Batch) -> Batch:
     return replace(batch, inputs=shift_right(prepare_images(model, batch).inputs, model.config).inputs)
 
 
-def _make_prediction(
-    palette: Palette, config: Any, prompt: ImagePrompt, ids: Sequence[int], hypotheses: Sequence[Hypothesis]
-) -> Prediction:
-    size = config.image_size
-    pictures = [palette.decode([*ids, *option.tokens]) for option in hypotheses]
-    count = max(config.max_length - len(ids), 1)
-    bits = [-option.score / math.log(2) / count for option in hypotheses]
-    value = f"image of {size} x {size} pixels"
-    if prompt.image is not None:
-        value = f"lower {size - prompt.rows} of {size} rows of an image"
-    extra = {"images": pictures, "given": prompt.image, "rows": prompt.rows, "bits_per_pixel": bits}
-    return Prediction(value, tuple(option.score for option in hypotheses), (), extra)
-
-
 def draw_completions(
     predictions: Sequence[Prediction], path: Path, title: str = "Completions (lower part generated)"
 ) -> Path:
@@ -247,9 +228,10 @@ def require_palette(model: Any) -> Palette:
     return model.processor
 
 
-def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
+def _parse_prompt(item: Any, palette: Palette) -> tuple[np.ndarray | None, int]:
+    """An image (uint8, at the image size of the model) and the number of given rows; no image for unconditional generation."""
     if item is None or (isinstance(item, str) and not item):
-        return ImagePrompt()
+        return None, 0
     size = palette.side
     rows = size // 2
     if isinstance(item, Mapping):
@@ -260,4 +242,4 @@ def _parse_prompt(item: Any, palette: Palette) -> ImagePrompt:
             raise RegardError(
                 f"An image prompt requires an image and 0 to {size} rows, e.g. {{'image': …, 'rows': {size // 2}}}."
             )
-    return ImagePrompt(palette.prepare(load_image(item)), rows)
+    return palette.prepare(load_image(item)), rows

@@ -124,7 +124,18 @@ class LanguageModeling(base.Objective):
         batch = Batch(torch.tensor([ids])).to(model.device)
         request, stop = np.array([first]), stop_condition(text, decode.stop_strings)
         steps = stream(model.body, batch, config.eos_id, limit, decode, requests=request, stop_fn=stop)
-        return _iter_text(steps, StreamDecoder(text, decode.stop_strings))
+        decoder = StreamDecoder(text, decode.stop_strings)
+
+        def parts() -> Iterator[str]:
+            for new in steps:
+                if part := decoder.add(new[0]):
+                    yield part
+                if decoder.stopped:
+                    return
+            if rest := decoder.end():
+                yield rest
+
+        return parts()
 
     def rank(self, model: base.Model, prompt: str, choices: Sequence[str]) -> Prediction:
         """Rank continuations by the sum of token log-probabilities after the prompt, as in the zero-shot evaluation of
@@ -303,13 +314,3 @@ def _continuation(
     }
     scores = tuple(option.score for option in hypotheses)
     return Prediction(values[0], scores, tuple(text.display_tokens(best.tokens)), extra)
-
-
-def _iter_text(steps: Iterator[list[list[int]]], decoder: StreamDecoder) -> Iterator[str]:
-    for new in steps:
-        if part := decoder.add(new[0]):
-            yield part
-        if decoder.stopped:
-            return
-    if rest := decoder.end():
-        yield rest

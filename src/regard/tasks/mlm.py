@@ -135,7 +135,38 @@ class MaskedLM(base.Objective):
     def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Fill each mask token with the most likely token, independently of other mask tokens. `extra["masks"]` has the
         `TOP_K` candidates of each mask token."""
-        return fill_masks(model, inputs)
+        text, config = model.require_tokenizer(), model.config
+        gap = mask_token(text)
+        texts = [item.replace(BERT_MASK, gap) for item in inputs]
+        for item in texts:
+            if gap not in item:
+                raise RegardError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")
+        marks = SpecialTokens.from_tokenizer(text, config)
+        rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_masked(texts)]
+        if (most := max(map(len, rows), default=0)) > config.max_length:
+            raise RegardError(
+                f"Input has {most:,} tokens, but the model supports at most {config.max_length:,}. Shorten the text around "
+                f"{gap}."
+            )
+        predictions: list[Prediction] = [Prediction("")] * len(rows)
+        known = torch.from_numpy(np.flatnonzero(text_token_mask(text, config))).to(model.device)
+        for chosen in length_batches(np.array([len(row) for row in rows], dtype=np.int64), base.BATCH_TOKENS):
+            x, mask = pad([rows[i] for i in chosen], config.pad_id)
+            batch = Batch(x, mask).to(model.device)
+            at = (batch.inputs == config.mask_id).nonzero()
+            with torch.inference_mode():
+                states = model.body(batch)
+                gaps = states.sequence[at[:, 0], at[:, 1]]
+                chances = model.head.words(gaps, model.body.tokens).double().softmax(-1)[:, known]
+            best_chances, best = chances.topk(min(TOP_K, len(known)))
+            tokens = known[best].cpu().numpy()
+            for number, row in enumerate(chosen.tolist()):
+                own = (at[:, 0] == number).cpu()
+                found = tokens[own.numpy()], best_chances.cpu()[own].numpy()
+                predictions[row] = _filled_text(text, texts[row], rows[row], *found)
+                if states.act_steps is not None:
+                    predictions[row].extra["act_steps"] = states.act_steps[number, : len(rows[row])].tolist()
+        return predictions
 
     def evaluate(self, model: base.Model, encoded: base.Encoded, spec: base.EvalSpec) -> base.EvalResult:
         """Loss, perplexity and accuracy on masked tokens, and NSP accuracy, in percent."""
@@ -161,12 +192,11 @@ class MaskedLM(base.Objective):
             scores["nsp_accuracy"] = round(100 * correct / pairs, 2) if pairs else NSP_NOT_MEASURED
         clean = DETOKENIZERS[spec.data.detokenize]
         shown = [_mask_words(clean(sample.text), model) for sample in encoded.samples[:SHOWN]]
-        filled = iter(fill_masks(model, [text for text, references in shown if references]))
+        filled = iter(self.predict(model, [text for text, references in shown if references], spec.decode))
         predictions = []
         for text, references in shown:
-            one = next(filled) if references else Prediction(text, extra={"masks": []})
-            extra = {**one.extra, "masked_text": text, "references": references}
-            predictions.append(replace(one, extra=extra))
+            predictions.append(next(filled) if references else Prediction(text, extra={"masks": []}))
+            predictions[-1].extra.update(masked_text=text, references=references)
         return scores, predictions
 
     def format_scores(self, scores: Mapping[str, Any]) -> str:
@@ -261,16 +291,13 @@ def _build_batch(
         token_types = pad_or_pack(types, 0, shape)[0] if config.traits.token_types > 1 else None
         text = replace(text, token_types=token_types, nsp_labels=torch.from_numpy(rows[:, 4].copy()))
     if shape is not None:
-        room = masker.max_masked(
-            shape.row_lengths[0], shape.num_documents, shape.max_lengths[0], num_special_tokens(config)
-        )
-        follows, documents = text.nsp_labels, (0, shape.num_documents - len(rows))
-        labels = F.pad(labels, (0, room - len(positions)), value=IGNORE)
-        text = replace(
-            text,
-            label_positions=F.pad(torch.from_numpy(positions), (0, room - len(positions))),
-            nsp_labels=None if follows is None else F.pad(follows, documents, value=IGNORE),
-        )
+        sizes = shape.row_lengths[0], shape.num_documents, shape.max_lengths[0]
+        room = masker.max_masked(*sizes, num_special_tokens(config)) - len(positions)
+        labels = F.pad(labels, (0, room), value=IGNORE)
+        text = replace(text, label_positions=F.pad(torch.from_numpy(positions), (0, room)))
+        if text.nsp_labels is not None:
+            documents = (0, shape.num_documents - len(rows))
+            text = replace(text, nsp_labels=F.pad(text.nsp_labels, documents, value=IGNORE))
     return Batch(x, mask, labels=labels, packing=offsets, text=text)
 
 
@@ -322,57 +349,19 @@ def mask_token(text: TextTokenizer) -> str:
     return text.id_to_token(mask)
 
 
-def fill_masks(model: base.Model, inputs: Sequence[str]) -> list[Prediction]:
-    """Fill the mask tokens of each text."""
-    text, config = model.require_tokenizer(), model.config
-    gap = mask_token(text)
-    texts = [item.replace(BERT_MASK, gap) for item in inputs]
-    for item in texts:
-        if gap not in item:
-            raise RegardError(f"No {gap} in {item!r:.80}. Write {gap} in place of each word to predict.")
-    marks = SpecialTokens.from_tokenizer(text, config)
-    rows = [[*marks.start, *ids, *marks.extract] for ids in text.encode_masked(texts)]
-    if (most := max(map(len, rows), default=0)) > config.max_length:
-        raise RegardError(
-            f"Input has {most:,} tokens, but the model supports at most {config.max_length:,}. Shorten the text around "
-            f"{gap}."
-        )
-    predictions: list[Prediction] = [Prediction("")] * len(rows)
-    known = torch.from_numpy(np.flatnonzero(text_token_mask(text, config))).to(model.device)
-    for chosen in length_batches(np.array([len(row) for row in rows], dtype=np.int64), base.BATCH_TOKENS):
-        x, mask = pad([rows[i] for i in chosen], config.pad_id)
-        batch = Batch(x, mask).to(model.device)
-        at = (batch.inputs == config.mask_id).nonzero()
-        with torch.inference_mode():
-            states = model.body(batch)
-            gaps = states.sequence[at[:, 0], at[:, 1]]
-            chances = model.head.words(gaps, model.body.tokens).double().softmax(-1)[:, known]
-        best_chances, best = chances.topk(min(TOP_K, len(known)))
-        tokens = known[best].cpu().numpy()
-        for number, row in enumerate(chosen.tolist()):
-            own = (at[:, 0] == number).cpu()
-            predictions[row] = _filled_text(
-                text, texts[row], rows[row], tokens[own.numpy()], best_chances.cpu()[own].numpy()
-            )
-            if states.act_steps is not None:
-                predictions[row].extra["act_steps"] = states.act_steps[number, : len(rows[row])].tolist()
-    return predictions
-
-
 def _filled_text(
     text: TextTokenizer, masked: str, row: Sequence[int], tokens: np.ndarray, chances: np.ndarray
 ) -> Prediction:
     ids, gap = np.array(row, dtype=np.int64), mask_token(text)
     places = np.flatnonzero(ids == text.special_id("mask"))
-    gaps: list[list[dict[str, Any]]] = [[] for _ in places]
     ids[places] = tokens[:, 0]
     starts = text.starts_word(ids)
-    for number, place in enumerate(places):
-        for token, chance in zip(tokens[number].tolist(), chances[number].tolist(), strict=True):
-            other = ids.copy()
-            other[place] = token
-            begins = bool(text.starts_word(other[: place + 1])[-1])
-            gaps[number].append({"word": token_word(text, token), "begins": begins, "probability": chance})
+    gaps: list[list[dict[str, Any]]] = []
+    for place, *candidates in zip(places, tokens.tolist(), chances.tolist(), strict=True):
+        gaps.append([])
+        for token, chance in zip(*candidates, strict=True):
+            begins = bool(text.starts_word(np.append(ids[:place], token))[-1])
+            gaps[-1].append({"word": token_word(text, token), "begins": begins, "probability": chance})
     filled, *rest = masked.split(gap)
     for number, part in enumerate(rest):
         # a piece that continues a word is appended without a space

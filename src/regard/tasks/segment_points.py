@@ -111,17 +111,9 @@ class SegmentPoints(Segment):
             yield extra, self._target(encoded, number)
 
     def _predict_cloud(self, model: base.Model, cloud: PointCloud, source: str) -> dict[str, Any]:
-        classes, chances = self._predict_points(model, cloud)
-        extra = {"classes": classes, "probabilities": chances, "cloud": cloud, "up": model.require_point_processor().up}
-        extra["file"] = Path(source).name
-        if cloud.labels is not None:  # labels are optional at inference
-            with suppress(DataError):  # labels of other classes
-                extra["reference"] = point_label_ids(cloud, source, model.spec.options.labels)
-        return extra
-
-    def _predict_points(self, model: base.Model, cloud: PointCloud) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) class index of every point and its probability, averaged over all blocks that contain the point."""
-        scene = split_scene(cloud, model.require_point_processor())
+        """Class of every point and its probability, averaged over all blocks that contain the point."""
+        processor = model.require_point_processor()
+        scene = split_scene(cloud, processor)
         sums = np.zeros((len(scene.point_indices), len(model.spec.options.labels)))
         counts = np.zeros((len(sums), 1))
         for some in pack_slices(map(len, scene.rows)):
@@ -132,8 +124,13 @@ class SegmentPoints(Segment):
             for chosen, own in zip(scene.block_indices[some], chances, strict=True):
                 sums[chosen] += own
                 counts[chosen] += 1
-        labels, probabilities = sums.argmax(axis=1), (sums / counts).max(axis=1).astype(np.float32)
-        return labels[scene.voxel_index], probabilities[scene.voxel_index]
+        classes, probabilities = sums.argmax(axis=1), (sums / counts).max(axis=1).astype(np.float32)
+        extra = {"classes": classes[scene.voxel_index], "probabilities": probabilities[scene.voxel_index]}
+        extra |= {"cloud": cloud, "up": processor.up, "file": Path(source).name}
+        if cloud.labels is not None:  # labels are optional at inference
+            with suppress(DataError):  # labels of other classes
+                extra["reference"] = point_label_ids(cloud, source, model.spec.options.labels)
+        return extra
 
     def save_figures(self, folder: Path, samples: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
         from regard.draw.point_cloud import draw_clouds
@@ -189,7 +186,10 @@ def _figure_data(extra: Mapping[str, Any], name: str) -> Any:
 def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np.ndarray:
     """(N,) indices of the point labels among `labels`, `IGNORE` for unlabeled points."""
     values = require_labels(cloud, source)
-    known = cloud_classes(source) or classes_from_cloud(cloud) or _default_classes(labels)
+    known = cloud_classes(source) or classes_from_cloud(cloud)
+    if known is None:  # names are numbers, or label values are indices
+        numbered = ClassMap(tuple(labels), tuple(range(len(labels))), tuple(VOID_VALUES))
+        known = classes_from_numbers(labels) if all(label.isdigit() for label in labels) else numbered
     places = known.to_indices(values, source, IGNORE_LABEL, "labels")
     number = {label: place for place, label in enumerate(labels)}
     table = np.array([number.get(name, UNKNOWN_CLASS) for name in known.names] + [IGNORE], dtype=np.int64)
@@ -203,10 +203,3 @@ def point_label_ids(cloud: PointCloud, source: str, labels: Sequence[str]) -> np
             "to ignore its points.",
         )
     return ids
-
-
-def _default_classes(labels: Sequence[str]) -> ClassMap:
-    """Classes of point clouds without a class file: names are numbers, or label values are indices."""
-    if all(label.isdigit() for label in labels):
-        return classes_from_numbers(labels)
-    return ClassMap(tuple(labels), tuple(range(len(labels))), tuple(VOID_VALUES))

@@ -374,22 +374,19 @@ def run_body(body: Any, batch: Batch) -> SequenceOutput:
 def add_text_losses(
     model: base.Model, labels: Tensor, output: SequenceOutput, loss: base.Loss, terms: base.LossWeights
 ) -> base.Loss:
-    """(sum, count) of a loss plus `auxiliary` × language modeling loss, and the ponder cost of adaptive computation time."""
+    """(sum, count) of a loss plus `auxiliary` × language modeling loss, and the ponder cost of adaptive computation time.
+
+    The language modeling loss of a sample is averaged over the tokens of a sequence except the first, and over its sequences:
+    long and short texts have equal weight."""
     total, count = loss
-    if terms.auxiliary:
-        if model.config.traits.is_encoder:
-            raise SettingError(
-                "train.lm_loss_weight requires a decoder, because encoders do not predict the next token. "
-                "Set train.lm_loss_weight=0."
-            )
-        labeled = labels.view(len(labels), -1)[:, 0] != IGNORE
-        total = total + terms.auxiliary * auxiliary_lm_loss(model.body, output, labeled).to(total.dtype)
-    return base.add_act_cost(model, (total, count), output.body_output)
-
-
-def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Tensor:
-    """Language modeling loss, summed over the samples with `labeled` (S,). The loss is averaged over the tokens of a
-    sequence except the first, and over the sequences of a sample: long and short texts have equal weight."""
+    if not terms.auxiliary:
+        return base.add_act_cost(model, loss, output.body_output)
+    if model.config.traits.is_encoder:
+        raise SettingError(
+            "train.lm_loss_weight requires a decoder, because encoders do not predict the next token. "
+            "Set train.lm_loss_weight=0."
+        )
+    labeled = labels.view(len(labels), -1)[:, 0] != IGNORE
     x, K, sequence = output.batch.inputs, output.lengths.shape[1], output.body_output.sequence
     ways = (output.lengths > 0).sum(1, keepdim=True).clamp(min=1)
     wide = torch.float64 if output.pooled.dtype == torch.float64 else torch.float32
@@ -402,9 +399,10 @@ def auxiliary_lm_loss(body: Any, output: SequenceOutput, labeled: Tensor) -> Ten
         way = output.batch.packing.document_ids(at[None])[0].clamp(0, K * len(labeled) - 1)
         inside = at + 1 < output.batch.packing.starts[way + 1]  # the last token has no next token
         weights = torch.where(inside, shares[way], 0.0)[None]
-    logits = body.to_logits(sequence).to(wide)
+    logits = model.body.to_logits(sequence).to(wide)
     losses = F.cross_entropy(logits.flatten(0, 1), x.roll(-1, 1).flatten(), reduction="none")
-    return (losses * weights.flatten()).sum()
+    total = total + terms.auxiliary * (losses * weights.flatten()).sum().to(total.dtype)
+    return base.add_act_cost(model, (total, count), output.body_output)
 
 
 # -- token-level heads on encoders, shared by `tag` and `qa`: long texts are split into overlapping windows
