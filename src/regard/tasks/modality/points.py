@@ -66,8 +66,9 @@ class Points(Modality):
     reads_files = True
     processor_files = (FILE,)
     settings = (
-        *("train.batch_size", "train.label_smoothing"),
+        "train.batch_size",
         *(f"data.{name}" for name in (*PROCESSOR_SETTINGS, *AUGMENT_SETTINGS)),
+        "train.label_smoothing",
     )
     default_batch_size = 16
     fit_message = "Detecting the features of the points (colors, normals) …"
