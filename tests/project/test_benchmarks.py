@@ -61,17 +61,6 @@ def test_a_script_runs_from_end_to_end(name: str, capsys: pytest.CaptureFixture[
     assert has_figure(lines), f"benchmarks/{name}.py --smoke prints no figure: {lines}"
 
 
-def test_a_script_without_smoke_or_figures_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    script = ModuleType("new")
-    script.main = print  # type: ignore[attr-defined]
-    with pytest.raises(AssertionError, match=r"new\.py"):
-        smoke_of("new", script, capsys)
-    script.smoke = lambda folder: print("2.13.0+cpu CPU\nnot installed: timm 1\nleft out: 2 cases")  # type: ignore[attr-defined]
-    assert not has_figure(smoke_of("new", script, capsys))
-    script.smoke = lambda folder: print('{"ms": 1.25}')  # type: ignore[attr-defined]
-    assert has_figure(smoke_of("new", script, capsys))
-
-
 def test_a_helper_is_not_run_but_imported() -> None:
     scripts = "\n".join((BENCHMARKS / f"{script}.py").read_text("utf-8") for script in SCRIPTS)
     for name in HELPERS:
@@ -133,14 +122,6 @@ def test_every_shape_is_written_once_in_its_part_and_class(tmp_path: Path) -> No
     few = modelnet().prepare(tmp_path / "m.npz", tmp_path / "few", modelnet().Wanted(held_out=3))
     whole = modelnet().prepare(tmp_path / "m.npz", tmp_path / "whole", modelnet().Wanted(held_out=3, all=True))
     assert few["train"] + few["valid"] == whole["train"] == 60 and few["valid"] == whole["valid"] > 10
-
-
-def test_the_surface_is_the_set_of_voxels_with_a_free_side() -> None:
-    cells = shapes(1, 2)[0].astype(bool)
-    cells[1:5, 1:5, 1:5] = True
-    around = np.pad(cells, 1)
-    sides = [np.roll(around, way, axis)[1:-1, 1:-1, 1:-1] for axis in range(3) for way in (-1, 1)]
-    np.testing.assert_array_equal(modelnet().surface(cells), cells & ~np.all(sides, 0))
 
 
 def test_points_are_spread_evenly_in_the_cells_and_normals_point_out_of_the_body(tmp_path: Path) -> None:

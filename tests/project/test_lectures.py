@@ -197,66 +197,6 @@ def test_w09_positions_are_bounded_of_one_length_and_one_step_apart() -> None:
     assert rises == right["first_offset_where_similarity_rises"]
 
 
-@pytest.mark.parametrize("width", [128, 512])
-def test_w09_a_later_position_is_a_rotation_of_an_earlier_one(width: int) -> None:
-    right = reading("W09")["reference"][str(width)]
-    waves = SinusoidalPosition(width, "interleaved")(torch.arange(60))
-    near(waves[1, :8], right["t1_first8"])
-    near(waves[50, :8], right["t50_first8"])
-    near(waves[50, -2:], right["t50_last2"])
-    near(waves[20] @ waves[20:31].T / (width / 2), right["offset_dot_over_half_d"])
-    turns = [7 * 10000 ** (-2 * i / width) for i in range(width // 2)]
-    sines, cosines = waves[33, 0::2], waves[33, 1::2]
-    cos, sin = tensor([math.cos(turn) for turn in turns]), tensor([math.sin(turn) for turn in turns])
-    assert (waves[40, 0::2] - (sines * cos + cosines * sin)).abs().max() < 1e-13
-    assert (waves[40, 1::2] - (cosines * cos - sines * sin)).abs().max() < 1e-13
-
-
-def test_w11_heads_divide_the_width_between_them() -> None:
-    """Correct is d/h per head; heads as wide as the model, as in one lecture, would cost h times as much."""
-    sizes, slide, right = LECTURES["W11"]["inputs"], LECTURES["W11"]["slide"], reading("W11")
-    attention = Attention(sizes["d_model"], sizes["h"], bias=False)
-    q, k, v = attention.project(torch.zeros(1, 3, sizes["d_model"]))
-    assert q.shape == k.shape == v.shape == (1, slide["h"], 3, slide["d_k"])
-    assert attention.out.in_features == right["concat_width"]
-    count = sum(p.numel() for p in attention.parameters())
-    assert count == right["params_no_bias"] == reading("W11", "full_width_heads")["params_no_bias"] // sizes["h"]
-    rows, columns = slide["bert_head_matrix"]
-    assert rows == slide["bert_heads"] * columns
-
-
-def test_w22_a_high_temperature_flattens() -> None:
-    logits, curve = LECTURES["W22"]["inputs"]["logits"], reading("W22")
-    entropies = []
-    for temperature, right in zip(LECTURES["W22"]["inputs"]["temperatures"], curve["probs"], strict=True):
-        keys = tensor(logits).view(1, 1, 3, 1)
-        _, weights = dispatch.eager_attention(tensor([[[[1.0]]]]), keys, keys, None, 1 / temperature)
-        near(weights[0, 0, 0], right)
-        near(weights[0, 0, 0], softmax([logit / temperature for logit in logits]))
-        entropies.append(-float(weights.xlogy(weights).sum()))
-    near(tensor(entropies), curve["entropy"])
-    assert entropies == sorted(entropies) and abs(entropies[-1] - math.log(3)) < 1e-9
-
-
-@pytest.mark.parametrize("row", reading("W23")["rows"], ids=lambda row: f"width {row['d']}")
-def test_w23_without_the_scale_wide_heads_stare_and_stop_learning(row: dict[str, Any]) -> None:
-    """Inputs have mean 0 and variance 1. The median of the gradients vanishes, not the mean."""
-    d, keys, draws = row["d"], LECTURES["W23"]["inputs"]["keys"], 600
-    chance = torch.Generator().manual_seed(d)
-    q = torch.randn(draws, 1, 1, d, generator=chance, dtype=torch.float64)
-    k = torch.randn(draws, 1, keys, d, generator=chance, dtype=torch.float64)
-    for kind, scale in (("raw", 1.0), ("scaled", Attention(d, 1).scale)):
-        assert math.isclose(float((q @ k.mT * scale).var()), row[f"var_{kind}"], rel_tol=0.15)
-        weights = dispatch.eager_attention(q, k, k[..., :1], None, scale)[1][:, 0, 0]
-        entropy = -weights.xlogy(weights).sum(-1).mean()
-        assert abs(float(entropy) - row[f"entropy_{kind}"]) < 0.15
-        assert abs(float(weights.amax(-1).mean()) - row[f"max_weight_{kind}"]) < 0.05
-        squares = (weights**2).sum(-1)
-        jacobian = (squares - 2 * (weights**3).sum(-1) + squares**2).clamp(min=0).sqrt()  # norm of diag(p) - p pᵀ
-        assert abs(float((jacobian < 1e-3).double().mean()) - row[f"share_jacobian_below_1e-3_{kind}"]) < 0.08
-        assert abs(float(jacobian.median()) - row[f"jacobian_fro_median_{kind}"]) < 0.05
-
-
 def test_w24_a_query_without_keys_gives_zero() -> None:
     """-∞ would give NaN in the whole batch; -1e9 would give equal weights on masked keys.
 

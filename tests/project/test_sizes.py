@@ -6,12 +6,9 @@ import ast
 import re
 import statistics
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
-from regard.tasks import TASKS, Task
-from regard.tasks.base import Objective
-from regard.tasks.modality.base import Modality
+from regard.tasks import TASKS
 
 SOURCE = Path(__file__).parents[2] / "src/regard"
 
@@ -25,20 +22,6 @@ MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_CONSTRUCTOR_PARAMETERS = 600, 80, 10
 MAX_SYSTEM_LINES, MAX_MEDIAN_SYSTEM_LINES = 180, 140
 MAX_FORMATTER_EXCEPTIONS = 60
 MAX_PUBLIC_METHODS = 20
-REMOVED_MEMBERS = (
-    "absolute_path", "adapt_tokenizer", "add_special_tokens", "batch_context", "can_stream", "columns",
-    "default_processor_for", "encoding_key", "expand_entries", "export_head_options", "export_tokenizer", "extra_files",
-    "fast_decode", "fingerprint_texts", "from_folder", "has_closed_vocabulary", "head_labels", "head_options",
-    "iter_inputs", "iter_samples", "keeps_label_order", "label_source", "length_limit", "mark_gap", "metric",
-    "min_valid_samples", "num_rows", "num_samples", "parse_head_options", "paths", "row_unit_for", "sample_type",
-    "selection_metric", "split_key", "stream_prediction", "table_suffixes", "tokenizer_texts", "truncates",
-    "truncation_side", "unit", "unsupported_by_layout", "unused_modules", "usage_for",
-)  # fmt: skip
-"""Members of the former class with all methods of a task (docs/design/tasks.md)."""
-REMOVED_CLASSES = {
-    "ClassificationMixin", "DensePredictionTask", "FileSampleTask", "ImageTask", "PointCloudTask", "ProcessorMixin",
-    "SequenceHeadTask", "SyntheticTask", "TokenHeadTask",
-}  # fmt: skip
 PROBED = re.compile(r"(^|[._])(config|body|task|traits)$")
 
 
@@ -99,15 +82,11 @@ def public_methods(name: str, classes: dict[str, ast.ClassDef]) -> set[str]:
     return own.union(*(public_methods(base, classes) for base in bases if base in classes))
 
 
-def test_classes_of_the_tasks_are_small_and_nothing_of_the_former_task_class_is_left() -> None:
+def test_classes_of_the_tasks_are_small_and_a_task_of_several_modalities_has_one_objective() -> None:
     nodes = [node for path in (SOURCE / "tasks").rglob("*.py") for node in ast.walk(ast.parse(path.read_bytes()))]
     classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
     counts = {name: len(public_methods(name, classes)) for name in classes}
     assert {name: count for name, count in counts.items() if count > MAX_PUBLIC_METHODS} == {}
-    for kind in (Task, Objective, Modality, *{type(task.objective) for task in TASKS}):
-        assert [name for name in REMOVED_MEMBERS if hasattr(kind, name)] == [], kind
-    assert not REMOVED_CLASSES & classes.keys()
-    assert {field.name for field in fields(Task)} & {"encode", "loss", "predict", "evaluate"} == set()
     for name in ("classify", "segment"):
         rows = [task for task in TASKS if task.name == name]
         assert len(rows) > 1 and len({task.objective_path for task in rows}) == 1

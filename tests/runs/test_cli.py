@@ -19,7 +19,6 @@ import typer.main
 import regard
 from conftest import TINY, TWELVE, Pairs, Trained, facts, write_pairs
 from regard.cli import app, expand_options, main
-from regard.runs.settings import GROUPS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -206,15 +205,6 @@ def test_info_reports_parameter_counts(cli: Cli, trained: Trained) -> None:
     assert "63,082,496 parameters" in cli("info", "transformer-base").out and "GFLOP" in shown
     layers = re.findall(r"^\w+\.\S+ .* ([\d,]+)$", shown, re.MULTILINE)
     assert sum(int(number.replace(",", "")) for number in layers) == count
-
-
-def test_lists_contain_all_choices(cli: Cli) -> None:
-    assert "transformer-big" in cli("list").out and "translate" in cli("list", "tasks").out
-    assert cli("list", "models").out.splitlines()[1].startswith("transformer ")
-    settings = cli("list", "settings").out
-    for group, kind in GROUPS.items():
-        for name in kind.__dataclass_fields__:
-            assert re.search(rf"^{group}\.{name} .*\w", settings, re.MULTILINE), name
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a b.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("new/a.html", b"<!")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from regard.data.text.samples import PAIRS, Pair
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, RunError, SettingError
-from regard.files import write_json
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import Causal, Padding
 from regard.processors.tokenizer.tokenizer import TextTokenizer
@@ -30,35 +28,13 @@ from regard.runs.train import train
 from regard.tasks import find_task
 from regard.tasks.base import Encoded, EvalSpec, LossSum
 from regard.tasks.translate import Translate
-from regard.training.checkpoint import save_checkpoint
 from regard.training.distributed import ProcessGroup
 from regard.training.loop import ForwardBackward, train_loop
 from regard.training.settings import TrainSettings
 from regard.types import Batch, DecoderInputs, Prediction
 from tiny import tiny
 
-GROUPS = {"model": {"w": torch.ones(3)}}
 TRANSLATE = find_task("translate", "text")
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
-def test_files_are_on_the_disk_before_they_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, flush = list[str](), os.fsync
-
-    def fsync(handle: int) -> None:
-        calls.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
-        flush(handle)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    for real in (os.rename, os.replace):
-        named = lambda old, new, real=real: (calls.append(f"to {Path(new).name}"), real(old, new))  # noqa: E731
-        monkeypatch.setattr(os, real.__name__, named)
-    write_json(tmp_path / "a.json", {"x": 1})
-    assert calls == ["fsync .a.json.writing", "to a.json"]
-    save_checkpoint(tmp_path, 3, GROUPS, {}, keep=1)
-    at = calls.index("to step-00000003")
-    before = {"fsync state.safetensors", "fsync state.json", "fsync .writing-00000003"}
-    assert before <= set(calls[:at]) and calls[at + 1] == f"fsync {tmp_path.name}"
 
 
 def test_a_nan_gradient_is_detected_too() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import math
@@ -100,25 +99,6 @@ def test_pairs_that_are_too_long_are_counted_and_the_first_is_named(
     )
     most, encode = len(text.encode([pair.source])[0]), find_task("translate").objective.encode
     assert [bool(encode([pair], Config(), EncodingContext(text, n)).samples) for n in (most - 1, most)] == [False, True]
-
-
-@pytest.mark.every(2)
-@pytest.mark.parametrize("names", ["a.en a.de", "a.csv", "a.jsonl", "a.tsv.gz"])
-def test_every_kind_of_file_gives_the_same_training(names: str, pairs: Pairs, whole: Path, tmp_path: Path) -> None:
-    lines = {
-        "a.en": [source for source, _ in pairs[:40]],
-        "a.de": [target for _, target in pairs[:40]],
-        "a.csv": ["source,target", *(f'"{source}","{target}"' for source, target in pairs[:40])],
-        "a.jsonl": [json.dumps({"source": source, "target": target}) for source, target in pairs[:40]],
-        "a.tsv.gz": ["\t".join(pair) for pair in pairs[:40]],
-    }
-    files = [tmp_path / name for name in names.split()]
-    for file in files:
-        content = "".join(f"{line}\n" for line in lines[file.name]).encode()
-        file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
-    train_tiny(":".join(map(str, files)), tmp_path / "run", *TWELVE, "train.steps=2")
-    assert facts(tmp_path / "run")["data_stats"] == facts(whole)["data_stats"]
-    assert rows(tmp_path / "run", "train") == rows(whole, "train")[:2]
 
 
 BOTH = ("train.grad_accum=2", "train.ema_decay=0.5", "model.dropout=0.2", "train.lr_schedule=cosine")
