@@ -139,15 +139,14 @@ def test_downsampled_and_cropped_points_are_points_of_the_point_cloud() -> None:
 
 
 def test_the_processor_of_point_clouds_is_saved_and_invalid_files_are_refused(tmp_path: Path) -> None:
-    assert not PointProcessor.exists(tmp_path)
+    assert PointProcessor.load(tmp_path) is None
     points = PointProcessor(512, "floor", 0.04, 2.5, ("colors", "normals"), "y")
     points.save(tmp_path)
-    assert PointProcessor.exists(tmp_path) and PointProcessor.load(tmp_path) == points
+    assert PointProcessor.load(tmp_path) == points
     wrong = {"{": "read", "[]": "object", '{"counts": 3}': "'counts'", '{"frame": "upside"}': "values"}
     for text, said in {**wrong, '{"count": -1}': "values"}.items():
         (tmp_path / FILE).write_text(text)
         refused(said, PointProcessor.load, tmp_path)
-    refused(r"points\.json", PointProcessor.load, tmp_path / "none")
 
 
 @pytest.mark.parametrize("kind, settings", [

@@ -95,16 +95,14 @@ class ImageProcessor:
 
     # -- files
 
-    @staticmethod
-    def exists(folder: str | os.PathLike[str]) -> bool:
-        return (Path(folder) / FILE).is_file()
-
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> ImageProcessor:
-        """Read the file of a folder. Preprocessing that is not supported raises DataError with the name of the key."""
-        path, settings = Path(folder) / FILE, read_processor_file(folder, FILE, "images")
+    def load(cls, folder: str | os.PathLike[str]) -> ImageProcessor | None:
+        """Read the file of a folder; None if there is no file. Preprocessing that is not supported raises DataError with the
+        name of the key."""
+        path = Path(folder) / FILE
+        settings = read_processor_file(path)
         try:
-            return _from_published(settings)
+            return None if settings is None else _from_published(settings)
         except DataError as error:
             advice = "regard does not guess preprocessing, because different preprocessing changes the model inputs."
             raise DataError(error.problem, path, advice=advice) from error
@@ -332,8 +330,7 @@ class CaptionProcessor:
         """Both processors of a folder, or the only one found, or None; tasks report a missing processor when needed."""
         from regard.processors.tokenizer.tokenizer import TextTokenizer
 
-        pixels = ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None
-        text = TextTokenizer.find(Path(folder))
+        pixels, text = ImageProcessor.load(folder), TextTokenizer.find(Path(folder))
         return pixels or text if pixels is None or text is None else cls(pixels, text)
 
     def with_fixed_size(self, side: int) -> CaptionProcessor:

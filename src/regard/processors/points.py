@@ -117,17 +117,15 @@ class PointProcessor:
 
     # -- files
 
-    @staticmethod
-    def exists(folder: str | os.PathLike[str]) -> bool:
-        return (Path(folder) / FILE).is_file()
-
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> PointProcessor:
-        settings = read_processor_file(folder, FILE, "point clouds")
+    def load(cls, folder: str | os.PathLike[str]) -> PointProcessor | None:
+        """Read the file of a folder; None if there is no file."""
+        path = Path(folder) / FILE
+        settings = read_processor_file(path)
         try:
-            return from_dict(cls, settings)
+            return None if settings is None else from_dict(cls, settings)
         except SettingError as error:
-            raise DataError(f"invalid values: {error}", Path(folder) / FILE) from error
+            raise DataError(f"invalid values: {error}", path) from error
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         write_json(Path(folder) / FILE, as_dict(self))

@@ -125,10 +125,10 @@ class CaptionConfig(TargetTokens):
 
     def image_processor(self) -> ImageProcessor | None:
         """Image processor of the encoder folder, at the image size of this model; None if the folder has no processor."""
-        if self.encoder_folder is None or not ImageProcessor.exists(self.encoder_folder):
+        processor = None if self.encoder_folder is None else ImageProcessor.load(self.encoder_folder)
+        if processor is None:
             return None
-        processor = ImageProcessor.load(self.encoder_folder).with_fixed_size(self.image_size)
-        size = (self.image_size, self.image_size)
+        processor, size = processor.with_fixed_size(self.image_size), (self.image_size, self.image_size)
         return processor if processor.size == size else processor.with_size(*size)
 
 
@@ -210,11 +210,8 @@ class EncoderPart:
         except RegardError as error:
             raise SettingError(f"model.encoder={name} is not a valid image encoder. {error}") from error
         if "image_size" not in resolved and system.name in ENCODER_SYSTEMS:
-            resolved["image_size"] = (
-                min(ImageProcessor.load(folder).with_fixed_size(encoder.image_size).size)
-                if ImageProcessor.exists(folder)
-                else encoder.image_size
-            )
+            pixels, size = ImageProcessor.load(folder), encoder.image_size
+            resolved["image_size"] = size if pixels is None else min(pixels.with_fixed_size(size).size)
         return {
             **resolved,
             "encoder": str(folder),

@@ -90,7 +90,7 @@ class Image(Modality):
         return Palette.fit(pictures, config.num_colors, config.image_size)
 
     def load_processor(self, folder: Path) -> Any:
-        return Palette.load(folder) or (ImageProcessor.load(folder) if ImageProcessor.exists(folder) else None)
+        return Palette.load(folder) or ImageProcessor.load(folder)
 
     def adapt_processor(self, processor: Any, config: Any, data: DataSettings) -> Any:
         """One image size: `data.image_size` if set for whole images, or the size of the config."""

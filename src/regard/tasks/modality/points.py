@@ -101,7 +101,7 @@ class Points(Modality):
         return self.adapt_processor(replace(self.initial_processor, features=tuple(found)), config, data)
 
     def load_processor(self, folder: Path) -> PointProcessor | None:
-        return PointProcessor.load(folder) if PointProcessor.exists(folder) else None
+        return PointProcessor.load(folder)
 
     def adapt_processor(self, processor: PointProcessor, config: Any, data: DataSettings) -> PointProcessor:
         """The processor with the settings of the user. Unset settings keep the values of the checkpoint."""
