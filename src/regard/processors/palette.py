@@ -7,7 +7,6 @@ RGB in [-1, 1]; a gray color has three equal values.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from regard.errors import DataError, WeightsError
 from regard.files import write_json
+from regard.processors import read_processor_file
 
 ImageArray = npt.NDArray[np.uint8]  # (H, W, 3)
 Colors = npt.NDArray[np.float64]  # (N, 3) in [-1, 1]
@@ -131,14 +131,8 @@ class Palette:
     def load(cls, folder: Path) -> Palette | None:
         """Palette of a checkpoint folder; None if the folder has no `clusters`."""
         path = folder / FILE
-        if not path.exists():
-            return None
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-            clusters = settings.get("clusters")
-        except (OSError, ValueError, AttributeError) as error:
-            raise WeightsError(f"{path}: cannot be read ({error}).") from error
-        if clusters is None:
+        settings = read_processor_file(path)
+        if settings is None or settings.get("clusters") is None:
             return None
         for key, usual in REQUIRED_SETTINGS.items():
             if settings.get(key, usual) != usual:
@@ -148,7 +142,9 @@ class Palette:
             height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
             if height != width:
                 raise ValueError(f"{height} × {width} is not square")
-            return cls(np.array(clusters, dtype=np.float64), int(height), int(settings.get("resample", BILINEAR)))
+            return cls(
+                np.array(settings["clusters"], dtype=np.float64), int(height), int(settings.get("resample", BILINEAR))
+            )
         except (TypeError, ValueError, KeyError, DataError) as error:
             raise WeightsError(f"{path}: invalid size, resample or clusters ({str(error).rstrip('.')}).") from error
 
