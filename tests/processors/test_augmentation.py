@@ -50,7 +50,7 @@ def test_images_are_unchanged_without_augmentation_and_flipped_after_the_crop() 
     assert torch.equal(augment_maps(maps, changes, (40, 56)), maps)
     x = photographs()
     box = {"left": 0.1, "top": 0.2, "width": 0.6, "height": 0.7}
-    assert torch.equal(augment(x, table(**box, mirrored=1.0), 20), augment(x, table(**box), 20).flip(3))
+    assert torch.equal(augment(x, table(**box, mirrored=1.0), (20, 20)), augment(x, table(**box), (20, 20)).flip(3))
     assert torch.equal(augment(x, table(mirrored=1.0), (40, 56)), x.flip(3).float() / 255)
 
 
@@ -146,14 +146,14 @@ def test_masks_and_depth_maps_follow_their_images_to_the_nearest_pixel() -> None
     masks[:, :30, 40:], masks[:, 30:, :40], masks[:, 30:, 40:] = 1, 2, 3
     x = colours[masks].permute(0, 3, 1, 2).contiguous()
     changes = torch.from_numpy(sample_params(np.random.default_rng(5), 8, Augment(crop=0.3, flip=True)))
-    found, mask = augment(x, changes, 48), augment_maps(masks, changes, 48)
+    found, mask = augment(x, changes, (48, 48)), augment_maps(masks, changes, (48, 48))
     nearest = (found[:, None] - colours.float().view(1, 4, 3, 1, 1) / 255).square().sum(2).argmin(1)
     assert (nearest == mask).float().mean() > 0.97 and mask.unique().tolist() == [0, 1, 2, 3]
     depth = torch.rand(8, 60, 80) + 1
     depth[:, 10:30, 20:60] = 0
-    moved = augment_maps(depth, changes, 48)
+    moved = augment_maps(depth, changes, (48, 48))
     assert torch.isin(moved, depth).all() and (moved == 0).any()
-    hole = augment_maps((depth == 0).to(torch.uint8), changes, 48)
+    hole = augment_maps((depth == 0).to(torch.uint8), changes, (48, 48))
     assert torch.equal(hole.bool(), moved == 0)
     mask = torch.randint(0, 9, (1, 33, 47), dtype=torch.uint8)
     box = {"left": 0.2, "top": 0.1, "width": 0.5, "height": 0.8}
@@ -167,7 +167,7 @@ def test_impossible_augmentations_are_skipped_without_a_difference() -> None:
     x = photographs(6)
     for how in (Augment(0.35, True, 0.2), Augment(0.35, mixup=0.3), Augment(shift=0.1), Augment(erase=0.4)):
         changes = torch.from_numpy(sample_params(np.random.default_rng(3), 6, how))
-        torch.testing.assert_close(augment(x, changes, 32, how), augment(x, changes, 32), rtol=0, atol=1e-6)
+        torch.testing.assert_close(augment(x, changes, (32, 32), how), augment(x, changes, (32, 32)), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.data.file_discovery import find_subfolder, walk_files
-from regard.data.text.files import ErrorHandler, existing_file
+from regard.data.text.files import Columns, ErrorHandler, existing_file
 from regard.data.text.formats import BINARY_SUFFIXES, Row, file_format, find_format, read_class_names, read_header
 from regard.data.text.tables import (
     ColumnSpec,
@@ -123,7 +123,7 @@ def read_table(
     kind: FileKind,
     entry: str,
     target: str,
-    columns: Mapping[str, str] | None,
+    columns: Columns,
     on_error: ErrorHandler,
     make: Callable[..., S],
 ) -> Iterator[S | SkippedRow]:

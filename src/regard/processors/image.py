@@ -405,16 +405,13 @@ def mixup_weights(augment_params: Tensor) -> tuple[Tensor, Tensor]:
     return augment_params[:, 8], augment_params[:, 9].long()
 
 
-def augment_images(
-    x: Tensor, augment_params: Tensor, size: int | tuple[int, int], augment: Augment | None = None
-) -> Tensor:
-    """Augmented images: (B, 3, H, W) uint8 -> (B, 3, size, size) floats in [0, 1], without gradients.
+def augment_images(x: Tensor, augment_params: Tensor, size: Size, augment: Augment | None = None) -> Tensor:
+    """Augmented images: (B, 3, H, W) uint8 -> (B, 3, *size) floats in [0, 1], without gradients.
 
     Augmentations disabled in `augment` are skipped; None computes all of them."""
-    new = (size, size) if isinstance(size, int) else size
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         augment_params = augment_params.float()
-        x = _crop_resize(x.float(), augment_params, new) / 255
+        x = _crop_resize(x.float(), augment_params, size) / 255
         if augment is None or augment.color_jitter:
             # brightness, then contrast around the mean gray value, then saturation around the gray value of each pixel
             brightness, contrast, saturation = (augment_params[:, at].view(-1, 1, 1, 1) for at in (5, 6, 7))
@@ -425,7 +422,7 @@ def augment_images(
             across, along, wide, high, gray = augment_params[:, 12:17].T
             columns, rows = (
                 ((torch.arange(side, device=x.device) + 0.5) / side - middle[:, None]).abs() < extent[:, None] / 2
-                for side, middle, extent in ((new[1], across, wide), (new[0], along, high))
+                for side, middle, extent in ((size[1], across, wide), (size[0], along, high))
             )
             x = torch.where((rows[:, :, None] & columns[:, None, :])[:, None], gray.view(-1, 1, 1, 1), x)
         if augment is None or augment.mixup:
@@ -434,23 +431,22 @@ def augment_images(
         return x
 
 
-def augment_maps(values: Tensor, augment_params: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """(B, H, W) class ids or depths -> (B, size, size), cropped and flipped like the images. Nearest neighbor, so
+def augment_maps(values: Tensor, augment_params: Tensor, size: Size) -> Tensor:
+    """(B, H, W) class ids or depths -> (B, *size), cropped and flipped like the images. Nearest neighbor, so
     class ids and unknown depths are not interpolated."""
-    new = (size, size) if isinstance(size, int) else size
     batch, height, width = values.shape
     augment_params = augment_params.float()
-    down, across = _source_positions(augment_params, height, width, new)
+    down, across = _source_positions(augment_params, height, width, size)
     # rounded about the middle, so that a position between two pixels falls into the same one in every version
     rows, columns = (down - height / 2 + height / 2).long(), (across - width / 2 + width / 2).long()
     index = rows[:, :, None] * width + columns[:, None, :]
-    return values.flatten(1).gather(1, index.flatten(1)).view(batch, *new)
+    return values.flatten(1).gather(1, index.flatten(1)).view(batch, *size)
 
 
 # -- geometry
 
 
-def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _source_positions(changes: Tensor, height: int, width: int, new: Size) -> tuple[Tensor, Tensor]:
     """(B, new height) and (B, new width) centers of the new pixels in coordinates of the old image, whose first pixel has its
     center at 0.5. Shifts repeat the edge pixels.
 
@@ -463,7 +459,7 @@ def _source_positions(changes: Tensor, height: int, width: int, new: tuple[int, 
     return (down - below).clamp(0.5, height - 0.5), (across - right).clamp(0.5, width - 0.5)
 
 
-def _crop_resize(x: Tensor, changes: Tensor, new: tuple[int, int]) -> Tensor:
+def _crop_resize(x: Tensor, changes: Tensor, new: Size) -> Tensor:
     batch, channels, height, width = x.shape
     matrices = []  # (B, new, old) weights of the old pixels in each new pixel, for rows and for columns
     for side, centers in enumerate(_source_positions(changes, height, width, new)):

@@ -153,7 +153,10 @@ class PointProcessor:
         Without `rng` the result is deterministic: the first point of each voxel, the block around the center of the scene,
         and the first `count` points of a fixed shuffle."""
         kept = self._candidates(cloud, rng)
-        kept = kept[sample_indices(len(kept), self.count, rng)]
+        if rng is None or not self.count or len(kept) <= self.count:
+            kept = kept[sample_rounds(len(kept), self.count, 1, 1)[0]]
+        else:
+            kept = rng.choice(kept, self.count, replace=False)
         return self.normalize(self.rows(cloud, kept)), kept
 
     def prepare_views(self, cloud: PointCloud, min_views: int, max_views: int) -> list[PointRows]:
@@ -201,13 +204,6 @@ class PointProcessor:
             # all distances are 0 for identical points
             coordinates /= np.sqrt((coordinates**2).sum(axis=1).max()) or 1.0
         return np.concatenate([coordinates.astype(np.float32), x[:, 3:]], axis=1)
-
-
-def sample_indices(total: int, count: int, rng: np.random.Generator | None = None) -> Indices:
-    """At most `count` indices below `total` (0: all), random or, without `rng`, the first of a fixed shuffle."""
-    if rng is None or not count or total <= count:
-        return sample_rounds(total, count, 1, 1)[0]
-    return rng.choice(total, count, replace=False)
 
 
 def sample_rounds(total: int, count: int, min_rounds: int, max_rounds: int) -> list[Indices]:

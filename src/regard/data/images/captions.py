@@ -28,7 +28,7 @@ from regard.data.file_discovery import IMAGE_SUFFIXES, find_subfolder
 from regard.data.file_samples import COLUMN_ALIASES, SPLIT_FOLDERS, EmbeddedFile, cell_value, resolve_file
 from regard.data.images.labeled import IMAGE, ImageSample
 from regard.data.reader import Reader, file_contents, file_key
-from regard.data.text.files import ErrorHandler, existing_file, raise_error
+from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, file_format, has_column_names
 from regard.data.text.tables import (
     ColumnSpec,
@@ -56,8 +56,6 @@ ADVICE = (
     "or a table with the columns image and caption."
 )
 CAPTION_FILE_STEMS = ("captions", "metadata")  # Names of the caption file in a folder of images, without extension.
-CAPTION_SUFFIXES = ALL_TABLE_SUFFIXES
-
 REQUIRED_COLUMNS = ("image", "captions")  # Required columns of training data; inputs need only the image.
 
 _SPLIT_SUFFIX = re.compile(r"(.+)#([\w+-]+)")
@@ -80,7 +78,7 @@ class CaptionedImage(ImageSample):
 
 def read_captions(
     entry: str,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns = None,
     on_error: ErrorHandler = raise_error,
     required: ColumnNames = REQUIRED_COLUMNS,
 ) -> CaptionIterator:
@@ -116,7 +114,7 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
     folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
         return existing_file(name), splits
-    files = [file for file in sorted(folder.iterdir()) if file_format(file) in CAPTION_SUFFIXES and file.is_file()]
+    files = [file for file in sorted(folder.iterdir()) if file_format(file) in ALL_TABLE_SUFFIXES and file.is_file()]
     for stem in CAPTION_FILE_STEMS:
         candidates = [file for file in files if file.name.lower().startswith(f"{stem}.")]
         if len(candidates) == 1:
@@ -124,7 +122,7 @@ def find_caption_file(entry: str) -> tuple[Path, tuple[str, ...]]:
         files = candidates or files
     names = f"Found: {format_list(file.name for file in files)}."
     if not files:
-        names = f"No file has one of the extensions {', '.join(CAPTION_SUFFIXES)}."
+        names = f"No file has one of the extensions {', '.join(ALL_TABLE_SUFFIXES)}."
     problem = "expected one caption file in this folder, such as captions.jsonl."
     raise DataError(problem, folder, advice=f"{names} Pass the caption file by name.")
 
@@ -168,11 +166,9 @@ def _coco_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler, 
             yield number, {**row, "whole": True}
 
 
-def _table_rows(
-    path: Path, columns: Mapping[str, str] | None, on_error: ErrorHandler, required: ColumnNames
-) -> RowIterator:
+def _table_rows(path: Path, columns: Columns, on_error: ErrorHandler, required: ColumnNames) -> RowIterator:
     chosen: dict[str, str] | None = None
-    if file_format(path) in CAPTION_SUFFIXES:  # otherwise `iterate_rows` raises with the supported file types
+    if file_format(path) in ALL_TABLE_SUFFIXES:  # otherwise `iterate_rows` raises with the supported file types
         chosen = find_columns(path, CAPTION_COLUMNS, required, columns, by_order=True)
         required = REQUIRED_COLUMNS if chosen is None else required
     chosen = chosen and {name: column for name, column in chosen.items() if name in (*required, "split")}
@@ -292,6 +288,6 @@ CAPTIONED = Reader(
     contents=lambda sample: (*file_contents(sample), *sample.captions),
     texts=lambda sample: sample.captions,
     suffixes=IMAGE_SUFFIXES,
-    table_suffixes=CAPTION_SUFFIXES,
+    table_suffixes=ALL_TABLE_SUFFIXES,
     file_paths=lambda entry: (parse_splits(entry)[0],),
 )

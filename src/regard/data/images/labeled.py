@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from regard.data.file_samples import (
 )
 from regard.data.images.image_io import Color, read_mask
 from regard.data.reader import Reader, file_contents, file_key
-from regard.data.text.files import ErrorHandler, raise_error, read_lines, split_parallel
+from regard.data.text.files import Columns, ErrorHandler, raise_error, read_lines, split_parallel
 from regard.data.text.tables import SkippedRow, format_list, iterate_all
 from regard.errors import DataError, UnknownNameError
 
@@ -73,7 +73,7 @@ class ImageSample(FileSample):
 
 
 def _read_entry(
-    target: str, entry: str, columns: Mapping[str, str] | None = None, on_error: ErrorHandler = raise_error
+    target: str, entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
 ) -> ImageIterator:
     """Yield images of one folder or table with `target` (label, mask, depth), or without targets."""
     sides = paired_folders(entry, target)

@@ -211,8 +211,8 @@ def interpolate(values: NDArray[Any], corners: NDArray[np.int64], weights: NDArr
     return np.einsum("nk,nkc->nc", weights, values[corners].astype(np.float64))
 
 
-def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
-    """Point cloud sampled uniformly by area, with face normals and interpolated colors; deterministic for a seed.
+def sample_mesh(raw: RawCloud, num_points: int) -> RawCloud:
+    """Point cloud sampled uniformly by area, with face normals and interpolated colors; deterministic.
 
     A mesh without area (only degenerate faces) becomes the point cloud of its vertices."""
     assert raw.faces is not None
@@ -220,7 +220,7 @@ def sample_mesh(raw: RawCloud, num_points: int, seed: int) -> RawCloud:
     areas, normals = triangle_areas(np.where(np.abs(vertices) <= MAX_COORDINATE, vertices, np.nan), raw.faces)
     if not areas.any():
         return replace(raw, faces=None)
-    chosen, weights = sample_triangles(areas, num_points, np.random.default_rng(seed))
+    chosen, weights = sample_triangles(areas, num_points, np.random.default_rng(0))
     corners = raw.faces[chosen]
     colors: NDArray[Any] | None = None
     if raw.colors is not None:

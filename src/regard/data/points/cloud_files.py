@@ -63,7 +63,6 @@ OBJ_PROBE_BYTES = 1 << 16  # bytes to search for the first vertex of an OBJ file
 
 def read_cloud(
     source: str | bytes,
-    seed: int = 0,
     num_points: int = DEFAULT_POINTS,
     columns: Columns | None = None,
     location: Location | None = None,
@@ -71,7 +70,7 @@ def read_cloud(
 ) -> PointCloud:
     """Point cloud of a file, of its bytes, or of the name of a generated point cloud (`solids#part=test,number=3`).
 
-    Meshes are sampled with `num_points` points and `seed`. `columns` maps meanings to names in the file, as in
+    Meshes are sampled with `num_points` points. `columns` maps meanings to names in the file, as in
     {"label": "scalar_Class"}, or to column indices. For bytes from a table, errors report `location`, and the extension of
     `name` determines formats without a signature."""
     if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):
@@ -84,7 +83,7 @@ def read_cloud(
     with open_source(source, "point cloud", location) as stream, np.errstate(invalid="ignore", over="ignore"):
         content = stream.read()
         raw = _READERS[_detect_format(content, ending)](content, columns)
-        return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points, seed))
+        return normalize_cloud(raw if raw.faces is None else sample_mesh(raw, num_points))
 
 
 def _detect_format(content: bytes, ending: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,7 +41,7 @@ from regard.data.points.cloud import COLUMN_NAMES, DEFAULT_POINTS, PointCloud
 from regard.data.points.cloud_files import CLOUD_SUFFIXES, read_cloud
 from regard.data.reader import Reader, file_contents, file_key
 from regard.data.synthetic.point_clouds import parse_cloud_recipe
-from regard.data.text.files import ErrorHandler, existing_file, raise_error
+from regard.data.text.files import Columns, ErrorHandler, existing_file, raise_error
 from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES, file_format, read_header
 from regard.data.text.tables import SkippedRow, first_value, iterate_all
 from regard.errors import DataError, RegardError, UnknownNameError
@@ -56,9 +56,6 @@ ADVICE = {
     "": "Expected a folder of point clouds, a point cloud file, or a table with paths in the column 'cloud'.",
 }
 COLUMN_CHOICES = ("cloud", *COLUMN_NAMES)  # Names allowed in --columns for point clouds.
-
-OptionalColumns = Mapping[str, str] | None
-CloudIterator = Iterator["CloudSample | SkippedRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ CLOUD_COLUMNS = COLUMN_ALIASES["cloud"][:5]
 CLOUD_ONLY_SUFFIXES = tuple(ending for ending in CLOUD_SUFFIXES if ending not in (".txt", ".csv", ".npy"))
 
 
-def is_cloud_data(entry: str, columns: OptionalColumns = None) -> bool:
+def is_cloud_data(entry: str, columns: Columns = None) -> bool:
     """True if the data entry is a generated point cloud dataset, a point cloud file, or a folder or table of point clouds."""
     if parse_cloud_recipe(entry) is not None or "cloud" in (columns or {}):
         return True
@@ -112,8 +109,8 @@ def _column_names(entry: str) -> Sequence[str]:
 
 
 def _read_entry(
-    task: str, entry: str, columns: OptionalColumns = None, on_error: ErrorHandler = raise_error
-) -> CloudIterator:
+    task: str, entry: str, columns: Columns = None, on_error: ErrorHandler = raise_error
+) -> Iterator[CloudSample | SkippedRow]:
     """Yield the point clouds of one folder, table or name: with classes, with point labels, or without labels."""
     columns = columns or {}
     for name in columns:
