@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -101,15 +100,13 @@ class StaticCache(KVCache):
         if self.k is None or self.v is None:
             self.allocate(k, v)
         assert self.k is not None and self.v is not None
-        first = at is None and self.write_columns is None
-        if first:
-            at = torch.arange(k.shape[-2], device=k.device)
-        elif at is None:
-            at = self.write_columns
-        assert at is not None
+        at = self.write_columns if at is None else at
+        if at is None:  # without earlier columns, the new keys are all keys
+            self.k[..., : k.shape[-2], :], self.v[..., : k.shape[-2], :] = k, v
+            return k, v
         _write(self.k, at, k)
         _write(self.v, at, v)
-        return (k, v) if first else (self.k, self.v)  # without earlier columns, the new keys are all keys
+        return self.k, self.v
 
     def allocate(self, k: Tensor, v: Tensor) -> StaticCache:
         """Allocate zeroed buffers for keys and values like k and v (B, H, K, d): CUDA graph capture needs fixed addresses."""

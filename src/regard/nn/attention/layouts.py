@@ -46,7 +46,11 @@ class GridWindows:
             raise ValueError(
                 "GridWindows requires the size of the grid as position_ids: GridPositionIds(height, width)."
             )
-        return WindowGrid.create(ids.height, ids.width, self.window, self.shift)
+        least = min(
+            ids.height, ids.width
+        )  # for a grid no larger than a window: no shift, and a window of the shorter side
+        window, shift = (self.window, self.shift) if least > self.window else (least, 0)
+        return WindowGrid(ids.height, ids.width, window, shift)
 
     def gather(self, x: Tensor, mask: AttentionMask | None, record: Record | None, ids: PositionIds | None) -> Rows:
         if mask is not None:
@@ -83,12 +87,6 @@ class WindowGrid(NamedTuple):
     width: int
     window: int
     shift: int
-
-    @classmethod
-    def create(cls, height: int, width: int, window: int, shift: int) -> WindowGrid:
-        """For a grid no larger than a window: no shift, and the window size is the shorter side."""
-        least = min(height, width)
-        return cls(height, width, least, 0) if least <= window else cls(height, width, window, shift)
 
     @property
     def num_windows(self) -> tuple[int, int]:

@@ -58,7 +58,16 @@ class LongformerAttention(Attention):
                 f"{type(position.position).__name__} is not supported with sliding-window attention, because it adds a bias "
                 "per query and key. Use Rotary."
             )
-        mixed = self.local_attention(x, pattern, record, position).transpose(1, 2).flatten(2)
+        # window attention of all tokens, global tokens included, because they are few; their rows are replaced later
+        q, k, v = self.project(x)
+        if position is not None:
+            q, k, v = position.position.rotate(q, k, v, position.position_ids)
+        dropout = self.dropout if self.training else 0.0
+        if pattern.covers(x.shape[1]):
+            mixed = attend(AttentionCall(q, k, v, self.scale, pattern.token_mask, None, dropout, record=record))
+        else:
+            mixed = local.local_attention(LocalCall(q, k, v, pattern, self.scale, dropout, record))
+        mixed = mixed.transpose(1, 2).flatten(2)
         valid = pattern.valid_tokens(x.shape[1])
         if pattern.global_positions() is not None:
             mixed = local.scatter_global_rows(
@@ -68,28 +77,8 @@ class LongformerAttention(Attention):
             mixed = mixed.masked_fill(~valid[:, :, None], 0.0)
         return self.out(mixed)
 
-    def local_attention(
-        self,
-        x: Float[Tensor, "B L D"],
-        pattern: LocalPattern,
-        record: Record | None,
-        position: BoundPosition | None = None,
-    ) -> Float[Tensor, "B H L d"]:
-        """Window attention of all tokens. Global tokens are included, because they are few; their rows are replaced later."""
-        q, k, v = self.project(x)
-        if position is not None:
-            q, k, v = position.position.rotate(q, k, v, position.position_ids)
-        dropout = self.dropout if self.training else 0.0
-        if pattern.covers(x.shape[1]):
-            return attend(AttentionCall(q, k, v, self.scale, pattern.token_mask, None, dropout, record=record))
-        return local.local_attention(LocalCall(q, k, v, pattern, self.scale, dropout, record))
-
     def global_attention(
-        self,
-        x: Float[Tensor, "B L D"],
-        pattern: LocalPattern,
-        record: Record | None,
-        position: BoundPosition | None = None,
+        self, x: Float[Tensor, "B L D"], pattern: LocalPattern, record: Record | None, position: BoundPosition | None
     ) -> Float[Tensor, "B G D"]:
         """Attention of the global tokens to all tokens that `pattern.token_mask` allows."""
         marks = pattern.global_positions()

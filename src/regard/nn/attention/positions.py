@@ -236,16 +236,13 @@ class T5Bias(AttentionPosition):
     last. With `bidirectional`, half of the buckets are for later keys; without, later keys count as distance 0 (masked)."""
 
     has_bias = shared = True
+    buckets, max_distance = 32, 128  # As in T5.
 
-    def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
+    def __init__(self, heads: int, bidirectional: bool = True) -> None:
         super().__init__()
-        self.heads, self.bidirectional, self.max_distance = heads, bidirectional, max_distance
-        self.buckets_per_side = buckets // 2 if bidirectional else buckets
-        if buckets % (4 if bidirectional else 2) or not 0 < self.buckets_per_side // 2 < max_distance:
-            raise ValueError(
-                f"buckets={buckets} and max_distance={max_distance} do not match. T5 uses buckets=32, max_distance=128."
-            )
-        self.table = nn.Embedding(buckets, heads)
+        self.heads, self.bidirectional = heads, bidirectional
+        self.buckets_per_side = self.buckets // 2 if bidirectional else self.buckets
+        self.table = nn.Embedding(self.buckets, heads)
         nn.init.normal_(self.table.weight, std=0.02)
 
     def bucket(self, distance: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -272,20 +269,16 @@ class T5Bias(AttentionPosition):
 class Shaw(AttentionPosition):
     """Vectors per distance from -`max_distance` to `max_distance`, clipped beyond; shared by all heads, one table per layer.
 
-    score = q · (k + a) · scale; with `values`, another vector per distance is added to each value."""
+    score = q · (k + a) · scale; another vector per distance is added to each value."""
 
-    has_bias = True
+    has_bias = adds_values = True
+    max_distance = 16
 
-    def __init__(self, head_width: int, max_distance: int = 16, values: bool = True) -> None:
+    def __init__(self, head_width: int) -> None:
         super().__init__()
-        if max_distance < 1:
-            raise ValueError(f"max_distance must be at least 1, got {max_distance}.")
-        self.head_width, self.max_distance, self.adds_values = head_width, max_distance, values
-        self.keys = nn.Embedding(2 * max_distance + 1, head_width)
-        if values:
-            self.values = nn.Embedding(2 * max_distance + 1, head_width)
-        for table in self.children():
-            assert isinstance(table, nn.Embedding)
+        self.head_width = head_width
+        self.keys, self.values = (nn.Embedding(2 * self.max_distance + 1, head_width) for _ in range(2))
+        for table in (self.keys, self.values):
             nn.init.xavier_uniform_(table.weight)
 
     def table_index(

@@ -226,8 +226,6 @@ def flash_local_attention(call: LocalCall) -> Tensor:
     q, k, v, pattern, scale, dropout, _ = call
     (rows, _, length, _), segments = q.shape, pattern.segments()
     longest, left, right = length, pattern.window.left, pattern.window.right
-    if not pattern.is_contiguous(rows):
-        raise ValueError("Flash attention supports windows with dilation 1, over whole rows or packed documents, only.")
     if isinstance(segments, Packing):
         starts, longest = segments.starts.int(), segments.max_length  # boundaries in the flattened batch
     else:

@@ -59,26 +59,12 @@ class PointLevel:
 
 
 def build_hierarchy(
-    x: Float[Tensor, "N C"],
-    packing: Packing,
-    strides: Sequence[int],
-    num_neighbors: Sequence[int],
-    with_interpolation: bool,
-    sort: bool,
-) -> tuple[list[PointLevel], Int[Tensor, "N"] | None]:
-    """Levels of x, whose first three columns are coordinates, from the finest to the coarsest, and the row of each input
-    point in the finest level (None: the same row). `strides`: one of this many points is kept, for each level after the
-    first; `num_neighbors`: neighbors per point and level. `with_interpolation`: also compute interpolation weights.
-    `sort`: order the points by coordinates.
-
-    Point clouds of equal size need no synchronization and can be compiled; for others, sizes are read from the device."""
-    build = _build_levels if packing.max_length * (len(packing.starts) - 1) == len(x) else _build_uncompiled
-    return build(x, packing, strides, num_neighbors, with_interpolation, sort)
-
-
-def _build_levels(
     x: Tensor, packing: Packing, strides: Sequence[int], num_neighbors: Sequence[int], interpolate: bool, sort: bool
 ) -> tuple[list[PointLevel], Tensor | None]:
+    """Levels of x, whose first three columns are coordinates, from the finest to the coarsest, and the row of each input
+    point in the finest level (None: the same row). `strides`: one of this many points is kept, for each level after the
+    first; `num_neighbors`: neighbors per point and level. `interpolate`: also compute interpolation weights. `sort`: order
+    the points by coordinates."""
     # 64 and 65 points have equally many samples at the next level, which must not cause a recompilation
     is_uniform = packing.max_length * (len(packing.starts) - 1) == len(x)
     sizes = CloudSizes.from_offsets(len(x), packing)
@@ -108,7 +94,7 @@ def _build_levels(
     return levels, inverse_order
 
 
-_build_uncompiled = disable_compile(_build_levels)
+build_uncompiled = disable_compile(build_hierarchy)
 
 
 def find_neighbors(
@@ -257,10 +243,10 @@ class PointTransformer(Body):
         decoder; `pooled` (B, D): mean of the coarsest level; `aux_losses`: `level0`, `level1`, …, the indices of the
         input points of each level."""
         x, packing = self._pack(batch)
-        levels, order = build_hierarchy(
-            x, packing, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points
-        )
         clouds = len(packing.starts) - 1
+        # point clouds of equal size need no synchronization and can be compiled; other sizes are read from the device
+        build = build_hierarchy if packing.max_length * clouds == len(x) else build_uncompiled
+        levels, order = build(x, packing, self.strides, self.num_neighbors, self.has_decoder, self.sorts_points)
         kept: list[Tensor] = []
         x = gather_rows(x, levels[0].point_index).to(next(self.parameters()).dtype)
         for stage, level in zip(self.down, levels, strict=True):
