@@ -195,17 +195,6 @@ def test_global_tokens_are_found_once_from_left_to_right() -> None:
     assert GlobalTokens(SOME, max_count=50).positions()[1].sum() == 4
 
 
-def test_steps_of_a_window_may_be_as_wide_as_the_head_wants() -> None:
-    every = materialize(SlidingWindow(1, 2, (1, 3)), 1, 2, torch.arange(9), torch.arange(9))
-    for head, wide in enumerate((1, 3)):
-        assert torch.equal(
-            every[:, head], materialize(SlidingWindow(1, 2, wide), 1, 1, torch.arange(9), torch.arange(9))[:, 0]
-        )
-    for dilation in (0, (), (1, 0)):
-        with pytest.raises(ValueError, match="dilation at least 1"):
-            SlidingWindow(1, 1, dilation)
-
-
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -53,6 +54,7 @@ CASES: dict[str, tuple[AttentionMask, Predicate]] = {
     "window uneven": (SlidingWindow(1, 4), lambda b, h, q, k: -1 <= k - q <= 4),
     "window dilated": (SlidingWindow(2, 1, 2), lambda b, h, q, k: steps(q, k, 2, 1, 2)),
     "window dilated by 3": (SlidingWindow(1, 2, 3), lambda b, h, q, k: steps(q, k, 1, 2, 3)),
+    "window dilated per head": (SlidingWindow(1, 2, (1, 3)), lambda b, h, q, k: steps(q, k, 1, 2, (1, 3)[h])),
     "real by lengths": (Padding(torch.tensor(LENGTHS)), lambda b, h, q, k: k < LENGTHS[b]),
     "real by marks": (Padding(torch.tensor(MARKS).bool()), lambda b, h, q, k: bool(MARKS[b][k])),
     "packed": (
@@ -100,6 +102,12 @@ def test_a_mask_equals_its_predicate_at_each_query_and_key(name: str) -> None:
         table = materialize(rule, B, H, torch.tensor(places), torch.arange(L))
         rows = places if isinstance(places[0], list) else [places] * B
         assert torch.equal(table.expand(B, H, -1, L), written_out(predicate, rows))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dilation", [0, (), (1, 0)])
+def test_a_dilation_is_at_least_one(dilation: Any) -> None:
+    with pytest.raises(ValueError, match="dilation at least 1"):
+        SlidingWindow(1, 1, dilation)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oracle import grads, kernel_name, near, noise, noisy, same_with_gradients, stand_in
+from oracle import kernel_name, near, noise, noisy, same_with_gradients, stand_in
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Dense, PackedDocuments, Padding, SlidingWindow, materialize
 from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds, Rotary, Shaw, T5Bias
-from regard.nn.blocks.block import FeedForward, Residual, RMSNorm, Stack, TransformerBlock
+from regard.nn.blocks.block import Residual, RMSNorm
 from regard.nn.kernels import dispatch
 from regard.types import Packing
 
@@ -198,75 +197,6 @@ def test_waves_are_made_for_each_dtype_of_a_pass() -> None:
     near(Rotary(D).rotate(q, q, q, standing)[0], Rotary(D).rotate(q, q, q, PositionIds())[0])
 
 
-# -- other implementations
-
-
-def fill(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    with torch.no_grad():
-        for theirs, ours in pairs:
-            theirs.copy_(ours)
-
-
-def share_projections(one: Any, layers: list[Any]) -> None:
-    """Copy the parts of the joint matrix into layers of query, key and value."""
-    for layer, weight, bias in zip(layers, one.qkv.weight.chunk(3), one.qkv.bias.chunk(3), strict=True):
-        fill([(layer.weight, weight), (layer.bias, bias)])
-
-
-def same_gradients(
-    ours: Tensor, right: Tensor, one: Any, layers: list[Any], x: Tensor, tolerance: float = 1e-12
-) -> None:
-    near(ours, right, tolerance)
-    mine, wanted = grads(ours, [x, one.qkv.weight]), grads(right, [x, *(layer.weight for layer in layers)])
-    near(mine[0], wanted[0], tolerance)
-    near(mine[1], torch.cat(wanted[1:]), tolerance)
-
-
-def test_half_rotations_equal_llama_and_layouts_are_convertible() -> None:
-    from transformers import LlamaConfig
-    from transformers.models.llama import modeling_llama as theirs
-
-    config = LlamaConfig(
-        hidden_size=H * D, num_attention_heads=H, num_key_value_heads=H, attention_bias=True, attn_implementation="sdpa"
-    )
-    right, one = theirs.LlamaAttention(config, 0).double().eval(), attention()
-    layers = [right.q_proj, right.k_proj, right.v_proj]
-    share_projections(one, layers)
-    fill([(right.o_proj.weight, one.out.weight), (right.o_proj.bias, one.out.bias)])
-    position, at = Rotary(D, "halves"), torch.arange(L) + 3
-    waves = tuple(torch.cat([wave, wave], -1)[None] for wave in position.cos_sin(at, torch.float64))
-    x = noise(B, L, H * D).requires_grad_()
-    for mine, table in zip(waves, theirs.LlamaRotaryEmbedding(config)(x, at[None]), strict=True):
-        assert torch.allclose(mine, table.double(), atol=1e-5)
-    wanted = right(x, position_embeddings=waves, attention_mask=None)[0]  # causal without a mask
-    ours = one(x, mask=Causal(), position=BoundPosition(position, PositionIds(at, at)))
-    same_gradients(ours, wanted, one, layers, x)
-    other = copy.deepcopy(one)
-    # channels i and i + D/2 of a head become channels 2i and 2i + 1, in queries and keys
-    places = torch.arange(H * D).view(H, 2, D // 2).transpose(1, 2).flatten()
-    joined = torch.cat([places, H * D + places, 2 * H * D + torch.arange(H * D)])
-    fill([(other.qkv.weight, one.qkv.weight[joined]), (other.qkv.bias, one.qkv.bias[joined])])
-    near(other(x, mask=Causal(), position=BoundPosition(Rotary(D), PositionIds(at, at))), ours)
-
-
-def test_vectors_for_distances_are_those_of_wav2vec2_bert() -> None:
-    from transformers import Wav2Vec2BertConfig
-    from transformers.models.wav2vec2_bert import modeling_wav2vec2_bert as theirs
-
-    config = Wav2Vec2BertConfig(
-        hidden_size=H * D, num_attention_heads=H, position_embeddings_type="relative_key",
-        left_max_position_embeddings=3, right_max_position_embeddings=3,
-    )  # fmt: skip
-    right, one, position = theirs.Wav2Vec2BertSelfAttention(config).double().eval(), attention(), NearShaw(D)
-    layers = [right.linear_q, right.linear_k, right.linear_v]
-    share_projections(one, layers)
-    fill([(right.linear_out.weight, one.out.weight), (right.linear_out.bias, one.out.bias)])
-    fill([(right.distance_embedding.weight, noisy(position, 3).keys.weight)])
-    nn.init.zeros_(position.values.weight)  # not in this model
-    x = noise(B, L, H * D).requires_grad_()
-    same_gradients(one(x, position=BoundPosition(position, PositionIds())), right(x)[0], one, layers, x)
-
-
 @pytest.mark.parametrize("both_ways", [True, False])
 def test_buckets_are_those_of_t5(both_ways: bool) -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
@@ -274,58 +204,6 @@ def test_buckets_are_those_of_t5(both_ways: bool) -> None:
     apart = torch.arange(-2000, 2001)
     right = T5Attention._relative_position_bucket(apart, both_ways, 32, 128)
     assert torch.equal(T5Bias(H, both_ways).bucket(apart), right)
-
-
-def t5_encoder(depth: int, hidden: int) -> Any:
-    width = H * D
-
-    def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, width, "pre", eps=1e-6, norm_type=RMSNorm)
-
-    def block() -> TransformerBlock:
-        attention, feed = Attention(width, H, bias=False, scale=1.0), FeedForward(width, hidden, bias=False)
-        return TransformerBlock(residual(attention), residual(feed))
-
-    blocks = [block() for _ in range(depth)]
-    return noisy(Stack(blocks, RMSNorm(width), T5Bias(H))).eval()
-
-
-def test_the_encoder_of_t5_is_built_from_our_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs, gradients and padding, with one table for all blocks."""
-    from transformers import T5Config, T5EncoderModel
-    from transformers.models.t5 import modeling_t5
-
-    length, ours = 150, t5_encoder(3, 20)
-    config = T5Config(vocab_size=17, d_model=H * D, d_kv=D, d_ff=20, num_layers=3, num_heads=H, dropout_rate=0.0)
-    right: Any = T5EncoderModel(config).double().eval()
-    mine, theirs = [ours.position.table.weight, ours.norm.weight], [
-        right.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight,
-        right.encoder.final_layer_norm.weight,
-    ]  # fmt: skip
-    for block, other in zip(ours.blocks, right.encoder.block, strict=True):
-        attend, feed = other.layer
-        own = attend.SelfAttention
-        fill([*zip((own.q.weight, own.k.weight, own.v.weight), block.attend.inner.qkv.weight.chunk(3), strict=True)])
-        mine += [block.attend.norm.weight, block.attend.inner.out.weight, block.feed.norm.weight]
-        mine += [block.feed.inner.up.weight, block.feed.inner.down.weight]
-        theirs += [attend.layer_norm.weight, own.o.weight, feed.layer_norm.weight]
-        theirs += [feed.DenseReluDense.wi.weight, feed.DenseReluDense.wo.weight]
-    fill([*zip(theirs, mine, strict=True)])
-    assert [name for name in ours.state_dict() if "table" in name] == ["position.table.weight"]
-    lengths = torch.tensor([length, 60])
-    x, real = noise(B, length, H * D).requires_grad_(), torch.arange(length) < lengths[:, None]
-    said = ours(x, mask=Padding(lengths))[0][real]
-    rounded = right(inputs_embeds=x, attention_mask=real.long()).last_hidden_state[real]
-    near(said, rounded, 1e-6)  # the RMSNorm of transformers averages in float32
-
-    def clean(norm: Any, x: Tensor) -> Tensor:
-        return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
-
-    monkeypatch.setattr(modeling_t5.T5LayerNorm, "forward", clean)
-    wanted = right(inputs_embeds=x, attention_mask=real.long()).last_hidden_state[real]
-    near(said, wanted)
-    for here, there in zip(grads(said, [x, *mine]), grads(wanted, [x, *theirs]), strict=True):
-        near(here, there, 1e-11)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])

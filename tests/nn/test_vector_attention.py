@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 
 import numpy as np
 import pytest
@@ -61,34 +60,6 @@ def test_every_point_equals_the_formula(form: str, counts: tuple[int, ...]) -> N
     assert np.abs(ours.detach().numpy() - np.array(wanted)).max() < 1e-13
 
 
-def test_the_layer_is_that_of_pyg() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        geometric = pytest.importorskip("torch_geometric.nn")
-    attention, counts = made("paper"), (11, 4)
-    theirs = geometric.PointTransformerConv(
-        8, 8, copy.deepcopy(attention.place), copy.deepcopy(attention.score), add_self_loops=False
-    ).double()
-    theirs.pos_nn.load_state_dict(attention.place.state_dict())  # PyG reinitializes the modules that are passed
-    theirs.attn_nn.load_state_dict(attention.score.state_dict())
-    key, value = attention.kv.weight.detach().chunk(2)
-    for there, here in (("lin_dst", attention.q.weight.detach()), ("lin_src", key), ("lin", value)):
-        getattr(theirs, there).weight = nn.Parameter(here.clone())
-    places, x = cloud(counts)
-    near = near_in(places, counts, 4)
-    edges = torch.stack([near.index.flatten(), torch.arange(15).repeat_interleave(4)])
-    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    ours, wanted = attention(a, near), theirs(b, places, edges)
-    assert (ours - wanted).abs().max() < 1e-13
-    told = torch.randn(ours.shape, generator=torch.Generator().manual_seed(2)).double()
-    ours.backward(told)
-    wanted.backward(told)
-    assert a.grad is not None and b.grad is not None and (a.grad - b.grad).abs().max() < 1e-12
-    pairs = [(attention.place[0].weight, theirs.pos_nn[0].weight), (attention.score[2].bias, theirs.attn_nn[2].bias)]
-    pairs.append((attention.q.weight, theirs.lin_dst.weight))
-    assert all((p.grad - q.grad).abs().max() < 1e-12 for p, q in pairs)
-
-
 @forms
 def test_recording_returns_weights_and_key_indices(form: str) -> None:
     attention, counts = made(form), (3, 9)
@@ -126,18 +97,6 @@ def test_padding_for_a_missing_neighbor_has_no_effect(form: str) -> None:
     (said, grad, grads, kept), (said2, grad2, grads2, kept2) = found
     assert torch.equal(said, said2) and torch.equal(grad, grad2)  # type: ignore[arg-type]
     assert all(torch.equal(a, b) for a, b in zip([*grads, *kept], [*grads2, *kept2], strict=True))  # type: ignore[arg-type]
-
-
-@forms
-@pytest.mark.parametrize("counts", [(6,), (2, 4)])
-def test_gradients_are_those_of_small_differences(form: str, counts: tuple[int, ...]) -> None:
-    attention = made(form, 4).train()
-    places, x = cloud(counts, 4)
-
-    def said(x: Tensor, places: Tensor) -> Tensor:
-        return attention(x, near_in(places, counts, 3))
-
-    assert torch.autograd.gradcheck(said, (x.requires_grad_(), places.requires_grad_()))
 
 
 # -- batch norm of rows
