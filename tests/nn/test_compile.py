@@ -6,7 +6,7 @@ All tests of torch.compile are in this file, so that one worker imports Dynamo; 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ from regard.nn.attention.masks import Causal, GlobalTokens, Padding, SlidingWind
 from regard.nn.kernels import dispatch, local_attention
 from regard.nn.kernels.table import Kernel
 from regard.nn.recording import record_attention
-from regard.systems import convs2s, gpt3, hybrid, swin, vit
-from regard.types import Batch, DecoderInputs
+from regard.types import Batch
+from tiny import TINY, collate, tiny
+from tiny_vision_models import made
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +50,7 @@ def test_layers_that_share_a_mask_are_one_graph() -> None:
         graphs.append(graph)
         return graph.forward
 
-    config = gpt3.Config(width=8, depth=4, heads=2, ffn_dim=8, vocab_size=9, max_length=12, eos_id=0, local_window=3)
-    body, batch = gpt3.build(config).eval(), Batch(torch.arange(24).view(2, 12) % 9)
+    body, batch = tiny("gpt3", depth=4).body.eval(), Batch(torch.arange(24).view(2, 12) % 9)
     compiled = torch.compile(body, fullgraph=True, backend=keep)(batch).sequence
     assert torch.equal(compiled, body(batch).sequence) and len(graphs) == 1
 
@@ -84,41 +84,19 @@ def test_the_order_of_attention_kernels_on_cuda_is_traced(monkeypatch: pytest.Mo
     assert graphs[1][0] == "FLASH_ATTENTION" and "CUDNN_ATTENTION" not in graphs[1][:3], graphs
 
 
-STAGES: dict[str, Any] = {"encoder_stages": ("10x3x2", "14x1"), "decoder_stages": ("8x3", "11x2")}
-IMAGE: dict[str, Any] = {"image_size": 16, "in_channels": 2, "width": 12, "depth": 1, "heads": 3, "ffn_dim": 20}
-SHIFTED: dict[str, Any] = {"width": 8, "patch_size": 2, "depths": (2, 1, 1, 1), "heads": (1, 1, 1, 1), "window_size": 3}
-TOKENS, PATCHES = torch.arange(12).view(2, 6), torch.randn(2, 2, 24, 40).double()
-PAIR = Batch(TOKENS, torch.tensor([6, 4]), decoder=DecoderInputs(torch.arange(10).view(2, 5)))
+TEXTS = {"convs2s": "as published", "transformer": "buckets", "decoder": "rotary", "gpt1": "shaw"}
+IMAGES = {"vit": ((24, 40), (0, 0)), "hybrid": ((24, 40), (-2, 0)), "swin": ((57, 43), ())}
 
 
-def relative(preset: str, kind: str) -> Any:
-    return regard.build(preset, relative_position=kind, position_embedding="none", depth=2).body
-
-
-GRAPHS: dict[str, tuple[Callable[[], Any], Batch, tuple[int, ...]]] = {
-    "convs2s": (
-        lambda: convs2s.build(convs2s.Config(embedding_dim=12, output_dim=9, vocab_size=23, max_length=9, **STAGES)),
-        PAIR,
-        (),
-    ),
-    "vit": (lambda: vit.build(vit.Config(patch_size=4, **IMAGE)), Batch(PATCHES), (0, 0)),
-    "hybrid": (
-        lambda: hybrid.build(hybrid.Config(backbone_depths=(1, 1), stem_channels=8, norm_groups=4, **IMAGE)),
-        Batch(PATCHES),
-        (-2, 0),
-    ),
-    "swin": (lambda: swin.build(swin.Config(**SHIFTED)), Batch(torch.randn(2, 3, 57, 43).double()), ()),
-    "t5": (lambda: relative("transformer-tiny", "t5"), PAIR, ()),
-    "rotary": (lambda: relative("gpt2-tiny-char", "rotary"), Batch(TOKENS), ()),
-    "shaw": (lambda: relative("gpt2-tiny-char", "shaw"), Batch(TOKENS), ()),
-}
-
-
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", [*TEXTS, *IMAGES])
 def test_a_body_is_one_graph(name: str) -> None:
     """With its gradients for convs2s."""
-    build, batch, taps = GRAPHS[name]
-    body = build().double().eval()
+    if name in IMAGES:
+        size, taps = IMAGES[name]
+        body, batch = made(name, "classify").body, Batch(torch.randn(2, 3, *size).double())
+    else:
+        model, taps = tiny(name, TEXTS[name]).eval(), ()
+        body, batch = model.body, collate(model, TINY[name].samples)
     backend = "aot_eager" if name == "convs2s" else "eager"
     compiled = torch.compile(body, backend=backend, fullgraph=True, dynamic=False)
     more = (taps,) if taps else ()
