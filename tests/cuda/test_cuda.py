@@ -20,7 +20,6 @@ from regard.decode.search import search
 from regard.decode.searches import SearchInputs
 from regard.decode.searches import plain_search as run_plain_search
 from regard.decode.settings import DecodeSettings
-from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import AttentionMask, Causal, Full, PackedDocuments, Padding, SlidingWindow
 from regard.nn.blocks.block import FeedForward, TokenEmbedding
 from regard.nn.kernels import dispatch
@@ -109,21 +108,17 @@ def test_whole_causal_rows_are_the_plain_rule_whichever_kernel_takes_them(determ
     assert (got.double() - wanted).norm() <= 1e-2 * wanted.norm() and all(x.grad is not None for x in (q, k, v))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_query_without_keys_gives_zero(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 1e-2)])
+def test_padded_rows_equal_the_plain_rule_and_a_query_without_keys_gives_zero(
+    dtype: torch.dtype, tolerance: float
+) -> None:
+    rule = Causal() & Padding(torch.tensor([0, 4], device="cuda"))
     q, k, v = (heads(6, seed, dtype).expand(2, -1, -1, -1) for seed in (1, 2, 3))
-    lengths = torch.tensor([0, 4], device="cuda")
-    out = dispatch.sdpa(AttentionCall(q, k, v, 0.2, Padding(lengths), None, 0.0))
+    out = dispatch.sdpa(AttentionCall(q, k, v, 0.2, rule, None, 0.0))
+    wanted, _ = dispatch.eager_attention(*(x.double() for x in (q, k, v)), dispatch.bool_mask(q, k, rule, None), 0.2)
+    agree([out], [wanted], tolerance)
     assert (out[0] == 0).all()
     out.float().sum().backward()
-    assert torch.isfinite(out).all()
-
-
-def test_sdpa_equals_the_plain_rule_in_float32() -> None:
-    rule = Causal() & Padding(torch.tensor([3, 7], device="cuda"))
-    q, k, v = (torch.randn(2, 4, 7, 32, device="cuda") for _ in range(3))
-    wanted, _ = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.2)
-    assert torch.allclose(dispatch.sdpa(AttentionCall(q, k, v, 0.2, rule, None, 0.0)), wanted, atol=2e-5)
 
 
 def test_packed_dropout_scales_weights_and_passes_on_the_gradient_of_kept_ones() -> None:
@@ -144,15 +139,6 @@ def test_packed_dropout_scales_weights_and_passes_on_the_gradient_of_kept_ones()
     (gradient,) = torch.autograd.grad(found, v, told)
     wanted = found.detach().double().transpose(-2, -1) @ told.double()
     assert torch.allclose(gradient.double(), wanted, atol=0.05)
-
-
-def test_an_attention_that_drops_takes_packed_rows_too() -> None:
-    attention = Attention(32, 4, dropout=0.1).cuda().bfloat16()
-    x = torch.randn(1, 64, 32, device="cuda", dtype=torch.bfloat16)
-    rule = PackedDocuments(on_cuda(STARTS), on_cuda(STARTS))
-    assert attention(x, mask=rule).shape == x.shape
-    assert not torch.equal(attention(x, mask=rule), attention(x, mask=rule))
-    assert torch.equal(attention.eval()(x, mask=rule), attention(x, mask=rule))
 
 
 # -- training: captured, compiled and plain steps agree; deterministic runs resume bit for bit

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_cuda_systems import apart
 from test_knn import points
 from torch import Tensor
 from torch.nn import functional as F
@@ -145,12 +146,6 @@ def learnt(body: PointTransformer, batch: Batch, low: bool = False) -> tuple[Ten
     loss.backward()
     grads = [part.grad.cpu() for part in body.parameters() if part.grad is not None]
     return states.sequence.detach().float().cpu(), states.pooled.detach().float().cpu(), grads
-
-
-def apart(a: Any, b: Any) -> float:
-    """Relative L2 distance between two lists of tensors."""
-    size = sum(float(part.square().sum()) for part in b) ** 0.5
-    return sum(float((p - q).square().sum()) for p, q in zip(a, b, strict=True)) ** 0.5 / size
 
 
 @pytest.mark.parametrize("form", ["released", "paper"])

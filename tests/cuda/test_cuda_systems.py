@@ -73,7 +73,7 @@ def learnt(compute: ForwardBackward, batches: Sequence[Batch]) -> list[list[torc
     return found
 
 
-def apart(ours: list[torch.Tensor], right: list[torch.Tensor]) -> float:
+def apart(ours: Sequence[Any], right: Sequence[Any]) -> float:
     """Relative L2 distance between two lists of tensors."""
     whole = sum(float(g.double().square().sum()) for g in right) ** 0.5
     return sum(float((a.double() - b.double()).square().sum()) for a, b in zip(ours, right, strict=True)) ** 0.5 / whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,43 +32,38 @@ from regard.nn.kernels.dispatch import AttentionCall
 from regard.nn.kernels.linear import Linear
 from regard.types import Packing
 
-May = Callable[[int, int, int, int], bool]
 B, H, L = 2, 2, 5
 
 
-def by_hand(q: Tensor, k: Tensor, v: Tensor, may: May, scale: float) -> Tensor:
+def by_hand(q: Tensor, k: Tensor, v: Tensor, may: Tensor, scale: float) -> Tensor:
     """Σ_j exp(s_ij) v_j / Σ_j exp(s_ij) over the keys j that query i attends to; 0 without such a key."""
-    rows = []
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            for i in range(q.shape[2]):
-                seen = [j for j in range(k.shape[2]) if may(b, h, i, j)]
-                powers = [torch.exp((q[b, h, i] * k[b, h, j]).sum() * scale) for j in seen]
-                parts = [power * v[b, h, j] for power, j in zip(powers, seen, strict=True)]
-                rows.append(sum(parts) / sum(powers) if seen else q[b, h, i].new_zeros(v.shape[-1]))
+    may, rows = may.expand(*q.shape[:3], k.shape[2]), []
+    for b, h, i in product(*map(range, q.shape[:3])):
+        seen = may[b, h, i].nonzero()[:, 0].tolist()
+        powers = [torch.exp((q[b, h, i] * k[b, h, j]).sum() * scale) for j in seen]
+        parts = [power * v[b, h, j] for power, j in zip(powers, seen, strict=True)]
+        rows.append(sum(parts) / sum(powers) if seen else q[b, h, i].new_zeros(v.shape[-1]))
     return torch.stack(rows).view(*q.shape[:3], v.shape[-1])
 
 
 LENGTHS, MARKS = torch.tensor([3, 0]), torch.tensor([[1, 0, 0, 1, 0], [0, 0, 0, 0, 1]]).bool()
 DOCUMENTS, FEWER = Packing(torch.tensor([0, 2, 5]), 3), Packing(torch.tensor([0, 0, 4, 5]), 4)
-RULES: dict[str, tuple[AttentionMask | None, May]] = {
-    "none": (None, lambda b, h, q, k: True),
-    "causal": (Causal(), lambda b, h, q, k: k <= q),
-    "window": (SlidingWindow(1, 2), lambda b, h, q, k: q - 1 <= k <= q + 2),
-    "dilated": (SlidingWindow(1, 1, 2), lambda b, h, q, k: k in (q - 2, q, q + 2)),
-    "one row of nothing but padding": (Padding(LENGTHS), lambda b, h, q, k: k < int(LENGTHS[b])),
-    "band": (Causal() & SlidingWindow(1, 0), lambda b, h, q, k: q - 1 <= k <= q),
-    "band, written once": (Memoized(Causal() & SlidingWindow(2, 0)), lambda b, h, q, k: q - 2 <= k <= q),
-    "a band as long as the row": (Memoized(Causal() & SlidingWindow(4, 0)), lambda b, h, q, k: k <= q),
-    "holes, written once": (Memoized(Causal() & Padding(MARKS)), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
-    "holes": (Causal() & Padding(MARKS), lambda b, h, q, k: k <= q and bool(MARKS[b, k])),
-    "documents": (Causal() & PackedDocuments(DOCUMENTS, DOCUMENTS), lambda b, h, q, k: k <= q and (q < 2) == (k < 2)),
-    "an empty document": (PackedDocuments(DOCUMENTS, FEWER), lambda b, h, q, k: q >= 2 and k < 4),
-    "longformer": (
-        SlidingWindow(0, 1) | GlobalTokens(MARKS),
-        lambda b, h, q, k: k in (q, q + 1) or bool(MARKS[b, q] or MARKS[b, k]),
-    ),
+RULES: dict[str, AttentionMask | None] = {
+    "none": None,
+    "causal": Causal(),
+    "window": SlidingWindow(1, 2),
+    "dilated": SlidingWindow(1, 1, 2),
+    "one row of nothing but padding": Padding(LENGTHS),
+    "band": Causal() & SlidingWindow(1, 0),
+    "band, written once": Memoized(Causal() & SlidingWindow(2, 0)),
+    "a band as long as the row": Memoized(Causal() & SlidingWindow(4, 0)),
+    "holes, written once": Memoized(Causal() & Padding(MARKS)),
+    "holes": Causal() & Padding(MARKS),
+    "documents": Causal() & PackedDocuments(DOCUMENTS, DOCUMENTS),
+    "an empty document": PackedDocuments(DOCUMENTS, FEWER),
+    "longformer": SlidingWindow(0, 1) | GlobalTokens(MARKS),
 }
+"""Masks, which test_masks.py compares with predicates."""
 
 
 def leaves(queries: int = L, keys: int = L, rows: int = B) -> list[Tensor]:
@@ -78,8 +74,8 @@ def leaves(queries: int = L, keys: int = L, rows: int = B) -> list[Tensor]:
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
 @pytest.mark.parametrize("name", RULES)
 def test_a_kernel_mixes_exactly_the_unmasked_values(name: str, kernel: str) -> None:
-    rule, may = RULES[name]
-    q, k, v = leaves()
+    rule, (q, k, v), at = RULES[name], leaves(), torch.arange(L)
+    may = torch.ones(1, 1, L, L).bool() if rule is None else materialize(rule, B, H, at, at)
     if kernel == "plain":
         ours, weights = dispatch.eager_attention(q, k, v, dispatch.bool_mask(q, k, rule, None), 0.7)
         near(weights @ v, ours)
@@ -94,9 +90,10 @@ def test_queries_attend_from_their_positions(at: list[Any] | None, kernel: str) 
     """None: three queries at the positions 0, 1 and 2."""
     places = None if at is None else torch.tensor(at)
     q, k, v = leaves(queries=3 if places is None else places.shape[-1])
-    row = [at or [0, 1, 2]] * 2 if places is None or places.ndim == 1 else at
+    last = torch.arange(3) if places is None else places
+    may = torch.arange(L) <= last.expand(B, -1)[:, None, :, None]
     ours = (dispatch._eager if kernel == "plain" else dispatch.sdpa)(AttentionCall(q, k, v, 1.3, Causal(), places))
-    same_with_gradients(ours, by_hand(q, k, v, lambda b, h, i, j: j <= row[b][i], 1.3), [q, k, v])
+    same_with_gradients(ours, by_hand(q, k, v, may, 1.3), [q, k, v])
 
 
 def emulated(
@@ -112,13 +109,10 @@ def emulated(
         one, keys, values = (x.transpose(0, 1)[None] for x in (q[mine], k[theirs], v[theirs]))
         Q, K = one.shape[2], keys.shape[2]
         assert q_longest >= Q and k_longest >= K
-        shift = K - Q
-
-        def near_enough(b: int, h: int, i: int, j: int, shift: int = shift) -> bool:
-            return (left < 0 or j >= i + shift - left) and (right < 0 or j <= i + shift + right)
-
+        apart = torch.arange(K) - torch.arange(K - Q, K)[:, None]
+        may = (apart >= (-left if left >= 0 else -K - Q)) & (apart <= (right if right >= 0 else K + Q))
         if Q:
-            out.append(by_hand(one, keys, values, near_enough, scale)[0].transpose(0, 1))
+            out.append(by_hand(one, keys, values, may, scale)[0].transpose(0, 1))
     return torch.cat(out)
 
 
@@ -321,7 +315,7 @@ def test_dropout_removes_a_fraction_of_the_weights_and_scales_the_others() -> No
     torch.manual_seed(0)
     q, k = noise(1, 1, 400, 4), noise(1, 1, 50, 4, seed=1)
     dropped, weights = dispatch.eager_attention(q, k, torch.eye(50).double()[None, None], None, 0.5, dropout=0.3)
-    near(weights, by_hand(q, k, torch.eye(50).double()[None, None], lambda *_: True, 0.5))
+    near(weights, by_hand(q, k, torch.eye(50).double()[None, None], torch.tensor(True), 0.5))
     gone = dropped == 0
     assert abs(gone.double().mean() - 0.3) < 4 * (0.3 * 0.7 / gone.numel()) ** 0.5
     near(dropped[~gone], (weights / 0.7)[~gone])
