@@ -24,20 +24,6 @@ transformers.utils.logging.set_verbosity_error()
 
 CONSTANTS = ("embed_positions.weight", "num_batches_tracked")
 """Suffixes of the names of tensors that are not trained."""
-GPT2_BLOCK = {
-    "attend.norm": "ln_1", "attend.inner.qkv": "attn.c_attn", "attend.inner.out": "attn.c_proj", "feed.norm": "ln_2",
-    "feed.inner.up": "mlp.c_fc", "feed.inner.down": "mlp.c_proj",
-}  # fmt: skip
-
-
-def gpt2_name(name: str) -> str:
-    """Name of a parameter of GPT-2 or GPT-3 in transformers, independent of the table of the system."""
-    part, kind = name.rsplit(".", 1)
-    rest = {"tokens.table": "wte", "position.table": "wpe", "decoder.norm": "ln_f"}
-    if part in rest:
-        return f"transformer.{rest[part]}.{kind}"
-    _, _, number, inner = part.split(".", 3)
-    return f"transformer.h.{number}.{GPT2_BLOCK[inner]}.{kind}"
 
 
 def torch_name(name: str, cross: bool) -> str:
@@ -131,6 +117,12 @@ modeling_modernbert.apply_rotary_pos_emb = _double_rotary
 
 def make_peer(config: str, model: str, scale: float = 0.6, **sizes: Any) -> Any:
     return randomized(getattr(transformers, model)(getattr(transformers, config)(**sizes)), scale)
+
+
+def peer_of(model: str, scale: float = 0.6, **changes: Any) -> Any:
+    """Tiny model of a class of transformers."""
+    family = next(name for name in SIZES if model.startswith(name))
+    return make_peer(f"{family}Config", model, scale, **{**SIZES[family], **changes})
 
 
 def load_peer(peer: Any, folder: Path, **more: Any) -> regard.Model:
@@ -260,7 +252,7 @@ class Case:
         return next(name for name in SIZES if self.model.startswith(name))
 
     def peer(self) -> Any:
-        peer = make_peer(f"{self.family}Config", self.model, **{**SIZES[self.family], **self.changes})
+        peer = peer_of(self.model, **self.changes)
         if self.logit_bias:
             peer.final_logits_bias.copy_(noise(1, 23, seed=9)).requires_grad_()
         return peer

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 import regard
 from parity import assert_gradients, assert_same_weights, load_peer, torch_stack_weights
-from regard.decode.search import search
-from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recurrent.score_attention import ScoreContext
@@ -296,15 +294,3 @@ def test_unsupported_config_values_are_refused_by_name(tmp_path: Path) -> None:
             reads(told(side, **{key: value}))
     fields = reads({key: value for key, value in published.items() if not key.endswith("token_id")})
     assert (fields["bos_id"], fields["eos_id"], fields["pad_id"]) == (1, 2, 2)
-
-
-def test_it_writes_the_captions_that_they_write(tmp_path: Path) -> None:
-    theirs = theirs_of(seed=6, n_inner=20)
-    body, x = load_peer(theirs, tmp_path).body, pictures(3)
-    start = Batch(x, decoder=DecoderInputs(torch.ones(3, 1, dtype=torch.long)))
-    for beams in (1, 3):
-        right = theirs.generate(pixel_values=x, num_beams=beams, max_new_tokens=8, do_sample=False, length_penalty=0.0)
-        settings = DecodeSettings(num_beams=beams, length_penalty=0.0)
-        for row, options in enumerate(search(body, start, 2, torch.tensor([8] * 3), settings)):
-            wanted = right[row, 1:].tolist()
-            assert list(options[0].tokens) == (wanted[: wanted.index(2)] if 2 in wanted else wanted)

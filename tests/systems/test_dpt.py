@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from parity import HYBRID_DPT, SIZES, assert_gradients, load_peer, make_peer, weighted_sum
+from parity import HYBRID_DPT, assert_gradients, load_peer, peer_of, weighted_sum
 from regard.config import from_dict
 from regard.systems import dpt
 from regard.types import Batch
@@ -26,7 +26,7 @@ tasks = pytest.mark.parametrize("task", NAMED)
 
 def theirs(task: str, hybrid: bool = False, **changes: Any) -> Any:
     given = {**(HYBRID_DPT if hybrid else {}), "use_batch_norm_in_fusion_residual": task == "segment", **changes}
-    return make_peer("DPTConfig", NAMED[task], 0.3, **{**SIZES["DPT"], **given})
+    return peer_of(NAMED[task], 0.3, **given)
 
 
 def right(peer: Any, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -124,7 +124,7 @@ def test_unused_parameters_are_frozen_and_counted(hybrid: bool, tmp_path: Path) 
 
 
 def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
-    peer = make_peer("DPTConfig", "DPTModel", **SIZES["DPT"])
+    peer = peer_of("DPTModel")
     config = from_dict(dpt.Config, dpt.PUBLISHED.read(peer.config.to_dict()), "model.")
     config, tensors = dpt.PUBLISHED.from_published(config, dict(peer.state_dict()))
     body = dpt.build(config).double()

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import regard
-from parity import LENGTHS, REAL, SIZES, gpt2_name, load_peer, make_peer, text_inputs, torch_name
+from parity import LENGTHS, REAL, load_peer, peer_of, text_inputs, torch_stack_weights, weighted_sum
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
@@ -27,14 +27,8 @@ from regard.tasks import find_task
 from regard.types import IGNORE, Batch
 from tiny import gradients, near, noise, noisy, tiny
 
-CLASSES = {"gpt1": ("OpenAIGPT", "OpenAIGPTLMHeadModel"), "gpt2": ("GPT2", "GPT2LMHeadModel")}
-systems = pytest.mark.parametrize("name", CLASSES)
+systems = pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "GPT2LMHeadModel"])
 X = text_inputs()[0]
-
-
-def peer_of(name: str, kind: str = "", **changes: Any) -> Any:
-    family, model = CLASSES[name]
-    return make_peer(f"{family}Config", kind or model, **{**SIZES[family], **changes})
 
 
 @systems
@@ -66,12 +60,12 @@ def folder(peer: Any, path: Path, tensors: Mapping[str, Tensor] | None = None, *
 @systems
 def test_folders_as_they_were_published_are_read(name: str, tmp_path: Path) -> None:
     """Without the prefix, with old mask buffers, with other heads, with a copy of the tied embedding, without config values."""
-    peer = peer_of(name, **({"n_inner": None} if name == "gpt2" else {}))
+    peer = peer_of(name, **({"n_inner": None} if name.startswith("GPT2") else {}))
     state = {key.removeprefix("transformer."): tensor for key, tensor in peer.state_dict().items()}
     bare = {key: tensor for key, tensor in state.items() if key != "lm_head.weight"}
     old = {f"h.{n}.attn.bias": torch.ones(1, 1, 16, 16).tril() for n in range(3)}
     more: dict[str, Any] = {"n_ctx": 19}
-    if name == "gpt2":
+    if name.startswith("GPT2"):
         old |= {f"h.{n}.attn.masked_bias": torch.tensor(-1e4) for n in range(3)}
         more |= {"n_inner": None, "predict_special_tokens": True, "architectures": ["GPT2Model"]}
         old |= {"score.weight": torch.zeros(2, 12), "multiple_choice_head.summary.weight": torch.zeros(1, 12)}
@@ -91,7 +85,7 @@ def test_a_table_that_is_not_tied_is_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
-    peer = peer_of("gpt1")
+    peer = peer_of("OpenAIGPTLMHeadModel")
     config = load_peer(peer, tmp_path / "with").config
     without = regard.load(folder(peer, tmp_path, eos_token_id=None, bos_token_id=None)).config
     assert without == replace(config, eos_id=0) != config
@@ -99,7 +93,7 @@ def test_gpt1_without_an_end_takes_unk_for_it(tmp_path: Path) -> None:
 
 def test_the_two_heads_of_gpt1_generate_as_the_one_does(tmp_path: Path) -> None:
     """The file contains the tied embedding under the name of the head only."""
-    peer = peer_of("gpt1", "OpenAIGPTDoubleHeadsModel")
+    peer = peer_of("OpenAIGPTDoubleHeadsModel")
     model = load_peer(peer, tmp_path, task="lm")
     assert "lm_head.weight" in load_file(tmp_path / "model.safetensors")
     near(model.logits(X), peer(input_ids=X).logits)
@@ -159,58 +153,27 @@ def model_of(name: str, config: Any) -> Model:
     return made
 
 
-def ours_and_theirs(model: Model, theirs: Any, right: Tensor, names: dict[str, str], turned: bool) -> None:
-    """Compare logits and the gradient of every parameter; `names` maps our names to theirs."""
-    out = model.logits(IDS)
-    near(out, right)
-    pull = noise(*out.shape, seed=8)
-    mine, other = gradients(model.body, (out * pull).sum()), gradients(theirs, (right * pull).sum())
-    assert set(mine) == set(names) == set(model.body.state_dict())
-    for name, gradient in mine.items():
-        wanted = other[names[name]]
-        near(gradient, wanted.T if turned and wanted.ndim == 2 and ".blocks." in name else wanted, 2e-12)
-
-
-# -- T-D
-
-
-class Plain(nn.Module):
-    """torch encoder with a causal mask and tied input and output embeddings."""
-
-    def __init__(self, config: decoder.Config, table: Tensor, places: Tensor) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(
-            config.width, config.heads, config.ffn_dim, 0.0, config.activation, batch_first=True, dtype=torch.float64
-        )
-        self.layers = nn.TransformerEncoder(layer, config.depth, enable_nested_tensor=False)
-        self.table, self.places = nn.Parameter(table.detach().clone()), places
-
-    def forward(self, x: Tensor) -> Tensor:
-        length = x.shape[1]
-        future = ~torch.ones(length, length).tril().bool()
-        states = self.table[x] * self.table.shape[1] ** 0.5 + self.places[:length]
-        return self.layers(states, mask=future) @ self.table.T
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("positions", ["halves", "interleaved"])
 def test_the_decoder_alone_is_torchs_encoder_under_a_causal_mask(positions: Any, activation: Any) -> None:
     model = model_of("decoder", decoder.Config(**SHAPE, position_embedding=positions, activation=activation))
-    table, at = model.body.tokens.table.weight, torch.arange(16)
+    layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, activation, batch_first=True, dtype=torch.float64)
+    theirs = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
+    theirs.load_state_dict(torch_stack_weights(model.body.decoder.state_dict()))
+    table, at = model.body.tokens.table.weight, torch.arange(11)
     angles = at[:, None] / 10000 ** (torch.arange(6, dtype=torch.float64) / 6)
     waves = torch.stack([angles.sin(), angles.cos()], -1)
     places = waves.flatten(1) if positions == "interleaved" else waves.transpose(1, 2).flatten(1)
-    theirs = Plain(model.config, table, places).eval()
-    names = {"tokens.table.weight": "table"}
-    for name in model.body.state_dict():
-        if ".blocks." in name:
-            _, _, number, rest = name.split(".", 3)
-            names[name] = f"layers.layers.{number}.{torch_name(rest, cross=False)}"
-    state = theirs.state_dict()
-    with torch.no_grad():
-        for name, tensor in model.body.state_dict().items():
-            state[names[name]].copy_(tensor)
-    ours_and_theirs(model, theirs, theirs(IDS), names, turned=False)
+    right = theirs(table[IDS] * 12**0.5 + places, mask=~torch.ones(11, 11).tril().bool()) @ table.T
+    out = model.logits(IDS)
+    near(out, right)
+    pull = noise(*out.shape, seed=8)
+    mine, other = gradients(model.body, (out * pull).sum()), gradients(theirs, (right * pull).sum())
+    near(mine.pop("tokens.table.weight"), gradients(model.body, (right * pull).sum())["tokens.table.weight"], 2e-12)
+    own = torch_stack_weights({name.removeprefix("decoder."): gradient for name, gradient in mine.items()})
+    assert own.keys() == other.keys()
+    for name, gradient in own.items():
+        near(gradient, other[name], 2e-12)
 
 
 # -- GPT-3
@@ -223,18 +186,12 @@ def band_of(width: int) -> Tensor:
 
 
 @pytest.mark.parametrize("band", [0, 1, 3, 11, 40])
-def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
+def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int, tmp_path: Path) -> None:
     model = model_of("gpt3", gpt3.Config(**SHAPE, local_window=band))
-    config = transformers.GPT2Config(
-        vocab_size=23, n_positions=16, n_embd=12, n_layer=4, n_head=3, n_inner=20, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, bos_token_id=22, eos_token_id=22, attn_implementation="eager",
-    )  # fmt: skip
-    theirs = transformers.GPT2LMHeadModel(config).double().eval()
-    state = theirs.state_dict()
-    names = {name: gpt2_name(name) for name in model.body.state_dict()}
-    with torch.no_grad():
-        for name, tensor in model.body.state_dict().items():
-            state[names[name]].copy_(tensor.T if tensor.ndim == 2 and ".blocks." in name else tensor)
+    twin = model_of("gpt2", SYSTEMS["gpt2"].config(**SHAPE))
+    twin.body.load_state_dict(model.body.state_dict())
+    regard.save(twin, tmp_path)
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation="eager")
     written = torch.zeros(1, 1, 11, 11, dtype=torch.float64).masked_fill(~band_of(band), -torch.inf)
 
     def narrow(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -244,7 +201,11 @@ def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int) -> None:
     if band:
         for number in (1, 3):
             theirs.transformer.h[number].attn.register_forward_pre_hook(narrow, with_kwargs=True)
-    ours_and_theirs(model, theirs, theirs(input_ids=IDS).logits, names, turned=True)
+    ours, right = model.logits(IDS), theirs(input_ids=IDS).logits
+    near(ours, right)
+    own, wanted = weighted_sum([ours]), weighted_sum([right])
+    embedding = model.body.tokens.table.weight, theirs.transformer.wte.weight
+    near(*(torch.autograd.grad(*pair)[0] for pair in zip((own, wanted), embedding, strict=True)), 2e-12)
 
 
 def test_the_table_of_the_paper_is_resolved_as_documented() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import regard
-from parity import SIZES, assert_gradients, load_peer, make_peer, weighted_sum
+from parity import assert_gradients, load_peer, peer_of, weighted_sum
 from regard.errors import RegardError, WeightsError
 from regard.nn.vision.convnet import BatchNorm, Convolution, StandardizedConv2d, bottleneck_width, pad_same
 from regard.systems import bit, resnet
@@ -29,7 +29,7 @@ systems = pytest.mark.parametrize("system", [resnet.SYSTEM, bit.SYSTEM], ids=["r
 
 
 def theirs(system: str, kind: str = "Model", **changes: Any) -> Any:
-    return make_peer(f"{NAMED[system]}Config", NAMED[system] + kind, **{**SIZES[NAMED[system]], **changes})
+    return peer_of(NAMED[system] + kind, **changes)
 
 
 def agree(model: regard.Model, peer: Any, x: Tensor, folder: Path) -> None:

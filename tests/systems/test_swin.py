@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers.models.swin import modeling_swin
 
 from oracle import near, noise, noisy
-from parity import SIZES, assert_gradients, load_peer, make_peer, relabeled, weighted_sum
+from parity import assert_gradients, load_peer, peer_of, relabeled, weighted_sum
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.layouts import GridPositionIds, GridWindows, cached_constant
 from regard.nn.attention.positions import BoundPosition, PositionIds
@@ -38,7 +38,7 @@ TINY = swin.Config(
 
 def theirs(name: str = "SwinForImageClassification", **changes: Any) -> Any:
     """A new model for each image size: after a small grid, transformers no longer shifts."""
-    return make_peer("SwinConfig", name, **{**SIZES["Swin"], "image_size": 32, "drop_path_rate": 0.0, **changes})
+    return peer_of(name, **{"image_size": 32, "drop_path_rate": 0.0, **changes})
 
 
 @contextmanager
@@ -220,24 +220,6 @@ def test_padding_of_a_window_is_attended_to_and_is_not_a_key_of_the_image() -> N
     assert float(look.weights[:, :, (look.key_index[0, 0] == -1).any(-1)].min()) >= 0
 
 
-def test_attention_is_recorded_layer_by_layer_with_gradients() -> None:
-    body = noisy(swin.build(TINY)).eval().requires_grad_(False)
-    x = noise(2, 3, 40, 32)
-    with record_attention(body, gradients=True) as seen:
-        states = body(Batch(x))
-    near(states.pooled, body(Batch(x)).pooled)
-    names = [
-        f"stages.{stage}.blocks.{block}.attend" for stage, many in enumerate((2, 3, 2, 2)) for block in range(many)
-    ]
-    assert seen.names() == names
-    found = torch.autograd.grad(states.pooled.sum(), [look.weights for look in seen.records])
-    assert all(bool(grad.any()) for grad in found)
-    grids = [(20, 16), (10, 8), (5, 4), (3, 2)]
-    for look in seen.records:
-        height, width = grids[int(look.name.split(".")[1])]
-        assert look.query_index is not None and int(look.query_index.max()) == height * width - 1
-
-
 # -- constants
 
 
@@ -275,24 +257,6 @@ def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
         shares = [getattr(block, branch).dropout[1].drop_prob for stage in body.stages for block in stage.blocks]
         assert len(shares) == 9
         near(torch.tensor(shares), torch.linspace(0, 0.4, 9), 1e-6)
-
-
-def test_each_branch_is_dropped_independently() -> None:
-    body: Any = noisy(swin.build(replace(TINY, drop_path=0.5)))
-    block, table = body.stages[3].blocks[1], body.stages[3].position[1]
-    x, inside = noise(64, 6, 64), BoundPosition(table, GridPositionIds(2, 3))
-    torch.manual_seed(3)
-    out = block.train()(x, position=inside)
-    block.eval()
-    looked = block.attend(x, position=inside) - x
-    kinds = []
-    for row in range(64):
-        cases = [x[row] + many * looked[row] for many in (0, 2)]
-        cases += [case + 2 * (block.feed(case[None])[0] - case) for case in cases]
-        gaps = [float((out[row] - case).detach().abs().max()) for case in cases]
-        kinds.append(min(range(4), key=gaps.__getitem__))
-        assert min(gaps) < 1e-9
-    assert set(kinds) == {0, 1, 2, 3}
 
 
 # -- presets and settings

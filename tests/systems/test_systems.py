@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 import regard
@@ -163,26 +162,6 @@ def test_the_loss_reaches_every_parameter(name: str, label: str) -> None:
     assert {parameter for parameter, _ in model.body.named_parameters()} - reached == unused
 
 
-@cases
-def test_a_model_is_the_same_for_the_same_seed_and_another_for_another(name: str, label: str) -> None:
-    config = tiny(name, label).config
-    made = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        made.append(torch.cat([p.detach().flatten() for p in SYSTEMS[name].build(config).parameters()]))
-    assert torch.equal(made[0], made[1]) and not torch.equal(made[0], made[2])
-
-
-@cases
-def test_dropout_works_in_training_and_only_then(name: str, label: str) -> None:
-    model = tiny(name, label)
-    batch = collate(model, name)
-    assert torch.equal(asked(model, batch), asked(model, batch))
-    model.train()
-    torch.manual_seed(0)
-    assert not torch.equal(asked(model, batch), asked(model, batch))
-
-
 @pytest.mark.every(3)
 @cases
 def test_bfloat16_is_near_to_float32(name: str, label: str) -> None:
@@ -322,14 +301,6 @@ def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torc
     assert not [path for path in (tmp_path / "it").iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.every(5)
-@cases
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_file_holds_one_dtype(name: str, label: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    tiny(name, label).to(dtype).save(tmp_path)
-    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {dtype}
-
-
 @cases
 def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
     task = find_task(SYSTEMS[name].tasks[0], "text")
@@ -354,23 +325,6 @@ def test_the_hugging_face_format_is_restored_if_supported(name: str, label: str,
         return
     same_model(regard.load(tmp_path / "it"), model)
     assert not (tmp_path / "it" / "regard.json").exists()
-
-
-@cases
-def test_the_name_table_leads_there_and_back(name: str, label: str) -> None:
-    names, ours = SYSTEMS[name].published.names, tiny(name, label).body.state_dict()
-    try:
-        theirs = names.write(ours)
-    except WeightsError:
-        assert label != "as published" or not SYSTEMS[name].published.model_type
-        return
-    back, foreign = names.read(theirs, ours)
-    assert list(back) == list(ours) and not foreign
-    assert all(torch.equal(back[key], ours[key]) and back[key].dtype == ours[key].dtype for key in ours)
-    places = [place for key in ours for place in names.published_names(key)]
-    assert sorted(places) == sorted(theirs) and len(places) == len(set(places))
-    assert sum(t.numel() for t in theirs.values()) == sum(t.numel() for t in ours.values())
-    assert all(tensor.is_contiguous() for tensor in theirs.values())
 
 
 @reading

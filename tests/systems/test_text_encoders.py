@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import regard
-from parity import LENGTHS, REAL, SIZES, assert_gradients, load_peer, make_peer, text_inputs, weighted_sum
+from parity import LENGTHS, REAL, assert_gradients, load_peer, peer_of, text_inputs, weighted_sum
 from regard.data.text.qa import QASample
 from regard.errors import RegardError
 from regard.model import Model, ModelSpec, assemble
@@ -30,11 +30,6 @@ SHAPE: dict[str, Any] = {
     "width": 12, "heads": 3, "ffn_dim": 20, "vocab_size": 37, "max_length": 40, "pad_id": 1, "bos_id": 0, "eos_id": 2,
     "mask_id": 4,
 }  # fmt: skip
-
-
-def peer_of(name: str, **changes: Any) -> Any:
-    family = next(family for family in ("Bert", "Longformer", "RoFormer") if name.startswith(family))
-    return make_peer(f"{family}Config", name, **{**SIZES[family], **changes})
 
 
 def embedder(system: str, config: Any) -> Model:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from parity import SIZES, load_peer, make_peer, marian, torch_stack_weights
+from parity import load_peer, marian, peer_of, torch_stack_weights
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.model import Model
@@ -31,7 +31,7 @@ def padded(model: Model) -> tuple[Batch, Tensor, Tensor]:
 
 
 def test_teacher_forcing_and_its_loss_equal_marian(tmp_path: Path) -> None:
-    peer = make_peer("MarianConfig", "MarianMTModel", **SIZES["Marian"])
+    peer = peer_of("MarianMTModel")
     model = load_peer(peer, tmp_path)
     batch, mask, _ = padded(model)
     total, count = model.task.objective.loss(model, batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import regard
-from parity import SIZES, TIMM, assert_gradients, load_peer, make_peer, relabeled, weighted_sum
+from parity import TIMM, assert_gradients, load_peer, peer_of, relabeled, weighted_sum
 from regard.config import as_dict
 from regard.errors import WeightsError
 from regard.nn.vision.patches import GridPosition, PatchEmbedding
@@ -26,10 +25,6 @@ from tiny import near, noise, noisy
 
 OURS = vit.Config(image_size=12, patch_size=4, in_channels=2, width=12, depth=3, heads=3, ffn_dim=20)
 PIXELS = noise(2, 2, 12, 12, seed=3)
-
-
-def theirs(name: str = "ViTForImageClassification", **changes: Any) -> Any:
-    return make_peer("ViTConfig", name, **{**SIZES["ViT"], **changes})
 
 
 # -- patches and positions
@@ -58,7 +53,7 @@ def test_a_grid_of_the_trained_size_has_the_trained_positions() -> None:
 @pytest.mark.parametrize("sides", [(20, 20), (8, 24), (16, 4), (36, 4)])
 def test_images_of_other_sizes_have_interpolated_positions(sides: tuple[int, int], tmp_path: Path) -> None:
     """(36, 4) has as many patches as there are positions, in another shape."""
-    peer = theirs("ViTModel")
+    peer = peer_of("ViTModel")
     model, pixels = load_peer(peer, tmp_path), noise(2, 2, *sides, seed=5)
     right, found = peer(pixels, interpolate_pos_encoding=True).last_hidden_state, model.states(pixels)
     near(found.sequence, right)
@@ -70,7 +65,7 @@ def test_images_of_other_sizes_have_interpolated_positions(sides: tuple[int, int
 
 
 def test_taps_come_in_the_requested_order(tmp_path: Path) -> None:
-    peer = theirs("ViTModel")
+    peer = peer_of("ViTModel")
     body: Any = load_peer(peer, tmp_path).body
     right = peer(PIXELS, output_hidden_states=True).hidden_states[1:]
     for tap, index in zip(body(Batch(PIXELS), taps=(2, 0, 1, 2)).hidden_states, (2, 0, 1, 2), strict=True):
@@ -98,16 +93,6 @@ def test_a_mean_is_of_the_patches_alone() -> None:
 # -- sizes, initialization, precision
 
 
-def test_dropout_works_in_training_and_only_then() -> None:
-    body = noisy(vit.build(replace(OURS, dropout=0.5)))
-    assert torch.equal(body(Batch(PIXELS)).sequence, body(Batch(PIXELS)).sequence)
-    body.train()
-    blocks = copy.deepcopy(body)
-    blocks.encoder.eval()
-    for trained in (body, blocks):  # also on embeddings
-        assert not torch.equal(trained(Batch(PIXELS)).sequence, trained(Batch(PIXELS)).sequence)
-
-
 @pytest.mark.parametrize("sides", [(12, 12), (8, 20)])
 def test_sixteen_bits_are_near_and_pixels_are_of_the_weights_kind(sides: tuple[int, int]) -> None:
     body = vit.build(OURS).eval()
@@ -126,19 +111,19 @@ def test_sixteen_bits_are_near_and_pixels_are_of_the_weights_kind(sides: tuple[i
 
 
 def test_a_bare_body_is_read_without_its_pooler(tmp_path: Path) -> None:
-    model = load_peer(theirs("ViTModel"), tmp_path)
+    model = load_peer(peer_of("ViTModel"), tmp_path)
     assert any("vit.pooler.dense.weight" in note for note in model.notes) and model.head is None
 
 
 def test_a_masked_autoencoder_is_read_without_its_decoder(tmp_path: Path) -> None:
-    peer = theirs("ViTForMaskedImageModeling", encoder_stride=4)
+    peer = peer_of("ViTForMaskedImageModeling", encoder_stride=4)
     model = load_peer(peer, tmp_path)
     assert any("decoder.0.weight" in note and "vit.embeddings.mask_token" in note for note in model.notes)
     near(model.states(PIXELS).sequence, peer.vit(PIXELS).last_hidden_state)
 
 
 def test_configs_without_a_hugging_face_format_are_saved_in_native_format(tmp_path: Path) -> None:
-    model = load_peer(theirs(), tmp_path / "theirs")
+    model = load_peer(peer_of("ViTForImageClassification"), tmp_path / "theirs")
     config = replace(OURS, pool="mean", class_token=False)
     other = regard.model.assemble(replace(model.spec, config=config))
     with pytest.raises(WeightsError, match="False"):
@@ -158,7 +143,7 @@ TORCHVISION = [
 
 @pytest.mark.parametrize("table", [TIMM, TORCHVISION], ids=["timm", "torchvision"])
 def test_files_of_timm_and_torchvision_are_read_too(table: list[tuple[str, str]], tmp_path: Path) -> None:
-    peer = theirs(layer_norm_eps=1e-6)
+    peer = peer_of("ViTForImageClassification", layer_norm_eps=1e-6)
     peer.save_pretrained(tmp_path)
     tensors = relabeled(load_file(tmp_path / "model.safetensors"), table)
     assert not any(name.startswith("vit.") for name in tensors)
@@ -170,7 +155,7 @@ def test_files_of_timm_and_torchvision_are_read_too(table: list[tuple[str, str]]
 
 
 def test_a_file_without_a_class_token_is_a_mean_of_patches(tmp_path: Path) -> None:
-    theirs().save_pretrained(tmp_path)
+    peer_of("ViTForImageClassification").save_pretrained(tmp_path)
     tensors = relabeled(load_file(tmp_path / "model.safetensors"), TIMM)
     del tensors["cls_token"]
     tensors["pos_embed"] = tensors["pos_embed"][:, 1:].contiguous()
