@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import body as points
-from regard.nn.points.body import PointTransformer, point_cloud_head, point_head
+from regard.nn.points.body import PointTransformer, point_head
 from regard.nn.points.packing import lexicographic_order
 from regard.nn.recording import named_attentions, record_attention
 from regard.systems import point
@@ -224,20 +223,6 @@ def test_sixteen_bits_are_close() -> None:
 # -- heads
 
 
-def test_heads_read_the_outputs_of_the_body() -> None:
-    config = replace(SMALL, dropout=0.5)
-    states = body_of()(packed((9, 26)))
-    cloud_said, point_said = noisy(point_cloud_head(config, 7)), noisy(point_head(config, 5))
-    assert cloud_said(states.pooled).shape == (2, 7) and point_said(states.sequence).shape == (1, 35, 5)
-    torch.manual_seed(0)
-    assert not torch.equal(cloud_said.train()(states.pooled), cloud_said(states.pooled))
-    assert [part.out_features for part in point_cloud_head(Config(), 40).modules() if isinstance(part, nn.Linear)] == [
-        256,
-        128,
-        40,
-    ]
-
-
 # -- presets and settings
 
 
@@ -250,18 +235,6 @@ def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_co
     config = replace(point.PRESETS["point-base"].config, feature_dim=3)
     with torch.device("meta"):
         assert count(build(config)) + count(point_head(config, 13)) == 7_767_729
-
-
-@pytest.mark.parametrize("name", point.PRESETS)
-def test_presets_have_the_stated_parameters(name: str) -> None:
-    preset = point.PRESETS[name]
-    with torch.device("meta"):
-        assert count(build(replace(preset.config, has_decoder=False))) == preset.parameters
-        states = build(preset.config)(Batch(torch.zeros(2, 256, 3)))
-        assert states.sequence.shape == (1, 512, preset.config.width)
-    told = (Path(__file__).parents[2] / "docs" / "systems.md").read_text("utf-8")
-    with torch.device("meta"):
-        assert f"| {count(build(preset.config)):,} | {preset.parameters:,} |" in told
 
 
 def test_stages_belong_together() -> None:

@@ -111,6 +111,15 @@ def test_a_preset_has_exactly_the_stated_parameters_and_is_described(preset: str
     assert told.flops > 0 and next(iter(told.recipes.values())) and all(p.is_meta for p in model.parameters())
 
 
+def test_the_sizes_of_presets_are_in_the_docs() -> None:
+    lines = (Path(__file__).parents[2] / "docs/systems.md").read_text("utf-8").splitlines()
+    told = {
+        row[1].strip(" `"): row[-2].strip() for row in (line.split("|") for line in lines if line.startswith("| `"))
+    }
+    listed = [preset for preset in PRESETS if not preset.startswith(("transformer-", "convs2s-"))]  # in the text
+    assert {preset: f"{find_preset(preset)[1].parameters:,}" for preset in listed}.items() <= told.items()
+
+
 @presets
 def test_the_recipe_of_a_preset_names_only_settings_that_exist_and_all_take_effect(preset: str) -> None:
     system, found = find_preset(preset)

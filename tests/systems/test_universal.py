@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import regard
 from encoders import encoder
 from parity import torch_layer_weights
 from regard.data.settings import DataSettings
@@ -22,7 +20,6 @@ from regard.model import Model
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.universal import Halting
 from regard.nn.recording import record_attention
-from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import universal, universal_encoder
 from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
 from regard.types import IGNORE, Batch, DecoderInputs, TextFields
@@ -172,17 +169,6 @@ def test_position_offsets_are_random_in_training_and_equal_on_both_sides(name: s
         seen.clear()
         model.body.eval()(batch)
         assert int(seen[0].max()) < 9 and not bool(seen[0].flatten()[0])
-
-
-def test_a_prediction_reports_the_ponder_steps_of_its_source() -> None:
-    model = tiny("universal", "halting", vocab_size=8)
-    model.tokenizer = TextTokenizer.from_words(["1 2 3 4 5"])
-    config = replace(model.config, vocab_size=8, pad_id=5, bos_id=6, eos_id=7)
-    model.spec, model.config = replace(model.spec, config=config), config
-    model.body.pad = 5
-    one, other = model.predict(["1 2 3", "5"], num_beams=1)
-    assert len(one.extra["act_steps"]) == 4 and len(other.extra["act_steps"]) == 2
-    assert model.predict("5", num_beams=1).extra["act_steps"] == other.extra["act_steps"]
 
 
 # -- encoder alone, and tasks on top
@@ -358,18 +344,3 @@ def test_each_step_is_a_layer_of_attributions(changes: dict[str, Any]) -> None:
     right = joined[0] - torch.eye(len(ids))[0]
     np.testing.assert_allclose(counted.fractions, right / right.sum(), atol=1e-10)
     np.testing.assert_allclose(rolled.fractions, product[0], atol=1e-10)
-
-
-@pytest.mark.every(3)
-@pytest.mark.parametrize("ending", ["png", "html", "json"])
-def test_a_saved_model_is_loaded_and_its_ponder_steps_are_drawn(tmp_path: Path, ending: str) -> None:
-    model = regard.load(asked("classify").save(tmp_path / "model"))
-    assert model.config.act and model.config.max_steps == 5
-    told = model.explain("the old cat sat")
-    (thought,) = told.act_steps
-    assert list(thought.steps) == model.predict("the old cat sat").extra["act_steps"]
-    assert told.values["act_steps"][0]["steps"] == thought.steps
-    made = told.save(tmp_path / f"it.{ending}")
-    assert made.stat().st_size > 1000
-    if ending != "png":
-        assert "Ponder steps per token (ACT)" in made.read_text()

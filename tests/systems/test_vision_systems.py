@@ -24,20 +24,9 @@ from tiny import near
 from tiny_vision_models import ASKED, batch_for, fresh, made
 from tiny_vision_models import SIZES as VISION_SIZES
 
-ROOT = Path(__file__).parents[2]
 NAMES = [name for name, system in SYSTEMS.items() if system.modality == "image"]
 PRESETS = [preset for name in NAMES for preset in SYSTEMS[name].presets]
 presets = pytest.mark.parametrize("preset", PRESETS)
-
-
-def test_the_sizes_of_all_presets_are_in_the_docs() -> None:
-    rows = [
-        line.split("|")
-        for line in (ROOT / "docs" / "systems.md").read_text("utf-8").splitlines()
-        if line.startswith("| `")
-    ]
-    told = {row[1].strip(" `"): row[-2].strip() for row in rows}
-    assert {preset: f"{find_preset(preset)[1].parameters:,}" for preset in PRESETS}.items() <= told.items()
 
 
 COUNTS: list[tuple[str, str, int, dict[str, Any], int]] = [
