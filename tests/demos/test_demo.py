@@ -1,4 +1,4 @@
-"""Demos from built-in data to figures: started, interrupted, shown again, and without overwriting other files."""
+"""Demos from built-in data to figures: started, interrupted and shown again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import pytest
 from rich.console import Console
 
 from regard.demos import DEMOS, scenes
-from regard.demos.grammar import generate_corpus
 from regard.demos.run import CaptionDemo, PointCloudDemo, TranslateDemo, demo, measure_attention
-from regard.errors import Interrupted, RunError, UnknownNameError
+from regard.errors import Interrupted, UnknownNameError
 from regard.model import load
 from regard.runs.progress import ProgressReporter
 
@@ -93,18 +92,6 @@ def test_an_interrupted_demo_resumes_in_a_folder_with_spaces(show: Shown, monkey
     assert ["regard", "predict", "my runs/one", "my runs/one-data/test/images"] in commands
     assert ["regard", "evaluate", "my runs/one", "--data", "my runs/one-data/test-pairs/captions.jsonl"] in commands
     assert "regard demo caption --out 'my runs/one' --overwrite" in show(out="my runs/one")
-
-
-def test_no_demo_replaces_other_files(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("mine").mkdir()
-    Path("mine/thesis.txt").write_text("years")
-    with pytest.raises(RunError, match="run"):
-        show(out="mine", again=True)
-    show(out="one")
-    monkeypatch.setattr("regard.demos.run.generate_corpus", lambda: generate_corpus(count=100))
-    with pytest.raises(RunError, match=r"--out|already"):
-        show("translate", out="one", again=True)
-    assert Path("mine/thesis.txt").exists() and load("one").task.name == "caption"
 
 
 def test_attention_is_measured_in_scenes_of_the_whole_set(show: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

