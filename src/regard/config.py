@@ -13,14 +13,16 @@ import math
 import types
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from regard.errors import SettingError, suggest
 
 T = TypeVar("T")
 
-
 as_dict = dataclasses.asdict  # Settings as plain values for JSON.
+
+BOOLS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
 def check_values(cls: type[Any], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -70,13 +72,11 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
     if hint is Any:  # the caller interprets the value
         return value
     if origin in (typing.Union, types.UnionType):
-        if type(None) in arguments and (value is None or str(value).lower() in ("none", "null")):
+        if type(None) in arguments and str(value).lower() in ("none", "null"):
             return None
-        for option in (a for a in arguments if a is not type(None)):
-            try:
+        for option in arguments:
+            with suppress(SettingError):
                 return coerce(value, option, name)
-            except SettingError:
-                continue
         raise _type_error(name, value, hint)
     if origin is typing.Literal:
         if value in arguments:
@@ -97,12 +97,9 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
                 raise SettingError(f"Setting '{name}': expected pattern=value,pattern=value, got '{value}'.")
             pairs = [(key.strip(), text.strip()) for key, _, text in entries]
         return {str(key): coerce(part, arguments[1], f"{name}.{key}") for key, part in pairs}
-    if hint is bool:
-        word = str(value).lower()
-        if word in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-            return word in ("true", "yes", "on", "1")
-        raise _type_error(name, value, hint)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if hint is bool and str(value).lower() in BOOLS:
+        return BOOLS[str(value).lower()]
+    if hint is bool or isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _type_error(name, value, hint)
     try:
         if hint is int and not str(value).strip().lstrip("+-").isdecimal():  # "3e5" is accepted, 2.5 is refused

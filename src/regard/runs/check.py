@@ -39,32 +39,25 @@ def check(
         if not name.startswith("data."):
             raise SettingError(f"'regard check' only accepts data.* settings, not {name}.")
     data_settings = override(DataSettings(), overrides.get("data", {}), "data.")
-    figure_path = None if out is None else Path(out)
-    if figure_path is not None:  # an invalid suffix is an error before the data is read
+    is_folder = out is not None and (not Path(out).suffix or Path(out).is_dir())
+    if out is not None and not is_folder:  # an invalid suffix is an error before the data is read
         from regard.draw.figure import check_suffix
 
-        if not figure_path.suffix or figure_path.is_dir():
-            figure_path = figure_path / "lengths.png"
-        else:
-            check_suffix(figure_path, (".png", ".svg"))
+        check_suffix(Path(out), (".png", ".svg"))
     with _progress() as progress:
         paths = [data] if isinstance(data, str | os.PathLike) else data
         row = resolve_task(task, None, [os.fspath(path) for path in paths], columns)
         report: Report = row.checker.check(data, valid, columns or None, data_settings, progress)
-    if figure_path is None:
+    if out is None:
         return report
-    figures = []
+    from regard.draw.charts import draw_class_counts, draw_lengths
+
+    figures, path = list[Path](), Path(out)
     if len(report.lengths.words):
-        from regard.draw.charts import draw_lengths
-
-        figures.append(draw_lengths(report.lengths, figure_path))
+        figures.append(draw_lengths(report.lengths, path / "lengths.png" if is_folder else path))
     if report.class_counts:
-        from regard.draw.charts import draw_class_counts
-
-        if figures or figure_path != Path(out or ""):
-            stem = "classes" if figure_path.stem == "lengths" else f"{figure_path.stem}-classes"
-            figure_path = figure_path.with_name(f"{stem}{figure_path.suffix}")
-        figures.append(draw_class_counts(report.class_counts, figure_path))
+        beside = path.with_name(f"{path.stem}-classes{path.suffix}") if figures else path
+        figures.append(draw_class_counts(report.class_counts, path / "classes.png" if is_folder else beside))
     if not figures:
         print(f"note: no chart written to {out}: this data has no lengths or classes to plot.", file=sys.stderr)
     return replace(report, figures=tuple(map(str, figures)))

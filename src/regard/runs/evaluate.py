@@ -94,9 +94,8 @@ def write_predictions(result: Evaluation, path: str | os.PathLike[str]) -> None:
     with Path(path).open("w", encoding="utf-8") as file:
         for row in result.rows:
             found: dict[str, Any] = dict(row)
-            if (
-                row.get("probability", "").replace(".", "", 1).isdecimal()
-            ):  # multi-label rows have several probabilities
+            # multi-label rows have several probabilities
+            if row.get("probability", "").replace(".", "", 1).isdecimal():
                 found["probability"] = float(row["probability"])
             file.write(json.dumps(found, ensure_ascii=False) + "\n")
 

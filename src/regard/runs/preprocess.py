@@ -400,7 +400,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         "train": train.num_samples,
         "valid": encoded.num_samples,
         "fingerprint": found.fingerprint,
-        "valid_fingerprint": compute_fingerprint(text for sample in valid for text in reader.contents(sample)),
+        "valid_fingerprint": content_fingerprint(task, valid),
     }
     log(f"Data      {facts['train']:,} training {reader.unit}, {facts['valid']:,} validation {reader.unit}")
     log(f"{'Tokenizer' if task.input == 'text' else 'Input    '} {modality.describe_processor(processor)}")
