@@ -41,6 +41,8 @@ def test_a_nan_gradient_is_detected_too() -> None:
     class Root(torch.nn.Linear):
         """The loss 0 has an infinite gradient."""
 
+        model = tiny("transformer")
+
         def forward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
             return super().forward(batch.inputs).mul(0).sum().sqrt(), torch.tensor(1)
 

@@ -292,6 +292,8 @@ def test_a_second_shape_where_one_was_declared_is_refused(monkeypatch: pytest.Mo
 class Gathering(torch.nn.Module):
     """Loss with side effects: batch norm statistics and the random state."""
 
+    model = SimpleNamespace(body=tiny("transformer").body)
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = torch.nn.BatchNorm1d(3)

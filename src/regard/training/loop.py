@@ -65,7 +65,7 @@ class ForwardBackward:
 
     def __init__(
         self,
-        loss: nn.Module,
+        loss: Any,
         settings: TrainSettings,
         device: torch.device,
         process_group: ProcessGroup,
@@ -81,8 +81,8 @@ class ForwardBackward:
         self.static_shape = static_shape
         self.can_capture = (static_shape or bucketed) and device.type == "cuda" and process_group.size == 1
         self.can_capture = self.can_capture and capabilities.is_available("cuda_graphs")
-        body = loss.model.body if isinstance(loss, LossModule) else None
-        self.can_compile: bool = body is None or (body.compiles and (static_shape or body.compiles_dynamic))
+        body = loss.model.body
+        self.can_compile: bool = body.compiles and (static_shape or body.compiles_dynamic)
         """False for loops over tokens: torch.compile unrolls every step, again for each length"""
         self.parameters = [p for p in loss.parameters() if p.requires_grad]
         self.mode: ExecutionMode = "plain"
