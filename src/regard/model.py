@@ -62,7 +62,8 @@ class Model(nn.Module):
         self.body: Any = body
         self.spec, self.processor = spec, processor
         self.config, self.task, self.objective = spec.config, spec.task, spec.task.objective
-        self.head: Any = self.objective.head(spec.config, spec.options)
+        build_head = self.objective.head
+        self.head: Any = None if build_head is None else build_head(spec.config, spec.options)
         if self.objective.uses_feature_maps:  # modules after the last map are kept for the checkpoint format
             network: Any = body
             for part in network.unused_modules([tap.index for tap in spec.config.feature_maps()]):
@@ -470,7 +471,7 @@ def _init_missing(model: Model, new: Sequence[str], read: Mapping[str, Tensor]) 
     """Initial values of missing tensors: the initialization of the task for heads, otherwise N(0, 0.02), or 0 for
     vectors."""
     widest = functools.reduce(torch.promote_types, {tensor.dtype for tensor in read.values()})
-    fresh = model.objective.head(model.config, model.spec.options)
+    fresh = None if model.head is None else model.objective.head(model.config, model.spec.options)
     heads = {} if fresh is None else {f"head.{name}": tensor for name, tensor in fresh.state_dict().items()}
     made = {}
     for name in new:

@@ -146,7 +146,8 @@ def _active_rows(
     requests: np.ndarray | None,
     banned: tuple[int, ...],
 ) -> tuple[list[int], SearchInputs]:
-    """Row numbers and inputs of the rows with a limit above 0."""
+    """Row numbers and inputs of the rows with a limit above 0, on the device of the body."""
+    batch = batch.to(next(iter(body.parameters())).device)
     prompt, lengths = batch.prompt, batch.prompt_lengths
     if prompt.ndim != 2 or prompt.shape[1] == 0 or (lengths is not None and bool((lengths < 1).any())):
         raise ValueError("Each prompt must have at least one token.")

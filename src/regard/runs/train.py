@@ -63,8 +63,7 @@ def train(
     unused = [setting for setting in named if not uses_setting(found, setting)]
     files = expand_paths(found, data)
     valid_files = expand_paths(found, valid or reader.validation_entries(files))
-    sources = DataSources(files, valid_files, columns or {})
-    asked = found, model, sources, overrides
+    asked = found, model, DataSources(files, valid_files, columns or {}), overrides
     where = pick_device(device)
     with ExitStack() as stack:
         world = stack.enter_context(init_distributed(where))
@@ -77,7 +76,7 @@ def train(
             stack.enter_context(folder.lock())
         elif first:
             folder.check_available()
-            if resume and not sources.data:
+            if resume and not files:
                 runs = [path for path in folder.path.parent.glob("*") if RunFolder(path).exists()]
                 advice = "--resume without --data needs an existing run. To start a new run, add --data."
                 raise UnknownFolderError("run", folder.path, runs, advice)
@@ -104,8 +103,8 @@ def train(
         torch.manual_seed(order.settings.train.seed)
         identity = replace(order.identity, config=prepared.config, options=prepared.options)
         fresh = assemble(identity, prepared.processor)
-        made = _init_weights(fresh, order)
-        for line in made if not going_on else ():
+        notes = _init_weights(fresh, order)
+        for line in () if going_on else notes:
             log(f"note: {line}")
         trainer = Trainer(fresh.to(where), folder, prepared, order, console, world, packed)
         stack.callback(folder.close)

@@ -8,6 +8,7 @@ pretrained by the detection of replaced tokens, which is not implemented."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import nn
@@ -50,7 +51,7 @@ class Config(BertConfig):
         )
         reject(self.conv_kernel_size % 2 == 0 < self.conv_kernel_size, "model.conv_kernel_size must be 0 or odd.")
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         """The convolution would mix the documents of a packed row."""
         packs, types = not self.conv_kernel_size, max(self.type_vocab_size, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from torch import nn
@@ -52,7 +53,7 @@ class Config(EncoderConfig, Sizes):
             f"model.local_attention must be an even number of tokens, got {self.local_attention}.",
         )
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         return replace(super().traits, head_activation=self.classifier_activation, head_norm_eps=self.norm_eps)
 

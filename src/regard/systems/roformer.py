@@ -7,6 +7,7 @@ size may be smaller than the hidden size."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -31,7 +32,7 @@ class Config(BertConfig):
     def check(self) -> None:
         bert.check_rotary_width(self)
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         return replace(super().traits, head_activation=self.activation, embedding_dim=self.embedding_dim)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ from regard.types import Batch, Body, BodyOutput, Traits
 class Config(UniversalConfig, TokenTypes, EncoderConfig):
     attention_dropout: float = 0.0
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         return replace(super().traits, head_activation=self.activation)
 

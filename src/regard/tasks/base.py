@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data.batching.samplers import BatchSampler, BatchShape, length_batches
 from regard.data.settings import DataSettings
@@ -297,6 +297,8 @@ class Objective:
     ranks: ClassVar[bool] = False  # True if the objective has `rank`
     rank_advice: ClassVar[str] = "Use a model trained for task 'lm' or 'choose'."
     """advice of the error if the objective has no `rank`"""
+    head: Any = None
+    """builds the head on the hidden states from config and options; None: the body has the output layer"""
     uses_feature_maps: bool = False  # True if the head reads feature maps: later modules of the body are frozen
     example_from: ClassVar[str] = ""
     """attribute of a sample with an example for the command line; empty: `usage` of the task"""
@@ -346,10 +348,6 @@ class Objective:
             yield self.collate(encoded, rows, config)
 
     # -- model
-
-    def head(self, config: Any, options: HeadOptions) -> nn.Module | None:
-        """Head on the hidden states of the body. None: the body has the output layer, or no classes are known."""
-        return None
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
         """Logits of the model."""

@@ -123,7 +123,7 @@ class Draw(base.Objective):
         limits = torch.tensor([config.max_length + 1 - len(row) for row in rows])
         requests = first + np.arange(len(prompts))
         # The start token is passed as end token, but is never generated: all images have the same number of pixels.
-        found = search(model.body, Batch(x, mask).to(model.device), config.bos_id, limits, decode, requests=requests)
+        found = search(model.body, Batch(x, mask), config.bos_id, limits, decode, requests=requests)
         predictions, size = [], config.image_size
         for (image, given), row, hypotheses in zip(prompts, rows, found, strict=True):
             pictures = [palette.decode([*row[1:], *option.tokens]) for option in hypotheses]

@@ -105,7 +105,7 @@ class LanguageModeling(base.Objective):
             x, mask = pad([prompts[i] for i in rows], config.eos_id)
             found = search(
                 model.body,
-                Batch(x, mask).to(model.device),
+                Batch(x, mask),
                 config.eos_id,
                 torch.from_numpy(limits[rows]),
                 decode,
@@ -121,7 +121,7 @@ class LanguageModeling(base.Objective):
         text, config = model.require_tokenizer(), model.config
         ids = prompt_ids(prompt, text, config, decode)
         limit = torch.tensor([max_new_tokens(len(ids), config, decode)])
-        batch = Batch(torch.tensor([ids])).to(model.device)
+        batch = Batch(torch.tensor([ids]))
         request, stop = np.array([first]), stop_condition(text, decode.stop_strings)
         steps = stream(model.body, batch, config.eos_id, limit, decode, requests=request, stop_fn=stop)
         decoder = StreamDecoder(text, decode.stop_strings)

@@ -80,7 +80,7 @@ class Translate(base.Objective):
         """Predictions in input order; inputs of similar lengths are decoded together.
 
         Input i has the random stream `first + i`; `budget` limits the source tokens per batch."""
-        text, config, device = model.require_tokenizer(), model.config, model.device
+        text, config = model.require_tokenizer(), model.config
         ids = [np.array(row) for row in source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
         predictions = [text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
@@ -92,12 +92,12 @@ class Translate(base.Objective):
             rows = nonempty[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
-            batch = Batch(x, mask, decoder=DecoderInputs(prompt)).to(device)
+            batch = Batch(x, mask, decoder=DecoderInputs(prompt))
             limits = torch.tensor([decode.new_token_limit(1, int(n) + decode.max_extra_tokens) for n in lengths[rows]])
             # The random stream depends on the position in the input, so batching does not change samples.
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
             with torch.inference_mode():
-                steps = model.body.act_steps(batch) if config.traits.act else None
+                steps = model.body.act_steps(batch.to(model.device)) if config.traits.act else None
             for number, (i, hypotheses) in enumerate(zip(rows, found, strict=True)):
                 predictions[i] = text_prediction(text, hypotheses)
                 if steps is not None:

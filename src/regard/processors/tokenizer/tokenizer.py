@@ -111,6 +111,7 @@ class TextTokenizer:
         """`declared_tokens` are the special tokens of a folder by their `transformers` keys (`mask_token`, …), `notes` are
         differences from the original tokenizer."""
         self.backend, self.declared_tokens, self.notes = backend, dict(declared_tokens or {}), list(notes)
+        self.size = backend.get_vocab_size()
         self.backend.no_padding()
         self.backend.no_truncation()  # tasks truncate explicitly and report the truncation
         self.backend.encode_special_tokens = True  # "</s>" in an input text is ordinary text, not the end token
@@ -245,10 +246,6 @@ class TextTokenizer:
         backend.post_processor = None
         backend.encode_special_tokens = True
         return backend
-
-    @property
-    def size(self) -> int:
-        return self.backend.get_vocab_size()
 
     def token_to_id(self, token: str) -> int | None:
         return self.backend.token_to_id(token)

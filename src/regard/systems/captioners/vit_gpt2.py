@@ -12,6 +12,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.config import as_dict
 from regard.errors import WeightsError
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.block import Stack, TokenEmbedding, transformer_blocks
@@ -125,7 +126,7 @@ def _after_read(fields: dict[str, Any]) -> dict[str, Any]:
     return {
         **decoder,
         "encoder": "vit",
-        "encoder_config": {"name": "vit", "system": "vit", "config": dict(config.__dict__)},
+        "encoder_config": {"name": "vit", "system": "vit", "config": as_dict(config)},
         "image_size": config.image_size,
         "bos_id": start,
         "eos_id": end,

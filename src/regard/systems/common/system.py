@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -252,7 +253,7 @@ class ModelConfig:
     base_traits: ClassVar[Traits] = Traits()
     """Traits of a system that do not depend on fields."""
 
-    @property
+    @cached_property
     def traits(self) -> Traits:
         """Properties that tasks, training and explanations need to know; some are fields with the same name."""
         traits = {name: getattr(self, name) for name in TRAIT_FIELDS if hasattr(self, name)}
@@ -283,11 +284,9 @@ class ModelConfig:
             raise SettingError(
                 "model.max_position_offset requires absolute positions; model.position_embedding is none."
             )
-        if "vocab_size" in values and not 0 <= values.get("eos_id", 0) < values["vocab_size"]:
-            raise SettingError(
-                f"model.eos_id must be between 0 and model.vocab_size - 1 ({values['vocab_size'] - 1}), "
-                f"got {values['eos_id']}."
-            )
+        size, end = self.traits.vocab_size, self.traits.eos_id
+        if size and end is not None and not 0 <= end < size:
+            raise SettingError(f"model.eos_id must be between 0 and model.vocab_size - 1 ({size - 1}), got {end}.")
         width, heads = values.get("width", 0), values.get("heads", 1)
         if isinstance(heads, int) and width % heads:
             raise SettingError(f"model.width={width} is not divisible by model.heads={heads}.")
