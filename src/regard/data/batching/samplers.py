@@ -268,10 +268,9 @@ class Uniform(BatchSampler):
     def epoch(self, number: int) -> list[Indices]:
         random = np.random.default_rng([self.seed, number])
         order = np.argsort(random.random(len(self.total_lengths)), kind="stable")
-        short = -len(order) % self.batch_size
-        order = np.concatenate([order, order[:short]])
-        chance = random.integers(0, 2**62, len(order))
-        return np.split(np.stack([order, chance], axis=1), len(order) // self.batch_size)
+        order = np.concatenate([order, order[: -len(order) % self.batch_size]])
+        rows = np.stack([order, random.integers(0, 2**62, len(order))], axis=1)
+        return np.split(rows, len(order) // self.batch_size)
 
     def row_lengths(self, rows: Indices) -> Indices:
         return np.ones(len(rows), dtype=np.int64)
@@ -304,9 +303,8 @@ class SortedUniform(Uniform):
         size = self.batch_size * self.SORT_WINDOW
         parts = [whole[start : start + size] for start in range(0, len(whole), size)]
         ordered = np.concatenate([part[np.argsort(self.lengths[part[:, 0]], kind="stable")] for part in parts])
-        micro_batches = np.split(ordered, len(ordered) // self.batch_size)
         random = np.random.default_rng([self.seed, number, 1])  # independent of the generator that shuffles samples
-        return _shuffle(micro_batches, random)
+        return _shuffle(np.split(ordered, len(ordered) // self.batch_size), random)
 
     def row_lengths(self, rows: Indices) -> Indices:
         return self.lengths[rows[:, 0]]

@@ -180,8 +180,7 @@ def count_documents(segments: Segments) -> int:
 def single_segments(segments: Segments, max_length: int, rng: np.random.Generator) -> SegmentPairs:
     """Windows of all segments, without second texts."""
     windows, _ = cut_windows(segments[:, :2], max_length, rng)
-    none = np.zeros((len(windows), 3), dtype=np.int64)
-    return np.concatenate([windows, none], axis=1)
+    return np.concatenate([windows, np.zeros((len(windows), 3), dtype=np.int64)], axis=1)
 
 
 def segment_pairs(segments: Segments, max_length: int, rng: np.random.Generator) -> SegmentPairs:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
@@ -125,8 +126,7 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
                 values = np.asarray(np.load(stream, allow_pickle=False))
             values = values.squeeze() if values.ndim == 3 else values
             if values.ndim != 2 or values.dtype.kind not in "fiu" or not values.size:
-                got = f"an array of shape {values.shape} and type {values.dtype}"
-                problem = f"expected one depth value per pixel, got {got}."
+                problem = f"expected one depth value per pixel, got shape {values.shape} and type {values.dtype}."
                 raise FileFormatError(problem, "Save the array with shape (height, width).")
     if values is None:
         with _open_image(source, location, 0) as (image, _):
@@ -139,8 +139,7 @@ def read_depth(source: str | bytes, unit: float | None = None, location: Locatio
     step = unit if unit is not None else 0.001 if np.issubdtype(values.dtype, np.integer) else 1.0
     meters = values.astype(np.float32) * np.float32(step)
     with np.errstate(invalid="ignore"):
-        known = np.isfinite(meters) & (meters > 0)
-    return np.where(known, meters, np.float32(0))
+        return np.where(np.isfinite(meters) & (meters > 0), meters, np.float32(0))
 
 
 # -- opening
@@ -320,14 +319,10 @@ def free_memory() -> int:
     free = 2**30 if machine is None else machine
     for limit, usage, statistics in CGROUP_FILES:
         # without a container the files do not exist; without a limit the file contains "max"
-        with (
-            suppress(OSError, ValueError, IndexError),
-            open(limit, encoding="ascii") as most,
-            open(usage, encoding="ascii") as used,
-            open(statistics) as stat,
-        ):
-            cached = {line.split()[0]: int(line.split()[1]) for line in stat}
-            free = min(free, int(most.read()) - int(used.read()) + cached.get("inactive_file", 0))
+        with suppress(OSError, ValueError):
+            most, used, details = (Path(file).read_text(encoding="ascii") for file in (limit, usage, statistics))
+            cached = re.search(r"^inactive_file (\d+)$", details, re.MULTILINE)
+            free = min(free, int(most) - int(used) + (int(cached[1]) if cached else 0))
     return max(0, free)
 
 

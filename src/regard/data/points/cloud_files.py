@@ -48,7 +48,14 @@ from regard.files import write_file
 TEXT_SUFFIXES = (".xyz", ".txt", ".pts", ".asc", ".csv")
 CLOUD_SUFFIXES = (".ply", ".off", ".obj", ".stl", ".glb", *TEXT_SUFFIXES, ".npy", ".npz")
 
-_MAGIC = {b"ply": ".ply", b"\x93NUMPY": ".npy", b"PK\x03\x04": ".npz", b"glTF": ".glb"}
+_MAGIC = {
+    b"ply\n": ".ply",
+    b"ply\r": ".ply",
+    b"ply ": ".ply",
+    b"\x93NUMPY": ".npy",
+    b"PK\x03\x04": ".npz",
+    b"glTF": ".glb",
+}
 _OTHER_FORMATS = {
     b"\x1f\x8b": "gzip-compressed (decompress the file first)",
     b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"\x89HDF": "an HDF5 file",
@@ -95,8 +102,6 @@ def _detect_format(content: bytes, ending: str) -> str:
         if first.lower().startswith(magic.lower()):
             raise FileFormatError(f"not a point cloud: the file is {kind}.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     known = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), "")
-    if known == ".ply" and content[3:4] not in (b"\n", b"\r", b" "):
-        known = ""
     if known:
         if ending and ending != known and ending in CLOUD_SUFFIXES:
             problem = f"the content is {known}, but the extension is {ending}."
@@ -175,8 +180,7 @@ def _from_array(array: NDArray[Any], columns: Columns | None) -> RawCloud:
     if array.ndim == 3 and 1 in array.shape:
         array = array.reshape([side for side in array.shape if side != 1] or [1])
     if array.ndim != 2 or array.dtype.kind not in "fiub":
-        got = f"shape {array.shape}, dtype {array.dtype}"
-        problem = f"expected an array of numbers with one row per point, got {got}."
+        problem = f"expected numbers with one row per point, got shape {array.shape}, dtype {array.dtype}."
         raise FileFormatError(problem, "Save the points as an array of shape (N, 3).")
     if array.shape[1] > 10 and array.shape[0] in (3, 6):
         problem = f"the array of shape {array.shape} appears to be transposed."

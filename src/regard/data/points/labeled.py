@@ -129,8 +129,7 @@ def _read_entry(
         return (CloudSample(source, label, entry, number + 1) for number, source, label in recipe.clouds())
     if os.path.isdir(os.path.expanduser(entry)):
         reject_split_folders(entry, subfolder_names(entry))
-        make = partial(CloudSample, path=entry, columns=own)
-        return read_folder(CLOUD, entry, task == "classify", make)
+        return read_folder(CLOUD, entry, task == "classify", partial(CloudSample, path=entry, columns=own))
     # the header of .txt and .csv decides between a table of point clouds and a point cloud
     kind = file_format(entry)
     if (

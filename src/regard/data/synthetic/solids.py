@@ -92,8 +92,7 @@ def revolve(profile: Sequence[tuple[float, float]], segments: int = SEGMENTS) ->
 def extrude(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
     """Prism over a counterclockwise outline. The whole outline must be visible from the first vertex (triangle fan)."""
     many = len(outline)
-    flat = np.array(outline, dtype=np.float64)
-    corners = np.concatenate([np.c_[flat, np.zeros(many)], np.c_[flat, np.full(many, height)]])
+    corners = np.concatenate([np.c_[outline, np.zeros(many)], np.c_[outline, np.full(many, height)]])
     fan = np.array([(0, b, b + 1) for b in range(1, many - 1)])
     here = np.arange(many)
     beside = np.roll(here, -1)
@@ -106,8 +105,7 @@ def extrude(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
 def pyramid(outline: Sequence[tuple[float, float]], height: float) -> Mesh:
     """Pyramid over an outline, with the tip above (0, 0)."""
     many = len(outline)
-    flat = np.array(outline, dtype=np.float64)
-    corners = np.concatenate([np.c_[flat, np.zeros(many)], [[0.0, 0.0, height]]])
+    corners = np.concatenate([np.c_[outline, np.zeros(many)], [[0.0, 0.0, height]]])
     fan = np.array([(0, b + 1, b) for b in range(1, many - 1)])
     here = np.arange(many)
     return Mesh(corners, np.concatenate([fan, np.stack([here, np.roll(here, -1), np.full(many, many)], 1)]))

@@ -257,8 +257,7 @@ class TextTokenizer:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids of the special tokens, which `decode` skips."""
-        added = self.backend.get_added_tokens_decoder().items()
-        return frozenset(number for number, token in added if token.special)
+        return frozenset(i for i, token in self.backend.get_added_tokens_decoder().items() if token.special)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         if self.alphabet is not None:
@@ -343,8 +342,7 @@ class TextTokenizer:
         """(V,) mask of the byte-level tokens that contain only whitespace; None for other formats."""
         if not self.token_format.is_byte_level:
             return None
-        names = map(self.id_to_token, range(self._num_ids))
-        return np.array([not to_bytes(name).strip() for name in names], dtype=bool)
+        return np.array([not to_bytes(self.id_to_token(i)).strip() for i in range(self._num_ids)], dtype=bool)
 
     @property
     def _num_ids(self) -> int:

@@ -335,8 +335,7 @@ def _build_bpe(ids: dict[str, int], vocabulary: Path, merges: Path, settings: di
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
     else:
-        prefix = bool(settings.get("add_prefix_space", False))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(bool(settings.get("add_prefix_space", False)))
         backend.decoder = decoders.ByteLevel()
     special = (end, unknown) if words else (end, unknown, *ROBERTA_SPECIAL)
     backend.add_special_tokens([_special_token(token) for token in special if token in ids])
