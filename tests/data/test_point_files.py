@@ -442,7 +442,7 @@ REFUSED: dict[str, list[tuple[Any, ...]]] = {
         ("x y z r\n1 2 3\n", "line 2: .* 4 .* 3"), ("1 2 3 4 5 6.5\n7 8 9 1 2 3\n", "6 columns .* colors"),
         (" ".join("1" * 12), "12 columns"), ("x y z label\n1 2 3 0.5\n", "integers, got 0.5 for point 1"),
         ("nan nan nan\ninf 1 2\n", "all 2 points"), ("C 1 2 3\n", "line 1: 'C'"), ("<html>", "HTML page"),
-        (b"\xff\xfe1\0 \0002\0", "got UTF-16"), (b"\x1f\x8b\x08\0", "gzip-compressed"),
+        (b"\xff\xfe1\0 \0002\0", "got UTF-16"), (b"\x1f\x8b\x08\0", "gzip file"),
         (b"LASF\1\2", "LAS or LAZ .* PLY"),
     ],
     ".npy": [

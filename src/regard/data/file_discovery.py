@@ -101,6 +101,22 @@ def match_files(images: str, targets: str, suffixes: Sequence[str]) -> tuple[lis
 
 # -- reading
 
+OTHER_FORMATS = {
+    b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "an HTML page",
+    b"<html": "an HTML page", b"%!PS": "PostScript", b"PK\x03\x04": "a zip archive", b"\x93NUMPY": "a NumPy array",
+    b"\x1f\x8b": "a gzip file (decompress the file first)", b"\x89HDF": "an HDF5 file",
+    b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)", b"\x89PNG": "an image", b"\xff\xd8\xff": "an image",
+    b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"# .PCD": "a PCD file (convert the file to PLY)",
+}  # fmt: skip
+"""First bytes of formats, to describe files with the wrong content."""
+
+
+def sniff_format(content: bytes) -> str:
+    """Format of a file by its first bytes; empty if unknown."""
+    first = content[:64].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    return next((kind for magic, kind in OTHER_FORMATS.items() if first.startswith(magic.lower())), "")
+
+
 Location = tuple[str, int]  # Table and row of a file embedded in a table.
 COPY_AGAIN = "Copy or download the file again, or remove it."
 

@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
 from regard import capabilities
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source, sniff_format
 
 MAX_PIXELS = 100_000_000  # maximum number of decoded pixels: 300 MB as RGB
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "TGA")
@@ -37,13 +37,6 @@ _EXIF_TRANSPOSE = {
 """EXIF orientation, and the operation that makes the image upright."""
 _SWAPS_AXES = tuple(_EXIF_TRANSPOSE[number] for number in (5, 6, 7, 8))
 
-_OTHER_FORMATS = {
-    b"%PDF-": "a PDF", b"<svg": "an SVG drawing", b"<?xml": "XML (an SVG drawing?)", b"<!DOC": "an HTML page",
-    b"<html": "an HTML page", b"%!PS": "PostScript", b"PK\x03\x04": "a zip archive", b"\x1f\x8b": "a gzip file",
-    b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)", b"\x93NUMPY": "a NumPy array",
-    b"\x89HDF": "an HDF5 file",
-}  # fmt: skip
-"""First bytes of files that are not images."""
 _IMAGE_MAGIC = {
     b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG", b"GIF8": "GIF", b"RIFF": "WebP", b"BM": "BMP", b"II*\0": "TIFF",
     b"MM\0*": "TIFF",
@@ -205,8 +198,7 @@ def _identify(stream: IO[bytes]) -> Image.Image:
                 raise FileFormatError(f"damaged {kind} image.", COPY_AGAIN) from error
         if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
             raise FileFormatError("HEIC images are not supported.", "Convert the image to JPEG.") from error
-        lowered = first.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-        kind = next((kind for magic, kind in _OTHER_FORMATS.items() if lowered.startswith(magic.lower())), "")
+        kind = sniff_format(first)
         problem = f"expected an image, got {kind}." if kind else "unknown image format."
         advice = "Supported: JPEG, PNG, WebP, TIFF, GIF, BMP, PPM, AVIF and JPEG 2000."
         raise FileFormatError(problem, advice) from error

@@ -27,7 +27,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source
+from regard.data.file_discovery import COPY_AGAIN, FileFormatError, Location, library_errors, open_source, sniff_format
 from regard.data.points.cloud import (
     DEFAULT_POINTS,
     MAX_POINTS,
@@ -56,14 +56,6 @@ _MAGIC = {
     b"PK\x03\x04": ".npz",
     b"glTF": ".glb",
 }
-_OTHER_FORMATS = {
-    b"\x1f\x8b": "gzip-compressed (decompress the file first)",
-    b"LASF": "a LAS or LAZ file (convert the file to PLY)", b"\x89HDF": "an HDF5 file",
-    b"# .PCD": "a PCD file (convert the file to PLY)", b"<html": "an HTML page", b"<!doc": "an HTML page",
-    b"version https://git-lfs": "a Git LFS pointer (the content was not fetched)", b"\x89PNG": "an image",
-    b"\xff\xd8\xff": "an image", b"%PDF-": "a PDF",
-}  # fmt: skip
-"""First bytes of files that are not supported, with a description."""
 _OBJ_VERTEX = re.compile(rb"^v[ \t]+[-+.\d]", re.MULTILINE)
 OBJ_PROBE_BYTES = 1 << 16  # bytes to search for the first vertex of an OBJ file without an extension
 
@@ -97,16 +89,14 @@ def _detect_format(content: bytes, ending: str) -> str:
     """Format from the first bytes, otherwise from the extension."""
     if not content.strip():
         raise FileFormatError("the file is empty.", COPY_AGAIN)
-    first = content[:64].lstrip(b"\xef\xbb\xbf \r\n\t")
-    for magic, kind in _OTHER_FORMATS.items():
-        if first.lower().startswith(magic.lower()):
-            raise FileFormatError(f"not a point cloud: the file is {kind}.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     known = next((kind for magic, kind in _MAGIC.items() if content.startswith(magic)), "")
     if known:
         if ending and ending != known and ending in CLOUD_SUFFIXES:
             problem = f"the content is {known}, but the extension is {ending}."
             raise FileFormatError(problem, f"Change the extension to {known}.")
         return known
+    if other := sniff_format(content):
+        raise FileFormatError(f"not a point cloud: the file is {other}.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
     if ending in (".ply", ".npy", ".npz", ".glb"):
         problem = f"not a {ending} file: the first bytes do not match the format."
         raise FileFormatError(problem, "The file is damaged or has the wrong extension.")
@@ -114,7 +104,9 @@ def _detect_format(content: bytes, ending: str) -> str:
         return ending
     if ending:
         raise FileFormatError(f"unsupported file type '{ending}'.", f"Supported: {', '.join(CLOUD_SUFFIXES)}.")
-    return ".off" if b"OFF" in first[:8] else ".obj" if _OBJ_VERTEX.search(content[:OBJ_PROBE_BYTES]) else ".xyz"
+    if b"OFF" in content[:64].lstrip()[:8]:
+        return ".off"
+    return ".obj" if _OBJ_VERTEX.search(content[:OBJ_PROBE_BYTES]) else ".xyz"
 
 
 # -- NumPy arrays: pickled data is not loaded, and sizes in a header are compared with the file size
