@@ -101,8 +101,7 @@ def train(
         if where.type == "cpu" and is_available("malloc_thresholds"):
             retain_freed_memory()
         torch.manual_seed(order.settings.train.seed)
-        identity = replace(order.identity, config=prepared.config, options=prepared.options)
-        fresh = assemble(identity, prepared.processor)
+        fresh = assemble(replace(order.identity, config=prepared.config, options=prepared.options), prepared.processor)
         notes = _init_weights(fresh, order)
         for line in () if going_on else notes:
             log(f"note: {line}")
