@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -67,112 +68,121 @@ class TokenRow:
     truncations: tuple[tuple[int, int], ...] = ()  # positions with the number of tokens removed before each
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A prediction to explain: input rows, candidate probabilities and output scores."""
+def explain_scores(
+    model: ModelProtocol,
+    batch: Batch,
+    rows: Sequence[TokenRow],
+    scores: Sequence[OutputScore],
+    title: str,
+    facts: dict[str, str],
+    probabilities: Sequence[tuple[str, float]] = (),
+    prediction: str = "",
+    chart_title: str = PROBABILITIES_TITLE,
+) -> Explanation:
+    """Run the batch again with attention recording, and explain the scores. `rows`: the sequences of the batch;
+    `probabilities`: candidate predictions; `prediction`: default the first candidate."""
+    text = model.require_tokenizer()
+    views = [_row_attention(model, batch, number, len(row.ids), scores) for number, row in enumerate(rows)]
+    relevances, steps = attribute(model, batch, views, scores), act_steps(model, batch)
+    attributions, with_rollout = [], set()
+    for score, values in zip(scores, relevances, strict=True):
+        if values is not None:
+            attributions.append(_token_attribution(score, rows[score.row], text, values, GRADIENT))
+        elif (score.row, score.positions) in with_rollout:
+            continue  # rollout does not depend on the score
+        rolled = views[score.row].rollout(score.positions)
+        attributions.append(_token_attribution(score, rows[score.row], text, rolled, ROLLOUT))
+        with_rollout.add((score.row, score.positions))
+    names = [f": {label(row.name, 40)}" if len(rows) > 1 else "" for row in rows]
+    maps = [_attention_map(view, rows[view.row], names[view.row], text) for view in views]
+    maps.append(_output_map(views[scores[0].row], rows[scores[0].row].ids, text))
+    facts = facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in rows)}
+    if (needed := attribution_bytes(model.body, batch)) > MAX_BYTES:
+        facts["gradient × attention"] = f"not computed: needs {needed / 2**30:,.0f} GiB of memory"
+    if model.body.shares_layers:
+        facts["layers"] = "steps of one block with shared weights"
+    ponder_steps = []
+    if steps is not None:
+        facts["attention rollout"] = "over all steps, including steps after a token has halted"
+        for row, name, counts in zip(rows, names, steps, strict=True):
+            pieces = tuple(text.display_tokens(row.ids))
+            ponder_steps.append(
+                ActSteps(f"Ponder steps per token (ACT){name}", pieces, tuple(counts), model.config.max_steps)
+            )
+    prediction = prediction or (probabilities[0][0] if probabilities else "")
+    decision = DecisionAttribution(prediction, tuple(probabilities), tuple(attributions), chart_title)
+    return Explanation(title, tuple(maps), facts, decision=decision, act_steps=tuple(ponder_steps))
 
-    title: str
-    prediction: str
-    probabilities: tuple[tuple[str, float], ...]  # candidate predictions with probabilities
-    rows: tuple[TokenRow, ...]
-    batch: Batch
-    scores: tuple[OutputScore, ...]
-    facts: dict[str, str] = field(default_factory=dict)
-    probabilities_title: str = PROBABILITIES_TITLE  # title of the probability chart
 
-    def explain(self, model: ModelProtocol) -> Explanation:
-        """Run the batch again with attention recording, and explain the scores."""
-        heads = sum(place.heads for place in named_attentions(model.body).values()) * model.body.repeats
-        most, text = int((MAX_WEIGHTS / heads) ** 0.5), model.require_tokenizer()
-        views = [self._row_attention(number, most) for number in range(len(self.rows))]
-        relevances, steps = attribute(model, self.batch, views, self.scores), act_steps(model, self.batch)
-        attributions, with_rollout = [], set()
-        for score, values in zip(self.scores, relevances, strict=True):
-            if values is not None:
-                attributions.append(self._token_attribution(score, text, values, GRADIENT))
-            elif (score.row, score.positions) in with_rollout:
-                continue  # rollout does not depend on the score
-            rolled = views[score.row].rollout(score.positions)
-            attributions.append(self._token_attribution(score, text, rolled, ROLLOUT))
-            with_rollout.add((score.row, score.positions))
-        maps = [self._attention_map(view, text) for view in views]
-        maps.append(self._output_map(views[self.scores[0].row], text))
-        facts = self.facts | {"tokens": " + ".join(f"{len(row.ids):,}" for row in self.rows)}
-        if (needed := attribution_bytes(model.body, self.batch)) > MAX_BYTES:
-            facts["gradient × attention"] = f"not computed: needs {needed / 2**30:,.0f} GiB of memory"
-        if model.body.shares_layers:
-            facts["layers"] = "steps of one block with shared weights"
-        ponder_steps = []
-        if steps is not None:
-            facts["attention rollout"] = "over all steps, including steps after a token has halted"
-            for row, counts in zip(self.rows, steps, strict=True):
-                title = "Ponder steps per token (ACT)" + (f": {label(row.name, 40)}" if len(self.rows) > 1 else "")
-                pieces = tuple(text.display_tokens(row.ids))
-                ponder_steps.append(ActSteps(title, pieces, tuple(counts), model.config.max_steps))
-        result = DecisionAttribution(self.prediction, self.probabilities, tuple(attributions), self.probabilities_title)
-        return Explanation(self.title, tuple(maps), facts, decision=result, act_steps=tuple(ponder_steps))
+def _row_attention(
+    model: ModelProtocol, batch: Batch, number: int, length: int, scores: Sequence[OutputScore]
+) -> RowAttention:
+    positions = next(score.positions for score in scores if score.row == number)
+    isolated = set() if len(positions) > 8 else set(positions)
+    if (global_tokens := batch.text.global_tokens) is not None:
+        own = global_tokens.reshape(-1, global_tokens.shape[-1])[number, :length]
+        isolated |= set(own.nonzero()[:, 0].tolist())
+    heads = sum(place.heads for place in named_attentions(model.body).values()) * model.body.repeats
+    most = min(max(int((MAX_WEIGHTS / heads) ** 0.5), MIN_TOKEN_ROWS), MAX_TOKEN_ROWS)
+    blocks = TokenBlocks.split(length, length if length <= most else MAX_BLOCKS, isolated)
+    return RowAttention(number, length, blocks, positions)
 
-    def _row_attention(self, number: int, most: int) -> RowAttention:
-        positions = next(score.positions for score in self.scores if score.row == number)
-        length, global_tokens = len(self.rows[number].ids), self.batch.text.global_tokens
-        isolated = set() if len(positions) > 8 else set(positions)
-        if global_tokens is not None:
-            own = global_tokens.reshape(-1, global_tokens.shape[-1])[number, :length]
-            isolated |= set(own.nonzero()[:, 0].tolist())
-        max_blocks = length if length <= min(max(most, MIN_TOKEN_ROWS), MAX_TOKEN_ROWS) else MAX_BLOCKS
-        return RowAttention(number, length, TokenBlocks.split(length, max_blocks, isolated), positions)
 
-    def _token_attribution(self, score: OutputScore, text: TextTokenizer, values: Any, method: str) -> TokenAttribution:
-        row = self.rows[score.row]
-        ids, truncated = row.ids, [at for at, _ in row.truncations]
-        total, begins = float(values.sum()), np.array(text.starts_word(ids))
-        begins[truncated] = True  # a truncation ends a word
-        # a space on both sides of special tokens and at truncations
-        pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
-        for at in range(1, len(ids)):
-            if {ids[at - 1], ids[at]} & text.special_ids or at in truncated:
-                pieces[at] = blank + pieces[at].removeprefix(blank)
-        content = {text.special_id("unknown"), text.special_id("mask")}  # special tokens for a word of the text
-        return TokenAttribution(
-            score.name,
-            method,
-            tuple(pieces),
-            values / total if total > 0 else values,
-            special=tuple(token in text.special_ids and token not in content for token in ids),
-            words=tuple(np.cumsum(begins).tolist()),
-            second_start=row.second_start,
-            output_positions=score.positions,
-            map_index=score.row,
-            truncations=row.truncations,
-            target_kind=score.kind,
-        )
+def _token_attribution(
+    score: OutputScore, row: TokenRow, text: TextTokenizer, values: NDArray[np.float64], method: str
+) -> TokenAttribution:
+    ids, truncated = row.ids, [at for at, _ in row.truncations]
+    total, begins = float(values.sum()), np.array(text.starts_word(ids))
+    begins[truncated] = True  # a truncation ends a word
+    # a space on both sides of special tokens and at truncations
+    pieces, blank = display_pieces(text, ids), WHITESPACE_SYMBOLS[" "]
+    for at in range(1, len(ids)):
+        if {ids[at - 1], ids[at]} & text.special_ids or at in truncated:
+            pieces[at] = blank + pieces[at].removeprefix(blank)
+    content = {text.special_id("unknown"), text.special_id("mask")}  # special tokens for a word of the text
+    return TokenAttribution(
+        score.name,
+        method,
+        tuple(pieces),
+        values / total if total > 0 else values,
+        special=tuple(token in text.special_ids and token not in content for token in ids),
+        words=tuple(np.cumsum(begins).tolist()),
+        second_start=row.second_start,
+        output_positions=score.positions,
+        map_index=score.row,
+        truncations=row.truncations,
+        target_kind=score.kind,
+    )
 
-    def _attention_map(self, view: RowAttention, text: TextTokenizer) -> AttentionMap:
-        row, several, in_blocks = self.rows[view.row], len(self.rows) > 1, not view.blocks.is_trivial
-        names, title = view.blocks.names(text.display_tokens(row.ids)), "Self-attention"
-        if in_blocks:
-            title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
-        if several:
-            title += f": {label(row.name, 40)}"
-        name = f"text {view.row + 1}" if several else "text"
-        cut = (int(view.blocks.block_ids[row.second_start]),) if row.second_start else ()
-        weights = np.stack(view.block_maps)
-        return AttentionMap(name, title, names, names, weights, boundaries=cut, sqrt_scale=in_blocks)
 
-    def _output_map(self, view: RowAttention, text: TextTokenizer) -> AttentionMap:
-        """Attention from the output positions, one row per layer."""
-        ids, pieces = self.rows[view.row].ids, text.display_tokens(self.rows[view.row].ids)
-        names = [pieces[at] if ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
-        return AttentionMap(
-            "asked",
-            f"Attention from {describe_tokens(names)} by layer",
-            tuple(f"layer {n + 1}" for n in range(len(view.query_maps))),
-            view.blocks.names(pieces),
-            np.stack(view.query_maps, axis=1)[None],
-            sqrt_scale=not view.blocks.is_trivial,
-            row_kind="layers",
-            description="Rows: layers. Columns: keys.",
-        )
+def _attention_map(view: RowAttention, row: TokenRow, name: str, text: TextTokenizer) -> AttentionMap:
+    """Attention between the blocks of a text. `name`: end of the title if there are several texts."""
+    names, title, in_blocks = (
+        view.blocks.names(text.display_tokens(row.ids)),
+        "Self-attention",
+        not view.blocks.is_trivial,
+    )
+    if in_blocks:
+        title += f", in {len(view.blocks)} blocks of up to {int(view.blocks.sizes.max()):,} tokens"
+    cut = (int(view.blocks.block_ids[row.second_start]),) if row.second_start else ()
+    weights, key = np.stack(view.block_maps), f"text {view.row + 1}" if name else "text"
+    return AttentionMap(key, title + name, names, names, weights, boundaries=cut, sqrt_scale=in_blocks)
+
+
+def _output_map(view: RowAttention, ids: Sequence[int], text: TextTokenizer) -> AttentionMap:
+    """Attention from the output positions, one row per layer."""
+    pieces = text.display_tokens(ids)
+    names = [pieces[at] if ids[at] in text.special_ids else f"‘{pieces[at]}’" for at in view.query_positions]
+    return AttentionMap(
+        "asked",
+        f"Attention from {describe_tokens(names)} by layer",
+        tuple(f"layer {n + 1}" for n in range(len(view.query_maps))),
+        view.blocks.names(pieces),
+        np.stack(view.query_maps, axis=1)[None],
+        sqrt_scale=not view.blocks.is_trivial,
+        row_kind="layers",
+        description="Rows: layers. Columns: keys.",
+    )
 
 
 # -- explainers of the tasks
@@ -208,16 +218,9 @@ def explain_classify(model: Any, source: Any, target: str | None = None, at: Non
             positions, kind = _output_positions(model, row), "label" if several else "class"
             scores.append(OutputScore(title, number, positions, score_fn, kind))
     explained = f" (attribution for {label(named, 40)})" if named not in (None, prediction) else ""
-    return Decision(
-        title=f"{join_titles(*texts)} → {label(prediction, 72)}{explained}",
-        prediction=prediction,
-        probabilities=tuple(probabilities),
-        rows=rows,
-        batch=model.objective.collate(encoded, [0], model.config).to(model.device),
-        scores=tuple(scores),
-        facts={"prediction": prediction if several else format_confidence(prediction, probabilities[0][1])}
-        | truncation_fact(encoded),
-    ).explain(model)
+    title = f"{join_titles(*texts)} → {label(prediction, 72)}{explained}"
+    facts = {"prediction": prediction if several else format_confidence(*probabilities[0])} | truncation_fact(encoded)
+    return explain_scores(model, row_batch(model, encoded), rows, scores, title, facts, probabilities, prediction)
 
 
 def explain_choice(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -227,20 +230,15 @@ def explain_choice(model: Any, source: Any, target: str | None = None, at: None 
     check_not_empty([prompt])
     encoded = encode_sample(model, ChoiceSample(prompt, "", tuple(choices)))
     rows = _encoded_rows(model, encoded, choices, [[prompt, choice] for choice in choices])
-    probabilities = tuple((item["value"], item["probability"]) for item in answer.extra["choices"])
-    return Decision(
-        title=f"{join_titles(prompt)} → {label(choices[0], 72)}",
-        prediction=choices[0],
-        probabilities=probabilities,
-        rows=rows,
-        batch=model.objective.collate(encoded, [0], model.config).to(model.device),
-        scores=tuple(
-            OutputScore(row.name, n, _output_positions(model, row), margin(((0,), n)), "choice")
-            for n, row in enumerate(rows)
-        ),
-        facts={"prediction": format_confidence(*probabilities[0])} | truncation_fact(encoded),
-        probabilities_title="Choice probabilities",
-    ).explain(model)
+    scores = [
+        OutputScore(row.name, n, _output_positions(model, row), margin(((0,), n)), "choice")
+        for n, row in enumerate(rows)
+    ]
+    probabilities = [(item["value"], item["probability"]) for item in answer.extra["choices"]]
+    title = f"{join_titles(prompt)} → {label(choices[0], 72)}"
+    facts = {"prediction": format_confidence(*probabilities[0])} | truncation_fact(encoded)
+    batch = row_batch(model, encoded)
+    return explain_scores(model, batch, rows, scores, title, facts, probabilities, chart_title="Choice probabilities")
 
 
 def explain_embed(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -262,15 +260,9 @@ def explain_embed(model: Any, source: Any, target: str | None = None, at: None =
         first, second = (np.array(answer.value) for answer in model.predict(texts))
         facts["cosine similarity"] = f"{first @ second / np.linalg.norm(first) / np.linalg.norm(second):.4f}"
         scores = [OutputScore(f"cosine similarity, {name}", n, positions[n], _cosine) for n, name in enumerate(names)]
-    return Decision(
-        title=join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else ""),
-        prediction="",
-        probabilities=(),
-        rows=tuple(rows),
-        batch=Batch(x, mask).to(model.device),
-        scores=tuple(scores),
-        facts=facts | truncation_fact(encoded, "end"),
-    ).explain(model)
+    title = join_titles(*texts) + (f": cosine similarity {facts['cosine similarity']}" if facts else "")
+    facts |= truncation_fact(encoded, "end")
+    return explain_scores(model, Batch(x, mask).to(model.device), rows, scores, title, facts)
 
 
 def explain_tag(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -282,7 +274,7 @@ def explain_tag(model: Any, source: Any, target: str | None = None, at: None = N
     encoded = encode_sample(model, TaggedSentence(tuple(words), ()))
     windows = []  # position of the labeled token of each word, by word index
     for row in range(len(encoded)):
-        labeled = (model.objective.collate(encoded, [row], model.config).labels[0] != IGNORE).nonzero()[:, 0].tolist()
+        labeled = (row_batch(model, encoded, row).labels[0] != IGNORE).nonzero()[:, 0].tolist()
         windows.append(dict(enumerate(labeled, window_start(encoded, row))))
     # the window with the most context on both sides of the first span
     lengths, first_word = [len(ids) for ids in encoded.fields["text"]], spans[0][0]
@@ -303,14 +295,10 @@ def explain_tag(model: Any, source: Any, target: str | None = None, at: None = N
         scores.append(OutputScore(name, 0, positions, score_fn))
     logits = torch.from_numpy(model.objective.token_logits(model, encoded)[row][scores[0].positions[0]])
     probabilities = sorted(zip(tags, logits.softmax(-1).tolist(), strict=True), key=lambda pair: -pair[1])
-    return Decision(
-        title=f"{join_titles(' '.join(words))} → {', '.join(score.name for score in scores)}",
-        prediction=probabilities[0][0],
-        probabilities=tuple(probabilities),
-        scores=tuple(scores),
-        probabilities_title=f"Tag probabilities for ‘{words[first_word]}’",
-        **_window(model, encoded, row),
-    ).explain(model)
+    title = f"{join_titles(' '.join(words))} → {', '.join(score.name for score in scores)}"
+    batch, rows = row_batch(model, encoded, row), [_window(encoded, row)]
+    chart_title = f"Tag probabilities for ‘{words[first_word]}’"
+    return explain_scores(model, batch, rows, scores, title, {}, probabilities, chart_title=chart_title)
 
 
 def explain_qa(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -324,16 +312,16 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
     question, value = question.strip(), str(answer.value)
     answers, starts = ((value,), (answer.extra["start"],)) if value else ((), ())
     encoded = encode_sample(model, QASample(question, context, answers, starts, bool(value)))
-    spans = [model.objective.collate(encoded, [row], model.config).labels[0].tolist() for row in range(len(encoded))]
+    spans = [row_batch(model, encoded, row).labels[0].tolist() for row in range(len(encoded))]
     if value:
         row = next((row for row, span in enumerate(spans) if any(span)), 0)
     else:  # no answer: the window with the lowest no-answer score decides
         logits = model.objective.token_logits(model, encoded)
         row = min(range(len(encoded)), key=lambda number: float(logits[number][0].sum()))
-    scores = tuple(
+    scores = [
         OutputScore(f"{name} of the answer", 0, (position,), margin(((0, slice(None), which), position)))
         for which, (name, position) in enumerate(zip(("start", "end"), spans[row], strict=True))
-    )
+    ]
     probabilities = [(item["value"], item["probability"]) for item in answer.extra["answers"]]
     prediction = value or "(no answer in the context)"
     if not value:
@@ -341,15 +329,9 @@ def explain_qa(model: Any, source: Any, target: str | None = None, at: None = No
     facts = {"prediction": format_confidence(prediction, answer.score[0])}
     if len(encoded) > 1:
         facts["window"] = f"{row + 1} of {len(encoded)}"
-    return Decision(
-        title=f"{join_titles(question)} → {label(prediction, 72)}",
-        prediction=prediction,
-        probabilities=tuple(probabilities),
-        scores=scores,
-        facts=facts,
-        probabilities_title="Answer probabilities",
-        **_window(model, encoded, row),
-    ).explain(model)
+    title = f"{join_titles(question)} → {label(prediction, 72)}"
+    batch, rows = row_batch(model, encoded, row), [_window(encoded, row)]
+    return explain_scores(model, batch, rows, scores, title, facts, probabilities, chart_title="Answer probabilities")
 
 
 def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = None) -> Explanation:
@@ -377,16 +359,11 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
     for number, (position, token) in enumerate(zip(positions, tokens, strict=True)):
         name = token_word(text, token) + (f", mask {number + 1}" if len(positions) > 1 else "")
         scores.append(OutputScore(name, 0, (position,), margin(((0, position), token)), "token"))
-    probabilities = tuple((item["word"], item["probability"]) for item in answer.extra["masks"][0])
-    return Decision(
-        title=f"{join_titles(source)} → {label(str(answer.value), 72)}",
-        prediction=probabilities[0][0],
-        probabilities=probabilities,
-        rows=(TokenRow(tuple(row)),),
-        batch=batch,
-        scores=tuple(scores[:MAX_TARGETS]),
-        probabilities_title=f"Token probabilities at the {'first ' if len(positions) > 1 else ''}mask token",
-    ).explain(model)
+    probabilities = [(item["word"], item["probability"]) for item in answer.extra["masks"][0]]
+    title = f"{join_titles(source)} → {label(str(answer.value), 72)}"
+    chart_title = f"Token probabilities at the {'first ' if len(positions) > 1 else ''}mask token"
+    rows, scores = [TokenRow(tuple(row))], scores[:MAX_TARGETS]
+    return explain_scores(model, batch, rows, scores, title, {}, probabilities, chart_title=chart_title)
 
 
 # -- functions shared by the tasks
@@ -397,6 +374,12 @@ def encode_sample(model: ModelProtocol, sample: Any) -> Encoded:
     context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
     encoded: Encoded = model.objective.encode([sample], model.config, context)
     return encoded
+
+
+def row_batch(model: ModelProtocol, encoded: Encoded, row: int = 0) -> Batch:
+    """The batch of one encoded row on the device of the model."""
+    batch: Batch = model.objective.collate(encoded, [row], model.config).to(model.device)
+    return batch
 
 
 def check_not_empty(texts: Sequence[str]) -> None:
@@ -427,9 +410,7 @@ def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
     return (0,) if model.config.traits.is_encoder else (len(row.ids) - 1,)
 
 
-def _encoded_rows(
-    model: Any, encoded: Encoded, names: Sequence[str], texts: Sequence[Sequence[str]]
-) -> tuple[TokenRow, ...]:
+def _encoded_rows(model: Any, encoded: Encoded, names: Sequence[str], texts: Sequence[Sequence[str]]) -> list[TokenRow]:
     """Token rows of one sample, with the positions and sizes of truncations in the middle of a text."""
     tokenizer, marks = model.require_tokenizer(), SpecialTokens.from_tokenizer(model.require_tokenizer(), model.config)
     parts = np.split(encoded.fields["text"][0], np.cumsum(encoded.fields["ways"][0])[:-1].astype(np.int64))
@@ -443,13 +424,12 @@ def _encoded_rows(
             if (lost := len(tokens) - (end - start)) > 0:
                 truncations.append((end - (end - start) // 2, lost))
         rows.append(TokenRow(tuple(ids.tolist()), int(second), name, tuple(truncations)))
-    return tuple(rows)
+    return rows
 
 
-def _window(model: Any, encoded: Encoded, row: int) -> dict[str, Any]:
-    """Token row and batch of one window of a text."""
-    own = TokenRow(tuple(encoded.fields["text"][row].tolist()), int(encoded.fields["second"][row][0]))
-    return {"rows": (own,), "batch": model.objective.collate(encoded, [row], model.config).to(model.device)}
+def _window(encoded: Encoded, row: int) -> TokenRow:
+    """Token row of one window of a text."""
+    return TokenRow(tuple(encoded.fields["text"][row].tolist()), int(encoded.fields["second"][row][0]))
 
 
 def _find_words(words: Sequence[str], target: str) -> tuple[int, int]:
