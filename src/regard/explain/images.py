@@ -162,6 +162,7 @@ class ImageAttention:
 
     stages: tuple[GridAttention, ...]
     stage_weights: tuple[float, ...]
+    query_grid: Shape = (0, 0)  # rows and columns of the stored queries
 
     def add(self, records: Sequence[AttentionRecord]) -> None:
         self.stages[stage_index(records[0].name)].add(records)
@@ -185,10 +186,8 @@ class ImageAttention:
 
     def fits_memory(self, body: Any) -> bool:
         """True if all attention weights with gradients fit into `MAX_BYTES`."""
-        weights = 0
-        for name, place in named_attentions(body).items():
-            grid = self.stages[stage_index(name)].token_grid
-            weights += place.heads * grid.length * (grid.keys_per_query or grid.length)
+        placed = heads_on_grids(body, [stage.token_grid for stage in self.stages])
+        weights = sum(heads * grid.length * (grid.keys_per_query or grid.length) for heads, grid in placed)
         return GRADIENT_MEMORY_FACTOR * 4 * weights <= MAX_BYTES
 
     def propagate(self, step: Callable[[int, Tensor], Tensor]) -> GridArray:
@@ -210,12 +209,14 @@ def stage_index(name: str) -> int:
     return int(match[1]) if match else 0
 
 
+def heads_on_grids(body: Any, grids: Sequence[TokenGrid]) -> list[tuple[int, TokenGrid]]:
+    """Number of heads and grid of each attention module."""
+    return [(place.heads, grids[stage_index(name)]) for name, place in named_attentions(body).items()]
+
+
 def query_grid_size(body: Any, grids: Sequence[TokenGrid]) -> Shape:
     """Rows and columns of the grid of stored queries: the finest grid, reduced if `MAX_STORED_WEIGHTS` would be exceeded."""
-    weights = 0
-    for name, place in named_attentions(body).items():
-        grid = grids[stage_index(name)].grid
-        weights += place.heads * grid[0] * grid[1]
+    weights = sum(heads * math.prod(grid.grid) for heads, grid in heads_on_grids(body, grids))
     (high, wide), most = grids[0].grid, max(MAX_STORED_WEIGHTS // weights, 1)
     while high * wide > most:
         high, wide = (high - 1, wide) if high >= wide else (high, wide - 1)
@@ -321,13 +322,13 @@ def explain_image(
         maps = {"grad-cam": _grad_cam(model, batch, class_index)}
         return ImageExplanation(title, (), facts, image=image, method_maps=maps)
     is_dense = model.task.name != "classify"
-    query_grid, attention = make_image_attention(model, grids, relative_position(at, image), is_dense)
+    attention = make_image_attention(model, grids, relative_position(at, image), is_dense)
     # a class score does not belong to one position
     has_score = at is None or is_dense
     attribution = attention.record(model, batch, _score_fn(class_index, at) if has_score else None)
     if has_score and attribution is None:
         facts["gradient × attention"] = MEMORY_NOTE
-    return _image_explanation(model, title, facts, image, at, query_grid, attention, attribution)
+    return _image_explanation(model, title, facts, image, at, attention, attribution)
 
 
 def _image_explanation(
@@ -336,7 +337,6 @@ def _image_explanation(
     facts: dict[str, str],
     image: np.ndarray,
     at: Pixel | None,
-    query_grid: Shape,
     attention: ImageAttention,
     attribution: GridArray | None,
 ) -> ImageExplanation:
@@ -364,7 +364,7 @@ def _image_explanation(
         query_pixel=at,
         method_maps=method_maps,
         layers=tuple(layers),
-        query_grid=query_grid,
+        query_grid=attention.query_grid,
         position_similarity=similarity,
     )
 
@@ -395,9 +395,9 @@ def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, fl
 
 def make_image_attention(
     model: ModelProtocol, grids: tuple[TokenGrid, ...], position: tuple[float, float] | None, is_dense: bool
-) -> tuple[Shape, ImageAttention]:
-    """Size of the grid of stored queries, and the empty `ImageAttention`. The query is the token at `position`, else the class
-    token or all cells. Class scores depend on the last stage, dense predictions (`is_dense`) equally on all stages."""
+) -> ImageAttention:
+    """The empty `ImageAttention`. The query is the token at `position`, else the class token or all cells. Class scores depend
+    on the last stage, dense predictions (`is_dense`) equally on all stages."""
     rows, columns = size = query_grid_size(model.body, grids)
     centers = [((row + 0.5) / rows, (column + 0.5) / columns) for row in range(rows) for column in range(columns)]
     single = position is None and not is_dense and model.body.pool == "first"
@@ -408,7 +408,7 @@ def make_image_attention(
         queries = (0,) if single else tuple(cells) if position is None else (grid.token_at(position),)
         stages.append(GridAttention(grid, queries, tuple(grid.token_at(center) for center in centers)))
     last = (0.0,) * (len(grids) - 1) + (1.0,)
-    return size, ImageAttention(tuple(stages), (1 / len(grids),) * len(grids) if is_dense else last)
+    return ImageAttention(tuple(stages), (1 / len(grids),) * len(grids) if is_dense else last, size)
 
 
 def _target_class(
@@ -418,20 +418,15 @@ def _target_class(
     labels = model.spec.options.labels
     if model.task.name == "depth":
         unit = "m" if METERS_LABEL in labels else "(relative inverse depth)"
-        value, name = (
-            (logits[0].mean(), "mean predicted depth")
-            if at is None
-            else (logits[0][at], "predicted depth at this pixel")
-        )
-        return 0, "depth", {"explained value": f"{name}: {float(value):.4g} {unit}"}
-    chances = (class_probabilities(model, logits) if model.task.name == "classify" else logits.softmax(1))[0]
-    if chances.ndim > 1:
-        chances = chances.flatten(1).mean(1) if at is None else chances[:, at[0], at[1]]
+        name = "mean predicted depth" if at is None else "predicted depth at this pixel"
+        return 0, "depth", {"explained value": f"{name}: {float(_pixel_value(logits[0], at)):.4g} {unit}"}
+    is_dense = model.task.name != "classify"
+    chances = _pixel_value(logits.softmax(1)[0], at) if is_dense else class_probabilities(model, logits)[0]
     best = int(chances.argmax())
     if target is not None and target not in labels:
         raise RegardError(f"Unknown class '{target}'. Known classes: {', '.join(labels)}.")
     which = labels.index(target) if target is not None else best
-    where = " (average over all pixels)" if logits.ndim > 2 and at is None else ""
+    where = " (average over all pixels)" if is_dense and at is None else ""
     facts = {
         labels[n]: f"{100 * float(chances[n]):.1f} %{where}" for n in chances.argsort(descending=True)[:3].tolist()
     }
@@ -442,14 +437,15 @@ def _score_fn(which: int, at: Pixel | None = None) -> Callable[[Tensor], Tensor]
     """Score as a function of the logits: margin of a class, or depth; at pixel `at`, or averaged over all pixels."""
 
     def of(logits: Tensor) -> Tensor:
-        own = logits[0]
-        if own.ndim == 1:
-            return logit_margin(own, which)
-        if at is not None:
-            return own[at] if own.ndim == 2 else logit_margin(own[:, at[0], at[1]], which)
-        return own.mean() if own.ndim == 2 else logit_margin(own.flatten(1).mean(1), which)
+        own = logits[0] if logits.ndim == 2 else _pixel_value(logits[0], at)
+        return logit_margin(own, which) if own.ndim else own
 
     return of
+
+
+def _pixel_value(values: Tensor, at: Pixel | None) -> Tensor:
+    """Values (…, H, W) at a pixel, or averaged over all pixels."""
+    return values.flatten(-2).mean(-1) if at is None else values[..., at[0], at[1]]
 
 
 def normalize_sum(grid: GridArray) -> GridArray:
@@ -484,8 +480,7 @@ def explain_generation(
     batch, place = shift_right(ids, model.config).to(model.device), at[0] * palette.side + at[1]
     assert batch.labels is not None
     color = int(batch.labels[0, place])
-    position = relative_position(at, image)
-    query_grid, attention = make_image_attention(model, token_grids(model, batch), position, is_dense=True)
+    attention = make_image_attention(model, token_grids(model, batch), relative_position(at, image), is_dense=True)
     logits, _ = record_layers(model, batch, [attention.add])
     logs = logits[0].float().log_softmax(-1)
     own = logs.gather(1, batch.labels[0][:, None])[:, 0]
@@ -506,4 +501,4 @@ def explain_generation(
     if attribution is None:
         facts["gradient × attention"] = MEMORY_NOTE
     title = f"{source_name(source)}, pixel at row {at[0]}, column {at[1]}"
-    return _image_explanation(model, title, facts, image, at, query_grid, attention, attribution)
+    return _image_explanation(model, title, facts, image, at, attention, attribution)
