@@ -146,7 +146,7 @@ def test_attention_to_named_objects_is_scored(scene: ShapeScene) -> None:
     score = found[ALL_KINDS]
     assert score.num_words == sum(bool(kind) for _, kind, _ in words)
     assert score.inside_fraction > 3 * score.uniform_fraction and score.hit_rate > 0.9 > score.uniform_hit_rate
-    with pytest.raises(ValueError, match="maps"):
+    with pytest.raises(ValueError, match="zip"):
         word_attentions(np.ones((2, 8, 8)), words, boxes, (64, 64))
 
 

@@ -17,7 +17,6 @@ from regard.draw.page import write_attention_page, write_caption_page, write_ima
 from regard.draw.panels import (
     CaptionAttention,
     CaptionLayer,
-    CaptionSample,
     CaptionWord,
     DenseSample,
     OverlayMap,
@@ -107,7 +106,7 @@ FIGURES: dict[str, Write] = {
     "scores": lambda path, text: draw_per_label([SCORE._replace(name=text)], SCORE, text, path),
     "confusion": lambda path, text: draw_confusion((text, "b"), np.eye(2, dtype=int), path),
     "caption attention": lambda path, text: draw_caption_attention(caption(text), path, text, text),
-    "captions": lambda path, text: draw_captions([CaptionSample(IMAGE, text, text)], path),
+    "captions": lambda path, text: draw_captions([(IMAGE, text, text)], path),
     "segmentation": lambda path, text: draw_segmentations(
         [DenseSample(IMAGE, np.zeros((30, 40), int), name=text)], [text], path
     ),

@@ -8,7 +8,6 @@ import pytest
 from regard.explain.captioning import (
     ALL_KINDS,
     PointingScore,
-    WordAttention,
     cell_coverage,
     region_mask,
     score_by_kind,
@@ -56,8 +55,7 @@ def test_boxes_are_joined_and_cut_at_the_border() -> None:
 )
 def test_attention_inside_a_region_and_hits(weights: list[list[float]], inside: float, hits: float) -> None:
     """The cells are covered by 1, 0.5 and 0: cells with at least half of the largest coverage are in the region."""
-    word = WordAttention("shape", np.array(weights), [(0, 0, 6, 2)], (4, 8))
-    score = score_by_kind([word])["shape"]
+    score = score_by_kind([("shape", np.array(weights), region_mask([(0, 0, 6, 2)], (4, 8)))])["shape"]
     assert (score.inside_fraction, score.hit_rate) == (pytest.approx(inside), hits)
     assert (score.uniform_fraction, score.uniform_hit_rate) == (0.375, 0.5)
 
@@ -65,7 +63,7 @@ def test_attention_inside_a_region_and_hits(weights: list[list[float]], inside: 
 def test_scores_are_means_by_kind_next_to_chance() -> None:
     on, off = np.array([[0.7, 0.1], [0.1, 0.1]]), np.array([[0.1, 0.1], [0.2, 0.6]])
     words = [("color", on, [BOX]), ("color", off, [BOX]), ("shape", on, [(0, 0, 8, 2)]), ("shape", on, [])]
-    found = score_by_kind(WordAttention(*word, (4, 8)) for word in words)
+    found = score_by_kind((kind, weights, region_mask(boxes, (4, 8))) for kind, weights, boxes in words)
     assert list(found) == [ALL_KINDS, "color", "shape"]
     assert found["color"] == PointingScore(2, pytest.approx(0.4), 0.25, 0.5, 0.25)  # type: ignore[arg-type]
     assert found["shape"] == PointingScore(1, pytest.approx(0.8), 0.5, 1.0, 0.5)  # type: ignore[arg-type]
@@ -76,6 +74,6 @@ def test_scores_are_means_by_kind_next_to_chance() -> None:
 def test_uniform_attention_is_chance() -> None:
     boxes = [(3, 5, 20, 22), (40, 41, 60, 59)]
     for grid in ((8, 8), (7, 7), (14, 10)):
-        (one, _) = score_by_kind([WordAttention("shape", np.ones(grid), boxes, (64, 64))]).values()
+        (one, _) = score_by_kind([("shape", np.ones(grid), region_mask(boxes, (64, 64)))]).values()
         assert one.inside_fraction == pytest.approx(one.uniform_fraction) == pytest.approx((17 * 17 + 20 * 18) / 64**2)
         assert one.hit_rate == pytest.approx(one.uniform_hit_rate)

@@ -19,7 +19,6 @@ from regard.draw.figure import check_suffix, write_atomic
 from regard.draw.panels import (
     LIGHT_COLOR,
     MIN_BRIGHTNESS,
-    MIN_UNIFORM_MULTIPLE,
     CaptionAttention,
     OverlayMap,
     position_similarity_image,
@@ -27,6 +26,7 @@ from regard.draw.panels import (
 )
 from regard.draw.token_data import (
     GRADIENT,
+    MIN_UNIFORM_MULTIPLE,
     PROFILE_BINS,
     ROLLOUT,
     ActSteps,

@@ -36,6 +36,7 @@ from regard.draw.figure import (
     write_atomic,
 )
 from regard.draw.text import check_choice, label
+from regard.draw.token_data import MIN_UNIFORM_MULTIPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +130,7 @@ def in_rows(items: Sequence[Any], columns: int) -> list[Sequence[Any]]:
     return [items[at : at + columns] for at in range(0, len(items), columns)]
 
 
-def save_image(image: ImageArray, path: Path) -> Path:
+def save_image(image: MapArray, path: Path) -> Path:
     """Save the pixels without scaling as a .png file."""
     from PIL import Image
 
@@ -157,13 +158,7 @@ def draw_contact_sheet(
     return draw_panels(rows, titles, path, title, style=CONTACT_SHEET)
 
 
-class CaptionSample(NamedTuple):
-    image: ImageArray
-    prediction: str
-    reference: str
-
-
-def draw_captions(samples: Sequence[CaptionSample], path: Path) -> Path:
+def draw_captions(samples: Sequence[tuple[ImageArray, str, str]], path: Path) -> Path:
     """Draw images with generated and reference captions into a .png or .svg file."""
     columns, (max_side, max_height), text_height, gap = 4, (2.7, 2.2), 1.2, 0.3
     across, down = max_side + gap, max_height + text_height + gap
@@ -171,12 +166,12 @@ def draw_captions(samples: Sequence[CaptionSample], path: Path) -> Path:
     title, height_with_title = "Generated and reference captions", 2 * MARGIN + 0.4 + height
     with new_figure(path, max(2 * MARGIN + width, 5.0), height_with_title, title) as sheet:
         axes = sheet.canvas(MARGIN, MARGIN + 0.4, width, height)
-        for number, sample in enumerate(samples):
+        for number, (image, prediction, reference) in enumerate(samples):
             left, base = number % columns * across, number // columns * down + max_height
-            ratio = sample.image.shape[0] / sample.image.shape[1]
+            ratio = image.shape[0] / image.shape[1]
             side = min(max_side, max_height / ratio)
-            draw_image(axes, sample.image, left, base - side * ratio, side, smooth=True)
-            texts = (sample.prediction if sample.prediction.strip() else "(empty)", sample.reference)
+            draw_image(axes, image, left, base - side * ratio, side, smooth=True)
+            texts = (prediction if prediction.strip() else "(empty)", reference)
             prediction, reference = (wrap_text(text, max_side, 8.5, 3) for text in texts)
             style: dict[str, Any] = {"size": 8.5, "va": "top", "linespacing": 1.3}
             axes.text(left, base + 0.08, prediction, color=ACCENT, weight="bold", **style)
@@ -370,8 +365,6 @@ def draw_position_similarity(similarity: np.ndarray, path: Path) -> Path:
 
 # -- attention of captions
 
-MIN_UNIFORM_MULTIPLE: Final = 4
-"""Full brightness means this multiple of the uniform weight or more, so that uniform attention looks uniform."""
 MIN_BRIGHTNESS: Final = 0.38  # Brightness of regions without attention.
 LIGHT_COLOR: Final = (255, 178, 92)
 MAX_TINT: Final = 0.45  # Strength of the light color on a black image; weaker on brighter images.

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from regard.draw.text import check_choice
 from regard.errors import RegardError
 
-MIN_UNIFORM_MULTIPLE = 4  # The color scale ends at this multiple of the uniform attention weight or higher.
+MIN_UNIFORM_MULTIPLE: Final = 4
+"""Scales of color and brightness end at this multiple of the uniform weight or higher: uniform attention looks uniform."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -202,13 +202,8 @@ ALL_KINDS = "all"
 MIN_RELATIVE_COVERAGE = 0.5  # minimum coverage of a cell in a region, as a fraction of the largest coverage of any cell
 
 
-class WordAttention(NamedTuple):
-    """Attention map of one generated word that names objects."""
-
-    kind: str  # kind of word: color, shape, …
-    weights: NDArray[np.floating]  # (rows, columns)
-    boxes: Sequence[Box]  # boxes of the named objects
-    image_size: Shape  # height and width of the image in pixels
+WordAttention = tuple[str, NDArray[np.floating], NDArray[np.bool_]]
+"""Kind of a word that names objects (color, shape, …), attention (rows, columns), and the pixels of the objects."""
 
 
 @dataclass(frozen=True)
@@ -227,10 +222,8 @@ def word_attentions(
 ) -> list[WordAttention]:
     """Attention of the words that name objects, from maps (words, rows, columns). `words`: text, kind (empty if the word names
     no objects) and object indices of each word."""
-    if len(maps) != len(words):
-        raise ValueError(f"expected {len(words)} maps, one per word, got {len(maps)}")
     return [
-        WordAttention(kind, weights, [boxes[number] for number in things], image_size)
+        (kind, weights, region_mask([boxes[number] for number in things], image_size))
         for weights, (_, kind, things) in zip(maps, words, strict=True)
         if kind
     ]
@@ -259,8 +252,7 @@ def score_by_kind(attentions: Iterable[WordAttention]) -> dict[str, PointingScor
     """Average scores for each kind of word and for all words. Words without objects in the image are skipped. If several cells
     have the largest weight, the hit rate is the fraction of these cells in the region."""
     rows: dict[str, list[tuple[float, ...]]] = {}
-    for kind, weights, boxes, image_size in attentions:
-        mask = region_mask(boxes, image_size)
+    for kind, weights, mask in attentions:
         if not mask.any():
             continue
         coverage = cell_coverage(mask, (weights.shape[0], weights.shape[1]))

@@ -245,14 +245,12 @@ class Caption(base.Objective):
         self, folder: Path, samples: Sequence[CaptionedImage], predictions: Sequence[Prediction]
     ) -> list[str]:
         """Figure with evenly spaced validation samples."""
-        from regard.draw.panels import CaptionSample, draw_captions
+        from regard.draw.panels import draw_captions
 
         count = min(MAX_FIGURE_SAMPLES, len(predictions))
         chosen = [number * len(predictions) // count for number in range(count)]
         shown = [
-            CaptionSample(
-                read_sample_image(samples[number], 320), str(predictions[number].value), samples[number].captions[0]
-            )
+            (read_sample_image(samples[number], 320), str(predictions[number].value), samples[number].captions[0])
             for number in chosen
         ]
         return [draw_captions(shown, folder / "captions.png").name] if shown else []

@@ -99,10 +99,8 @@ class Depth(MapObjective):
 
     def write_files(self, name: str, prediction: Prediction, folder: Path) -> dict[str, str]:
         """Depth map as a colored figure and as a .npy array; metric depth also as a 16-bit PNG in millimeters."""
-        from PIL import Image
-
         from regard.draw.figure import write_atomic
-        from regard.draw.panels import DenseSample, draw_depths
+        from regard.draw.panels import DenseSample, draw_depths, save_image
 
         depth, relative = prediction.extra["depth"], prediction.extra["unit"] != METERS_LABEL
         sample = DenseSample(prediction.extra["image"], depth, name=name)
@@ -114,9 +112,8 @@ class Depth(MapObjective):
         files = {"image": str(draw_depths([sample], folder / f"{name}.preview.png", relative=relative))}
         files["array"] = str(write_atomic(folder / f"{name}.npy", save_array))
         if not relative:
-            image = Image.fromarray(np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16))
-            path = write_atomic(folder / f"{name}.depth.png", lambda to: image.save(to, format="PNG"))
-            files["millimeters"] = str(path)
+            millimeters = np.clip(np.rint(1000 * depth), 0, 65535).astype(np.uint16)
+            files["millimeters"] = str(save_image(millimeters, folder / f"{name}.depth.png"))
         return files
 
     def format_prediction(self, source: Any, prediction: Prediction) -> str:
