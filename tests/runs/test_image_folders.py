@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,9 +33,8 @@ from regard.runs.predict import predict, read_inputs
 from regard.runs.preprocess import describe_empty_rows
 from regard.runs.probe import split_images
 from regard.runs.progress import ProgressReporter
-from regard.runs.settings import GROUPS
 from regard.systems import find_preset
-from regard.tasks import TASKS, find_task, uses_setting
+from regard.tasks import find_task
 from regard.tasks.base import EncodingContext, HeadOptions
 from regard.tasks.classify import label_ids
 from regard.training.loop import TrainStep
@@ -143,19 +142,6 @@ def test_the_curve_of_a_short_run_has_points(folder: Path, tmp_path: Path) -> No
     assert all(told.values()), told
     unused = ("data.vocab_size", "data.max_length", "data.mask_prob", "data.detokenize", "train.batch_tokens")
     assert not any(f"| {name} " in card for name in (*unused, "decode.num_beams"))
-
-
-def test_a_setting_has_an_effect_in_tasks_that_use_it() -> None:
-    known = {f"{group}.{field.name}" for group, kind in GROUPS.items() for field in fields(kind)}
-    for task in TASKS:
-        assert set(task.objective.settings_used) <= known, f"{task.name} uses an unknown setting"
-        assert all(uses_setting(task, name) for name in ("train.lr", "data.valid_fraction", "model.width"))
-        sizes = [uses_setting(task, f"train.{name}") for name in ("batch_tokens", "batch_size")]
-        assert sizes == [task.input == "text", task.input != "text"]
-        assert uses_setting(task, "decode.num_beams") == task.objective.generates
-    assert [task.name for task in TASKS if uses_setting(task, "data.depth_scale")] == ["depth"]
-    assert [task.name for task in TASKS if uses_setting(task, "data.mask_prob")] == ["mlm"]
-    assert not uses_setting(CLASSIFY, "data.max_length") and uses_setting(find_task("classify"), "data.max_length")
 
 
 def test_tables_of_images_are_predicted_row_by_row(

@@ -28,7 +28,7 @@ from regard.tasks import find_task
 from regard.tasks.base import EncodingContext, LossWeights
 from regard.tasks.translate import Translate
 from regard.training.distributed import ProcessGroup
-from regard.training.loop import ForwardBackward, LossModule, TrainStep, micro_batch_indices, train_loop
+from regard.training.loop import ForwardBackward, LossModule, train_loop
 from regard.training.optimizer import WeightEMA, lr_at, make_optimizer, swap_weights
 from regard.training.settings import TrainSettings
 from regard.types import IGNORE, Batch, DecoderInputs
@@ -130,15 +130,6 @@ def test_events_and_samples_contain_each_step_once_after_resuming(whole: Path, t
     assert (run / "samples.txt").read_text("utf-8") == (whole / "samples.txt").read_text("utf-8")
 
 
-@pytest.mark.parametrize("step", [2, 5])
-def test_a_run_resumes_before_and_between_validations(step: int, few: Path, whole: Path, tmp_path: Path) -> None:
-    with stopped_in(step):
-        train_tiny(few, tmp_path / "run", *TWELVE)
-    # the command that is offered needs no settings again
-    assert f"Resuming after step {step}" in train_tiny((), tmp_path / "run", tiny=False, resume=True)
-    assert rows(tmp_path / "run") == rows(whole)
-
-
 def test_resuming_a_finished_run_does_nothing_and_without_a_run_it_starts(
     whole: Path, few: Path, tmp_path: Path
 ) -> None:
@@ -238,22 +229,15 @@ def grain(number: int) -> Batch:
     return Batch(x, labels=labels, decoder=DecoderInputs(y))
 
 
-def steps(model: regard.Model, settings: TrainSettings, seeds: list[int] | None = None, **more: Any) -> list[TrainStep]:
-    """All steps of a training; `seeds` collects the seed of each micro-batch."""
-    loss, optimizer = LossModule(model, LossWeights()), torch.optim.SGD(model.parameters())
-    loss.register_forward_pre_hook(lambda *_: None if seeds is None else seeds.append(torch.initial_seed()))
-    compute = ForwardBackward(loss, settings, model.device, ProcessGroup(), static_shape=False)
-    grains = map(grain, micro_batch_indices(more.get("start_step", 0), settings, ProcessGroup()))
-    return list(train_loop(model, compute, grains, optimizer, settings, **more))
-
-
 @pytest.mark.parametrize("clip", [0.0, 0.25, 100.0])
 def test_a_step_of_two_micro_batches_is_the_mean_over_the_labels_of_both(clip: float) -> None:
     settings = TrainSettings(
         steps=1, grad_accum=2, lr=0.5, warmup_steps=0, lr_schedule="constant", grad_clip=clip, precision="float32"
     )
     model, reference = doubled(), doubled()
-    (step,) = steps(model, settings)
+    loss, optimizer = LossModule(model, LossWeights()), torch.optim.SGD(model.parameters())
+    compute = ForwardBackward(loss, settings, model.device, ProcessGroup(), static_shape=False)
+    (step,) = train_loop(model, compute, map(grain, range(2)), optimizer, settings)
     logits = [reference.logits(batch.inputs, batch.decoder.inputs).flatten(0, 1) for batch in map(grain, range(2))]
     labels = torch.cat([grain(number).labels.flatten() for number in range(2)])
     loss = torch.nn.functional.cross_entropy(torch.cat(logits), labels, ignore_index=IGNORE)
@@ -264,20 +248,6 @@ def test_a_step_of_two_micro_batches_is_the_mean_over_the_labels_of_both(clip: f
     shrunk = min(clip / float(norm), 1.0) if clip else 1.0
     for ours, before, gradient in zip(model.parameters(), reference.parameters(), gradients, strict=True):
         assert torch.allclose(ours, before - 0.5 * shrunk * gradient, rtol=0, atol=1e-6)
-
-
-def test_every_micro_batch_has_its_own_seed_and_dropout_and_the_same_after_a_resume() -> None:
-    settings = TrainSettings(
-        steps=3, grad_accum=2, lr=1e-30, warmup_steps=0, lr_schedule="constant", precision="float32"
-    )
-    model = doubled(dropout=0.5)
-    seeds, resumed, others = list[int](), list[int](), list[int]()
-    whole = [float(step.loss) for step in steps(model, settings, seeds)]
-    torch.manual_seed(77)
-    assert [float(step.loss) for step in steps(model, settings, resumed, start_step=1)] == whole[1:]
-    other = [float(step.loss) for step in steps(model, replace(settings, seed=2), others)]
-    assert all(a != b for a, b in zip(whole, other, strict=True))
-    assert len({*seeds, *others}) == 12 and resumed == seeds[2:]
 
 
 SCHEDULES = {
