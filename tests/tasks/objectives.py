@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from regard.data.settings import DataSettings
 from regard.tasks.base import EncodingContext, EvalSpec, HeadOptions, LossWeights
 from regard.types import Batch
 from tiny import gradients, near
+from tiny_text_models import language_loss
 
 
 def encode(
@@ -48,6 +51,20 @@ def assert_loss(model: Any, encoded: Any, right: Any, tokens: int, terms: LossWe
         assert found.keys() >= expected.keys()
         for name, gradient in found.items():
             near(gradient, expected.get(name, torch.zeros_like(gradient)), 1e-10)
+
+
+def paper_loss(
+    model: Any, encoded: Any, terms: LossWeights, log_probabilities: Callable[[list[list[int]]], Tensor]
+) -> Tensor:
+    """The loss of the paper in loops over samples and tokens, from the log-probabilities of the token sequences of a sample."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, ways, label in zip(*(encoded.fields[name] for name in ("text", "ways", "label")), strict=True):
+        parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
+        logs, right = log_probabilities(parts), int(label[0])
+        others = (logs.sum() - logs[right]) / (len(logs) - 1)
+        total = total - (1 - terms.smoothing) * logs[right] - terms.smoothing * others
+        total = total + terms.auxiliary * sum(language_loss(model, part) for part in parts) / len(parts)
+    return total
 
 
 def assert_one_shape(model: Any, encoded: Any, tokens: int) -> list[Batch]:

@@ -197,16 +197,10 @@ def test_images_folders_and_tables_are_predicted(run: Path, album: Path, tmp_pat
 def test_commands_report_errors_in_one_sentence(run: Path, album: Path, tmp_path: Path, cli: Cli) -> None:
     train = ("train", "caption", "--data")
     wrong: list[tuple[tuple[Any, ...], str]] = [
-        (("train", "captoin", "--data", album), "Unknown task 'captoin'. Did you mean 'caption'"),
-        ((*train, album / "nothing.jsonl", "--model", "speaker-tiny"), "file not found"),
-        ((*train, album, "--model", "speaker-tin"), "Did you mean 'speaker-tiny'"),
         ((*train, album, "--model", "vit-tiny"), "'vit-tiny' does not support task 'caption'"),
-        ((*train, album, "--model", "speaker-tiny", "--set", "data.mixup=1"), "cannot be mixed"),
         (("train", "classify", "--data", album, "--model", "speaker-tiny"), "does not support task 'classify'"),
-        (("check", "caption", "--data", f"{album}#train"), "unknown split 'train'"),
         ((*train, f"{album}#train", "--model", "speaker-tiny"), "No row has a value in the column"),
         (("evaluate", run, "--data", album / "images"), "expected one caption file"),
-        (("explain", run, "x"), "x: file not found"),
     ]
     for words, right in wrong:
         done = cli(*words, *(("--out", tmp_path / "no") if words[0] == "train" else ()))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from objectives import assert_loss, assert_one_shape, encode, scores_of
+from objectives import assert_loss, assert_one_shape, encode, paper_loss, scores_of
 
 from conftest import facts
 from regard.data.text.samples import ChoiceSample
@@ -20,7 +20,7 @@ from regard.runs.evaluate import evaluate
 from regard.tasks.base import LossWeights
 from regard.tasks.modality.text import HEAD_TOKENS
 from tiny import near
-from tiny_text_models import QUICK, SMALL, headed, language_loss, last_state, letters, train
+from tiny_text_models import QUICK, SMALL, headed, last_state, letters, train
 
 SAMPLES = [
     ChoiceSample("abc", "", ("de", "f", "gag"), 1), ChoiceSample("h", "a", ("bed", "c"), 0),
@@ -38,23 +38,15 @@ def test_each_choice_has_a_row_between_special_tokens() -> None:
     assert found.fields["ways"][1].tolist() == list(map(len, ways)) and found.fields["label"][1].tolist() == [0]
 
 
-def oracle(model: Any, encoded: Any, terms: LossWeights) -> Any:
-    total = torch.zeros((), dtype=torch.float64)
-    for row, ways, label in zip(*(encoded.fields[name] for name in ("text", "ways", "label")), strict=True):
-        parts = [part.tolist() for part in np.split(row, np.cumsum(ways)[:-1])]
-        logs = torch.stack([model.head.choice.weight[0] @ last_state(model, part) for part in parts]).log_softmax(0)
-        right = int(label[0])
-        others = (logs.sum() - logs[right]) / (len(parts) - 1)
-        total = total - (1 - terms.smoothing) * logs[right] - terms.smoothing * others
-        total = total + terms.auxiliary * sum(language_loss(model, part) for part in parts) / len(parts)
-    return total
-
-
 @pytest.mark.parametrize("terms", [LossWeights(), LossWeights(0.2, 0.5)])
 def test_the_loss_equals_the_paper(terms: LossWeights) -> None:
     model = headed("choose")
     encoded = encode(model, SAMPLES)
-    right = oracle(model, encoded, terms)
+
+    def log_probabilities(parts: list[list[int]]) -> torch.Tensor:
+        return torch.stack([model.head.choice.weight[0] @ last_state(model, part) for part in parts]).log_softmax(0)
+
+    right = paper_loss(model, encoded, terms, log_probabilities)
     assert_loss(model, encoded, right, 128, terms)
     batches = assert_one_shape(model, encode(model, SAMPLES * 8), 100)
     near(sum(model.objective.loss(model, batch, terms)[0] for batch in batches), 8 * right, 1e-11)

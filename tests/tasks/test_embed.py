@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from encoders import encoder
 from regard.data.text.samples import Pair
 from regard.errors import RegardError, SettingError, WeightsError
 from regard.model import Model
-from regard.runs.evaluate import evaluate
 from regard.runs.folder import RunFolder
 from regard.runs.spec import DataSources, resume_spec
 from regard.systems import SYSTEMS
@@ -240,27 +238,6 @@ def test_cosines_are_exact_where_the_body_is_not(model: Model, monkeypatch: pyte
 
 
 # -- runs
-
-
-def test_a_run_trains_on_pairs_and_is_searched(tmp_path: Path) -> None:
-    words = product(("cat", "dog", "cow"), ("eats", "sees", "has"), ("bread", "fish", "milk", "corn"))
-    said = [(f"{a} {b} {c}", f"what {a} {c} {b}?") for a, b, c in words]
-    data = tmp_path / "pairs.tsv"
-    data.write_text("".join(f"{a}\t{b}\n" for a, b in said))
-    small = ("model.width=32", "model.depth=1", "model.heads=2", "model.ffn_dim=32", "model.dropout=0",
-             "model.attention_dropout=0", "data.vocab_size=90", "data.valid_fraction=0.2",
-             "train.precision=float32")  # fmt: skip
-    quick = ("train.lr=1e-2", "train.steps=60", "train.eval_every=30", "train.log_every=30", "train.batch_tokens=512")
-    told = train("embed", data, tmp_path / "run", *small, *quick)
-    scores = evaluate(tmp_path / "run").scores
-    assert "mrr" in told and scores["mrr"] > 80 and scores["accuracy"] > 60, scores
-    model = regard.load(tmp_path / "run")
-    found = model.predict({"query": said[7][0], "corpus": [b for _, b in said], "top_k": 3})
-    assert said[7][1] in [hit["value"] for hit in found.extra["hits"]]
-    peer = transformers.AutoModel.from_pretrained(tmp_path / "run").eval()
-    rows = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")([said[7][0]], return_tensors="pt")
-    states = peer(**rows).last_hidden_state[0].mean(0)
-    near(values([model.predict(said[7][0])]).float(), (states / states.norm())[None], 1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)

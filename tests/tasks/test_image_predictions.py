@@ -128,6 +128,7 @@ def test_images_with_kept_aspect_ratio_are_predicted_scored_and_trained_on(
     regard.train(
         task, data, model="dpt-small", out=tmp_path / "run", settings=["model.image_size=32", *short], device="cpu"
     )
+    assert (tmp_path / "run" / ("masks.png" if task == "segment" else "depths.png")).exists()
     ImageProcessor((32, 32), "ratio", multiple=16).save(tmp_path / "run")
     model = regard.load(tmp_path / "run")
     names = [f"{data}/images/{number}.png" for number in range(4)]

@@ -290,17 +290,6 @@ def test_a_run_on_a_text_file_trains_predicts_evaluates_and_resumes(tmp_path: Pa
     assert (tmp_path / "run/samples.txt").read_text().count("step") == 2 and (tmp_path / "run/README.md").exists()
 
 
-def test_folders_tables_and_an_existing_tokenizer(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    write(folder / "a.txt", STORY)
-    write(folder / "b.jsonl", '{"text": "the end of the cat"}\n' * 3)
-    model, said = train(folder, tmp_path / "one", "train.steps=2", "data.vocab_size=300")
-    assert model.tokenizer is not None and model.tokenizer.size > 257 and "a.txt" in said and "b.jsonl" in said
-    other, said = train(str(folder / "a.txt"), tmp_path / "two", "train.steps=1", f"data.tokenizer={tmp_path / 'one'}")
-    assert other.tokenizer is not None and other.tokenizer.size == model.tokenizer.size and "Tokenizer" in said
-
-
 def test_a_run_starts_from_another_and_reads_its_tokens_from_the_cache(tmp_path: Path) -> None:
     data, more = write(tmp_path / "a.txt", STORY), ("train.steps=1", "train.batch_tokens=128")
     train(data, tmp_path / "one", CHARACTERS, "train.steps=4")

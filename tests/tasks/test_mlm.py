@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from objectives import encode as encode_samples
 from objectives import scores_of
 from test_cli import Cli
@@ -330,23 +329,6 @@ def test_a_run_on_a_folder_learns_predicts_on_the_command_line_and_is_evaluated(
     assert done.code == 2 and "No [MASK] in 'sun sand'" in done.err
 
 
-def test_transformers_reads_a_run(trained: tuple[Path, str]) -> None:
-    out, _ = trained
-    peer = transformers.AutoModelForPreTraining.from_pretrained(out, attn_implementation="eager")
-    tokens = transformers.AutoTokenizer.from_pretrained(out)
-    assert type(peer).__name__ == "BertForPreTraining"
-    given = dict(tokens("sun sand sea", "salt wave", return_tensors="pt", return_token_type_ids=True))
-    model = regard.load(out)
-    ends = model.config.eos_id
-    assert given["input_ids"][0, [0, 4, -1]].tolist() == [model.config.bos_id, ends, ends]
-    assert given["token_type_ids"].tolist() == [[0] * 5 + [1] * 3]
-    with torch.no_grad():
-        states = model.states(given["input_ids"], token_types=given["token_type_ids"])
-        right = peer(**given)
-        near(model.logits(given["input_ids"], token_types=given["token_type_ids"]), right.prediction_logits, 1e-5)
-        near(model.head.follows(states.pooled), right.seq_relationship_logits, 1e-5)
-
-
 def test_mlm_alone_needs_no_pairs_no_pooler_and_no_second_document(tmp_path: Path) -> None:
     path, run = tmp_path / "one.txt", tmp_path / "run"
     path.write_text("\n".join(stories(20)), encoding="utf-8")
@@ -357,24 +339,6 @@ def test_mlm_alone_needs_no_pairs_no_pooler_and_no_second_document(tmp_path: Pat
     assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.has_nsp
     assert '"BertForMaskedLM"' in (run / "config.json").read_text()
     assert set(rows(run, "valid")[0]) == {"kind", "step", "loss", "mlm_loss", "perplexity", "accuracy"}
-
-
-def test_a_model_is_pre_trained_further_and_fine_tuned(trained: tuple[Path, str], corpus: Path, tmp_path: Path) -> None:
-    more = ("train.steps=2", "train.eval_every=2", "train.batch_tokens=384", "train.precision=float32")
-    said = train_task("mlm", corpus, tmp_path / "more", *more, "data.max_length=24", model=str(trained[0]))
-    before, after = rows(trained[0], "valid")[-1]["mlm_loss"], rows(tmp_path / "more", "valid")[0]["mlm_loss"]
-    assert after < before + 1 and "new" not in said  # training continues from the pretrained weights
-    table = [f"{' '.join(story(t, 1, random.Random(i)).split())}\t{t}\n" for i in range(20) for t in WORDS[:3]]
-    (tmp_path / "a.tsv").write_text("".join(["text\tlabel\n", *table]))
-    tuned = (
-        "train.steps=30",
-        "train.eval_every=30",
-        "train.batch_tokens=384",
-        "train.lr=3e-3",
-        "data.valid_fraction=0.2",
-    )
-    said = train_task("classify", tmp_path / "a.tsv", tmp_path / "tuned", *tuned, model=str(trained[0]))
-    assert rows(tmp_path / "tuned", "valid")[-1]["accuracy"] > 80 and "Not used" in said
 
 
 @pytest.mark.parametrize(
