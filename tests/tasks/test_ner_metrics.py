@@ -170,7 +170,7 @@ def test_measures_by_hand() -> None:
 
 def test_plain_tags_are_measured_by_word() -> None:
     found = tagging_metrics([["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "NN"], ["DT"]], "plain")
-    assert found.scores() == {"accuracy": 75.0, "macro_f1": 60.0}
+    assert found.scores() == {"f1": 75.0, "accuracy": 75.0, "macro_f1": 60.0}
     assert found.by_class["NN"].precision == 2 / 3
     assert found.by_class["NN"].recall == 1.0
     assert found.by_class["VB"].f1 == 0.0

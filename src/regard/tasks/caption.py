@@ -4,7 +4,7 @@ Each caption of an image is a training row; the image is decoded once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -27,7 +27,7 @@ from regard.processors.tokenizer.tokenizer import END, PAD, START, Role, TextTok
 from regard.tasks import base
 from regard.tasks.metrics.cider import cider, tokenize_words
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
-from regard.tasks.modality.image import Image, eval_batch_size, image_processor, prepare_images, read_sample_image
+from regard.tasks.modality.image import Image, prepare_images, read_sample_image
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
 from regard.tasks.translate import format_pair, text_prediction
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
@@ -154,11 +154,6 @@ class Caption(base.Objective):
         plan.description = f"{plan.batch_size} caption{'s'[: plan.batch_size != 1]} with images per micro-batch"
         return plan
 
-    def eval_batches(self, encoded: base.Encoded, config: Any, tokens: int) -> Iterator[Batch]:
-        size = min(tokens, eval_batch_size(image_processor(encoded.context)))
-        for rows in Uniform(encoded.num_rows, size, seed=0).sequential():
-            yield self.collate(encoded, rows, config)
-
     def collate(self, encoded: base.Encoded, rows: Any, config: Any, shape: BatchShape | None = None) -> Batch:
         """Teacher forcing: decoder inputs start + caption, labels caption + end. `rows` are caption indices."""
         batch = readable_batch(lambda rows: self._build_batch(encoded, rows, config), rows, self)
@@ -197,20 +192,18 @@ class Caption(base.Objective):
 
     # -- predictions
 
-    def predict(self, model: base.Model, inputs: list[Any], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
-        """Caption of each image (a path, bytes, an array or a Pillow image).
-
-        Image i has the random stream `first + i`."""
-        return self._generate(model, inputs, len(inputs), decode, first)
-
-    def _generate(
+    def predict(
         self,
         model: base.Model,
         inputs: Sequence[Any] | base.Encoded,
-        count: int,
         decode: DecodeSettings,
         first: int = 0,
+        max_samples: int | None = None,
     ) -> list[Prediction]:
+        """Caption of each image (a path, bytes, an array or a Pillow image), or of the first `max_samples` encoded samples.
+
+        Image i has the random stream `first + i`."""
+        count = len(inputs) if max_samples is None else max_samples
         text, config, predictions = model.require_tokenizer(), model.config, list[Prediction]()
         # padding and start token are never generated
         banned = tuple({config.pad_id, config.bos_id} - {config.eos_id})
@@ -228,7 +221,7 @@ class Caption(base.Objective):
         """CIDEr-D × 100, BLEU (sacreBLEU), chrF and exact match in percent, against all captions of an image. CIDEr-D is
         omitted for a single image, because its n-gram weights would be 0."""
         count = spec.count(encoded)
-        predictions = self._generate(model, encoded, count, spec.decode)
+        predictions = self.predict(model, encoded, spec.decode, max_samples=count)
         references = [sample.captions for sample in encoded.samples[:count]]
         return caption_scores([str(one.value) for one in predictions], references, spec.data), predictions
 

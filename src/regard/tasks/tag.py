@@ -137,12 +137,8 @@ class Tag(WindowObjective):
         some = encoded.first(spec.max_samples)
         predictions = self._predictions(model, some, spec.decode)
         metrics = _tagging_metrics(some.samples, predictions)
-        scores: base.Scores = dict(metrics.scores())
-        scores = {"f1": scores["accuracy"], **scores} if metrics.column == "tag" else scores
-        scores["samples"] = len(predictions)
-        if spec.complete:
-            scores["per_class"] = metrics.table()
-        return scores, predictions
+        tables = {"per_class": metrics.table()} if spec.complete else {}
+        return {**metrics.scores(), "samples": len(predictions), **tables}, predictions
 
     def save_figures(
         self, folder: Path, samples: Sequence[TaggedSentence], predictions: Sequence[Prediction]

@@ -93,10 +93,10 @@ class ClassMetrics:
 
     def scores(self) -> dict[str, float]:
         """Scores of tags in percent. For plain tags micro F1 equals the accuracy."""
-        found = {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
+        micro, found = self.micro, {"f1": self.accuracy}
         if self.column == "type":
-            micro = self.micro
-            found = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, **found}
+            found = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall}
+        found |= {"accuracy": self.accuracy, "macro_f1": self.macro_f1}
         return {name: round(100 * value, 2) for name, value in found.items()}
 
 

@@ -119,7 +119,7 @@ class Image(Modality):
 
     def eval_rows(self, encoded: Encoded, tokens: int) -> Iterator[np.ndarray]:
         size = min(tokens, eval_batch_size(image_processor(encoded.context)))
-        return iter(Uniform(len(encoded), min(size, self.max_inputs) if self.whole else size, seed=0).sequential())
+        return iter(Uniform(encoded.num_rows, min(size, self.max_inputs) if self.whole else size, seed=0).sequential())
 
     def collate(
         self, encoded: Encoded, rows: np.ndarray, config: Any, labels: Tensor | None, shape: BatchShape | None = None

@@ -261,10 +261,10 @@ def prepare_clouds(encoded: Encoded, rows: np.ndarray) -> Iterator[tuple[np.ndar
 def open_cloud(item: Any, points: PointProcessor) -> PointCloud:
     """Point cloud from a path, the bytes of a file, a `PointCloud`, or an array (N, 3 + F), with the features of the model in
     the columns after x, y, z."""
+    if isinstance(item, Tensor):
+        item = item.detach().to("cpu", torch.float64).numpy()
     if isinstance(item, PointCloud):
         cloud = item
-    elif isinstance(item, Tensor):
-        cloud = cloud_from_array(item.detach().to("cpu", torch.float64).numpy(), points)
     elif isinstance(item, np.ndarray):
         cloud = cloud_from_array(item, points)
     else:
