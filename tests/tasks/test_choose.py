@@ -12,11 +12,9 @@ import pytest
 import torch
 from objectives import assert_loss, assert_one_shape, encode, paper_loss, scores_of
 
-from conftest import facts
 from regard.data.text.samples import ChoiceSample
 from regard.errors import RegardError, WeightsError
 from regard.model import load
-from regard.runs.evaluate import evaluate
 from regard.tasks.base import LossWeights
 from regard.tasks.modality.text import HEAD_TOKENS
 from tiny import near
@@ -113,20 +111,6 @@ def questions(path: Path, count: int) -> Path:
             row = {"context": f"a {choices[right]} came", "question": "who?", "choices": choices, "label": right}
             file.write(json.dumps(row) + "\n")
     return path
-
-
-def test_a_run_learns_to_choose_and_is_scored_again(tmp_path: Path) -> None:
-    data = questions(tmp_path / "a.jsonl", 60)
-    settings = (*SMALL, *QUICK, "train.epochs=30", "train.eval_every=100")
-    said = train("choose", data, tmp_path / "run", *settings, model="gpt2-mini")
-    known = facts(tmp_path / "run")
-    assert "training questions" in said and known["scores"]["accuracy"] > known["scores"]["chance_accuracy"] + 20
-    assert evaluate(tmp_path / "run").scores["accuracy"] == known["scores"]["accuracy"]
-    model = load(tmp_path / "run")
-    assert model.predict({"context": "a hen came", "question": "who?", "choices": ["cow", "hen"]}).value == "hen"
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["architectures"] == ["GPT2DoubleHeadsModel"]
-    assert "| reference |" in (tmp_path / "run" / "README.md").read_text()
 
 
 def test_a_question_that_fills_a_micro_batch_alone_still_fits(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from objectives import encode as encode_samples
 from torch.nn import functional as F
 
 import regard
-from conftest import rows
 from regard.data.settings import DataSettings
 from regard.data.text.documents import Passage
 from regard.decode.settings import DecodeSettings, apply_overrides
 from regard.errors import DataError, RegardError, SettingError
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
-from regard.runs.evaluate import evaluate, validation_loss
+from regard.runs.evaluate import validation_loss
 from regard.runs.preprocess import TrainingFiles
 from regard.runs.settings import resolve
 from regard.runs.spec import DataSources, new_spec
@@ -276,18 +275,6 @@ def train(data: Any, out: Path, *settings: str, **more: Any) -> tuple[regard.Mod
 
 
 STORY = "".join(f"the cat number {i} sat on the mat and the dog {i % 7} ran away\n" for i in range(400))
-
-
-def test_a_run_on_a_text_file_trains_predicts_evaluates_and_resumes(tmp_path: Path) -> None:
-    data = write(tmp_path / "my text.txt", STORY)
-    steps = ("train.steps=12", "train.eval_every=6", "train.lr=3e-3")
-    _, said = train(data, tmp_path / "run", CHARACTERS, *steps)
-    assert "1 passage held out" in said and "bits/byte" in said
-    first, last = rows(tmp_path / "run", "valid")
-    assert last["loss"] < first["loss"] and last["perplexity"] == pytest.approx(math.exp(last["loss"]), abs=1e-3)
-    scores = evaluate(tmp_path / "run").scores
-    assert scores["loss"] == pytest.approx(last["loss"], abs=1e-3)
-    assert (tmp_path / "run/samples.txt").read_text().count("step") == 2 and (tmp_path / "run/README.md").exists()
 
 
 def test_a_run_starts_from_another_and_reads_its_tokens_from_the_cache(tmp_path: Path) -> None:

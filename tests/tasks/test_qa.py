@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from objectives import assert_alone_as_together, assert_loss, encode, scores_of
 from torch import Tensor
 
 import regard
-from conftest import facts
-from encoders import SMALL, encoder
+from encoders import encoder
 from regard.data.settings import DataSettings
 from regard.data.text.qa import QASample
 from regard.decode.settings import DecodeSettings
 from regard.errors import RegardError
-from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.modality.text import window_start
 from regard.tasks.qa import NO_ANSWER, answer_tokens
 from regard.types import Prediction
 from tiny import near
-from tiny_text_models import train
 
 TASK = find_task("qa", "text")
 CONTEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
@@ -159,47 +156,15 @@ def test_the_reported_threshold_is_not_rounded(monkeypatch: pytest.MonkeyPatch) 
     assert again["exact_match"] == 100
 
 
-def test_a_run_learns_to_point_and_to_keep_silent(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    animals, places = ("cat", "dog", "cow", "hen", "fox"), ("rome", "oslo", "bonn", "kiel")
-    articles = []
-    for number in range(60):
-        animal, place = random.choice(animals), random.choice(places)
-        context = f"the {animal} slept in {place} ."
-        where, who = {"text": place, "answer_start": context.index(place)}, {"text": animal, "answer_start": 4}
-        asked = [
-            {"question": "where", "id": f"{number}a", "answers": [where]},
-            {"question": "who", "id": f"{number}b", "answers": [who]},
-            {"question": "when", "id": f"{number}c", "answers": [], "is_impossible": True},
-        ]
-        articles.append({"title": f"t{number}", "paragraphs": [{"context": context, "qas": asked}]})
-    path = tmp_path / "some data.json"
-    path.write_text(json.dumps({"version": "2.0", "data": articles}))
-    steps = ("train.lr=1e-2", "train.batch_tokens=256", "train.eval_every=60", "train.steps=180", "train.epochs=0")
-    said = train("qa", path, tmp_path / "run", *SMALL, *steps, "data.valid_fraction=0.2", model="bert-mini")
-    model = regard.load(tmp_path / "run")
-    assert model.spec.options.labels == (NO_ANSWER,)
-    assert model.predict(("where", "the cow slept in oslo .")).value == "oslo", said
-    assert model.predict(("who", "the cow slept in oslo .")).value == "cow"
-    assert model.predict(("when", "the cow slept in oslo .")).value == ""
-    scores = facts(tmp_path / "run")["scores"]
-    assert evaluate(tmp_path / "run").scores["f1"] == scores["f1"] > 95
-    told = evaluate(tmp_path / "run", settings=[f"decode.threshold={scores['best_f1_threshold']}"]).scores
-    assert told["f1"] == scores["best_f1"]
-    as_it_is_published(tmp_path / "run")
-
-
-def as_it_is_published(run: Path) -> None:
-    """Compare a run with and without our own settings with transformers, which loads the same folder."""
-    import transformers
-
-    model = regard.load(run)
-    peer = transformers.AutoModelForQuestionAnswering.from_pretrained(run)
-    tokens = transformers.AutoTokenizer.from_pretrained(run)("where", "the cow slept in oslo .", return_tensors="pt")
+def test_transformers_reads_a_saved_model_and_its_file_does_not_record_unanswerable_questions(tmp_path: Path) -> None:
+    model, asked = encoder("qa", TEXTS, (NO_ANSWER,), max_length=48), ("where", CONTEXT)
+    regard.save(model, tmp_path, layout="huggingface")
+    peer = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path, dtype=torch.float64)
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path)(*asked, return_tensors="pt")
     right, ours = peer(**tokens), model.logits(tokens["input_ids"], token_types=tokens["token_type_ids"])
+    assert tokens["input_ids"][0].tolist() == encoded_of(model, [span("where")]).fields["text"][0].tolist()
     assert peer.config.num_labels == 2
-    near(ours[..., 0], right.start_logits, 1e-5)
-    near(ours[..., 1], right.end_logits, 1e-5)
-    regard.save(model, run / "alone", layout="huggingface")
-    alone, asked = regard.load(run / "alone"), ("when", "the cow slept in oslo .")
-    assert alone.predict(asked).value and not alone.predict(asked, threshold=0).value
+    near(ours, torch.stack([right.start_logits, right.end_logits], -1))
+    assert not model.predict(asked, threshold=-1e9).value
+    alone = regard.load(tmp_path)
+    assert alone.predict(asked).value and not alone.predict(asked, threshold=-1e9).value

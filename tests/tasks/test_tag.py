@@ -12,20 +12,16 @@ import torch
 from objectives import assert_alone_as_together, collate, encode
 from torch.nn import functional as F
 
-import regard
-from conftest import facts
-from encoders import SMALL, encoder
+from encoders import encoder
 from regard.data.settings import DataSettings
 from regard.data.text.tagged import TaggedSentence
 from regard.errors import DataError, RegardError
-from regard.runs.evaluate import evaluate
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
 from regard.tasks.modality.text import windows
 from regard.tasks.tag import WORD_PATTERN
-from regard.types import IGNORE
+from regard.types import IGNORE, Prediction
 from tiny import near
-from tiny_text_models import train
 
 TASK = find_task("tag", "text")
 TEXTS = ["john smith lives in new york", "mary went to rome and to paris", "unbelievably longwinded words"] * 3
@@ -138,24 +134,11 @@ def test_unknown_tags_and_empty_sentences_are_named() -> None:
             model.predict([wrong])
 
 
-def test_a_run_learns_names_is_scored_and_drawn(tmp_path: Path) -> None:
-    names, places, verbs = ("anna", "bert", "carl", "dora"), ("rome", "oslo", "bonn"), ("likes", "sees", "knows")
-    random = np.random.default_rng(0)
-    lines = []
-    for _ in range(160):
-        name, place, verb = random.choice(names), random.choice(places), random.choice(verbs)
-        lines.append(f"{name} I-PER\n{verb} O\nold O\n{place} I-LOC\n. O\n")
-    path = tmp_path / "some data.conll"
-    path.write_text("\n".join(lines))
-    steps = ("train.lr=1e-2", "train.batch_tokens=128", "train.eval_every=40", "train.steps=120", "train.epochs=0")
-    said = train("tag", path, tmp_path / "run", *SMALL, *steps, "data.valid_fraction=0.2", model="bert-mini")
-    assert "f1 100.0" in said or "f1 100" in said
-    assert (tmp_path / "run" / "tags.png").exists()
-    card = (tmp_path / "run" / "README.md").read_text()
-    assert "PER" in card and "LOC" in card
-    runs = [evaluate(tmp_path / "run", data).scores["f1"] for data in ((), [str(path)])]
-    assert runs == [facts(tmp_path / "run")["scores"]["f1"]] * 2
-    model = regard.load(tmp_path / "run")
-    assert model.spec.options.labels == LABELS
-    assert model.predict("dora sees old oslo .").value == ["B-PER", "O", "O", "B-LOC", "O"]
-    assert "[dora PER]" in TASK.objective.format_prediction("", model.predict("dora sees old oslo ."))
+def test_entities_are_printed_in_brackets_and_drawn(tmp_path: Path) -> None:
+    entity = {"type": "PER", "text": "dora", "probability": 0.5}
+    answer = Prediction(["B-PER", "O"], (0.5, 1.0), ("dora", "sees"), {"entities": [entity]})
+    assert TASK.objective.format_prediction("", answer) == "[dora PER] sees\n 0.5000  PER      dora"
+    answers = encoder("tag", TEXTS, LABELS).predict([sample.words for sample in SENTENCES])
+    assert (
+        TASK.objective.save_figures(tmp_path, SENTENCES, answers) == ["tags.png"] and (tmp_path / "tags.png").exists()
+    )
