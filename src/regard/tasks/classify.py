@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -326,15 +327,10 @@ def label_tensor(rows: Sequence[np.ndarray]) -> Tensor:
 def label_ids(samples: Sequence[Any], names: Sequence[str], labels: Sequence[str]) -> list[int]:
     """Class index of each sample. Unknown labels are an error."""
     known = {label: number for number, label in enumerate(labels)}
-    unknown: dict[str, list[Any]] = {}
-    for sample, name in zip(samples, names, strict=True):
-        if name not in known:
-            unknown.setdefault(name, []).append(sample)
+    unknown = Counter(name for name in names if name not in known)
     if unknown:
-        first = next(iter(unknown.values()))[0]
-        shown = ", ".join(
-            f"'{name:.40}' ({len(found):,} time{'s'[: len(found) > 1]})" for name, found in list(unknown.items())[:5]
-        )
+        first = next(sample for sample, name in zip(samples, names, strict=True) if name in unknown)
+        shown = ", ".join(f"'{name:.40}' ({n:,} time{'s'[: n > 1]})" for name, n in list(unknown.items())[:5])
         more = f" and {len(unknown) - 5} others" if len(unknown) > 5 else ""
         advice = (
             f"Known labels: {', '.join(f'{label:.40}' for label in labels[:20])}{', …' if len(labels) > 20 else ''}. "

@@ -19,6 +19,7 @@ from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_per_label
 from regard.draw.text import markdown_table
 from regard.errors import RegardError
+from regard.nn.attention.masks import valid_mask
 from regard.nn.blocks.heads import text_head
 from regard.tasks import base
 from regard.tasks.metrics.per_class import score_row
@@ -30,7 +31,7 @@ from regard.tasks.modality.text import (
     window_start,
     windows,
 )
-from regard.types import IGNORE, Batch, Prediction
+from regard.types import IGNORE, Batch, Packing, Prediction
 
 Span = tuple[float, int, int]  # score, start and end of characters of the context
 MAX_ANSWER_TOKENS = 30  # maximum tokens per answer if `decode.max_new_tokens` is not set
@@ -82,10 +83,12 @@ class QuestionAnswering(WindowObjective):
         logits = logits if logits.dtype == torch.float64 else logits.float()
         asked = batch.labels[:, 0] != IGNORE
         targets = batch.labels.clamp(min=0)
-        if batch.packing is None:
-            sums, own = _padded_log_sums(logits, batch.mask, targets)
+        if batch.packing is not None:
+            sums, own = _packed_log_sums(logits[0], batch.packing, targets)
         else:
-            sums, own = _packed_log_sums(logits[0], batch, targets)
+            if batch.mask is not None:
+                logits = logits.masked_fill(~valid_mask(batch.mask, logits.shape[1])[..., None], -torch.inf)
+            sums, own = logits.logsumexp(1), logits.gather(1, targets[:, None])[:, 0]
         return base.add_act_cost(model, (torch.where(asked, (sums - own).mean(-1), 0.0).sum(), asked.sum()), states)
 
     def _parse_input(self, item: Any, options: base.HeadOptions) -> QASample:
@@ -179,21 +182,13 @@ def answer_tokens(sample: QASample, offsets: Sequence[tuple[int, int]]) -> tuple
     return (held[0], held[-1]) if held else None
 
 
-def _padded_log_sums(logits: Tensor, mask: Tensor | None, right: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, 2) logsumexp over the tokens of each row, and the logits at the labels."""
-    if mask is not None:
-        real = torch.arange(logits.shape[1], device=logits.device) < mask[:, None] if mask.ndim == 1 else mask
-        logits = logits.masked_fill(~real[..., None], -torch.inf)
-    return logits.logsumexp(1), logits.gather(1, right[:, None])[:, 0]
-
-
-def _packed_log_sums(logits: Tensor, batch: Batch, right: Tensor) -> tuple[Tensor, Tensor]:
-    """As `_padded_log_sums`, for the documents of a packed row; all shapes are independent of the document lengths."""
-    assert batch.packing is not None
-    starts = batch.packing.starts
+def _packed_log_sums(logits: Tensor, packing: Packing, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(documents, 2) logsumexp over the tokens of each document of a packed row, and the logits at the labels; all shapes are
+    independent of the document lengths."""
+    starts = packing.starts
     documents = len(starts) - 1
     place = torch.arange(len(logits), device=logits.device)
-    owner = batch.packing.document_ids(place).clamp(0, documents - 1)[:, None].expand(-1, 2)
+    owner = packing.document_ids(place).clamp(0, documents - 1)[:, None].expand(-1, 2)
     highest = logits.new_full((documents, 2), -torch.inf).scatter_reduce(0, owner, logits.detach(), "amax")
     highest = torch.where(highest.isfinite(), highest, 0.0)
     total = logits.new_zeros(documents, 2).scatter_add(0, owner, (logits - highest.gather(0, owner)).exp())
