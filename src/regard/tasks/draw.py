@@ -197,9 +197,7 @@ def prepare_colors(model: base.Model, batch: Batch) -> Batch:
     return replace(batch, inputs=shift_right(prepare_images(model, batch).inputs, model.config).inputs)
 
 
-def draw_completions(
-    predictions: Sequence[Prediction], path: Path, title: str = "Completions (lower part generated)"
-) -> Path:
+def draw_completions(predictions: Sequence[Prediction], path: Path) -> Path:
     """Contact sheet with a row per prediction: prompt, generated images and original."""
     most = max(len(one.extra["images"]) for one in predictions)
     lines = []
@@ -208,7 +206,7 @@ def draw_completions(
         blank = [np.full_like(original, 255)] * (most - len(generated))
         lines.append([blank_below(original, rows), *generated, *blank, original])
     heads = ["prompt", *(["generated"] if most == 1 else [f"generated {i + 1}" for i in range(most)]), "original"]
-    return draw_contact_sheet(lines, path, title, heads)
+    return draw_contact_sheet(lines, path, "Completions (lower part generated)", heads)
 
 
 def shift_right(colors: Tensor, config: Any) -> Batch:

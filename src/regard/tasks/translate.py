@@ -69,17 +69,10 @@ class Translate(base.Objective):
         labels = pad_or_pack(says, IGNORE, shape, side=-1)[0]
         return Batch(x, mask, labels=labels, packing=offsets, decoder=DecoderInputs(y, packing=target_offsets))
 
-    def predict(
-        self,
-        model: base.Model,
-        inputs: Sequence[str],
-        decode: DecodeSettings,
-        first: int = 0,
-        budget: int = MAX_SOURCE_TOKENS,
-    ) -> list[Prediction]:
+    def predict(self, model: base.Model, inputs: list[str], decode: DecodeSettings, first: int = 0) -> list[Prediction]:
         """Predictions in input order; inputs of similar lengths are decoded together.
 
-        Input i has the random stream `first + i`; `budget` limits the source tokens per batch."""
+        Input i has the random stream `first + i`."""
         text, config = model.require_tokenizer(), model.config
         ids = [np.array(row) for row in source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
@@ -88,7 +81,7 @@ class Translate(base.Objective):
         banned = () if config.pad_id == config.eos_id else (config.pad_id,)
         nonempty = np.flatnonzero(lengths > 1)
         costs = lengths[nonempty] * max(decode.num_beams, decode.num_return_sequences)
-        for chosen in length_batches(costs, budget):
+        for chosen in length_batches(costs, MAX_SOURCE_TOKENS):
             rows = nonempty[chosen]
             x, mask = pad([ids[i] for i in rows], config.pad_id)
             prompt = torch.full((len(rows), 1), config.bos_id)
