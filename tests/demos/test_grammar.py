@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections import Counter
 
-import pytest
-
-from regard.demos.grammar import Corpus, generate_corpus
+from regard.demos.grammar import generate_corpus
 
 CHECKSUM = "5cff9eaf42cd0a82dbc73cc61d9e9e94b2b1e1b7ef718c4e495642885c602207"
 
@@ -53,12 +49,8 @@ KNOWN = {
 }
 
 
-@pytest.fixture(scope="module")
-def pairs() -> Corpus:
-    return generate_corpus()
-
-
-def test_the_corpus_is_always_the_same_without_duplicates(pairs: Corpus) -> None:
+def test_the_corpus_is_always_the_same_without_duplicates_and_correct() -> None:
+    pairs = generate_corpus()
     small, again, other = (generate_corpus(400, seed=seed) for seed in (1, 1, 2))
     assert [len(part) for part in small] == [340, 20, 40] and small == again != other
     everything = [pair for part in pairs for pair in part]
@@ -66,23 +58,5 @@ def test_the_corpus_is_always_the_same_without_duplicates(pairs: Corpus) -> None
     assert len({pair.source for pair in everything}) == 120_000
     text = "\n".join(f"{pair.source}\t{pair.target}" for pair in everything)
     assert hashlib.sha256(text.encode()).hexdigest() == CHECKSUM
-
-
-def test_example_sentences_are_translated_correctly(pairs: Corpus) -> None:
-    found = {source: target for part in pairs for source, target in part}
+    found = dict(everything)
     assert {source: found.get(source) for source in KNOWN} == KNOWN
-
-
-def test_cats_never_dance_in_training(pairs: Corpus) -> None:
-    with_cats = [pair.source for pair in pairs.train if "cat" in pair.source]
-    assert any("dance" in source for source in with_cats), "the words occur together, in different clauses"
-    predicate = re.compile(r"\bcats? (?:(?:do|does|did|has|have|will|can|cannot|could|not|wants?|wanted|to) )*dance")
-    assert not any(predicate.search(source) for source in with_cats)
-    assert any(predicate.search(pair.source) for pair in pairs.test)
-
-
-def test_every_word_is_met_often_in_training(pairs: Corpus) -> None:
-    for side in (0, 1):
-        often = Counter(word for pair in pairs.train for word in pair[side].split())
-        assert min(often.values()) >= 200 and len(often) <= 300
-        assert {word for pair in pairs.valid + pairs.test for word in pair[side].split()} <= often.keys()
