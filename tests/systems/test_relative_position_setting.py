@@ -21,7 +21,6 @@ from regard.nn.attention.masks import Causal, Dense
 from regard.nn.attention.positions import AttentionPosition, BoundPosition, PositionIds, Rotary, Shaw, T5Bias
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock, transformer_block
 from regard.nn.kernels import dispatch
-from regard.nn.recording import record_attention
 from regard.runs.info import info
 from regard.tasks.base import LossWeights
 from regard.types import Batch, DecoderInputs
@@ -102,23 +101,6 @@ def test_positions_that_are_given_are_those_that_count(case: str) -> None:
     assert not torch.allclose(model.logits(x, y, positions=2 * at), right)
     if model.config.position_embedding == "none":
         near(model.logits(x, y, positions=at + 7), right, 1e-11)
-
-
-@cases
-def test_recorded_weights_give_the_outputs(case: str) -> None:
-    model, batch = model_of(case), batch_of(case, model_of(case))
-    right = model.body(batch).sequence
-    with record_attention(model) as seen:
-        ours = model.body(batch).sequence
-    near(ours, right)
-    own = [name for name in seen.names() if name.endswith("attend")]
-    weights = torch.stack([seen.weights(name).sum(-1) for name in own if name.startswith("decoder")])
-    near(weights, torch.ones_like(weights))
-    plain = tiny(CASES[case][0], **{**CASES[case][1], "relative_position": "none"})
-    plain.body.load_state_dict({k: v for k, v in model.body.state_dict().items() if ".position." not in k})
-    with record_attention(plain) as before:
-        plain.body(batch)
-    assert all(not torch.allclose(seen.weights(name), before.weights(name)) for name in own)
 
 
 def test_shared_terms_of_all_blocks_are_computed_once_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,32 +174,3 @@ def test_the_loss_of_question_answering_equals_transformers(tmp_path: Path) -> N
     total, count = model.task.objective.loss(model, Batch(x, labels=ends))
     near(total / count, expected)
     assert_gradients(model, peer, total, expected * 3, tmp_path / "gradients")
-
-
-def hidden_words() -> Tensor:
-    """Labels (3, 19) of some real tokens."""
-    chosen = torch.rand(3, 19, generator=torch.Generator().manual_seed(5)) < 0.4
-    return torch.where(chosen & REAL, (text_inputs()[0] + 7) % 37, IGNORE)
-
-
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertForPreTraining"])
-def test_the_pretraining_loss_is_mlm_plus_nsp(name: str, tmp_path: Path) -> None:
-    peer, model = loaded(name, tmp_path)
-    x, types, _ = text_inputs()
-    labels, follows, nsp = hidden_words(), torch.tensor([0, 1, 1]), name == "BertForPreTraining"
-    more = {"next_sentence_label": follows} if nsp else {}
-    right = peer(x, attention_mask=REAL, token_type_ids=types, labels=labels, **more).loss
-    assert model.config.nsp == model.config.pooler == nsp
-    batch = Batch(x, REAL, labels=labels, text=TextFields(token_types=types))
-    if nsp:
-        places = (labels != IGNORE).flatten().nonzero()[:, 0]
-        batch = Batch(
-            x,
-            REAL,
-            labels=labels.flatten()[places],
-            text=TextFields(label_positions=places, nsp_labels=follows, token_types=types),
-        )
-    total, count = model.task.objective.loss(model, batch)
-    assert int(count) == int((labels != IGNORE).sum()) > 3
-    near(total / count, right)
-    assert_gradients(model, peer, total / count, right, tmp_path / "gradients")

@@ -93,22 +93,6 @@ def test_tied_copies_and_constants_that_agree_are_read_past(tmp_path: Path) -> N
     assert regard.load(folder).config == TINY["transformer"].config
 
 
-def test_parts_are_transposed_separately_and_stacked_in_the_order_of_the_table() -> None:
-    names = NameTable((entry("blocks.{n}.kv.{part}", "h.{n}.k.{part}", "h.{n}.v.{part}", transposed=True),))
-    k, v = torch.arange(6.0).view(3, 2), torch.arange(6.0, 12.0).view(3, 2)
-    ours, foreign = names.read({"h.10.k.weight": k, "h.10.v.weight": v}, ["blocks.10.kv.weight"])
-    assert torch.equal(ours["blocks.10.kv.weight"], torch.cat([k.T, v.T])) and foreign == []
-    back = names.write(ours)
-    assert torch.equal(back["h.10.k.weight"], k) and torch.equal(back["h.10.v.weight"], v)
-    assert all(tensor.is_contiguous() for tensor in back.values())
-    names = NameTable((entry("qkv.{part}", "q.{part}", "k.{part}", "v.{part}"),))
-    parts = {f"{letter}.bias": torch.full((2,), float(number)) for number, letter in enumerate("qkv")}
-    assert names.read(parts, ["qkv.bias"])[0]["qkv.bias"].tolist() == [0, 0, 1, 1, 2, 2]
-    assert {name: tensor.tolist() for name, tensor in names.write({"qkv.bias": torch.arange(6.0)}).items()} == {
-        "q.bias": [0, 1], "k.bias": [2, 3], "v.bias": [4, 5]
-    }  # fmt: skip
-
-
 def test_heads_of_other_tasks_are_dropped_and_reported_and_names_match_exactly() -> None:
     names = NameTable((entry("w", "w"),), tied={"lm.{n}.w": "w"}, drop=("*.mask",), heads=("classifier.*",))
     given = dict.fromkeys(["w", "classifier.out.bias", "lm.3.w", "h.0.mask"], zeros(1))

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -47,8 +47,6 @@ class Config(Seq2SeqConfig):
     max_length: int = 1024
 
     output_width_field = "output_dim"
-    source_vocab_size: ClassVar[int] = 0
-    """Source and target share a tokenizer."""
 
     def check(self) -> None:
         super().check()

@@ -7,6 +7,7 @@ pretrained by the detection of replaced tokens, which is not implemented."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from torch import nn
 from regard.errors import WeightsError
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.positions import DisentangledPosition, DisentangledTerm, make_absolute_position
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import Stack, TransformerBlock, transformer_blocks
 from regard.nn.blocks.encoder import ConvolutionBlock, EncoderOnly
 from regard.systems.common import bert, recipes
 from regard.systems.common.system import LARGE, BertConfig, System, presets, reject, sizes
@@ -84,15 +85,13 @@ def build(config: Config) -> EncoderOnly:
     )
 
     def block(number: int) -> TransformerBlock:
-        scale = position.scale(width // config.heads)
-        attention = Attention(width, config.heads, dropout=config.attention_dropout, scale=scale)
-        attend, feed = (
-            Residual(inner, width, "post", config.dropout, config.norm_eps)
-            for inner in (attention, FeedForward(width, config.ffn_dim, config.activation))
-        )
-        has_convolution = config.conv_kernel_size and number == 0
+        attention = functools.partial(Attention, scale=position.scale(width // config.heads))
+        settings: dict[str, Any] = {"activation": config.activation, "eps": config.norm_eps}
+        (made,) = transformer_blocks(config, 1, attention_type=attention, **settings)
+        if not config.conv_kernel_size or number:
+            return made
         convolution = width, config.conv_kernel_size, config.conv_act, config.dropout, config.norm_eps
-        return ConvolutionBlock(attend, feed, *convolution) if has_convolution else TransformerBlock(attend, feed)
+        return ConvolutionBlock(made.attend, made.feed, *convolution)
 
     return EncoderOnly(
         bert.build_embedding(config, config.type_vocab_size, lambda: make_absolute_position(config)),

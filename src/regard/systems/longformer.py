@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
-
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.attention.positions import LearnedPosition, make_position
-from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
+from regard.nn.blocks.block import Stack, transformer_blocks
 from regard.nn.blocks.encoder import EncoderOnly, Pooler
 from regard.systems.common import bert, recipes
 from regard.systems.common.system import LARGE, BertConfig, RelativePosition, System, presets, reject
@@ -55,12 +53,6 @@ class Config(RelativePosition, BertConfig):
             "Use none, rotary or rotary-halves.",
         )
 
-    @property
-    def one_sided_windows(self) -> tuple[int, ...]:
-        """One-sided windows of the layers, in tokens."""
-        windows = self.attention_window * (self.depth if len(self.attention_window) == 1 else 1)
-        return tuple(window // 2 for window in windows)
-
 
 MINI = {**bert.MINI, "attention_window": (128,)}
 PRESETS = presets(
@@ -72,16 +64,9 @@ PRESETS = presets(
 
 
 def build(config: Config) -> EncoderOnly:
-    def residual(inner: nn.Module) -> Residual:
-        return Residual(inner, config.width, "post", config.dropout, config.norm_eps)
-
-    blocks = [
-        TransformerBlock(
-            attend=residual(LongformerAttention(config.width, config.heads, dropout=config.attention_dropout)),
-            feed=residual(FeedForward(config.width, config.ffn_dim, config.activation)),
-        )
-        for _ in range(config.depth)
-    ]
+    settings: dict[str, Any] = {"activation": config.activation, "eps": config.norm_eps}
+    blocks = transformer_blocks(config, config.depth, attention_type=LongformerAttention, **settings)
+    windows = config.attention_window * (config.depth if len(config.attention_window) == 1 else 1)
     return EncoderOnly(
         bert.build_embedding(
             config,
@@ -91,7 +76,7 @@ def build(config: Config) -> EncoderOnly:
         ),
         encoder=Stack(blocks, position=make_position(config, config.depth)),
         pooler=Pooler(config.width) if config.pooler else None,
-        windows=config.one_sided_windows,
+        windows=[window // 2 for window in windows],
         dilations=[config.dilation if number >= config.undilated_layers else () for number in range(config.depth)],
     )
 

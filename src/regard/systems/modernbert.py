@@ -19,7 +19,7 @@ from regard.nn.attention.positions import Rotary
 from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBlock
 from regard.nn.blocks.encoder import EncoderOnly
 from regard.systems.common import bert, recipes
-from regard.systems.common.system import EncoderConfig, Sizes, System, presets, reject, sizes
+from regard.systems.common.system import EncoderConfig, Sizes, System, check_rotary_width, presets, reject, sizes
 from regard.types import Traits
 from regard.weights.tables import NameTable, entry, layer
 
@@ -47,7 +47,7 @@ class Config(EncoderConfig, Sizes):
     mask_id: int = 50_284
 
     def check(self) -> None:
-        bert.check_rotary_width(self)
+        check_rotary_width(self)
         reject(
             self.local_attention < 2 or self.local_attention % 2,
             f"model.local_attention must be an even number of tokens, got {self.local_attention}.",

@@ -17,13 +17,14 @@ from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.blocks.encoder_decoder import require_padded
 from regard.nn.recurrent import rnn
 from regard.systems.common import recipes
-from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, RecurrentConfig
+from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqConfig
 from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
-class Config(RecurrentConfig):
+class Config(Seq2SeqConfig):
+    source_vocab_size: int = 0  # type: ignore[misc]
     cell: rnn.CellName = "lstm"
     width: int = 1000
     embedding_dim: int = 1000

@@ -21,13 +21,14 @@ from regard.nn.kernels.linear import Linear
 from regard.nn.recurrent.rnn import BidirectionalGRU, CompactTargets, GRUCell, RecurrentState
 from regard.nn.recurrent.score_attention import AdditiveScore, ScoreAttention, ScoreContext, ScoreName, make_score
 from regard.systems.common import recipes
-from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, RecurrentConfig
+from regard.systems.common.recurrent import TINY_TOKENS, RecurrentBody, Seq2SeqConfig
 from regard.systems.common.system import System, presets, reject
 from regard.types import Batch, BodyOutput, StateSizes
 
 
 @dataclass(frozen=True)
-class Config(RecurrentConfig):
+class Config(Seq2SeqConfig):
+    source_vocab_size: int = 0  # type: ignore[misc]
     width: int = 1000
     encoder_width: int = 1000
     embedding_dim: int = 620
@@ -50,17 +51,12 @@ class Config(RecurrentConfig):
 
 TINY_SIZES = {"width": 256, "encoder_width": 128, "embedding_dim": 128, "attention_dim": 128, "maxout_dim": 128}
 TINY = TINY_TOKENS | TINY_SIZES | {"dropout": 0.2}
-PAPER: dict[str, Any] = {"vocab_size": 30_000, "max_length": 50}
+PAPER: dict[str, Any] = {"vocab_size": 30_000, "max_length": 50, "steps": 750_000}
 PRESETS = presets(
     Config(),
     ("rnnsearch-tiny", 2_232_448, recipes.get("recurrent_tiny", lr=2e-3), TINY),
     # 80,401,000 by the equations of the paper, and 41,000 biases omitted in the equations
-    (
-        "rnnsearch-50",
-        80_442_000,
-        recipes.get("recurrent", **PAPER, steps=750_000, batch_tokens=4096, grad_clip=1.0),
-        {},
-    ),
+    ("rnnsearch-50", 80_442_000, recipes.get("recurrent", **PAPER, batch_tokens=4096, grad_clip=1.0), {}),
 )
 
 

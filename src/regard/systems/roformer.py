@@ -17,7 +17,7 @@ from regard.nn.blocks.block import Stack, transformer_blocks
 from regard.nn.blocks.encoder import EncoderOnly
 from regard.nn.kernels.linear import Linear
 from regard.systems.common import bert, recipes
-from regard.systems.common.system import BertConfig, System, presets
+from regard.systems.common.system import BertConfig, System, check_rotary_width, presets
 from regard.types import Traits
 from regard.weights.tables import NameTable, Tensors, layer
 
@@ -30,7 +30,7 @@ class Config(BertConfig):
     rotary_value: bool = False
 
     def check(self) -> None:
-        bert.check_rotary_width(self)
+        check_rotary_width(self)
 
     @cached_property
     def traits(self) -> Traits:

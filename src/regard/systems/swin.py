@@ -135,11 +135,15 @@ NAMES = NameTable(
 
 
 def from_published(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Complete the bias tables of files of the authors."""
-    return config, {
-        name: image_layouts.pad_bias_table(tensor, config.window_size) if name.endswith("bias_table") else tensor
-        for name, tensor in tensors.items()
-    }
+    """Pad the bias tables of small grids to the window: the files of the authors contain only the center."""
+    found = dict(tensors)
+    for name in (name for name in tensors if name.endswith("bias_table") and tensors[name].ndim == 2):
+        side, own = 2 * config.window_size - 1, round(len(tensors[name]) ** 0.5)
+        if own < side and own % 2 and own**2 == len(tensors[name]):
+            square = tensors[name].view(own, own, -1).permute(2, 0, 1)
+            padded = nn.functional.pad(square, ((side - own) // 2,) * 4)
+            found[name] = padded.permute(1, 2, 0).flatten(0, 1)
+    return config, found
 
 
 PUBLISHED = PublishedLayout(

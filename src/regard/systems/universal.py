@@ -12,7 +12,6 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.decoder import DecoderState
@@ -20,7 +19,7 @@ from regard.nn.blocks.encoder_decoder import EncoderDecoder, Seq2SeqInputs
 from regard.nn.blocks.universal import UniversalOutput, UniversalStack, make_universal_stack
 from regard.systems.common import recipes
 from regard.systems.common.system import System, TargetTokens, presets
-from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
+from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig, real_tokens
 from regard.types import IGNORE, Batch, BodyOutput
 
 
@@ -64,18 +63,13 @@ class UniversalTransformer(EncoderDecoder):
         return self.dropout(self.tokens(ids))
 
     def encode(self, batch: Batch, inputs: Seq2SeqInputs, taps: Collection[int] = ()) -> UniversalOutput:
-        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
-        if batch.packing is not None:
-            real = batch.inputs != self.pad
         x, places = self.embed(batch.inputs, inputs.positions), self.position(inputs.positions)
-        return self.encoder(x, places, mask=inputs.mask, taps=taps, valid=real)
+        return self.encoder(x, places, mask=inputs.mask, taps=taps, valid=real_tokens(batch, self.pad))
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Decoder states for `batch.decoder.inputs`; `taps` are encoder steps."""
         sides = Seq2SeqInputs.from_batch(batch, self.max_offset if self.training else 0)
-        target = sides.decoder
-        valid = None if target.packing is None else target.inputs != self.pad
-        valid = valid if target.mask is None else valid_mask(target.mask, target.inputs.shape[1])
+        target, valid = sides.decoder, real_tokens(sides.decoder, self.pad)
         read = self.encode(batch, sides, taps)
         ran = self.decoder(
             self.embed(target.inputs, sides.decoder_positions),

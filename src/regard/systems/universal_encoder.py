@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from regard.nn.attention.masks import AttentionMask, PackedDocuments, Padding, and_masks, valid_mask
+from regard.nn.attention.masks import PackedDocuments, Padding, and_masks
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import first_token_states
@@ -20,7 +20,7 @@ from regard.nn.blocks.encoder_decoder import position_ids
 from regard.nn.blocks.universal import make_universal_stack
 from regard.systems.common import bert, recipes
 from regard.systems.common.system import EncoderConfig, System, TokenTypes, presets
-from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig
+from regard.systems.common.universal import PUBLISHED_CODE, UniversalConfig, real_tokens
 from regard.types import Batch, Body, BodyOutput, Traits
 
 
@@ -65,14 +65,12 @@ class UniversalEncoder(Body):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         """Hidden states, and the state of the first token of each row or packed document; `taps` are steps."""
-        real = None if batch.mask is None else valid_mask(batch.mask, batch.inputs.shape[1])
-        rule: AttentionMask | None = None if batch.mask is None else Padding(batch.mask)
-        if batch.packing is not None:
-            real, rule = batch.inputs != self.pad, and_masks(PackedDocuments(batch.packing, batch.packing), rule)
+        documents = None if batch.packing is None else PackedDocuments(batch.packing, batch.packing)
+        rule = and_masks(documents, None if batch.mask is None else Padding(batch.mask))
         where = position_ids(batch.inputs, batch.packing) if batch.positions is None else batch.positions
         types = torch.zeros_like(batch.inputs) if batch.text.token_types is None else batch.text.token_types
         x = self.dropout(self.tokens(batch.inputs) + self.types(types))  # positions are added before each step
-        ran = self.encoder(x, self.position(where), mask=rule, taps=taps, valid=real)
+        ran = self.encoder(x, self.position(where), mask=rule, taps=taps, valid=real_tokens(batch, self.pad))
         states = BodyOutput(ran.states, first_token_states(ran.states, batch.packing), ran.taps)
         if ran.act is None:
             return states

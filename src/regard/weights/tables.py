@@ -324,15 +324,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         save_file(plain, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
         path.unlink(missing_ok=True)
-        raise WeightsError(f"{path}: cannot write the file ({error}).") from _os_error(error, path)
+        number = re.search(r"\(os error (\d+)\)", str(error))  # a full disk is reported as text only
+        cause = OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
+        raise WeightsError(f"{path}: cannot write the file ({error}).") from cause
     path.chmod(0o666 & ~UMASK)  # the library makes the file readable by its owner only
     fsync(path)
-
-
-def _os_error(error: Exception, path: Path) -> Exception:
-    """OSError with the error number: the library reports a full disk only as text."""
-    number = re.search(r"\(os error (\d+)\)", str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:

@@ -28,8 +28,8 @@ from regard.nn.recording import Record, recorded
 
 
 class LongformerAttention(Attention):
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
-        super().__init__(width, heads, dropout=dropout)
+    def __init__(self, width: int, heads: int, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, bias=bias, dropout=dropout)
         self.far_q, self.far_kv = Linear(width, width), Linear(width, 2 * width)
         self.far_q.init_xavier()
         self.far_kv.init_xavier(2)

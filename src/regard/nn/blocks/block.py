@@ -283,13 +283,15 @@ def transformer_block(
     eps: float = 1e-5,
     bias: bool = True,
     norm_type: Callable[[int, float], nn.Module] | None = None,
+    attention_type: Callable[..., Attention] = Attention,
 ) -> TransformerBlock:
     """Block of the original Transformer; `cross` adds cross-attention, `gated` a gate to the feed-forward layer, and
-    without `bias` linear layers and norms have no bias. `norm_type`: norm other than LayerNorm."""
+    without `bias` linear layers and norms have no bias. `norm_type`: norm other than LayerNorm; `attention_type`: other
+    attention."""
 
     norm_type = norm_type or functools.partial(nn.LayerNorm, bias=bias)
     residual = functools.partial(Residual, width=width, norm=norm, dropout=dropout, eps=eps, norm_type=norm_type)
-    attention = functools.partial(Attention, width, heads, bias=bias, dropout=attention_dropout)
+    attention = functools.partial(attention_type, width, heads, bias=bias, dropout=attention_dropout)
     return TransformerBlock(
         attend=residual(attention()),
         cross=residual(attention(context_width=width)) if cross else None,

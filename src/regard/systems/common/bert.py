@@ -11,7 +11,7 @@ from torch import nn
 from regard.nn.attention.positions import AbsolutePosition
 from regard.nn.blocks.block import TokenEmbedding
 from regard.nn.blocks.encoder import EncoderEmbedding
-from regard.systems.common.system import reject, sizes
+from regard.systems.common.system import sizes
 from regard.weights.tables import NameEntry, NameTable, PublishedLayout, entry, layer
 
 TOKENS: dict[str, Any] = {"vocab_size": 8000, "pad_id": 0, "bos_id": 2, "eos_id": 3, "mask_id": 4}
@@ -107,15 +107,6 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """Activation functions: name in Hugging Face, and name in regard."""
-
-
-def check_rotary_width(config: Any) -> None:
-    """Raise an error for an odd head size: rotary positions rotate pairs of channels."""
-    reject(
-        config.width // config.heads % 2,
-        "Rotary positions require an even number of channels per head; "
-        f"model.width={config.width} / model.heads={config.heads} is {config.width // config.heads}.",
-    )
 
 
 def fill_fields(read: dict[str, Any]) -> dict[str, Any]:

@@ -247,12 +247,9 @@ class EncoderPart:
 
     def describe_random(self, overrides: Mapping[str, Any]) -> list[str]:
         """Note about an encoder with random weights for which the user may expect pretrained weights."""
-        if not overrides.get("encoder"):
-            return []
-        return [
-            f"The image encoder {overrides['encoder']} has random weights; for pretrained weights set "
-            "model.encoder=FOLDER."
-        ]
+        name = overrides.get("encoder")
+        note = f"The image encoder {name} has random weights; for pretrained weights set model.encoder=FOLDER."
+        return [note] if name else []
 
 
 ENCODER = EncoderPart()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-
 from regard.systems.common.vision import BLOCK_NAMES, BLOCK_PREFIX
 from regard.weights.tables import NameEntry, entry, layer
 
@@ -54,15 +52,6 @@ SWIN_LAYOUTS = {
     for sign, late in (("layers.3.downsample.norm.weight", 1), ("patch_embed.proj.weight", 0))
 }
 """Files of timm, with patch merging in the next stage, and of the authors, with patch merging in the previous stage."""
-
-
-def pad_bias_table(table: Tensor, window: int) -> Tensor:
-    """Pad a bias table to the window: for grids smaller than the window, the authors' files contain only the center."""
-    side, own = 2 * window - 1, round(len(table) ** 0.5)
-    if table.ndim != 2 or own >= side or own % 2 == 0 or own**2 != len(table):
-        return table
-    edge, square = (side - own) // 2, table.view(own, own, -1).permute(2, 0, 1)
-    return nn.functional.pad(square, (edge,) * 4).permute(1, 2, 0).flatten(0, 1)
 
 
 # -- DPT

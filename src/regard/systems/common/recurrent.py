@@ -24,6 +24,7 @@ class Seq2SeqConfig(TargetTokens):
     vocab_size: int = 30_000
     tie_embeddings: EmbeddingSharing = "none"
 
+    source_vocab_size: ClassVar[int] = 0  # source and target share a tokenizer
     output_width_field: ClassVar[str] = "width"
     """Field with the input width of the output layer."""
 
@@ -31,13 +32,6 @@ class Seq2SeqConfig(TargetTokens):
 
     def check(self) -> None:
         check_embeddings(self, self.output_width_field)
-
-
-@dataclass(frozen=True)
-class RecurrentConfig(Seq2SeqConfig):
-    """Fields of recurrent models."""
-
-    source_vocab_size: int = 0
 
 
 class RecurrentBody(TokenPredictor):

@@ -278,12 +278,12 @@ class ModelConfig:
             minimum = int(name not in (*NON_NEGATIVE_FIELDS, *self.optional_sizes))
             if name in (*SIZE_FIELDS, *NON_NEGATIVE_FIELDS) and isinstance(value, int | float):
                 reject(value < minimum, f"model.{name} must be at least {minimum}, got {value}.")
-        if not 0 < values.get("act_epsilon", 0.5) < 1:
-            raise SettingError(f"model.act_epsilon must be between 0 and 1, got {values['act_epsilon']}.")
-        if values.get("max_position_offset") and values.get("position_embedding") == "none":
-            raise SettingError(
-                "model.max_position_offset requires absolute positions; model.position_embedding is none."
-            )
+        epsilon, relative = values.get("act_epsilon", 0.5), values.get("relative_position", "none")
+        reject(not 0 < epsilon < 1, f"model.act_epsilon must be between 0 and 1, got {epsilon}.")
+        reject(
+            values.get("max_position_offset") and values.get("position_embedding") == "none",
+            "model.max_position_offset requires absolute positions; model.position_embedding is none.",
+        )
         size, end = self.traits.vocab_size, self.traits.eos_id
         if size and end is not None and not 0 <= end < size:
             raise SettingError(f"model.eos_id must be between 0 and model.vocab_size - 1 ({size - 1}), got {end}.")
@@ -291,13 +291,9 @@ class ModelConfig:
         if isinstance(heads, int) and width % heads:
             raise SettingError(f"model.width={width} is not divisible by model.heads={heads}.")
         for name in FRACTION_FIELDS:
-            if not 0 <= values.get(name, 0) < 1:
-                raise SettingError(f"model.{name} must be in [0, 1), got {values[name]}.")
-        if values.get("relative_position", "none").startswith("rotary") and width // heads % 2:
-            raise SettingError(
-                f"model.relative_position={values['relative_position']} requires an even number of channels per head; "
-                f"model.width={width} / model.heads={heads} is {width // heads}."
-            )
+            reject(not 0 <= values.get(name, 0) < 1, f"model.{name} must be in [0, 1), got {values.get(name)}.")
+        if relative.startswith("rotary"):
+            check_rotary_width(self, f"model.relative_position={relative} requires")
         self.check()
 
 
@@ -311,10 +307,19 @@ def check_stages(config: Any, names: Sequence[str], count: int, minimum: int = 1
     """Raise an error unless each of these fields has `count` values of at least `minimum`."""
     for name in names:
         found = getattr(config, name)
-        if len(found) != count or min(found) < minimum:
-            raise SettingError(
-                f"model.{name} must be {count} numbers of at least {minimum}, one per stage, got {found}."
-            )
+        reject(
+            len(found) != count or min(found) < minimum,
+            f"model.{name} must be {count} numbers of at least {minimum}, one per stage, got {found}.",
+        )
+
+
+def check_rotary_width(config: Any, subject: str = "Rotary positions require") -> None:
+    """Raise an error for an odd head size: rotary positions rotate pairs of channels."""
+    reject(
+        config.width // config.heads % 2,
+        f"{subject} an even number of channels per head; model.width={config.width} / model.heads={config.heads} is "
+        f"{config.width // config.heads}.",
+    )
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,18 @@
-"""Config fields shared by the Universal Transformers."""
+"""Config fields and padding shared by the Universal Transformers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
+from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import SinusoidLayout
 from regard.nn.blocks.block import NormPlacement
 from regard.nn.blocks.universal import Mixing, max_steps
 from regard.systems.common.system import ModelConfig
+from regard.types import Batch, DecoderInputs
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,13 @@ class UniversalConfig(ModelConfig):
     def max_steps(self) -> int:
         """Maximum number of steps."""
         return max_steps(self)
+
+
+def real_tokens(side: Batch | DecoderInputs, pad: int) -> Tensor | None:
+    """(B, L) True for tokens, False for padding; None without padding."""
+    if side.packing is not None:
+        return side.inputs != pad
+    return None if side.mask is None else valid_mask(side.mask, side.inputs.shape[1])
 
 
 PUBLISHED_CODE: dict[str, Any] = {

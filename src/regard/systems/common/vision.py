@@ -11,7 +11,7 @@ from torch import nn
 
 from regard.errors import WeightsError
 from regard.nn.blocks.block import Stack, transformer_blocks
-from regard.nn.vision.convnet import ConvBody, bit_body, init_resnet_weights
+from regard.nn.vision.convnet import bit_body, init_resnet_weights
 from regard.nn.vision.dense import FeatureTap, NeckConfig, default_neck
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, init_vit_weights
 from regard.systems.common.system import ModelConfig, Sizes, reject
@@ -104,13 +104,15 @@ def check_patch_size(config: Any) -> None:
 def build_vit(
     config: Any, patches: PatchEmbedding, position: GridPosition, backbone: bool = False, **settings: Any
 ) -> VisionTransformer:
-    """Body of a ViT with the blocks of a config. `settings`: further arguments of VisionTransformer."""
+    """Body of a ViT with the blocks of a config. `backbone`: on BiT convolutions, with norms after convolutions and
+    padding as in TensorFlow; `settings`: further arguments of VisionTransformer."""
     blocks = transformer_blocks(config, config.depth, norm="pre", activation=config.activation, eps=config.norm_eps)
     encoder = Stack(blocks, norm=nn.LayerNorm(config.width, config.norm_eps))
-    stem = build_backbone(config) if backbone else None
-    return init_vit_weights(
-        VisionTransformer(patches, position, encoder, dropout=config.dropout, stem=stem, **settings)
-    )
+    if backbone:
+        sizes = config.in_channels, config.stem_channels, config.widths, config.backbone_depths
+        stem = bit_body(*sizes, pre_norm=False, same_padding=True, pad_pool=True, groups=config.norm_groups)
+        settings["stem"] = init_resnet_weights(stem)
+    return init_vit_weights(VisionTransformer(patches, position, encoder, dropout=config.dropout, **settings))
 
 
 def require_square(fields: dict[str, Any]) -> dict[str, Any]:
@@ -186,26 +188,16 @@ def check_backbone(config: Any) -> None:
     )
 
 
-def build_backbone(config: Any) -> ConvBody:
-    """Backbone of a hybrid: norms after convolutions, padding as in TensorFlow."""
-    sizes = config.in_channels, config.stem_channels, config.widths, config.backbone_depths
-    body = bit_body(*sizes, pre_norm=False, same_padding=True, pad_pool=True, groups=config.norm_groups)
-    init_resnet_weights(body)
-    return body
-
-
 def stage_entries(prefix: str, stem: tuple[str, str], block: str) -> Iterator[NameEntry]:
     """Entries of the convolutions under a native `prefix`. `stem`: names of the first convolution and its norm;
     `block`: name pattern with the fields `{stage}` and `{n}`."""
     names = [(f"{prefix}stem", *stem)]
-    for unit, conv, norm in (*((f"units.{n}", f"conv{n + 1}", f"norm{n + 1}") for n in range(3)), DOWNSAMPLE):
+    units = [(f"units.{n}", f"conv{n + 1}", f"norm{n + 1}") for n in range(3)]
+    for unit, conv, norm in (*units, ("shortcut", "downsample.conv", "downsample.norm")):
         names.append((f"{prefix}stages.{{stage}}.{{n}}.{unit}", f"{block}.{conv}", f"{block}.{norm}"))
     for ours, conv, norm in names:
         yield entry(f"{ours}.conv.weight", f"{conv}.weight")
         yield layer(f"{ours}.norm", norm)
-
-
-DOWNSAMPLE = ("shortcut", "downsample.conv", "downsample.norm")
 
 
 def bit_entries(native_prefix: str, prefix: str) -> Iterator[NameEntry]:
