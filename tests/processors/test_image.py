@@ -301,7 +301,7 @@ def test_pixels_are_those_of_published_processors(name: str, values: dict[str, A
     for number, (height, width) in enumerate([(45, 70), (120, 61), (33, 33), (300, 217)]):
         picture = photograph(height, width, number)
         made = ours.prepare(picture)
-        assert made.dtype == np.uint8 and made.shape[:2] == ours.output_size(height, width)
+        assert made.dtype == np.uint8
         plain = theirs(picture, do_rescale=False, do_normalize=False, return_tensors="np")["pixel_values"][0]
         assert np.array_equal(made, plain.transpose(1, 2, 0))
         batch = torch.from_numpy(made).permute(2, 0, 1)[None]

@@ -150,16 +150,12 @@ class ImageProcessor:
         if self.resize == "shortest":
             return replace(self, crop=True, multiple=1)
         made = replace(self, resize="exact", size=(side, side) if self.resize == "none" else self.size)
-        return replace(made, size=made.output_size(*made.size), multiple=1)
+        return replace(made, size=made._resized_size(*made.size), multiple=1)
 
     @property
     def min_side(self) -> int:
         """Shorter side in pixels below which a JPEG must not be downscaled while decoding (see `read_image`)."""
         return 0 if self.resize == "none" else max(*self.size, self.edge)
-
-    def output_size(self, height: int, width: int) -> Size:
-        """Output height and width for an input of this height and width."""
-        return self.size if self.crop else self._resized_size(height, width)
 
     def crop_fraction(self, height: int, width: int) -> float:
         """Fraction of an image of this height and width that the center crop keeps; 1 without a crop."""

@@ -63,10 +63,6 @@ class Palette:
         return self.side, self.side
 
     @property
-    def has_variable_size(self) -> bool:
-        return False
-
-    @property
     def min_side(self) -> int:
         """Shorter side in pixels below which a JPEG must not be downscaled while decoding (see `read_image`)."""
         return self.side

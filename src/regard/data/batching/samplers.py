@@ -80,8 +80,6 @@ class BatchSampler:
 
         A jump ahead computes every epoch in between, because the number of micro-batches differs between epochs.
         """
-        if index < 0:
-            raise IndexError(f"micro-batch index must be at least 0, got {index}")
         while self._epoch_starts[-1] <= index:
             self._epoch_starts.append(self._epoch_starts[-1] + len(self.cached_epoch(len(self._epoch_starts) - 1)))
         epoch = bisect_right(self._epoch_starts, index) - 1

@@ -74,7 +74,6 @@ class RowSampler(BatchSampler):
 
     def __init__(self, max_length: int, tokens: int, seed: int, packed: bool) -> None:
         super().__init__(np.array([max_length]), tokens, seed)
-        self.max_length = max_length
         if packed:  # a later epoch may have a longer row
             lengths = np.append(self.row_lengths(self.epoch_rows(0)), max_length)
             self.packed_sampler = PackedSampler(lengths, self.budget, seed)

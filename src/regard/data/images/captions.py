@@ -198,7 +198,7 @@ def _group_by_image(
         error_line = None if row.get("whole") else line
         parsed = {**row, "captions": "?"} if inputs_only else row
         try:
-            image, captions, blank = _parse_row(path, error_line, line, parsed)
+            image, captions, missing = _parse_row(path, error_line, line, parsed)
         except DataError as error:
             on_error("format", error)
             continue
@@ -206,8 +206,8 @@ def _group_by_image(
         counts[split] += bool(image)
         if selected and split not in selected:
             continue
-        if blank is not None or not image:
-            order.append(blank or SkippedRow(str(path), line))
+        if missing is not None:
+            order.append(SkippedRow(str(path), line, missing))
         if not captions or not image:
             continue
         group = (line, error_line, image, captions)
@@ -242,8 +242,8 @@ def _image_folders(path: Path) -> list[str]:
 
 def _parse_row(
     path: Path, error_line: int | None, line: int, row: RawRow
-) -> tuple[str | EmbeddedFile, list[str], SkippedRow | None]:
-    """Image, non-empty captions, and a `SkippedRow` if the image or a caption is missing."""
+) -> tuple[str | EmbeddedFile, list[str], str | None]:
+    """Image, non-empty captions, and the missing part if the image or a caption is missing (empty for an empty row)."""
     image = cell_value(path, line, row.get("image"), "image")
     if isinstance(image, str):
         numbered = _CAPTION_NUMBER.fullmatch(image)
@@ -254,12 +254,12 @@ def _parse_row(
     read_text = partial(text_value, path, error_line or line, "captions", allow_numbers=False, allow_lists=False)
     captions = [" ".join(read_text(item).split()) for item in items]
     nonempty = [text for text in captions if text]
-    name = image if isinstance(image, str) else image.name or f"row {line}"
     if not image:
-        return "", nonempty, SkippedRow(str(path), line, f"missing image for: {nonempty[0][:60]}") if nonempty else None
+        return image, nonempty, f"missing image for: {nonempty[0][:60]}" if nonempty else ""
     if nonempty and len(nonempty) == len(captions):
         return image, nonempty, None
-    return image, nonempty, SkippedRow(str(path), line, f"missing caption for: {name[:60]}")
+    name = image if isinstance(image, str) else image.name or f"row {line}"
+    return image, nonempty, f"missing caption for: {name[:60]}"
 
 
 def _check_splits(path: Path, selected: Sequence[str], counts: Mapping[str, int], inputs_only: bool) -> None:

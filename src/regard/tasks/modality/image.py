@@ -232,7 +232,9 @@ def augmentation(context: EncodingContext) -> Augment:
 def eval_batch_size(pixels: ImageProcessor | Palette) -> int:
     """Images per batch at inference: more for small images, 1 if images have different sizes."""
     height, width = pixels.size
-    fits = EVAL_BATCH_SIZE * 224**2 // (height * width) if isinstance(pixels, ImageProcessor) else 0
+    if isinstance(pixels, Palette):
+        return EVAL_BATCH_SIZE
+    fits = EVAL_BATCH_SIZE * 224**2 // (height * width)
     return 1 if pixels.has_variable_size else min(max(fits, EVAL_BATCH_SIZE), 16 * EVAL_BATCH_SIZE)
 
 
