@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -142,25 +142,22 @@ class _WarningFilter:
     """Suppresses Pillow warnings while any thread reads. All threads share one filter, because filters are global."""
 
     def __init__(self) -> None:
-        self._lock, self._readers = Lock(), 0
-        self._saved: warnings.catch_warnings[None] | None = None
+        self._lock, self._readers, self._filters = Lock(), 0, ExitStack()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
-            self._readers += 1
-            if self._saved is None:
-                self._saved = warnings.catch_warnings()
-                self._saved.__enter__()
+            if not self._readers:
+                self._filters.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", module=r"PIL\b|regard\.data\.images\.image_io")
+            self._readers += 1
         try:
             yield
         finally:
             with self._lock:
                 self._readers -= 1
-                if not self._readers and self._saved is not None:
-                    self._saved.__exit__(None, None, None)
-                    self._saved = None
+                if not self._readers:
+                    self._filters.close()
 
 
 _suppress_warnings = _WarningFilter()

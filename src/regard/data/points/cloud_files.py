@@ -258,14 +258,15 @@ def write_ply(
         (("red", "green", "blue"), "u1", colors),
         (("label",), "i4", None if labels is None else labels[:, None]),
     )
-    columns: dict[str, tuple[str, NDArray[Any]]] = {}
-    for names, kind, values in vectors:
-        columns |= {} if values is None else {name: (kind, values[:, n]) for n, name in enumerate(names)}
-    table = np.empty(len(cloud), dtype=[(name, f"<{kind}") for name, (kind, _) in columns.items()])
-    for name, (_, values) in columns.items():
-        table[name] = values
+    columns = [
+        (name, kind, values[:, n])
+        for names, kind, values in vectors
+        if values is not None
+        for n, name in enumerate(names)
+    ]
+    table = np.rec.fromarrays([part for *_, part in columns], dtype=[(name, f"<{kind}") for name, kind, _ in columns])
     types = {"f4": "float", "f8": "double", "u1": "uchar", "i4": "int"}
     header = ["ply", "format binary_little_endian 1.0"]
     header += [f"comment class {n} {' '.join(name.split())}" for n, name in enumerate(tuple(classes) or cloud.classes)]
-    header += [f"element vertex {len(cloud)}", *(f"property {types[kind]} {n}" for n, (kind, _) in columns.items())]
+    header += [f"element vertex {len(cloud)}", *(f"property {types[kind]} {name}" for name, kind, _ in columns)]
     write_file(Path(path), "\n".join([*header, "end_header\n"]).encode() + table.tobytes())
