@@ -13,7 +13,7 @@ import point_transformer_reference as reference
 from regard.errors import RegardError
 from regard.nn.points import knn as knn_module
 from regard.nn.points.knn import knn, knn_grid, knn_interpolation, limit_duplicates
-from regard.nn.points.packing import CloudSizes, farthest_point_sampling
+from regard.nn.points.packing import CloudSizes, batch_groups, farthest_point_sampling
 from regard.types import Packing
 
 KINDS = ("spread", "grid", "far", "line", "clusters", "copies", "one place")
@@ -273,7 +273,7 @@ def test_point_clouds_are_counted_from_their_offsets() -> None:
 
 
 def test_point_clouds_are_padded_side_by_side_if_little_is_empty() -> None:
-    assert list(CloudSizes((9, 5, 8)).batch_groups()) == [(0, 3)]
-    assert list(CloudSizes((90, 1, 1)).batch_groups()) == [(0, 1), (1, 2), (2, 3)]
+    assert list(batch_groups(True, (9, 5, 8))) == [(0, 3)]
+    assert list(batch_groups(True, (90, 1, 1))) == [(0, 1), (1, 2), (2, 3)]
     laid = CloudSizes((2, 3)).pad(torch.arange(5.0)[:, None])
     assert laid.shape == (2, 3, 1) and laid[0, :2, 0].tolist() == [0, 1] and laid[1, :, 0].tolist() == [2, 3, 4]

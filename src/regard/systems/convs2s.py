@@ -24,7 +24,7 @@ from regard.nn.attention.masks import valid_mask
 from regard.nn.attention.positions import LearnedPosition
 from regard.nn.blocks.block import SharedEmbeddings
 from regard.nn.blocks.encoder_decoder import valid_targets
-from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, weight_norm_linear
+from regard.nn.recurrent.conv_sequence import SQRT_HALF, ConvStack, DecoderContext, ScaleGradient, WeightNormLinear
 from regard.nn.recurrent.rnn import RecurrentState
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.common import recipes
@@ -156,7 +156,7 @@ def build(config: Config) -> ConvS2S:
     """Embeddings are initialized from N(0, 0.1²); a separate output layer has weight normalization."""
     tables: Any = SharedEmbeddings(config.vocab_size, config.embedding_dim, config.output_dim, config.tie_embeddings)
     if tables.output is not None:
-        tables.output = weight_norm_linear(config.output_dim, config.vocab_size, config.dropout)
+        tables.output = WeightNormLinear(config.output_dim, config.vocab_size, config.dropout)
     for table in (tables.target, tables.source):
         if table is not None:
             nn.init.normal_(table.weight, std=STD)

@@ -23,9 +23,6 @@ from regard.nn.attention.masks import AttentionMask, Dense
 from regard.nn.attention.positions import PositionIds
 from regard.nn.recording import Record
 
-Rows = tuple[Tensor, AttentionMask | None, Record | None]
-"""Tokens in rows of attention, their mask, and the receiver of their weights."""
-
 
 @dataclass(frozen=True)
 class GridWindows:
@@ -52,7 +49,10 @@ class GridWindows:
         window, shift = (self.window, self.shift) if least > self.window else (least, 0)
         return WindowGrid(ids.height, ids.width, window, shift)
 
-    def gather(self, x: Tensor, mask: AttentionMask | None, record: Record | None, ids: PositionIds | None) -> Rows:
+    def gather(
+        self, x: Tensor, mask: AttentionMask | None, record: Record | None, ids: PositionIds | None
+    ) -> tuple[Tensor, AttentionMask | None, Record | None]:
+        """Tokens in rows of attention, their mask, and the receiver of their weights."""
         if mask is not None:
             raise ValueError("GridWindows does not support a mask.")
         grid = self.grid(ids)

@@ -246,14 +246,12 @@ class Stack(nn.Module):
                 raise ValueError("Relative positions with a filled KV cache require at or position_ids.")
             position_ids = PositionIds(at)
         for number, block in enumerate(self.blocks):
-            call: Any = block
+            more: dict[str, BoundPosition] = {}
             position: Any = self.position[number] if isinstance(self.position, nn.ModuleList) else self.position
             if position is not None and position_ids is not None:
-                call = functools.partial(
-                    block, position=BoundPosition(position, position_ids, _self_attention(block), number)
-                )
+                more["position"] = BoundPosition(position, position_ids, _self_attention(block), number)
             own = None if cache is None else cache[number]
-            x = call(x, context, mask=masks[number], context_mask=context_mask, cache=own, at=at)
+            x = block(x, context, mask=masks[number], context_mask=context_mask, cache=own, at=at, **more)
             if number in taps:
                 tapped.append(x)
         return self.norm(x), tuple(tapped)

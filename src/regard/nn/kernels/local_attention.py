@@ -227,11 +227,7 @@ class _ChunkContext:
         if marks is not None:
             self.global_positions, self.global_valid = (x[:, None, None] for x in marks)
             self.global_index = self.global_positions[:, :, 0, :, None]  # (B, 1, G, 1)
-            self.global_k, self.global_v = self.gather_global(k), self.gather_global(v)
-
-    def gather_global(self, x: Tensor) -> Tensor:
-        """(B, H, G, d) rows of x at the global tokens."""
-        return x.gather(2, self.global_index.expand(-1, x.shape[1], -1, x.shape[3]))
+            self.global_k, self.global_v = (_gather_global(x, marks[0]) for x in (k, v))
 
     def additive_mask(self, chunk: Chunk) -> tuple[Tensor, Tensor | None]:
         """(R or 1, 1, C, K) mask to add to the scores, 0 or the lowest number; and queries without any key (None: none)."""
@@ -281,6 +277,11 @@ class _ChunkContext:
         if empty is not None:
             weights.view(-1, heads, *weights.shape[1:]).masked_fill_(empty, 0.0)
         return weights
+
+
+def _gather_global(x: Tensor, positions: Tensor) -> Tensor:
+    """(B, H, G, d) rows of x (B, H, L, d) at the positions (B, G) of the global tokens."""
+    return x.gather(2, positions[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
 
 
 def _all_true(may: Tensor) -> bool:
@@ -478,8 +479,7 @@ def local_attention_with_weights(call: LocalCall) -> Tensor:
     keys, may = _visible_keys(pattern, q.shape[0], heads, length, q.device)
     num_global = 0 if marks is None else marks[0].shape[1]
     if marks is not None:
-        index = marks[0][:, None, :, None].expand(-1, heads, -1, -1)
-        far_k, far_v = (x.gather(2, index.expand(-1, -1, -1, x.shape[3])) for x in (k, v))
+        far_k, far_v = (_gather_global(x, marks[0]) for x in (k, v))
         scores = torch.cat(((q * scale) @ far_k.transpose(2, 3), scores), -1)
     weights = scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~may, 0.0).to(v.dtype)
     if record is not None:

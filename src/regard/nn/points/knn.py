@@ -24,8 +24,8 @@ from torch import Tensor
 
 from regard import capabilities
 from regard.nn.points.packing import (
-    MAX_PADDING_FACTOR,
     CloudSizes,
+    batch_groups,
     lexicographic_order,
     smallest_k,
     squared_distance,
@@ -79,7 +79,7 @@ def _knn(places: Tensor, queries: Tensor, counts: list[int], asking: list[int], 
         if triton_kernels.knn_supported(places, count) and not use_grid:
             return triton_kernels.knn(places, queries, packing, asked, count)
     found = _empty_output(places, queries, counts, asking, count)
-    for first, last in _batch_groups(packing, asked):
+    for first, last in batch_groups(max(packing.counts) < GRID_MIN_POINTS, packing.counts, asked.counts):
         (some, rows), (those, ask) = packing.subset(first, last), asked.subset(first, last)
         most = min(count, max(some.counts))
         if max(some.counts) >= GRID_MIN_POINTS:
@@ -99,16 +99,6 @@ def _empty_output(places: Tensor, queries: Tensor, counts: list[int], asking: li
 
 _knn_op = torch.library.custom_op("regard::nearest", _knn, mutates_args=())
 _knn_op.register_fake(_empty_output)
-
-
-def _batch_groups(packing: CloudSizes, asking: CloudSizes) -> Iterator[tuple[int, int]]:
-    """Ranges of point clouds to search together: all if small and of similar size, else each separately."""
-    clouds, longest = len(packing.counts), max(packing.counts)
-    pairs = sum(n * q for n, q in zip(packing.counts, asking.counts, strict=True))
-    if longest < GRID_MIN_POINTS and clouds * longest * max(asking.counts) <= MAX_PADDING_FACTOR * pairs:
-        yield 0, clouds
-    else:
-        yield from ((number, number + 1) for number in range(clouds))
 
 
 def _knn_padded(places: Tensor, packing: CloudSizes, queries: Tensor, asking: CloudSizes, count: int) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -79,13 +80,6 @@ class CloudSizes:
             return numbers[:, None].expand(-1, self.uniform_size).reshape(-1)
         return numbers.repeat_interleave(self.sizes(device), output_size=sum(self.counts))
 
-    def batch_groups(self) -> Iterator[tuple[int, int]]:
-        """Ranges of point clouds to pad together: all, or each separately if padding would exceed MAX_PADDING_FACTOR."""
-        if len(self.counts) * max(self.counts) <= MAX_PADDING_FACTOR * sum(self.counts):
-            yield 0, len(self.counts)
-        else:
-            yield from ((number, number + 1) for number in range(len(self.counts)))
-
     def subset(self, first: int, last: int) -> tuple[CloudSizes, slice]:
         """Sizes of the point clouds first … last - 1, and the rows of their points."""
         before = sum(self.counts[:first])
@@ -104,6 +98,18 @@ class CloudSizes:
         return (
             None if self.uniform_size else torch.arange(max(self.counts), device=device) < self.sizes(device)[:, None]
         )
+
+
+def batch_groups(together: bool, *counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Ranges of point clouds to pad and process together: all, or each separately if not `together`, or if padding would
+    exceed MAX_PADDING_FACTOR. `counts`: padded sizes of the point clouds, which are multiplied."""
+    clouds = len(counts[0])
+    if together and clouds * math.prod(map(max, counts)) <= MAX_PADDING_FACTOR * sum(
+        map(math.prod, zip(*counts, strict=True))
+    ):
+        yield 0, clouds
+    else:
+        yield from ((number, number + 1) for number in range(clouds))
 
 
 def to_search_dtype(points: Tensor) -> Tensor:
@@ -166,7 +172,7 @@ def _fps(places: Tensor, counts: list[int], kept: list[int]) -> Tensor:
             return triton_kernels.farthest_point_sampling(places, packing, wanted)
     samples = _empty_samples(places, counts, kept)
     separately = not places.is_cuda and max(packing.counts) >= SLICED_MIN_POINTS
-    for first, last in ((n, n + 1) for n in range(len(counts))) if separately else packing.batch_groups():
+    for first, last in batch_groups(not separately, packing.counts):
         (some, rows), (few, chosen) = packing.subset(first, last), wanted.subset(first, last)
         if not places.is_cuda and max(some.counts) >= SLICED_MIN_POINTS:
             samples[chosen] = _fps_sliced(places[rows], max(few.counts)) + rows.start

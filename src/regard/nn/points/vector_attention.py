@@ -58,10 +58,6 @@ class Neighbors:
         every = made.new_zeros(self.index.numel(), made.shape[-1]).index_copy(0, self.valid_index, made)
         return every.view(*self.index.shape, -1)
 
-    def key_index(self) -> Int[Tensor, "1 1 N K"]:
-        """Indices for `AttentionRecorder`: -1 for missing neighbors."""
-        return (self.index if self.valid is None else self.index.where(self.valid, -1))[None, None]
-
 
 class VectorAttention(RecordedModule):
     """`channels_per_weight`: channels that share a weight; channel c uses weight c mod (width / channels_per_weight).
@@ -94,19 +90,15 @@ class VectorAttention(RecordedModule):
         k, v = (gather_rows(part, neighbors.index) for part in self.kv(x).chunk(2, -1))
         apart = k - self.q(x)[:, None]
         scores = neighbors.apply(self.score, offset + apart if self.reverses_difference else offset - apart)
-        weights = self.attention_weights(scores, neighbors)
+        keys = neighbors.index
+        if neighbors.valid is not None:  # every point has at least one neighbor, itself
+            keys, scores = keys.where(neighbors.valid, -1), scores.masked_fill(~neighbors.valid[..., None], -torch.inf)
+        weights = (scores if scores.dtype == torch.float64 else scores.float()).softmax(1).to(scores.dtype)
         if record is not None:
-            weights = record(weights.permute(2, 0, 1)[None], neighbors.key_index())[0].permute(1, 2, 0)
+            weights = record(weights.permute(2, 0, 1)[None], keys[None, None])[0].permute(1, 2, 0)
         (N, K, _), H = offset.shape, self.heads
         values = (v + offset).view(N, K, self.channels_per_weight, H)
         return (values * weights.to(values.dtype)[:, :, None]).sum(1).view(N, self.width)
-
-    def attention_weights(self, scores: Float[Tensor, "N K H"], neighbors: Neighbors) -> Float[Tensor, "N K H"]:
-        """Softmax over the existing neighbors; every point has at least one, itself."""
-        if neighbors.valid is not None:
-            scores = scores.masked_fill(~neighbors.valid[..., None], -torch.inf)
-        wide = scores if scores.dtype == torch.float64 else scores.float()
-        return wide.softmax(1).to(scores.dtype)
 
 
 def paper_attention(width: int) -> VectorAttention:

@@ -24,11 +24,12 @@ SQRT_HALF = math.sqrt(0.5)
 class WeightNormLinear(nn.Module):
     """Linear layer with weight normalization: gain · v / |v| per row (Salimans and Kingma 2016).
 
-    The direction v is `weight`, the length `gain`, both plain parameters; the product is computed in the forward pass only."""
+    The direction v is `weight`, the length `gain`, both plain parameters; the product is computed in the forward pass only.
+    Initialized with N(0, variance · (1 - dropout) / width); `dropout`: dropout of the input."""
 
-    def __init__(self, width: int, out: int, std: float) -> None:
+    def __init__(self, width: int, out: int, dropout: float = 0.0, variance: float = 1.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(out, width).mul_(std))
+        self.weight = nn.Parameter(torch.randn(out, width).mul_(math.sqrt(variance * (1 - dropout) / width)))
         self.gain = nn.Parameter(self.weight.detach().norm(dim=1))
         self.bias = nn.Parameter(torch.zeros(out))
 
@@ -37,11 +38,6 @@ class WeightNormLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows C"]:
         return F.linear(x, self.normalized_weight(), self.bias)
-
-
-def weight_norm_linear(width: int, out: int, dropout: float = 0.0) -> WeightNormLinear:
-    """Layer without a following gate, initialized with N(0, (1 - dropout) / width); `dropout`: dropout of its input."""
-    return WeightNormLinear(width, out, math.sqrt((1 - dropout) / width))
 
 
 class ScaleGradient(torch.autograd.Function):
@@ -76,11 +72,11 @@ class ConvBlock(nn.Module):
         self.width, self.kernel, self.has_cross_attention = width, kernel, embedding is not None
         self.left_padding = kernel - 1 if self.has_cross_attention else (kernel - 1) // 2
         # a gate halves its input on average: four times the variance before the gate
-        self.conv = WeightNormLinear(kernel * width, 2 * out, math.sqrt(4 * (1 - dropout) / (kernel * width)))
-        self.map = nn.Identity() if width == out else weight_norm_linear(width, out)
+        self.conv = WeightNormLinear(kernel * width, 2 * out, dropout, variance=4.0)
+        self.map = nn.Identity() if width == out else WeightNormLinear(width, out)
         self.dropout = nn.Dropout(dropout)
         if embedding is not None:
-            self.q, self.out = weight_norm_linear(out, embedding), weight_norm_linear(embedding, out)
+            self.q, self.out = WeightNormLinear(out, embedding), WeightNormLinear(embedding, out)
             self.align = ScoreAttention(MultiplicativeScore(embedding, embedding, general=False))
 
     def forward(
@@ -124,12 +120,12 @@ class ConvStack(nn.Module):
         """`stages`: width and kernel size of each block. `cross`: decoder with cross-attention."""
         super().__init__()
         widths = [stages[0][0], *(width for width, _ in stages)]
-        self.into = weight_norm_linear(embedding, widths[0], dropout)
+        self.into = WeightNormLinear(embedding, widths[0], dropout)
         self.blocks = nn.ModuleList(
             ConvBlock(before, width, kernel, dropout, embedding if cross else None)
             for before, (width, kernel) in zip(widths, stages, strict=False)
         )
-        self.out = weight_norm_linear(widths[-1], out)
+        self.out = WeightNormLinear(widths[-1], out)
 
     def forward(
         self,

@@ -71,8 +71,7 @@ class ScoreContext:
 
     def to_dict(self) -> dict[str, Tensor]:
         """Tensors by name, for a decoding state; inverse: `ScoreContext(**…)`."""
-        given = {"keys": self.keys, "values": self.values, "valid": self.valid}
-        return {name: tensor for name, tensor in given.items() if tensor is not None}
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
 
 
 class ScoreAttention(RecordedModule):

@@ -76,15 +76,11 @@ class GridPosition(nn.Module):
         before, places = self.table[:, : self.num_prefix_tokens], self.table[0, self.num_prefix_tokens :]
         kind = table_dtype(self.table.device)
         square = places.to(kind).reshape(self.side, self.side, -1)
-        down, across = (self._interpolation_matrix(count, kind) for count in grid)
+        # by interpolation matrices, because the gradient of `F.interpolate` on CUDA is not deterministic
+        each, how = torch.eye(self.side, dtype=kind, device=self.table.device)[None, None], self.interpolation
+        down, across = (F.interpolate(each, (n, self.side), mode=how, align_corners=False)[0, 0] for n in grid)
         other = torch.einsum("hs,std,wt->hwd", down, square, across).to(self.table.dtype)
         return torch.cat([before, other.flatten(0, 1)[None]], 1)
-
-    def _interpolation_matrix(self, places: int, kind: torch.dtype) -> Float[Tensor, "N S"]:
-        """Interpolation weights of the learned positions along one side. A matrix product, because the gradient of
-        `F.interpolate` on CUDA is not deterministic."""
-        each = torch.eye(self.side, dtype=kind, device=self.table.device)
-        return F.interpolate(each[None, None], (places, self.side), mode=self.interpolation, align_corners=False)[0, 0]
 
 
 class VisionTransformer(Body):
@@ -135,18 +131,14 @@ class VisionTransformer(Body):
         pixels = batch.inputs.to(self.patches.weight.dtype)
         maps = self.front.feature_maps(pixels) if self.has_stem else [pixels]
         x, grid = self.patches(maps[-1])
-        x = self.embed(x, grid)
+        if self.has_class_token:
+            x = torch.cat([self.first.to(x.dtype).expand(len(x), -1, -1), x], 1)
+        x = self.dropout(to_autocast_dtype(x + self.position(grid)))
         blocks = sorted({tap for tap in taps if tap >= 0})
         sequence, tapped = self.encoder(x, mask=Full(), taps=blocks)
         found = dict(zip(blocks, tapped, strict=True))
         summary = sequence[:, 0] if self.pool == "first" else sequence[:, int(self.has_class_token) :].mean(1)
         return BodyOutput(sequence, summary, tuple(found[tap] if tap >= 0 else maps[-1 - tap] for tap in taps))
-
-    def embed(self, x: Float[Tensor, "B L D"], grid: tuple[int, int]) -> Float[Tensor, "B M D"]:
-        """Prepend the class token, and add positions."""
-        if self.has_class_token:
-            x = torch.cat([self.first.to(x.dtype).expand(len(x), -1, -1), x], 1)
-        return self.dropout(to_autocast_dtype(x + self.position(grid)))
 
     def unused_modules(self, taps: Sequence[int]) -> list[nn.Module]:
         """Modules that are not needed for the given taps."""

@@ -102,7 +102,16 @@ class SwinBody(Body):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
-        x, (height, width) = self.embed(batch.inputs)
+        x = batch.inputs
+        if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
+            raise RegardError(
+                "Expected images of shape (batch, channels, height, width) with "
+                f"{self.patches.channels} channels, got {tuple(x.shape)}."
+            )
+        below, right = (-n % self.patches.patch for n in x.shape[2:])  # zeros up to a multiple of the patch size
+        x = F.pad(x, (0, right, 0, below)) if below or right else x
+        x, (height, width) = self.patches(x.to(self.patches.weight.dtype))
+        x = self.dropout(to_autocast_dtype(self.first(x)))
         found: dict[int, Tensor] = {}
         for number, stage in enumerate(self.stages):
             if number:
@@ -122,19 +131,6 @@ class SwinBody(Body):
         """Remove all modules after the tap."""
         del self.merges[tap:], self.stages[tap + 1 :]
         self.norm = nn.Identity()  # type: ignore[assignment]
-
-    def embed(self, x: Float[Tensor, "..."]) -> tuple[Float[Tensor, "B L D"], tuple[int, int]]:
-        """Tokens of images (B, C, H, W), and the number of rows and columns; images are zero-padded at the bottom and
-        right to multiples of the patch size."""
-        if x.ndim != 4 or x.shape[1] != self.patches.channels or not x.shape[2] * x.shape[3]:
-            raise RegardError(
-                "Expected images of shape (batch, channels, height, width) with "
-                f"{self.patches.channels} channels, got {tuple(x.shape)}."
-            )
-        below, right = (-n % self.patches.patch for n in x.shape[2:])
-        x = F.pad(x, (0, right, 0, below)) if below or right else x
-        x, grid = self.patches(x.to(self.patches.weight.dtype))
-        return self.dropout(to_autocast_dtype(self.first(x))), grid
 
 
 def init_swin_weights(body: SwinBody) -> SwinBody:
