@@ -336,7 +336,7 @@ def test_mlm_alone_needs_no_pairs_no_pooler_and_no_second_document(tmp_path: Pat
         train(path, run)
     train(path, run, "model.nsp=false", "train.packing=on", "data.whole_word_mask=true", "data.mask_prob=0.3")
     model = regard.load(run)
-    assert not model.config.nsp and not hasattr(model.body, "pooler") and not model.head.has_nsp
+    assert not model.config.nsp and model.body.pooler is None and not model.head.has_nsp
     assert '"BertForMaskedLM"' in (run / "config.json").read_text()
     assert set(rows(run, "valid")[0]) == {"kind", "step", "loss", "mlm_loss", "perplexity", "accuracy"}
 

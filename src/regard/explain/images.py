@@ -110,7 +110,7 @@ def token_grids(model: ModelProtocol, batch: Batch) -> tuple[TokenGrid, ...]:
     body, x = model.body, batch.inputs
     if isinstance(body, VisionTransformer):
         with torch.inference_mode():
-            grid = body.patches.grid(body.front.feature_maps(x)[-1] if body.has_stem else x)
+            grid = body.patches.grid(x if body.front is None else body.front.feature_maps(x)[-1])
         return (TokenGrid(grid, int(body.has_class_token) + grid[0] * grid[1], int(body.has_class_token)),)
     if isinstance(body, SwinBody):
         high, wide = x.shape[-2:]

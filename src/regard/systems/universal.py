@@ -92,7 +92,7 @@ class UniversalTransformer(EncoderDecoder):
 
     def act_steps(self, batch: Batch) -> Int[Tensor, "B S"] | None:
         """Number of ACT steps of each source token; None without ACT."""
-        act = self.encode(batch, Seq2SeqInputs.from_batch(batch)).act if self.encoder.has_act else None
+        act = self.encode(batch, Seq2SeqInputs.from_batch(batch)).act if self.encoder.halting is not None else None
         return None if act is None else act.steps
 
     def advance(self, ids: Int[Tensor, "B Q"], state: DecoderState) -> Float[Tensor, "B Q D"]:

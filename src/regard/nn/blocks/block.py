@@ -107,11 +107,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, attend: Residual, feed: Residual, cross: Residual | None = None) -> None:
         super().__init__()
-        self.attend = attend
-        if cross is not None:
-            self.cross = cross
-        self.feed = feed
-        self.has_cross_attention = cross is not None
+        self.attend, self.cross, self.feed = attend, cross, feed
 
     def forward(
         self,
@@ -133,7 +129,7 @@ class TransformerBlock(nn.Module):
                     decoded: Tensor = kernel.run(self, x, mask, own, at)
                     return decoded
             x = self.attend(x, mask=mask, cache=own, at=at)
-        if self.has_cross_attention:
+        if self.cross is not None:
             x = self.cross(x, context, mask=context_mask, cache=cross)
         return self.feed(x)
 
@@ -156,7 +152,7 @@ def _accepts_decode_step(
         return False
     from regard.nn.kernels import decode_attention, small_linear
 
-    if len(x) > small_linear.MAX_ROWS or block.training or block.has_cross_attention or not is_pristine_block(block):
+    if len(x) > small_linear.MAX_ROWS or block.training or block.cross is not None or not is_pristine_block(block):
         return False
     attend, feed = block.attend, block.feed
     if attend.placement != "pre" or feed.placement != "pre" or feed.inner.gated:

@@ -140,9 +140,7 @@ class EncoderOnly(Body):
         super().__init__()
         self.pool = pool
         self.embedding, self.encoder = embedding, encoder
-        if pooler is not None:
-            self.pooler = pooler
-        self.has_pooler = pooler is not None
+        self.pooler, self.has_pooler = pooler, pooler is not None
         steps = dilations or [()] * len(windows)
         self.windows: list[SlidingWindow | None] = [
             None if size is None else SlidingWindow(size, size, tuple(dilation) or 1)
@@ -166,7 +164,7 @@ class EncoderOnly(Body):
         pooled = (
             first_token_states(sequence, batch.packing) if self.pool == "first" else mean_token_states(sequence, batch)
         )
-        return BodyOutput(sequence, self.pooler(pooled) if self.has_pooler else pooled, tapped)
+        return BodyOutput(sequence, pooled if self.pooler is None else self.pooler(pooled), tapped)
 
     def attention_masks(self, batch: Batch) -> AttentionMask | list[AttentionMask | None] | None:
         packed = None if batch.packing is None else PackedDocuments(batch.packing, batch.packing)

@@ -139,15 +139,13 @@ class UniversalStack(nn.Module):
     ) -> None:
         super().__init__()
         self.block, self.steps, self.times = block, steps, step_embedding
-        if halting is not None:
-            self.halting = halting
-        self.has_act = halting is not None
+        self.halting = halting
         self.norm = norm or nn.Identity()
 
     @property
     def depth(self) -> int:
         """Maximum number of steps."""
-        return self.halting.max_steps if self.has_act else self.steps
+        return self.steps if self.halting is None else self.halting.max_steps
 
     @property
     def blocks(self) -> list[TransformerBlock]:
@@ -184,7 +182,7 @@ class UniversalStack(nn.Module):
                 tapped.append(x)
             return x
 
-        if self.has_act:
+        if self.halting is not None:
             pondered = self.halting(x, place, change, valid, run_all_steps=cache is not None or bool(taps))
             return UniversalOutput(self.norm(pondered.states), tuple(tapped), pondered)
         for number in range(self.steps):

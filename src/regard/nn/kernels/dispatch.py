@@ -360,8 +360,8 @@ choose_kernel = functools.partial(choose, ATTENTION_KERNELS)
 # -- the form of a mask
 
 
-def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int, int]] | None:
-    """`PackedDocuments`, alone or combined with Causal and a SlidingWindow, as (documents, (left, right)); -1: unbounded."""
+def _match_window(mask: AttentionMask | None) -> tuple[PackedDocuments | None, int, int] | None:
+    """Packed documents, and keys to the left and right (-1: unbounded) of Causal and a SlidingWindow; None: another mask."""
     left = right = -1
     packed: PackedDocuments | None = None
     for part in conjuncts(mask):
@@ -373,6 +373,12 @@ def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int
             left, right = part.left, (part.right if right == -1 else min(part.right, right))
         else:
             return None
+    return packed, left, right
+
+
+def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int, int]] | None:
+    """`PackedDocuments`, alone or combined with Causal and a SlidingWindow, as (documents, (left, right)); -1: unbounded."""
+    packed, left, right = _match_window(mask) or (None, -1, -1)
     if packed is None or ((left, right) != (-1, -1) and packed.queries is not packed.keys):
         return None  # the kernel counts windows within documents, the mask along the row: equal only in self-attention
     return packed, (left, right)
@@ -380,15 +386,8 @@ def match_packed(mask: AttentionMask | None) -> tuple[PackedDocuments, tuple[int
 
 def match_causal(mask: AttentionMask | None) -> int | None:
     """Keys per query of a Causal mask or causal SlidingWindow, the query's own key included; 0: all. None: another mask."""
-    causal, band = False, 0
-    for part in conjuncts(mask):
-        if isinstance(part, Causal):
-            causal = True
-        elif isinstance(part, SlidingWindow) and part.dilation == 1 and part.right == 0 and not band:
-            band = part.left + 1
-        else:
-            return None
-    return band if causal or band else None
+    packed, left, right = _match_window(mask) or (None, -1, -1)
+    return left + 1 if packed is None and right == 0 else None
 
 
 def match_sliding_window(q: Tensor, k: Tensor, mask: AttentionMask | None) -> int:

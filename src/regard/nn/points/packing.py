@@ -103,10 +103,8 @@ class CloudSizes:
 def batch_groups(together: bool, *counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Ranges of point clouds to pad and process together: all, or each separately if not `together`, or if padding would
     exceed MAX_PADDING_FACTOR. `counts`: padded sizes of the point clouds, which are multiplied."""
-    clouds = len(counts[0])
-    if together and clouds * math.prod(map(max, counts)) <= MAX_PADDING_FACTOR * sum(
-        map(math.prod, zip(*counts, strict=True))
-    ):
+    clouds, packed = len(counts[0]), sum(map(math.prod, zip(*counts, strict=True)))
+    if together and clouds * math.prod(map(max, counts)) <= MAX_PADDING_FACTOR * packed:
         yield 0, clouds
     else:
         yield from ((number, number + 1) for number in range(clouds))

@@ -69,8 +69,8 @@ class ConvBlock(nn.Module):
     def __init__(self, width: int, out: int, kernel: int, dropout: float, embedding: int | None = None) -> None:
         """`embedding`: embedding width of a decoder block; None: encoder block with a centered kernel."""
         super().__init__()
-        self.width, self.kernel, self.has_cross_attention = width, kernel, embedding is not None
-        self.left_padding = kernel - 1 if self.has_cross_attention else (kernel - 1) // 2
+        self.width, self.kernel = width, kernel
+        self.left_padding = (kernel - 1) // 2 if embedding is None else kernel - 1
         # a gate halves its input on average: four times the variance before the gate
         self.conv = WeightNormLinear(kernel * width, 2 * out, dropout, variance=4.0)
         self.map = nn.Identity() if width == out else WeightNormLinear(width, out)

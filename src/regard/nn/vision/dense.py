@@ -203,11 +203,9 @@ class ResidualConvUnit(nn.Module):
         self.second = nn.Conv2d(width, width, 3, padding=1, bias=bias)
         self.first_norm: nn.Module = BatchNorm(width) if norm else nn.Identity()
         self.second_norm: nn.Module = BatchNorm(width) if norm else nn.Identity()
-        self.has_no_norm = not norm
 
     def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C h w"]:
-        inner = self.first(F.relu(x))
-        inner = F.relu(inner if self.has_no_norm else self.first_norm(inner))
+        inner = F.relu(self.first_norm(self.first(F.relu(x))))
         return x + self.second_norm(self.second(inner))
 
 

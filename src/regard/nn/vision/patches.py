@@ -109,9 +109,7 @@ class VisionTransformer(Body):
         self.has_class_token, self.pool = class_token, pool
         if class_token:
             self.first = nn.Parameter(torch.zeros(1, 1, position.table.shape[-1]))
-        if stem is not None:
-            self.front = stem
-        self.has_stem = stem is not None
+        self.front = stem
         self.patches, self.position, self.encoder = patches, position, encoder
         self.dropout = nn.Dropout(dropout)
 
@@ -121,7 +119,7 @@ class VisionTransformer(Body):
     def forward(self, batch: Batch, taps: Sequence[int] = ()) -> BodyOutput:
         """Taps 0, 1, … are states (B, L, D) after a block, before the final norm, including the class token; -1, -2, …
         are feature maps (B, C, h, w) after the first, second, … convolutional stage."""
-        depth, stages = len(self.encoder.blocks), len(self.front.stages) if self.has_stem else 0
+        depth, stages = len(self.encoder.blocks), 0 if self.front is None else len(self.front.stages)
         for tap in taps:
             if not -stages <= tap < depth:
                 raise ValueError(
@@ -129,7 +127,7 @@ class VisionTransformer(Body):
                     f"stages (-1 to -{stages})."
                 )
         pixels = batch.inputs.to(self.patches.weight.dtype)
-        maps = self.front.feature_maps(pixels) if self.has_stem else [pixels]
+        maps = [pixels] if self.front is None else self.front.feature_maps(pixels)
         x, grid = self.patches(maps[-1])
         if self.has_class_token:
             x = torch.cat([self.first.to(x.dtype).expand(len(x), -1, -1), x], 1)
