@@ -16,7 +16,7 @@ import regard
 from conftest import Trained
 from regard.data.batching.samplers import BatchShape
 from regard.data.settings import DataSettings
-from regard.data.text.samples import PAIRS, Pair
+from regard.data.text.samples import Pair
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import DataError, RegardError, RunError, SettingError
@@ -126,19 +126,6 @@ def test_sampling_continues_where_the_last_chunk_ended(trained: Trained) -> None
     whole = [answer.value for answer in predict(model, texts, settings)]
     parts = [answer.value for first in (0, 2, 4) for answer in predict(model, texts[:2], settings, first)]
     assert parts == whole and len(set(whole)) > 1
-
-
-def test_an_unrequested_header_is_refused(tmp_path: Path) -> None:
-    rows = "".join(f"the cat number {n},die Katze Nummer {n}\n" for n in range(9))
-    path = tmp_path / "a.csv"
-    path.write_text("english,german\n" + rows, encoding="utf-8")
-    with pytest.raises(DataError, match="line 1"):
-        list(PAIRS.samples([str(path)]))
-    named = list(PAIRS.samples([str(path)], {"source": "english", "target": "german"}))
-    counted = list(PAIRS.samples([str(path)], {"source": "0", "target": "1"}))
-    assert len(named) == 9 and len(counted) == 10
-    path.write_text("cat,Katze\ndog,Hund\nmouse,Maus\nbird,Vogel\nhorse,Pferd\nking,König\n", encoding="utf-8")
-    assert len(list(PAIRS.samples([str(path)]))) == 6
 
 
 @pytest.mark.parametrize("length", [20, 64, 128, 500])
