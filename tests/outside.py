@@ -20,10 +20,9 @@ from golden import names
 from regard import index
 from regard.cli import EXPLANATION_FORMATS, app
 from regard.data.file_discovery import DEPTH_SUFFIXES, IMAGE_SUFFIXES
-from regard.data.images.captions import CAPTION_SUFFIXES
 from regard.data.points.cloud_files import CLOUD_SUFFIXES
 from regard.data.text.documents import TEXT_SUFFIXES
-from regard.data.text.formats import TABLE_SUFFIXES
+from regard.data.text.formats import ALL_TABLE_SUFFIXES, TABLE_SUFFIXES
 from regard.data.text.tagged import CONLL_SUFFIXES
 from regard.index import SYNONYMS
 from regard.tasks import MODALITIES, TASKS
@@ -89,7 +88,7 @@ def finding_ids() -> list[str]:
 def extensions() -> dict[str, list[str]]:
     tables = {
         "text": TEXT_SUFFIXES, "tables": TABLE_SUFFIXES, "tags": CONLL_SUFFIXES, "images": IMAGE_SUFFIXES,
-        "depth": DEPTH_SUFFIXES, "captions": CAPTION_SUFFIXES, "point clouds": CLOUD_SUFFIXES,
+        "depth": DEPTH_SUFFIXES, "captions": ALL_TABLE_SUFFIXES, "point clouds": CLOUD_SUFFIXES,
         "explanations": EXPLANATION_FORMATS,
     }  # fmt: skip
     return {name: sorted(set(suffixes)) for name, suffixes in tables.items()}
