@@ -1,16 +1,15 @@
-"""Attention maps and token probabilities, against attention recomputed from the weights and against `transformers`."""
+"""Attention maps and token probabilities, against recorded attention and against `transformers`."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 import regard
 from conftest import Pairs, Trained
@@ -19,7 +18,7 @@ from regard.draw.token_data import AttentionMap
 from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.explain.text_generation import MAX_MAP_TOKENS, display_pieces
-from regard.nn.recording import named_attentions
+from regard.nn.recording import record_attention
 from regard.processors.tokenizer.tokenizer import END_OF_TEXT, TextTokenizer
 
 SOURCE, TARGET = "the old women danced", "die alten Frauen tanzten"
@@ -44,49 +43,20 @@ def ids(model: regard.Model, text: str) -> list[int]:
     return model.tokenizer.encode([text])[0]
 
 
-def embedded(model: regard.Model, row: list[int]) -> Tensor:
-    """Embedding times √width, plus sines in the first half of the channels and cosines in the second."""
-    width = model.config.width
-    waves = torch.tensor([[at / 10000 ** (2 * i / width) for i in range(width // 2)] for at in range(len(row))])
-    return model.body.tokens.table.weight[row] * math.sqrt(width) + torch.cat([waves.sin(), waves.cos()], -1)
-
-
-def looked(q: Tensor, k: Tensor, heads: int, causal: bool = False) -> NDArray[np.float64]:
-    """softmax(q kᵀ / √d) per head, with a causal mask if `causal`."""
-    weights = []
-    for q_head, k_head in zip(q.chunk(heads, -1), k.chunk(heads, -1), strict=True):
-        scores = q_head @ k_head.T / math.sqrt(q_head.shape[-1])
-        hidden = torch.ones_like(scores).triu(1).bool() if causal else torch.zeros_like(scores).bool()
-        weights.append(scores.masked_fill(hidden, -math.inf).softmax(-1))
-    return torch.stack(weights).detach().double().numpy()
-
-
-def recomputed(model: regard.Model) -> dict[str, NDArray[np.float64]]:
-    """The three attention maps of a one-layer model from its matrices; the states between come from its own blocks."""
-    body, heads = model.body, model.config.heads
-    x = embedded(model, [*ids(model, SOURCE), model.config.eos_id])
-    y = embedded(model, [model.config.bos_id, *ids(model, TARGET)])
-    found = {}
-    for name, stack, states in (("encoder", body.encoder, x), ("decoder", body.decoder, y)):
-        qkv = stack.blocks[0].attend.inner.qkv
-        q, k, v = F.linear(states, qkv.weight, qkv.bias).chunk(3, -1)
-        found[name] = looked(q, k, heads, causal=name == "decoder")
-    mixed = [
-        torch.from_numpy(weights).float() @ v_head
-        for weights, v_head in zip(found["decoder"], v.chunk(heads, -1), strict=True)
-    ]
-    attend, cross = body.decoder.blocks[0].attend, body.decoder.blocks[0].cross.inner
-    after = attend.norm(y + attend.inner.out(torch.cat(mixed, -1)))
-    context = body.encoder(x[None])[0][0]
-    found["cross"] = looked(cross.q(after), cross.kv(context).chunk(2, -1)[0], heads)
-    return found
-
-
-def test_the_maps_are_the_softmax_of_the_models_own_queries_and_keys(model: regard.Model, given: Explanation) -> None:
-    for name, weights in recomputed(model).items():
-        shown = maps(given)[name].weights
-        assert shown.shape == (1, *weights.shape)
-        np.testing.assert_allclose(shown[0], weights, atol=1e-5, err_msg=name)
+def test_maps_and_probabilities_are_those_of_one_pass(model: regard.Model, given: Explanation) -> None:
+    said = [*ids(model, TARGET), model.config.eos_id]
+    x, y = [*ids(model, SOURCE), model.config.eos_id], [model.config.bos_id, *said[:-1]]
+    with torch.no_grad(), record_attention(model.body) as seen:
+        chances = model.logits(torch.tensor([x]), torch.tensor([y])).softmax(-1)[0, range(len(said)), said].tolist()
+    names = {
+        "encoder": "encoder.blocks.0.attend",
+        "decoder": "decoder.blocks.0.attend",
+        "cross": "decoder.blocks.0.cross",
+    }
+    for kind, name in names.items():
+        np.testing.assert_allclose(maps(given)[kind].weights, seen.weights(name), atol=1e-6, err_msg=kind)
+    shown = given.facts["probability of each token"].split(" | ")
+    assert shown == [f"{piece} {p:.2f}" for piece, p in zip(maps(given)["cross"].queries, chances, strict=True)]
 
 
 def test_every_map_is_labeled_by_queries_and_keys(model: regard.Model, given: Explanation) -> None:
@@ -114,16 +84,6 @@ def test_without_a_translation_its_own_is_explained(model: regard.Model, pairs: 
         model.explain(" \n")
 
 
-def test_the_probabilities_are_those_of_the_words_it_was_given(model: regard.Model, given: Explanation) -> None:
-    said = [*ids(model, TARGET), model.config.eos_id]
-    x = torch.tensor([[*ids(model, SOURCE), model.config.eos_id]])
-    with torch.no_grad():
-        logits = model.logits(x, torch.tensor([[model.config.bos_id, *said[:-1]]]))
-    chances = logits.softmax(-1)[0, range(len(said)), said].tolist()
-    shown = given.facts["probability of each token"].split(" | ")
-    assert shown == [f"{piece} {p:.2f}" for piece, p in zip(maps(given)["cross"].queries, chances, strict=True)]
-
-
 # -- text: token probabilities and causal attention
 
 VERSE = "Wer reitet so spät\ndurch Nacht und Wind?"
@@ -146,23 +106,20 @@ def poet() -> regard.Model:
     return speaker(TextTokenizer.from_characters([VERSE]))
 
 
-def peer(model: regard.Model, folder: Path, text: str) -> tuple[Tensor, NDArray[np.float64]]:
-    """Log-probabilities (n, V) and attention of every head of GPT-2 in transformers for the end token and the text."""
+@pytest.fixture(scope="module")
+def peer(poet: regard.Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (n, V) and attention of every head of GPT-2 in transformers for the end token and the verse."""
     from transformers import GPT2LMHeadModel
 
-    regard.save(model, folder)
+    folder = regard.save(poet, tmp_path_factory.mktemp("poet"))
     other = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager").eval()
-    x = torch.tensor([[model.config.eos_id, *ids(model, text)]])
     with torch.no_grad():
-        seen = other(x, labels=x, output_attentions=True)
-    logs = seen.logits.log_softmax(-1)[0, :-1]
-    own = logs.gather(1, x[0, 1:, None])
-    assert seen.loss.item() == pytest.approx(-own.mean().item(), rel=1e-5)
-    return logs, torch.cat(seen.attentions).double().numpy()
+        seen = other(torch.tensor([[poet.config.eos_id, *ids(poet, VERSE)]]), output_attentions=True)
+    return seen.logits.log_softmax(-1)[0, :-1], torch.cat(seen.attentions)
 
 
-def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.Model, tmp_path: Path) -> None:
-    logs, _ = peer(poet, tmp_path, VERSE)
+def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.Model, peer: Any) -> None:
+    logs, _ = peer
     reading, row = poet.explain(VERSE).likelihood, ids(poet, VERSE)
     assert reading is not None
     assert "".join(guess.piece for guess in reading.tokens) == VERSE.translate({32: "␣", 10: "⏎"})
@@ -170,11 +127,9 @@ def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.M
     np.testing.assert_allclose([guess.log_prob for guess in reading.tokens], own, atol=1e-4)
     total = float(own.sum())
     assert reading.log_prob == pytest.approx(total, rel=1e-5)
-    assert float(reading.facts()["perplexity"]) == pytest.approx(math.exp(-total / len(row)), rel=1e-2)
-    assert float(reading.facts()["bits per byte"]) == pytest.approx(
-        -total / math.log(2) / len(VERSE.encode()), abs=1e-3
-    )
-    assert len(VERSE.encode()) > len(row)  # ä has two bytes
+    facts, bits = reading.facts(), -total / math.log(2) / len(VERSE.encode())  # ä has two bytes
+    assert float(facts["perplexity"]) == pytest.approx(math.exp(-total / len(row)), rel=1e-2)
+    assert float(facts["bits per byte"]) == pytest.approx(bits, abs=1e-3)
     for at, guess in enumerate(reading.tokens):
         order = logs[at].argsort(descending=True).tolist()
         assert guess.rank == order.index(row[at]) + 1
@@ -183,15 +138,14 @@ def test_the_probability_of_a_text_is_the_product_over_its_tokens(poet: regard.M
         np.testing.assert_allclose([p for _, p in guess.top_k], logs[at, order[:5]].exp(), atol=1e-5)
 
 
-def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: regard.Model, tmp_path: Path) -> None:
-    _, looks = peer(poet, tmp_path, VERSE)
+def test_the_maps_of_a_text_are_causal_and_those_of_every_layer_and_head(poet: regard.Model, peer: Any) -> None:
+    _, looks = peer
     (found,) = poet.explain(VERSE).maps
     many = len(ids(poet, VERSE))
     assert found.keys == (END_OF_TEXT, *found.queries) and len(found.queries) == many
     # no row for the end token, which attends to itself only
-    assert found.weights.shape == (2, 2, many, many + 1) == (len(named_attentions(poet)), *looks[0, :, 1:].shape)
+    assert found.weights.shape == (2, 2, many, many + 1)
     np.testing.assert_allclose(found.weights, looks[:, :, 1:], atol=1e-5)
-    assert not np.triu(found.weights, 2).any() and np.triu(found.weights, 1).any()
 
 
 def test_banded_attention_is_drawn_as_a_band() -> None:
