@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from regard.draw.attention import (
     wrap_pieces,
 )
 from regard.draw.charts import draw_training_curves
-from regard.draw.colors import DARK, LIGHT, WARM_DARK, WARM_LIGHT
+from regard.draw.colors import COOL_DARK, COOL_LIGHT, DARK, INK, LIGHT, WARM_DARK, WARM_LIGHT
 from regard.draw.page import write_attention_page
 from regard.draw.text import display_width, label, markdown_table
 from regard.draw.token_data import AttentionMap, TextLikelihood, TokenLikelihood
@@ -45,12 +46,9 @@ def attention(name: str, queries: tuple[str, ...], keys: tuple[str, ...]) -> Att
     return AttentionMap(name, f"What {name} looked at", queries, keys, raw / raw.sum(-1, keepdims=True))
 
 
-def translation(source: tuple[str, ...] = SOURCE, target: tuple[str, ...] = TARGET) -> list[AttentionMap]:
-    return [
-        attention("encoder", source, source),
-        attention("decoder", target, target),
-        attention("cross", target, source),
-    ]
+def translation() -> list[AttentionMap]:
+    sides = {"encoder": (SOURCE, SOURCE), "decoder": (TARGET, TARGET), "cross": (TARGET, SOURCE)}
+    return [attention(name, *tokens) for name, tokens in sides.items()]
 
 
 def pixels(path: Path) -> NDArray[np.float64]:
@@ -180,14 +178,24 @@ def test_any_token_becomes_one_visible_line() -> None:
     assert label("漢" * 40) == "漢" * 7 + "…"
 
 
+def linear(stops: Sequence[str]) -> np.ndarray:
+    """Linear RGB of colors."""
+    coded = np.array([[int(stop[at : at + 2], 16) / 255 for at in (1, 3, 5)] for stop in stops])
+    return np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
+
+
 @pytest.mark.parametrize("stops", [LIGHT, DARK, WARM_LIGHT, WARM_DARK])
 def test_equal_steps_of_weight_are_equal_steps_of_lightness(stops: tuple[str, ...]) -> None:
-    coded = np.array([[int(stop[at : at + 2], 16) / 255 for at in (1, 3, 5)] for stop in stops])
-    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
-    cones = linear @ np.array([[0.4122, 0.2119, 0.0883], [0.5363, 0.6807, 0.2817], [0.0514, 0.1074, 0.6300]])
-    lightness = np.cbrt(cones) @ np.array([0.2105, 0.7936, -0.0041])
-    steps = np.diff(lightness)
+    cones = linear(stops) @ np.array([[0.4122, 0.2119, 0.0883], [0.5363, 0.6807, 0.2817], [0.0514, 0.1074, 0.6300]])
+    steps = np.diff(np.cbrt(cones) @ np.array([0.2105, 0.7936, -0.0041]))
     assert np.abs(steps - steps.mean()).max() < 0.01
+
+
+@pytest.mark.parametrize(("ink", "stops"), [(INK, COOL_LIGHT), ("#e7eaf0", COOL_DARK)])
+def test_tokens_are_legible_on_every_color(ink: str, stops: Sequence[str]) -> None:
+    text, *colors = linear((ink, *stops)) @ (0.2126, 0.7152, 0.0722)
+    for low, high in map(sorted, ((text, color) for color in colors)):
+        assert (high + 0.05) / (low + 0.05) > 4.5
 
 
 @pytest.mark.filterwarnings("error")

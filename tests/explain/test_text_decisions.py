@@ -34,15 +34,22 @@ LABELS = ("good", "bad", "so")
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
-def encoder(task: str, labels: Sequence[str] = (), pair: str = "") -> Model:
+def encoder(name: str, labels: Sequence[str] = (), pair: str = "") -> Model:
     """BERT of two layers with random weights and a vocabulary of the sentences."""
-    text = TextTokenizer.train_wordpiece(SENTENCES * 3, 130)
+    text, task = TextTokenizer.train_wordpiece(SENTENCES * 3, 130), find_task(name, "text")
     sizes = {"width": 12, "depth": 2, "heads": 3, "ffn_dim": 20, "max_length": 48}
-    config = find_task(task, "text").objective.adapt_config(
-        find_task(task, "text").modality.fit_config(SYSTEMS["bert"].config(**sizes), text)
+    config = task.objective.adapt_config(task.modality.fit_config(SYSTEMS["bert"].config(**sizes), text))
+    options = HeadOptions(tuple(labels), pair_order=pair)
+    return noisy(assemble(ModelSpec(SYSTEMS["bert"], config, task, options=options), text), 0.3)
+
+
+def classifier(system: str) -> tuple[Model, str]:
+    """A classifier and a text."""
+    return (
+        (encoder("classify", LABELS), "the cat sat")
+        if system == "bert"
+        else (headed("classify", labels=LABELS), "deaf")
     )
-    options = HeadOptions(tuple(labels), multi_label=pair == "several", pair_order=pair.replace("several", ""))
-    return noisy(assemble(ModelSpec(SYSTEMS["bert"], config, find_task(task, "text"), options=options), text), 0.3)
 
 
 def counted(found: Explanation, way: str = GRADIENT) -> list[TokenAttribution]:
@@ -69,10 +76,9 @@ def moved(model: Model, batch: Batch, which: tuple[int, ...], step: float) -> Te
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
-def test_attributions_equal_finite_differences_by_each_weight(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attributions_equal_finite_differences_by_each_weight(system: str) -> None:
     """Ā is the positive part of weight × gradient of (logit - average logit), averaged over heads; then R ← R + Ā R."""
-    model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
-    source = "the cat sat" if system == "bert" else "deaf"
+    model, source = classifier(system)
     found = model.explain(source)
     one = counted(found)[0]
     label = model.spec.options.labels.index(one.title)
@@ -100,8 +106,8 @@ def test_attributions_equal_finite_differences_by_each_weight(system: str, monke
 
 @pytest.mark.parametrize("system", ["bert", "gpt2"])
 def test_rollout_starts_from_the_predicted_token(system: str) -> None:
-    model = encoder("classify", LABELS) if system == "bert" else headed("classify", labels=LABELS)
-    found = model.explain("the cat sat" if system == "bert" else "deaf")
+    model, source = classifier(system)
+    found = model.explain(source)
     one = counted(found, ROLLOUT)[0]
     text, asked = (item.weights.astype(np.float64) for item in found.maps)
     product = np.eye(len(one.pieces))
