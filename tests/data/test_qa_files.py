@@ -16,37 +16,6 @@ def asked(*answers: str) -> QASample:
     return QASample("?", "…", answers, (0,) * len(answers), bool(answers))
 
 
-HAND: list[tuple[str, str, tuple[str, ...], float, float]] = [
-    ("articles and marks", "The Eiffel Tower!", ("eiffel tower",), 1, 1),
-    ("case and blanks", "  eiffel   TOWER ", ("the Eiffel Tower",), 1, 1),
-    ("a word more", "Eiffel Tower in Paris", ("Eiffel Tower",), 0, 2 / 3),
-    ("a word less", "Tower", ("Eiffel Tower",), 0, 2 / 3),
-    ("counted as often as there", "very very high", ("very high high",), 0, 2 / 3),
-    ("the best of several", "Paris", ("London", "in Paris", "Paris, France"), 0, 2 / 3),
-    ("a hyphen joins", "well-known", ("wellknown",), 1, 1),
-    ("an article inside a word", "theatre", ("atre",), 0, 0),
-    ("nothing said", "", ("Paris",), 0, 0),
-    ("other marks stay", "“Paris”", ("Paris",), 0, 0),
-    ("in 1.1 an article alone has no words", "the", ("a",), 1, 0),
-]
-
-
-@pytest.mark.parametrize(
-    ("said", "answers", "exact_match", "f1"), [case[1:] for case in HAND], ids=[case[0] for case in HAND]
-)
-def test_answers_by_hand(said: str, answers: tuple[str, ...], exact_match: float, f1: float) -> None:
-    found = squad_scores([asked(*answers)], [said])
-    assert found == {"exact_match": 100 * exact_match, "f1": pytest.approx(100 * f1)}
-
-
-def test_unanswerable_questions_accept_only_an_empty_answer() -> None:
-    spans = [asked("Paris"), asked("1889"), asked(), asked()]
-    found = squad_scores(spans, ["Paris now", "", "", "tower"])
-    assert found["exact_match"] == 25 and found["f1"] == pytest.approx(100 * (2 / 3 + 1) / 4)
-    assert found["answerable_exact_match"] == 0 and found["answerable_f1"] == pytest.approx(100 / 3)
-    assert found["unanswerable_exact_match"] == found["unanswerable_f1"] == 50 and "best_f1" not in found
-
-
 def test_scores_beyond_the_threshold_give_no_answer() -> None:
     spans = [asked("Paris"), asked("1889"), asked(), asked()]
     said, doubts = ["Paris", "1889", "tower", "tower"], [-3.0, 1.0, 0.5, 2.0]
@@ -84,7 +53,7 @@ def by_the_rules(said: str, answers: tuple[str, ...], second: bool) -> tuple[flo
 
 def test_measures_follow_the_rules_on_any_texts() -> None:
     draw = random.Random(5)
-    pool = ["the", "a", "Tower,", "tower", "Paris", "in", "(1889)", "!", "An", "rose-red", "naïve"]
+    pool = ["the", "a", "Tower,", "tower", "Paris", "in", "(1889)", "!", "An", "rose-red", "naïve", "“Paris”"]
 
     def text() -> str:
         return " ".join(draw.choice(pool) for _ in range(draw.randrange(5)))
