@@ -42,7 +42,7 @@ def no_progress(stage: str, samples: int) -> None:
     """Ignore progress."""
 
 
-def duplicates(hashes: NDArray[np.uint64]) -> Indices:
+def duplicates(hashes: NDArray[np.integer[Any]]) -> Indices:
     """Indices of the hashes that equal an earlier hash."""
     return np.setdiff1d(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1])
 
@@ -179,19 +179,16 @@ class Survey(ABC):
 
     def keep(self, name: str, *values: float, kind: str = "Q") -> None:
         """Add numbers to a column; `kind` is the type of the `array`."""
-        try:
-            self.numbers[name].extend(values)
-        except KeyError:
-            self.numbers[name] = array(kind, values)
+        self.numbers.setdefault(name, array(kind)).extend(values)
 
     def values(self, name: str) -> NDArray[Any]:
-        """Column of numbers as int64 or float64."""
+        """Column of numbers as float64 or int64, in which large hashes become negative."""
         column = self.numbers.get(name, array("Q"))
         return np.array(column, dtype=np.float64 if column.typecode in "fd" else np.int64)
 
-    def hashes(self, kind: int) -> NDArray[np.uint64]:
+    def hashes(self, kind: int) -> Indices:
         """(N,) hashes of this kind, counted in the order of `leaks`."""
-        return np.array(self.numbers.get("hash", ()), dtype=np.uint64).reshape(-1, len(self.leaks))[:, kind]
+        return self.values("hash").reshape(-1, len(self.leaks))[:, kind]
 
     def sizes(self, measure: str) -> Indices:
         """(N, sides) words, characters or estimated tokens."""

@@ -402,10 +402,6 @@ class CaptionSurvey(ImageSurvey):
             self._keep_sizes((caption,))
         super()._add_file(sample, stats)
 
-    @property
-    def caption_hashes(self) -> NDArray[np.uint64]:
-        return np.array(self.numbers.get("caption_hash", ()), dtype=np.uint64)
-
     def counts(self) -> dict[str, int]:
         return {"images": len(self), "captions": len(self.values("image_index")), "files": len(self.entries)}
 
@@ -419,7 +415,7 @@ class CaptionSurvey(ImageSurvey):
         word_counts = self.counters["words"]
         rare = sum(count == 1 for count in word_counts.values())
         yield self.finding("vocabulary", len(word_counts), rare=rare)
-        distinct, kind = np.unique(self.caption_hashes, return_inverse=True)
+        distinct, kind = np.unique(self.values("caption_hash"), return_inverse=True)
         # a caption that occurs twice with one image counts once
         pairs = np.unique(np.stack([kind, owners], axis=1), axis=0)
         num_images = np.bincount(pairs[:, 0], minlength=len(distinct))
@@ -433,7 +429,8 @@ class CaptionSurvey(ImageSurvey):
 
     def comparison_findings(self, splits: Sequence[Any]) -> Iterable[Finding]:
         yield from self.leak_findings()
-        yield from self._caption_findings("leak_caption", np.isin(self.caption_hashes, self.train.caption_hashes))
+        is_known = np.isin(self.values("caption_hash"), self.train.values("caption_hash"))
+        yield from self._caption_findings("leak_caption", is_known)
 
     def _caption_findings(self, key: str, selected: NDArray[np.bool_], **values: Any) -> Iterable[Finding]:
         """Finding about the selected captions, with the location of one caption per image."""
