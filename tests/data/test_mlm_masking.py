@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from regard.data.batching.windows import (
-    MaskedRows,
     PretrainingSampler,
     SegmentPairs,
     TokenMasker,
@@ -236,12 +235,3 @@ def test_packed_micro_batches_have_one_shape_and_padded_ones_little_padding() ->
     assert all(len(packed.micro_batch(n)[1]) < packed.shape.num_documents for n in range(60))
     assert 0 <= packed.padding_fraction() < 0.4 and 0 <= padded.padding_fraction() < 0.2
     assert "text pairs" in padded.description and "packed" in packed.description
-
-
-def test_masked_tokens_depend_on_the_draws_alone() -> None:
-    rows = framed(some([30, 40, 50]))
-
-    def flat(hidden: MaskedRows) -> list[list[list[int]]]:
-        return [[part.tolist() for part in side] for side in hidden]
-
-    assert flat(HIDING(rows, random(1))) == flat(HIDING(rows, random(1))) != flat(HIDING(rows, random(2)))
