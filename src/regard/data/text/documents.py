@@ -50,17 +50,17 @@ def iterate_texts(data: Sequence[str], columns: Columns = None) -> Iterator[Pass
     if not files:
         raise DataError("No data given.", advice="Pass at least one file or folder.")
     check_columns(files, columns)
-    passages = empty = number = 0
+    number = empty = 0
     size = passage_size(files)
     for path in files:
         for item in iterate_passages(path, columns, size=size):
             if isinstance(item, Passage):
-                passages, number = passages + 1, number + item.starts_document
+                number += item.starts_document
                 yield replace(item, document=number)
             else:
                 empty += 1
                 yield item
-    if not passages:
+    if not number:
         reason = "the data contains no rows"
         if empty:
             reason = f"all {empty} documents are empty" if empty > 1 else "the document is empty"

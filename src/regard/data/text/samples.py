@@ -143,15 +143,12 @@ def read_sources(
     entry: str, columns: Columns, on_error: ErrorHandler, aliases: tuple[str, ...] = ("source",)
 ) -> InputIterator:
     """Yield source texts: the first of two columns without a header, else the column with one of the `aliases`."""
-    overrides = dict(columns or {})
-    ColumnSpec(("source",), overrides, ("target", "text"))  # raises for an unknown column choice
+    ColumnSpec(("source",), columns, ("target", "text"))  # raises for an unknown column choice
     names = read_header(entry)
-    by_lower = {name.lower(): name for name in names}
-    column = overrides.get("source") or overrides.get("text")
-    column = column or next((by_lower[name] for name in aliases if name in by_lower), None)
-    by_order = column is None and len(names) == len(SIDES) and not has_column_names(entry)
-    needed, chosen = SIDES if by_order else ("source",), None if column is None else {"source": column}
-    for line, row in iterate_rows(entry, needed, chosen, on_error):
+    column = (columns or {}).get("source") or (columns or {}).get("text")
+    chosen = match_columns(names, {"source": aliases}, {"source": column} if column else None)
+    by_order = not chosen and len(names) == len(SIDES) and not has_column_names(entry)
+    for line, row in iterate_rows(entry, SIDES if by_order else ("source",), chosen or None, on_error):
         yield line, row["source"].strip() or None
 
 
