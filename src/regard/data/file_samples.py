@@ -143,12 +143,11 @@ def read_table(
     ColumnSpec(names, columns)  # raises for an unknown column choice
     path = existing_file(entry)
     chosen = match_columns(read_header(path), {name: COLUMN_ALIASES[name] for name in names}, columns)
-    complete = set(names) <= chosen.keys()
+    used = chosen if columns or set(names) <= chosen.keys() else None
     if file_format(path) in BINARY_SUFFIXES:
-        rows = _embedded_rows(path, names, chosen if columns or complete else {}, on_error)
+        rows = _embedded_rows(path, names, used or {}, on_error)
     else:
-        numeric = tuple(name for name in names if name == "label")
-        cells = iterate_rows(entry, names, chosen if columns or complete else None, on_error, numeric=numeric)
+        cells = iterate_rows(entry, names, used, on_error, numeric=("label",))
         rows = ((line, {name: value.strip() for name, value in row.items()}) for line, row in cells)
     return make_samples(rows, make_sample, on_error, "missing")
 

@@ -62,7 +62,10 @@ class BatchSampler:
 
     def padded_size(self, micro_batch: Indices) -> int:
         """Number of positions of a micro-batch, including padding."""
-        raise NotImplementedError
+        shape = self.shape_of(micro_batch)
+        if shape is None:
+            return len(micro_batch) * int(self.row_lengths(micro_batch).max())
+        return sum(shape.row_lengths) * (shape.num_documents if isinstance(shape, PaddedShape) else 1)
 
     def shape_of(self, micro_batch: Indices) -> BatchShape | None:
         return self.shape
@@ -195,9 +198,6 @@ class PackedSampler(BatchSampler):
             start = end
         return micro_batches
 
-    def padded_size(self, micro_batch: Indices) -> int:
-        return sum(self.shape.row_lengths)
-
 
 class FixedShape(BatchSampler):
     """Buckets of samples whose rounded lengths are equal, padded to the rounded length: micro-batches have few shapes.
@@ -244,10 +244,6 @@ class FixedShape(BatchSampler):
 
     def shape_of(self, micro_batch: Indices) -> PaddedShape:
         return self.bucket_shapes[self.bucket_index[micro_batch[0]]]
-
-    def padded_size(self, micro_batch: Indices) -> int:
-        block = self.shape_of(micro_batch)
-        return block.num_documents * sum(block.max_lengths)
 
 
 class Uniform(BatchSampler):

@@ -97,11 +97,6 @@ class RowSampler(BatchSampler):
             plan.shape, plan.max_documents = self.packed_sampler.shape, self.packed_sampler.max_documents
         return [rows[chosen] for chosen in plan.epoch(number)]
 
-    def padded_size(self, micro_batch: Indices) -> int:
-        if self.shape is not None:
-            return self.shape.row_lengths[0]
-        return len(micro_batch) * int(self.row_lengths(micro_batch).max())
-
     def _cut_rng(self, number: int) -> np.random.Generator:
         # independent of the generator that orders the rows
         return np.random.default_rng([self.seed, number, 1])
