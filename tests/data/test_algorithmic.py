@@ -190,9 +190,7 @@ def test_a_run_stores_its_data_settings_and_resumes_where_it_stopped(run: Path, 
     assert model.task.name == "algorithmic"
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("ending", ["png", "html", "json"])
-def test_ponder_steps_are_drawn(run: Path, tmp_path: Path, ending: str) -> None:
+def test_ponder_steps_are_drawn(run: Path, tmp_path: Path) -> None:
     model = regard.load(run)
     told = model.explain("ada went to the garden . where is ada ?")
     source, answer = told.act_steps
@@ -202,12 +200,8 @@ def test_ponder_steps_are_drawn(run: Path, tmp_path: Path, ending: str) -> None:
     maps = {item.name: item for item in told.maps}
     assert maps["encoder"].layers == max(source.steps) and maps["cross"].layers == max(answer.steps)
     assert "question" in maps["cross"].title
-    path = told.save(tmp_path / f"map.{ending}")
-    if ending == "html":
-        assert '"thoughts":[{' in path.read_text()
-    if ending == "json":
-        assert json.loads(path.read_text())["act_steps"][0]["steps"] == list(source.steps)
-    assert path.stat().st_size > 1000
+    page, facts = (told.save(tmp_path / f"map.{ending}").read_text() for ending in ("html", "json"))
+    assert '"thoughts":[{' in page and json.loads(facts)["act_steps"][0]["steps"] == list(source.steps)
 
 
 def test_data_is_checked_by_name_and_in_files(tmp_path: Path) -> None:
