@@ -97,18 +97,13 @@ def scans(tmp_path: Path) -> Path:
 # -- modality of the data
 
 
-def test_point_clouds_are_recognized_by_model_name_and_files(scans: Path, tmp_path: Path) -> None:
+def test_point_clouds_are_recognized_by_model_name_and_files(scans: Path) -> None:
     assert resolve_task("classify", "point-tiny", ["x.tsv"], None).input == "points"
     assert resolve_task("classify", "vit-tiny", ["solids"], None).input == "image"
     for name, data in (("classify", "solids"), ("segment", "rooms#samples=3"), ("classify", str(scans))):
         assert resolve_task(name, None, [data], None) is find_task(name, "points")
-    (tmp_path / "table.csv").write_text("cloud,label\nscans/flat/00.ply,flat\n")
-    assert resolve_task("classify", None, [str(tmp_path / "table.csv")], None).input == "points"
     assert resolve_task("classify", None, ["a.csv"], {"cloud": "file"}).input == "points"
     assert resolve_task("segment", None, ["nothing.csv"], None).input == "image"
-    for name, text in (("texts.tsv", "text\tlabel\na\tb\n"), ("texts.jsonl", '{"text": "a", "label": "b"}\n')):
-        (tmp_path / name).write_text(text)
-        assert resolve_task("classify", None, [str(tmp_path / name)], None).input == "text"
 
 
 def test_point_cloud_settings_apply_to_point_clouds_only() -> None:

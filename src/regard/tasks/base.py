@@ -23,6 +23,7 @@ from regard.tasks import MODALITIES, Task
 from regard.types import Batch, BodyOutput, Prediction
 
 if TYPE_CHECKING:
+    from regard.decode.search import Hypothesis
     from regard.processors.tokenizer.tokenizer import TextTokenizer
     from regard.tasks.modality.base import Modality
 
@@ -434,6 +435,25 @@ def map_rows(model: Model, encoded: Encoded, function: Callable[[Batch], Any]) -
             for row, value in zip(rows.tolist(), function(batch), strict=True):
                 values[row] = value
     return values
+
+
+def text_prediction(
+    text: TextTokenizer, hypotheses: Sequence[Hypothesis], values: Sequence[str] | None = None
+) -> Prediction:
+    """Prediction from the best hypothesis, with token ids, log-probabilities, and the other hypotheses as alternatives.
+    `values`: text of each hypothesis, if different from the decoded tokens."""
+    values = text.decode([option.tokens for option in hypotheses]) if values is None else values
+    best = hypotheses[0]
+    extra = {
+        "token_ids": list(best.tokens),
+        "finish_reason": "eos" if best.finish_reason == "eos" else "length",
+        "logprobs": [round(value, 6) for value in best.log_probs],
+        "alternatives": [
+            {"value": value, "score": option.score} for value, option in zip(values, hypotheses, strict=True)
+        ],
+    }
+    pieces = text.display_tokens(best.tokens)
+    return Prediction(values[0], tuple(option.score for option in hypotheses), tuple(pieces), extra)
 
 
 def add_act_cost(model: Model, loss: Loss, *states: BodyOutput) -> Loss:

@@ -29,7 +29,7 @@ from regard.tasks.metrics.cider import cider, tokenize_words
 from regard.tasks.modality.base import readable_batch, sample_ids, sample_location
 from regard.tasks.modality.image import Image, prepare_images, read_sample_image
 from regard.tasks.modality.text import SPECIAL_ID_FIELDS, Text
-from regard.tasks.translate import format_pair, text_prediction
+from regard.tasks.translate import format_pair
 from regard.types import IGNORE, Batch, DecoderInputs, Prediction
 
 SPECIAL_TOKENS: dict[Role, str] = {"pad": PAD, "start": START, "end": END}
@@ -212,7 +212,7 @@ class Caption(base.Objective):
             prompt, limits = torch.full((len(rows), 1), config.bos_id), torch.full((len(rows),), limit)
             batch = prepare_images(model, replace(batch, decoder=DecoderInputs(prompt)).to(model.device))
             found = search(model.body, batch, config.eos_id, limits, decode, requests=first + rows, banned=banned)
-            predictions += [text_prediction(text, hypotheses) for hypotheses in found]
+            predictions += [base.text_prediction(text, hypotheses) for hypotheses in found]
         return predictions
 
     # -- metrics

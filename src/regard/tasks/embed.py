@@ -282,9 +282,7 @@ class TextIndex:
         """`vectors` (N, D): embedding of each text."""
         self.texts = texts
         self.vectors = normalize(vectors)
-        first: dict[str, int] = {}
-        for place, text in enumerate(texts):
-            first.setdefault(text, place)
+        first = {text: place for place, text in reversed(list(enumerate(texts)))}
         self.is_duplicate = np.array([first[text] != place for place, text in enumerate(texts)], dtype=bool)
 
     def search(self, queries: np.ndarray, top_k: int) -> list[Prediction]:

@@ -294,7 +294,7 @@ def _continuation(
     model: base.Model, prompt: str, hypotheses: Sequence[Hypothesis], prompt_length: int, decode: DecodeSettings
 ) -> Prediction:
     """Prediction with the text before the first stop string, and the reason for the end: eos, stop, length, or context."""
-    text, best, values, reasons = model.require_tokenizer(), hypotheses[0], [], []
+    text, values, reasons = model.require_tokenizer(), [], []
     for option in hypotheses:
         decoder = StreamDecoder(text, decode.stop_strings)
         values.append(
@@ -302,15 +302,7 @@ def _continuation(
         )
         full = len(option.tokens) == model.config.max_length - prompt_length + 1
         reasons.append("context" if option.finish_reason == "length" and full else option.finish_reason)
-    extra = {
-        "prompt": prompt,
-        "token_ids": list(best.tokens),
-        "finish_reason": reasons[0],
-        "logprobs": np.round(best.log_probs, 6).tolist(),
-        "alternatives": [
-            {"value": value, "score": option.score, "finish_reason": reason}
-            for value, option, reason in zip(values, hypotheses, reasons, strict=True)
-        ],
-    }
-    scores = tuple(option.score for option in hypotheses)
-    return Prediction(values[0], scores, tuple(text.display_tokens(best.tokens)), extra)
+    one = base.text_prediction(text, hypotheses, values)
+    for alternative, reason in zip(one.extra["alternatives"], reasons, strict=True):
+        alternative["finish_reason"] = reason
+    return replace(one, extra={"prompt": prompt, **one.extra, "finish_reason": reasons[0]})

@@ -76,7 +76,7 @@ class Translate(base.Objective):
         text, config = model.require_tokenizer(), model.config
         ids = [np.array(row) for row in source_ids(text, inputs, config)]
         lengths = np.array([len(row) for row in ids])
-        predictions = [text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
+        predictions = [base.text_prediction(text, [Hypothesis((), 0.0, (), "eos")])] * len(inputs)
         # padding is never generated, as in Marian models
         banned = () if config.pad_id == config.eos_id else (config.pad_id,)
         nonempty = np.flatnonzero(lengths > 1)
@@ -92,7 +92,7 @@ class Translate(base.Objective):
             with torch.inference_mode():
                 steps = model.body.act_steps(batch.to(model.device)) if config.traits.act else None
             for number, (i, hypotheses) in enumerate(zip(rows, found, strict=True)):
-                predictions[i] = text_prediction(text, hypotheses)
+                predictions[i] = base.text_prediction(text, hypotheses)
                 if steps is not None:
                     predictions[i].extra["act_steps"] = steps[number, : lengths[i]].tolist()
         return predictions
@@ -126,22 +126,6 @@ class Translate(base.Objective):
 def source_ids(text: TextTokenizer, inputs: Sequence[str], config: Any) -> list[list[int]]:
     """Encoder inputs: the stripped text, as in training, and the end token."""
     return [[*row, config.eos_id] for row in text.encode([item.strip() for item in inputs])]
-
-
-def text_prediction(text: TextTokenizer, hypotheses: Sequence[Hypothesis]) -> Prediction:
-    """Prediction from the best hypothesis, with token ids, log-probabilities, and the other hypotheses as alternatives."""
-    values = text.decode([option.tokens for option in hypotheses])
-    best = hypotheses[0]
-    extra = {
-        "token_ids": list(best.tokens),
-        "finish_reason": "eos" if best.finish_reason == "eos" else "length",
-        "logprobs": [round(value, 6) for value in best.log_probs],
-        "alternatives": [
-            {"value": value, "score": option.score} for value, option in zip(values, hypotheses, strict=True)
-        ],
-    }
-    pieces = text.display_tokens(best.tokens)
-    return Prediction(values[0], tuple(option.score for option in hypotheses), tuple(pieces), extra)
 
 
 def format_pair(source: str, prediction: Prediction, reference: str) -> str:

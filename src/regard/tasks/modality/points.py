@@ -193,13 +193,14 @@ class Points(Modality):
         self, model: Model, inputs: Sequence[Any] | Encoded, count: int, decode: DecodeSettings
     ) -> InputBatches:
         """Several random subsets of the points of large point clouds, as rows of one input."""
-        encoded = inputs if isinstance(inputs, Encoded) else None
-        points = model.require_point_processor() if encoded is None else encoded.context.processor
-        size = max(count, 1) if encoded is None else _eval_batch_size(points)
+        points = model.require_point_processor()
+        size = _eval_batch_size(points) if isinstance(inputs, Encoded) else max(count, 1)
         for start in range(0, count, size):
             owners, rows = [], []
             for number in range(start, min(start + size, count)):
-                cloud = open_cloud(inputs[number], points) if encoded is None else load_cloud(encoded, number)  # type: ignore[index]
+                cloud = (
+                    load_cloud(inputs, number) if isinstance(inputs, Encoded) else open_cloud(inputs[number], points)
+                )
                 views = points.prepare_views(cloud, decode.num_votes, max(MAX_VOTES, decode.num_votes))
                 owners += [number] * len(views)
                 rows += views
