@@ -114,11 +114,11 @@ class Classify(base.Objective):
 
     def adapt_config(self, config: Any) -> Any:
         """The pooled state of a text encoder requires one more layer: the pooler of the body, or a layer in the head."""
+        traits = config.traits
         if self.task.input == "points":
             return replace(config, has_decoder=False)
-        if self.task.input == "image":
-            return replace(config, lm_head=False) if config.traits.optional_lm_head else config
-        traits = config.traits
+        if traits.optional_lm_head:
+            return replace(config, lm_head=False)
         return replace(config, pooler=traits.head_activation is None) if traits.optional_pooler else config
 
     def head(self, config: Any, options: base.HeadOptions) -> nn.Module | None:
