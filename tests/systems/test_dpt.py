@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +131,3 @@ def test_a_file_of_the_bare_body_is_read_under_its_prefix() -> None:
     body.load_state_dict(found)
     near(body(Batch(PIXELS)).sequence, peer(PIXELS).last_hidden_state, 1e-10)
     assert foreign == ["dpt.pooler.dense.weight", "dpt.pooler.dense.bias"]
-
-
-def test_batch_norms_are_chosen_by_the_task() -> None:
-    assert dpt.Config().resolve_fusion_norm(classifies=True).fusion_batch_norm is True
-    assert dpt.Config().resolve_fusion_norm(classifies=False).fusion_batch_norm is False
-    kept = replace(dpt.Config(), fusion_batch_norm=False)
-    assert kept.resolve_fusion_norm(classifies=True) is kept

@@ -311,13 +311,6 @@ def test_a_saved_model_comes_back_bit_for_bit(name: str, label: str, dtype: torc
 
 
 @cases
-def test_a_model_that_was_never_trained_can_be_saved_too(name: str, label: str, tmp_path: Path) -> None:
-    task = find_task(SYSTEMS[name].tasks[0], "text")
-    model = assemble(ModelSpec(SYSTEMS[name], task.objective.adapt_config(tiny(name, label).config), task)).eval()
-    same_model(regard.load(model.save(tmp_path)), model)
-
-
-@cases
 def test_the_hugging_face_format_is_restored_if_supported(name: str, label: str, tmp_path: Path) -> None:
     model = tiny(name, label)
     if not SYSTEMS[name].published.model_type:
