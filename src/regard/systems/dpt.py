@@ -12,7 +12,7 @@ from typing import Any, Self
 from regard.errors import WeightsError
 from regard.nn.vision.dense import FeatureTap, NeckConfig, Readout, check_neck, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer
-from regard.systems.common import image_layouts, recipes, vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import LARGE, System, presets, reject, sizes
 from regard.weights.tables import NameTable, PublishedLayout, Tensors
@@ -105,7 +105,7 @@ NAMES = NameTable(
     entries=(
         *vision.bit_entries("front.", "dpt.embeddings.backbone.bit"),
         *vision.vit_entries("dpt"),
-        *image_layouts.DPT_HEAD_ENTRIES,
+        *vision.DPT_HEAD_ENTRIES,
     ),
     drop=(f"*{vision.BATCH_COUNT}",),
     heads=("neck.*", "head.*", "auxiliary_head.*", "dpt.pooler.*"),

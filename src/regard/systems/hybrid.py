@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, VisionTransformer, quarter_blocks
-from regard.systems.common import image_layouts, recipes, vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import System, presets, reject, sizes
 from regard.weights.tables import NameTable, PublishedLayout, layer
@@ -89,7 +89,7 @@ TIMM_ENTRIES = (
         (f"{_TIMM_PREFIX}.stem.conv", f"{_TIMM_PREFIX}.stem.norm"),
         f"{_TIMM_PREFIX}.stages.{{stage}}.blocks.{{n}}",
     ),
-    *image_layouts.TIMM_ENTRIES,
+    *vision.TIMM_ENTRIES,
 )
 
 

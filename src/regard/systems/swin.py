@@ -19,7 +19,7 @@ from regard.nn.blocks.block import FeedForward, Residual, Stack, TransformerBloc
 from regard.nn.vision.dense import FeatureTap
 from regard.nn.vision.patches import PatchEmbedding
 from regard.nn.vision.swin import DropPath, PatchMerging, RelativePositionBias, SwinBody, init_swin_weights
-from regard.systems.common import image_layouts, recipes, vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import System, check_stages, presets, reject
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, entry, layer
@@ -121,7 +121,7 @@ NAMES = NameTable(
     entries=(
         layer("patches", "swin.embeddings.patch_embeddings.projection"),
         layer("first", "swin.embeddings.norm"),
-        *vision.block_entries("stages.{stage}.blocks.{n}", BLOCK, "attention.self"),
+        *vision.block_entries("stages.{stage}.blocks.{n}", BLOCK, 3, "attention.self"),
         entry("stages.{stage}.position.{n}.table.weight", f"{BLOCK}.attention.self.relative_position_bias_table"),
         layer("merges.{n}.norm", "swin.encoder.layers.{n}.downsample.norm"),
         entry("merges.{n}.reduce.weight", "swin.encoder.layers.{n}.downsample.reduction.weight"),
@@ -166,7 +166,7 @@ PUBLISHED = PublishedLayout(
     after_read=vision.require_square,
     head_architectures={"classify": "SwinForImageClassification"},
     names=NAMES,
-    other_entries=image_layouts.SWIN_LAYOUTS,
+    other_entries=vision.SWIN_LAYOUTS,
     adapt_checkpoint=from_published,
 )  # fmt: skip
 

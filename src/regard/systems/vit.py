@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from regard.nn.vision.dense import FeatureTap, sequence_maps
 from regard.nn.vision.patches import GridPosition, PatchEmbedding, Pool, VisionTransformer, quarter_blocks
-from regard.systems.common import image_layouts, recipes, vision
+from regard.systems.common import recipes, vision
 from regard.systems.common.bert import ACTIVATIONS
 from regard.systems.common.system import LARGE, System, presets, reject, sizes
 from regard.weights.tables import NameTable, PublishedLayout, Tensors, layer
@@ -88,8 +88,8 @@ PUBLISHED = PublishedLayout(
     head_architectures={"classify": "ViTForImageClassification"},
     names=NAMES,
     other_entries={
-        "pos_embed": image_layouts.TIMM_ENTRIES,
-        "encoder.pos_embedding": image_layouts.TORCHVISION_ENTRIES,
+        "pos_embed": vision.TIMM_ENTRIES,
+        "encoder.pos_embedding": vision.TORCHVISION_ENTRIES,
     },
     adapt_checkpoint=from_published,
     required={"class_token": True, "pool": "first"},

@@ -1,4 +1,4 @@
-"""Tensor names, config keys and recipes shared by image systems: ViT and BiT."""
+"""Tensor names and config keys shared by image systems, and names of timm, torchvision and the authors of Swin."""
 
 from __future__ import annotations
 
@@ -62,17 +62,28 @@ KEYS: dict[str, tuple[str, ...]] = {
     "activation": ("hidden_act",), "norm_eps": ("layer_norm_eps",),
 }  # fmt: skip
 
-_QKV = ("{attention}.query", "{attention}.key", "{attention}.value")
+_QKV = ("{attention}.query.", "{attention}.key.", "{attention}.value.")
 BLOCK_NAMES = (
     # regard, timm, torchvision, transformers
-    ("attend.norm", "norm1.", "ln_1.", ("layernorm_before",)),
-    ("attend.inner.qkv", "attn.qkv.", "self_attention.in_proj_", _QKV),
-    ("attend.inner.out", "attn.proj.", "self_attention.out_proj.", ("attention.output.dense",)),
-    ("feed.norm", "norm2.", "ln_2.", ("layernorm_after",)),
-    ("feed.inner.up", "mlp.fc1.", "mlp.0.", ("intermediate.dense",)),
-    ("feed.inner.down", "mlp.fc2.", "mlp.3.", ("output.dense",)),
+    ("attend.norm", ("norm1.",), ("ln_1.",), ("layernorm_before.",)),
+    ("attend.inner.qkv", ("attn.qkv.",), ("self_attention.in_proj_",), _QKV),
+    ("attend.inner.out", ("attn.proj.",), ("self_attention.out_proj.",), ("attention.output.dense.",)),
+    ("feed.norm", ("norm2.",), ("ln_2.",), ("layernorm_after.",)),
+    ("feed.inner.up", ("mlp.fc1.",), ("mlp.0.",), ("intermediate.dense.",)),
+    ("feed.inner.down", ("mlp.fc2.",), ("mlp.3.",), ("output.dense.",)),
 )
-BLOCK_PREFIX = "encoder.blocks.{n}"
+
+
+def block_entries(ours: str, theirs: str, column: int, attention: str = "") -> tuple[NameEntry, ...]:
+    """Entries of the blocks of ViT and Swin with the names in this column of BLOCK_NAMES; `attention`: prefix of query, key
+    and value."""
+    return tuple(
+        entry(
+            f"{ours}.{row[0]}.{{part}}",
+            *(f"{theirs}.{name.format(attention=attention)}{{part}}" for name in row[column]),
+        )
+        for row in BLOCK_NAMES
+    )
 
 
 def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
@@ -81,17 +92,48 @@ def vit_entries(prefix: str) -> tuple[NameEntry, ...]:
         entry("first", f"{prefix}.embeddings.cls_token"),
         entry("position.table", f"{prefix}.embeddings.position_embeddings"),
         layer("patches", f"{prefix}.embeddings.patch_embeddings.projection"),
-        *block_entries(BLOCK_PREFIX, f"{prefix}.encoder.layer.{{n}}", "attention.attention"),
+        *block_entries("encoder.blocks.{n}", f"{prefix}.encoder.layer.{{n}}", 3, "attention.attention"),
         layer("encoder.norm", f"{prefix}.layernorm"),
     )
 
 
-def block_entries(prefix: str, published: str, attention: str) -> tuple[NameEntry, ...]:
-    """Entries of the blocks of ViT and Swin in Hugging Face format; `attention`: prefix of query, key and value."""
-    return tuple(
-        layer(f"{prefix}.{ours}", *(f"{published}.{name.format(attention=attention)}" for name in theirs))
-        for ours, _, _, theirs in BLOCK_NAMES
+TIMM_ENTRIES = (
+    entry("first", "cls_token"),
+    entry("position.table", "pos_embed"),
+    layer("patches", "patch_embed.proj"),
+    *block_entries("encoder.blocks.{n}", "blocks.{n}", 1),
+    layer("encoder.norm", "norm"),
+    layer("head.classes", "head"),
+)
+
+TORCHVISION_ENTRIES = (
+    entry("first", "class_token"),
+    entry("position.table", "encoder.pos_embedding"),
+    layer("patches", "conv_proj"),
+    *block_entries("encoder.blocks.{n}", "encoder.layers.encoder_layer_{n}", 2),
+    layer("encoder.norm", "encoder.ln"),
+    layer("head.classes", "heads.head"),
+)
+
+_SWIN_BLOCK = "layers.{stage}.blocks.{n}"
+_SWIN_ENTRIES = (
+    layer("patches", "patch_embed.proj"),
+    layer("first", "patch_embed.norm"),
+    *block_entries("stages.{stage}.blocks.{n}", _SWIN_BLOCK, 1),
+    entry("stages.{stage}.position.{n}.table.weight", f"{_SWIN_BLOCK}.attn.relative_position_bias_table"),
+    layer("norm", "norm"),
+    layer("head.classes", "head"),
+    layer("head.classes", "head.fc"),
+)
+SWIN_LAYOUTS = {
+    sign: (
+        *_SWIN_ENTRIES,
+        *(layer(f"merges.{n}.norm", f"layers.{n + late}.downsample.norm") for n in range(3)),
+        *(entry(f"merges.{n}.reduce.weight", f"layers.{n + late}.downsample.reduction.weight") for n in range(3)),
     )
+    for sign, late in (("layers.3.downsample.norm.weight", 1), ("patch_embed.proj.weight", 0))
+}
+"""Files of timm, with patch merging in the next stage, and of the authors, with patch merging in the previous stage."""
 
 
 def check_patch_size(config: Any) -> None:
@@ -264,6 +306,33 @@ def read_backbone_config(config: dict[str, Any] | None, channels: int, all_stage
             )
     return {"backbone_depths": tuple(depths), "stem_channels": start, "norm_groups": groups}
 
+
+# -- dense heads
+
+DPT_HEAD_ENTRIES = (
+    layer("head.reassemble.{n}.read", "neck.reassemble_stage.readout_projects.{n}.0"),
+    layer("head.reassemble.{n}.project", "neck.reassemble_stage.layers.{n}.projection"),
+    layer("head.reassemble.{n}.resize", "neck.reassemble_stage.layers.{n}.resize"),
+    layer("head.levels.{n}", "neck.convs.{n}"),
+    *(
+        layer(f"head.fusion.{{n}}.{ours}.{part}", f"neck.fusion_stage.layers.{{n}}.residual_layer{number}.{name}")
+        for number, ours in ((1, "skip"), (2, "unit"))
+        for part, name in (
+            ("first", "convolution1"),
+            ("second", "convolution2"),
+            ("first_norm", "batch_norm1"),
+            ("second_norm", "batch_norm2"),
+        )
+    ),
+    layer("head.fusion.{n}.out", "neck.fusion_stage.layers.{n}.projection"),
+    *(layer(f"head.{ours}", f"head.head.{n}") for ours, n in (("first", 0), ("second", 2), ("last", 4))),
+    layer("head.before.dense", "head.head.0"),
+    layer("head.before.norm", "head.head.1"),
+    layer("head.classes", "head.head.4"),
+    layer("head.beside_before.dense", "auxiliary_head.head.0"),
+    layer("head.beside_before.norm", "auxiliary_head.head.1"),
+    layer("head.beside", "auxiliary_head.head.4"),
+)
 
 # -- batch norms
 
