@@ -369,6 +369,8 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     task, settings, sources = spec.identity.task, spec.settings, spec.sources
     reader, objective, data = task.reader, task.objective, settings.data
     modality = objective.modality
+    shown, others = ", ".join(sources.data[:5]), len(sources.data) - 5
+    log(f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
     own = list(read_samples(task, sources.valid, sources.columns, log)) if sources.valid else []
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()

@@ -91,8 +91,6 @@ def train(
             world.check_divides(order.settings.train.grad_accum)
         if order.settings.train.deterministic:
             stack.enter_context(deterministic_algorithms())
-        shown, others = ", ".join(order.sources.data[:5]), len(order.sources.data) - 5
-        log(f"Reading {shown}" + (f" and {others:,} more" if others > 0 else ""))
         prepared = prepare(order, log)
         if few := small_sample_warning(found, prepared.stats["valid"]):
             log(f"warning: {few}. Add validation data with --valid, or raise data.valid_fraction.")
