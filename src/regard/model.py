@@ -216,6 +216,14 @@ class Model(nn.Module):
             add_bias(self.head, head)
             self.head.load_state_dict(head, strict=True, assign=assign)
 
+    def reload(self, folder: Path) -> None:
+        """Load the weights of a folder that this model was saved to, into the existing tensors."""
+        tensors, native = read_checkpoint(folder), bool(unsupported_by_layout(self))
+        if not native:
+            _, tensors = self.spec.system.published.from_published(self.config, tensors)
+        self.load_weights(convert_tensors(self, tensors, native, same_task=True))
+        self.spec = replace(self.spec, source=str(folder))
+
     def require_image_processor(self) -> ImageProcessor | Palette:
         from regard.processors.image import CaptionProcessor, ImageProcessor
         from regard.processors.palette import Palette

@@ -23,7 +23,7 @@ from regard.draw.charts import draw_training_curves
 from regard.errors import Interrupted, RunError
 from regard.files import write_json
 from regard.index import FORMAT
-from regard.model import Model, load
+from regard.model import Model
 from regard.runs.card import write_card
 from regard.runs.evaluate import validation_loss
 from regard.runs.folder import RunFolder
@@ -92,6 +92,8 @@ class Trainer:
         asked, on_cuda = spec.settings.data.num_workers, model.device.type == "cuda"
         self.num_workers = asked if asked >= 0 else 2 * on_cuda
         self.num_checkpoints = max(self.config.keep_checkpoints, self.config.average_checkpoints)
+        self.trainable = [p for p in model.parameters() if p.requires_grad]
+        """trained parameters, and parameters frozen by `train.freeze`"""
         self.num_unused = sum(p.numel() for p in model.parameters() if not p.requires_grad)
         # a checkpoint contains the weights, two optimizer moments and optionally the EMA
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -327,9 +329,11 @@ class Trainer:
         if self.config.average_checkpoints > 1:
             self._average_checkpoints()
         self.folder.close()
-        self.optimizer.state.clear()  # makes room for a second model on the device
-        folder = self.folder.path
-        model = load(folder, device=self.model.device)  # the run folder contains the best weights
+        model, folder = self.model, self.folder.path
+        for parameter in self.trainable:
+            parameter.requires_grad_(True).grad = None
+        model.reload(folder)  # the run folder contains the best weights
+        model.eval()
         decode = self.settings.decode
         how = f", beam {decode.num_beams}" if decode.num_beams > 1 else "" if decode.do_sample else ", greedy"
         how = how if self.objective.generates else ""
