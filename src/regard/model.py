@@ -267,7 +267,7 @@ class Model(nn.Module):
     def save(self, folder: str | Path, metadata: dict[str, Any] | None = None) -> Path:
         """Save a folder for `regard.load`, in Hugging Face format if supported."""
         folder = Path(folder)
-        _write_folder(self, folder, native=bool(unsupported_by_layout(self)))
+        _write_folder(self, folder, native=True)
         own: dict[str, Any] = {"format": FORMAT, "system": self.spec.system.name, "task": self.task.name}
         options = self.spec.options
         own |= {"model": as_dict(self.config), "labels": list(options.labels), "head_options": options.as_dict()}
@@ -528,8 +528,6 @@ def save(model: Model, folder: str | Path, layout: str = "huggingface") -> Path:
     """Save in Hugging Face format: config.json, model.safetensors and, if available, tokenizer.json."""
     if layout not in LAYOUTS:
         raise UnknownNameError("layout", layout, LAYOUTS)
-    if reason := unsupported_by_layout(model):
-        raise WeightsError(reason)
     _write_folder(model, Path(folder), native=False)
     return Path(folder)
 
@@ -545,11 +543,15 @@ def unsupported_by_layout(model: Model) -> str:
 
 
 def _write_folder(model: Model, folder: Path, native: bool) -> None:
-    """Write weights, config and processor in Hugging Face format, or with names of regard if `native`."""
+    """Write weights, config and processor in Hugging Face format. For models that the format does not support, use the
+    names of regard if `native`, otherwise raise an error."""
     spec, options = model.spec, model.objective.options
     published, tensors = spec.system.published, model.weights()
+    reason = unsupported_by_layout(model)
+    if reason and not native:
+        raise WeightsError(reason)
     config: dict[str, Any] = {"model_type": "regard", "system": spec.system.name}
-    if not native:
+    if not reason:
         tensors = published.to_published(spec.config, published.names.write(tensors))
         config = published.write(as_dict(spec.config), model.task.name)
         # labels of tasks without classes have no meaning in Hugging Face, for example of qa

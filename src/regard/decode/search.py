@@ -170,7 +170,9 @@ def _chunks(inputs: SearchInputs, max_batch_tokens: int | None) -> Iterator[tupl
     processes its prompts again."""
     count, longest, settings = len(inputs.limits), int(inputs.limits.max()), inputs.settings
     samples = settings.num_return_sequences if settings.is_sampling else 1
-    most = min(count * samples, max_rows(inputs.body, inputs.batch, longest, settings.num_beams))
+    most = count * samples
+    if most > 1:
+        most = min(most, max_rows(inputs.body, inputs.batch, longest, settings.num_beams))
     if max_batch_tokens is not None and samples > 1:  # the caller limited the tokens of the rows, not of the samples
         most = min(most, max(1, max_batch_tokens // (inputs.batch.prompt.shape[1] + longest)))
     together = min(samples, most)

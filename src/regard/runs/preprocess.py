@@ -375,6 +375,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
     files = TrainingFiles(task, sources, data.valid_fraction, log, own)
     found = files.scan()
     valid = own or list(found.held)
+    valid_fingerprint = content_fingerprint(task, valid)
     if not own:
         held = f"{reader.format_count(len(valid))} held out for validation (data.valid_fraction, by content hash)."
         log(f"note: no --valid given; {held}")
@@ -402,7 +403,7 @@ def prepare(spec: TrainSpec, log: LogFn) -> PreparedData:
         "train": train.num_samples,
         "valid": encoded.num_samples,
         "fingerprint": found.fingerprint,
-        "valid_fingerprint": content_fingerprint(task, valid),
+        "valid_fingerprint": valid_fingerprint,
     }
     log(f"Data      {facts['train']:,} training {reader.unit}, {facts['valid']:,} validation {reader.unit}")
     log(f"{'Tokenizer' if task.input == 'text' else 'Input    '} {modality.describe_processor(processor)}")
