@@ -129,8 +129,3 @@ def test_a_norm_of_rows_is_that_of_torch() -> None:
         ours.train()(x[0, :1])
     ours.weight.requires_grad_(False)
     ours(x[0, :1])
-
-
-def test_a_width_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(ValueError, match="divisible"):
-        VectorAttention(8, nn.Identity(), nn.Identity(), channels_per_weight=3)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import point_transformer_reference as reference
 from regard.errors import RegardError
-from regard.nn.points import body as points
 from regard.nn.points.body import PointTransformer, point_head
 from regard.nn.points.packing import lexicographic_order
 from regard.nn.recording import named_attentions, record_attention
@@ -235,8 +234,3 @@ def test_the_released_segmentation_has_exactly_the_parameters_of_the_released_co
     config = replace(point.PRESETS["point-base"].config, feature_dim=3)
     with torch.device("meta"):
         assert count(build(config)) + count(point_head(config, 13)) == 7_767_729
-
-
-def test_stages_belong_together() -> None:
-    with pytest.raises(ValueError, match="first"):
-        points.PointTransformer(0, list(build(SMALL).down), [], (4,), (8, 8, 8))

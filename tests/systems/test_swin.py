@@ -247,8 +247,6 @@ def test_stochastic_depth_drops_a_branch_for_a_fraction_of_the_images() -> None:
     assert set(out.unique().tolist()) == {0.0, torch.tensor(1.0).div(0.75).item()}
     assert bool((out == out[:, :1, :1]).all()) and abs(float((out[:, 0, 0] == 0).float().mean()) - 0.25) < 0.03
     assert part.eval()(x) is x and DropPath(0.0)(x) is x
-    with pytest.raises(ValueError, match="drop_prob"):
-        DropPath(1.0)
 
 
 def test_stochastic_depth_rises_from_block_to_block_on_both_branches() -> None:
@@ -268,7 +266,5 @@ def test_windows_need_a_grid_and_a_table() -> None:
         part(noise(1, 9, 8))
     with pytest.raises(ValueError, match="GridPositionIds"):
         part(noise(1, 9, 8), position=BoundPosition(table, PositionIds()))
-    with pytest.raises(ValueError, match="shift must be"):
-        GridWindows(3, 3)
     with pytest.raises(ValueError, match="heads"):
         table.check(4, 2)

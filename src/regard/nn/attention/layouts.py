@@ -34,10 +34,6 @@ class GridWindows:
     window: int
     shift: int = 0
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.shift < self.window:
-            raise ValueError(f"shift must be between 0 and window - 1 ({self.window - 1}), got {self.shift}.")
-
     def grid(self, ids: PositionIds | None) -> WindowGrid:
         if not isinstance(ids, GridPositionIds):
             raise ValueError(

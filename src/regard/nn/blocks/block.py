@@ -355,10 +355,6 @@ class SharedEmbeddings(nn.Module):
         """`output_width`: hidden size before the output matrix. `source_vocab_size`: if the source has more tokens than
         the target. `bias`: add a bias to the logits of a separate output matrix."""
         super().__init__()
-        if sharing == "all" and embedding_width != output_width:
-            raise ValueError(
-                f"sharing='all' requires embedding_width ({embedding_width}) to equal output_width ({output_width})."
-            )
         self.target = nn.Embedding(vocab_size, embedding_width)
         self.source = nn.Embedding(source_vocab_size or vocab_size, embedding_width) if sharing == "none" else None
         self.output = None if sharing == "all" else Linear(output_width, vocab_size, bias)

@@ -227,12 +227,6 @@ class PointTransformer(Body):
         sort: bool = True,
     ) -> None:
         super().__init__()
-        if len(strides) != len(down) - 1 or len(num_neighbors) != len(down) or len(up) not in (0, len(down)):
-            raise ValueError(
-                "Expected one stride for each stage after the first, one number of neighbors per stage, and up stages for "
-                f"all stages or none; got {len(down)} stages, {len(strides)} strides, {len(num_neighbors)} numbers of "
-                f"neighbors and {len(up)} up stages."
-            )
         self.inputs, self.sorts_points = inputs, sort
         self.strides, self.num_neighbors = tuple(strides), tuple(num_neighbors)
         self.down, self.up = nn.ModuleList(down), nn.ModuleList(up)

@@ -154,9 +154,6 @@ def farthest_point_sampling(
     points: Float[Tensor, "N 3"], sizes: CloudSizes, sample_sizes: CloudSizes
 ) -> Int[Tensor, "M"]:
     """Indices of the sampled points, per point cloud in the order of sampling."""
-    for count, most in zip(sample_sizes.counts, sizes.counts, strict=True):
-        if not 0 < count <= most:
-            raise ValueError(f"The sample size must be between 1 and {most} points, got {count}.")
     choose = _fps_op if torch.compiler.is_compiling() else torch.no_grad()(_fps)  # compiled graphs need the operator
     return choose(to_search_dtype(points), list(sizes.counts), list(sample_sizes.counts))
 

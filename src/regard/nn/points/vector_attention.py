@@ -73,8 +73,6 @@ class VectorAttention(RecordedModule):
         reverse_difference: bool = False,
     ) -> None:
         super().__init__()
-        if width % channels_per_weight:
-            raise ValueError(f"width ({width}) must be divisible by channels_per_weight ({channels_per_weight}).")
         self.width, self.channels_per_weight, self.reverses_difference = width, channels_per_weight, reverse_difference
         self.heads = width // channels_per_weight
         self.q, self.kv = Linear(width, width, bias), Linear(width, 2 * width, bias)

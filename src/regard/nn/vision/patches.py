@@ -101,11 +101,6 @@ class VisionTransformer(Body):
         stem: ConvBody | None = None,
     ) -> None:
         super().__init__()
-        if position.num_prefix_tokens != int(class_token):
-            raise ValueError(
-                f"The position table has {position.num_prefix_tokens} positions before the patches, but the model has "
-                f"{int(class_token)} class tokens."
-            )
         self.has_class_token, self.pool = class_token, pool
         if class_token:
             self.first = nn.Parameter(torch.zeros(1, 1, position.table.shape[-1]))

@@ -72,8 +72,6 @@ class DropPath(nn.Module):
 
     def __init__(self, drop_prob: float) -> None:
         super().__init__()
-        if not 0 <= drop_prob < 1:
-            raise ValueError(f"drop_prob must be in [0, 1), got {drop_prob}.")
         self.drop_prob = drop_prob
 
     def forward(self, x: Float[Tensor, "B *rest"]) -> Float[Tensor, "B *rest"]:
