@@ -41,12 +41,14 @@ SYSTEMS = LazyTable({
 def find_preset(name: str) -> tuple[System, Preset]:
     """The preset of this name and its system; only the system that the index names is imported."""
     name = resolve_preset_name(name)
-    owners = index.presets()
-    if name not in owners and (advice := describe_hub_name(name)):
+    owner = index.presets().get(name)
+    for system in SYSTEMS.values() if owner is None else (SYSTEMS[owner],):
+        if name in system.presets:
+            return system, system.presets[name]
+    if advice := describe_hub_name(name):
         raise RegardError(advice)
-    if name not in owners:
-        raise UnknownNameError("preset", name, owners, index.PRESET_ADVICE)
-    return SYSTEMS[owners[name]], SYSTEMS[owners[name]].presets[name]
+    known = [preset for system in SYSTEMS.values() for preset in system.presets]
+    raise UnknownNameError("preset", name, known, index.PRESET_ADVICE)
 
 
 def find_system(name: str) -> System:
@@ -57,7 +59,10 @@ def find_system(name: str) -> System:
 
 def find_by_model_type(model_type: str) -> System:
     """System for the `model_type` of a Hugging Face config.json."""
-    types = index.model_types()
+    owner = index.model_types().get(model_type)
+    if owner is not None:
+        return SYSTEMS[owner]
+    types = {system.published.model_type: system for system in SYSTEMS.values() if system.published.model_type}
     if model_type not in types:
         raise UnknownNameError("model_type", model_type, types)
-    return SYSTEMS[types[model_type]]
+    return types[model_type]
