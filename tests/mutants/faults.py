@@ -136,7 +136,7 @@ FAULTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("best-step-drawn", "regard.draw.charts:_draw_loss", "valid[1].argmin()", "valid[1].argmax()",
      "the curve marks the highest validation loss as the best"),
     # -- config, disk, command line, model
-    ("false-is-true", "regard.config:coerce", 'return word in ("true", "yes", "on", "1")', "return bool(word)",
+    ("false-is-true", "regard.config:coerce", "return BOOLS[str(value).lower()]", "return bool(str(value))",
      "a setting of false is read as true"),
     ("file-fsync", "regard.files:write_file", "fsync(aside)", "pass",
      "a file is not flushed to the disk before it replaces another"),

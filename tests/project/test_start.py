@@ -16,10 +16,9 @@ from conftest import TINY, TWELVE
 from regard.cli import app
 from regard.data.check.engine import Survey
 from regard.data.reader import Reader
-from regard.errors import UnknownNameError
 from regard.index import INDEX_PATH, list_rows, load_index
 from regard.runs.catalog import build_index
-from regard.systems import SYSTEMS, find_by_model_type, find_preset
+from regard.systems import SYSTEMS
 from regard.systems.common.system import LazyTable
 from regard.tasks import TASKS, find_task
 from regard.tasks.base import Objective
@@ -211,14 +210,6 @@ def test_the_index_equals_the_tables_and_every_path_is_an_object_of_that_name() 
         assert isinstance(task.objective, Objective) and task.objective.modality.name == task.input
         assert isinstance(task.reader, Reader) and issubclass(task.checker, Survey) and callable(task.explainer)
         assert task.checker.task == task.name and find_task(task.name, task.input) is task
-
-
-def test_a_preset_or_a_model_type_that_the_index_lacks_is_found_in_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.index.presets", dict)
-    monkeypatch.setattr("regard.index.model_types", dict)
-    assert find_preset("gpt2-small")[0].name == "gpt2" and find_by_model_type("bert").name == "bert"
-    with pytest.raises(UnknownNameError, match="'gpt2-small'"):
-        find_preset("gpt2-smal")
 
 
 def test_a_table_imports_an_entry_at_its_first_access_only() -> None:
