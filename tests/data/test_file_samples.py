@@ -223,8 +223,8 @@ def test_an_image_and_its_mask_have_one_name(word: str, tmp_path: Path) -> None:
         found = kept(images.iterate_segmented([data]))
         assert [os.path.relpath(item.source, tmp_path / "images") for item in found] == ["3.jpg", "x/1.jpg", "x/2.jpg"]
         wanted = [f"3{word}.png", f"x/1{word}.png", f"x/2{word}.png"]
-        assert [os.path.relpath(item.mask, tmp_path / "masks") for item in found] == wanted
-        assert not any(item.depth or item.label for item in found)
+        assert [os.path.relpath(item.target, tmp_path / "masks") for item in found] == wanted
+        assert not any(item.label for item in found)
 
 
 def test_images_without_a_mask_are_named_and_depth_maps_may_be_arrays(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_images_without_a_mask_are_named_and_depth_maps_may_be_arrays(tmp_path: 
     (tmp_path / "depth").mkdir()
     np.save(tmp_path / "depth/1.npy", np.ones((9, 12)))
     (found,) = kept(images.iterate_depth_images([str(tmp_path)]))
-    assert found.depth == str(tmp_path / "depth/1.npy") and found.source == str(tmp_path / "rgb/1.png")
+    assert found.target == str(tmp_path / "depth/1.npy") and found.source == str(tmp_path / "rgb/1.png")
     (tmp_path / "t.csv").write_text("image,depth\nrgb/1.png,depth/1.npy\nrgb/1.png,depth/2.npy\n")
     refused(images.iterate_depth_images, tmp_path / "t.csv", "line 3")
 

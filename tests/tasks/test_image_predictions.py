@@ -181,7 +181,7 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
     data = scenes(tmp_path / "data", "depth", 3)
     model = fresh("dpt", "depth", (METERS_LABEL,))
     task, samples = model.task, [item for item in iterate_depth_images([str(data)]) if isinstance(item, ImageSample)]
-    np.save(samples[1].depth, np.ones((20, 32), np.float32))
+    np.save(samples[1].target, np.ones((20, 32), np.float32))
     encoded = task.objective.encode(
         samples, model.config, EncodingContext(model.processor, 0, None, model.spec.options)
     )
@@ -189,7 +189,7 @@ def test_a_depth_map_may_be_smaller_than_its_image_and_is_scored_at_its_own_size
     maps = objective._predict_maps(model, objective._encoded_inputs(encoded, 3))
     found = [(said.shape, right.shape) for _, said, right in maps]
     assert found == [((64, 40),) * 2, ((20, 32),) * 2, ((64, 40),) * 2]
-    np.save(samples[1].depth, np.ones((32, 32), np.float32))
+    np.save(samples[1].target, np.ones((32, 32), np.float32))
     with pytest.raises(DataError, match=r"1\.npy"):
         list(objective._encoded_inputs(encoded, 3))
 
@@ -219,7 +219,7 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     near, far = np.linspace(1, 2, 2000).reshape(40, 50), np.linspace(3, 9, 2000).reshape(40, 50)
     for name, values in (("near", near), ("far", far)):
         np.save(tmp_path / f"{name}.npy", values)
-    files = [ImageSample("", depth=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
+    files = [ImageSample("", target=str(tmp_path / f"{name}.npy")) for name in ("near", "far")]
     reader, config = ImageProcessor((8, 8)), SYSTEMS["vit"].presets["vit-tiny"].config
     encoded = task.objective.encode(files, config, EncodingContext(reader, 0, None))
     said = 1 / near
@@ -252,7 +252,7 @@ def test_a_class_unknown_to_the_model_is_named_and_not_void(tmp_path: Path) -> N
     folder = scenes(tmp_path, "segment", 1)
     (folder / "masks/classes.txt").write_text("road\nsky\ntram\n", encoding="utf-8")
     task, config = find_task("segment", "image"), SYSTEMS["dpt"].presets["dpt-small"].config
-    sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
+    sample = ImageSample(str(folder / "images/0.png"), target=str(folder / "masks/0.png"))
     task.objective.encode(
         [sample], config, EncodingContext(ImageProcessor((32, 32)), 0, None, HeadOptions(("tram", "road", "sky")))
     )
@@ -285,7 +285,7 @@ def test_masks_are_written_in_the_ids_of_training(
 
 def test_a_model_remembers_which_numbers_its_classes_have_in_masks(tmp_path: Path) -> None:
     folder = scenes(tmp_path, "segment", 1)
-    sample = ImageSample(str(folder / "images/0.png"), mask=str(folder / "masks/0.png"))
+    sample = ImageSample(str(folder / "images/0.png"), target=str(folder / "masks/0.png"))
     options = find_task("segment", "image").objective.options
     for text, told in (("0 road\n1 sky\n", ()), ("1 road\n3 sky\n", (1, 3))):
         (folder / "masks/classes.txt").write_text(text, encoding="utf-8")

@@ -44,7 +44,7 @@ from regard.tasks.base import Encoded, EncodingContext, HeadOptions
 LogFn = Callable[[str], None]
 T = TypeVar("T")
 
-_CACHE_VERSION = 6  # Version of the parsing in cache keys; must be increased when parsing changes.
+_CACHE_VERSION = 7  # Version of the parsing in cache keys; must be increased when parsing changes.
 _LOG_INTERVAL = 10.0  # Seconds between log lines.
 
 

@@ -87,7 +87,6 @@ class MapObjective(DenseObjective):
     modality_options: ClassVar[Any] = {"image": {"whole": True, "max_inputs": MAX_MAPS}}
     settings: ClassVar[tuple[str, ...]] = (*base.AUGMENT_SETTINGS, "data.image_size")
     target_unit = "maps"
-    map_attribute: ClassVar[str]  # attribute of a sample with the target file: mask or depth
     map_dtype: ClassVar[type]
     aspect_tolerance: ClassVar[float] = 0.0
     """maximum relative difference between the aspect ratios of map and image if the sizes differ; 0: sizes must be equal"""
@@ -111,7 +110,7 @@ class MapObjective(DenseObjective):
 
     def encode(self, samples: Sequence[ImageSample], config: Any, context: EncodingContext) -> Encoded:
         fields, _ = self.modality.encode(samples, config, context)
-        fields["beside"] = [encode_source(getattr(one, self.map_attribute), one.target_content) for one in samples]
+        fields["beside"] = [encode_source(one.target, one.target_content) for one in samples]
         return Encoded(list(samples), fields, [], context)
 
     def _target(self, encoded: Encoded, number: int) -> np.ndarray:
@@ -172,7 +171,7 @@ class MapObjective(DenseObjective):
             if (high, wide) != size and not abs(high * size[1] / (wide * size[0]) - 1) < self.aspect_tolerance:
                 raise DataError(
                     f"the target map is {high} x {wide}, but the image is {size[0]} x {size[1]}.",
-                    getattr(encoded.samples[number], self.map_attribute) if encoded.samples else None,
+                    encoded.samples[number].target if encoded.samples else None,
                 )
             yield picture, (high, wide), target
 

@@ -44,7 +44,7 @@ class Depth(MapObjective):
     lower_is_better = True
     options = DepthOptions()
     settings = (*MapObjective.settings, "data.metric_depth", "data.depth_scale")
-    map_attribute, map_dtype, aspect_tolerance = "depth", np.float32, 0.02
+    map_dtype, aspect_tolerance = np.float32, 0.02
     unknown_value, unknown_message = 0.0, "every depth is 0 (unknown)"
 
     def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:

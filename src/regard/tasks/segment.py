@@ -138,11 +138,11 @@ class SegmentImages(MapObjective, Segment):
     """Masks of images: a class per pixel."""
 
     classes_key, class_unit, max_figures = "mask", "pixel", 6
-    map_attribute, map_dtype = "mask", np.uint8
+    map_dtype = np.uint8
     unknown_value, unknown_message = float(VOID), "every pixel is void"
 
     def _class_file(self, sample: ImageSample) -> ClassMap | None:
-        return file_classes(sample.mask)
+        return file_classes(sample.target)
 
     def _read_map(self, source: str | bytes, context: base.EncodingContext) -> np.ndarray:
         """(H, W) class indices in the order of the labels, or `VOID`."""
@@ -174,7 +174,7 @@ class SegmentImages(MapObjective, Segment):
 
     def encode(self, samples: Sequence[ImageSample], config: Any, context: base.EncodingContext) -> base.Encoded:
         self._require_classes(context.options)
-        for known, mask in {file_classes(sample.mask): sample.mask for sample in samples if sample.mask}.items():
+        for known, mask in {file_classes(sample.target): sample.target for sample in samples if sample.target}.items():
             # these pixels would be ignored silently
             if known is not None and (strange := [n for n in known.names if n not in context.options.labels]):
                 raise DataError(

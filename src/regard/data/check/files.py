@@ -310,7 +310,7 @@ class MaskSurvey(PartSurvey, ImageSurvey):
         stats = super()._inspect(sample)
         location = sample.location if sample.target_content else None
         colors = self.known_classes.colors if self.known_classes else None
-        mask = read_mask(sample.target_content or sample.mask, colors, location)
+        mask = read_mask(sample.target_content or sample.target, colors, location)
         values, counts = np.unique(mask, return_counts=True)
         stats.part_counts = dict(zip(values.tolist(), counts.tolist(), strict=True))
         stats.target_hash = array_digest(mask)
@@ -334,7 +334,7 @@ class DepthSurvey(ImageSurvey):
     def _inspect(self, sample: ImageSample) -> FileStats:
         stats = super()._inspect(sample)
         location = sample.location if sample.target_content else None
-        depth = read_depth(sample.target_content or sample.depth, self.settings.depth_scale or None, location)
+        depth = read_depth(sample.target_content or sample.target, self.settings.depth_scale or None, location)
         known = depth[depth > 0]
         stats.target_hash = array_digest(depth)
         stats.numbers |= {"known_pixels": len(known), "total_pixels": depth.size}
@@ -345,7 +345,7 @@ class DepthSurvey(ImageSurvey):
             percentiles = np.quantile(known, (0.01, 0.5, 0.99)).astype(np.float32).tolist()
             stats.numbers |= zip(("near", "median", "far"), percentiles, strict=True)
         else:
-            stats.issues["empty_depth_map"] = f"depth map {os.path.basename(sample.depth)}" if sample.depth else ""
+            stats.issues["empty_depth_map"] = f"depth map {os.path.basename(sample.target)}" if sample.target else ""
         return stats
 
     def target_findings(self) -> Iterable[Finding]:

@@ -67,8 +67,7 @@ ImageIterator = Iterator["ImageSample | SkippedRow"]
 class ImageSample(FileSample):
     """An image file and its target."""
 
-    mask: str = ""
-    depth: str = ""  # path of the mask or depth map, in tasks with such a target
+    target: str = ""  # path of the mask or depth map
     target_content: bytes = field(default=b"", repr=False)  # file content of a mask or depth map embedded in a table
 
 
@@ -84,8 +83,7 @@ def _read_entry(
 
     def make_sample(source: str, value: Any, line: int, content: bytes) -> ImageSample:
         path, target_content = resolve_file(IMAGE, entry, line, value, target)
-        targets: dict[str, Any] = {target: path, "target_content": target_content}
-        return ImageSample(source, "", entry, line, content, **targets)
+        return ImageSample(source, "", entry, line, content, path, target_content)
 
     make = make_sample if target in TARGET_FOLDERS else partial(ImageSample, path=entry)
     return read_table(IMAGE, entry, target, columns, on_error, make)
@@ -153,8 +151,7 @@ def _read_paired_folders(entry: str, images: str, targets: str, target: str, on_
         if file.reason:
             yield SkippedRow(entry, number, file.reason)
         elif path:
-            paths: dict[str, Any] = {target: path}
-            yield ImageSample(file.path, "", entry, number, **paths)
+            yield ImageSample(file.path, "", entry, number, target=path)
         else:
             count = "1 image has" if num_unmatched == 1 else f"{num_unmatched:,} images have"
             advice = f"{count} no {target}. File names of image and {target} must match, except for the extension."
@@ -173,12 +170,18 @@ UNLABELED = Reader(
     contents=file_contents,
     suffixes=IMAGE_SUFFIXES,
 )
+
+
+def _contents_with_target(sample: ImageSample) -> Iterator[str]:
+    return (f"{text}\0{os.path.basename(sample.target)}" for text in file_contents(sample))
+
+
 LABELED = replace(UNLABELED, columns=("image", "label"), samples=iterate_images, labels=lambda sample: (sample.label,))
 DEPTH = replace(
     UNLABELED,
     columns=("image", "depth"),
     samples=iterate_depth_images,
-    contents=lambda sample: (f"{text}\0{os.path.basename(sample.depth)}" for text in file_contents(sample)),
+    contents=_contents_with_target,
 )
 
 
@@ -361,17 +364,17 @@ def classes_from_numbers(labels: Sequence[str]) -> ClassMap:
 
 def _mask_labels(sample: ImageSample) -> Sequence[str]:
     """Class names from the class file of the masks, or the pixel values of the mask."""
-    known = file_classes(sample.mask)
+    known = file_classes(sample.target)
     if known is not None:
         return known.names
-    return [str(value) for value in np.unique(read_mask(sample.target_content or sample.mask))]
+    return [str(value) for value in np.unique(read_mask(sample.target_content or sample.target))]
 
 
 SEGMENTED = replace(
     UNLABELED,
     columns=("image", "mask"),
     samples=iterate_segmented,
-    contents=lambda sample: (f"{text}\0{os.path.basename(sample.mask)}" for text in file_contents(sample)),
+    contents=_contents_with_target,
     labels=_mask_labels,
     keeps_label_order=True,  # written masks have the same class ids as the training masks
     label_source=lambda data: repr(find_classes(data)),  # the class file may be in a parent folder of the masks
