@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.modernbert import modeling_modernbert
 
 import regard
@@ -57,6 +57,15 @@ def torch_stack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         ordered = {name: block[name] for name in sorted(block, key=lambda name: ("inner.kv" in name, name))}
         found |= {f"layers.{number}.{name}": tensor for name, tensor in torch_layer_weights(ordered).items()}
     return found
+
+
+def torch_call(theirs: nn.Module, ours: nn.Module) -> Callable[..., Tensor]:
+    """The module of torch, called with the parameters of our stack or block."""
+    weights, rename = (
+        dict(ours.named_parameters()),
+        torch_stack_weights if hasattr(ours, "blocks") else torch_layer_weights,
+    )
+    return lambda *args, **more: torch.func.functional_call(theirs, rename(weights), args, more)
 
 
 TIMM = [

@@ -281,3 +281,13 @@ def gradients(module: nn.Module, value: Tensor) -> dict[str, Tensor]:
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(value, list(named.values()), retain_graph=True, allow_unused=True)
     return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
+
+
+def same_gradients(module: nn.Module, ours: Tensor, right: Tensor, tolerance: float = 1e-10) -> None:
+    """Compare outputs of a module and of a reference with the same parameters, and the gradients of all parameters."""
+    near(ours, right, tolerance / 10)
+    pull = noise(*ours.shape, seed=8)
+    found, wanted = (gradients(module, (out * pull).sum()) for out in (ours, right))
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        near(found[name], gradient, tolerance)

@@ -14,13 +14,13 @@ import transformers
 from torch import Tensor, nn
 
 import regard
-from parity import assert_gradients, assert_same_weights, load_peer, torch_stack_weights
+from parity import assert_gradients, assert_same_weights, load_peer, torch_call
 from regard.errors import WeightsError
 from regard.nn.kernels.losses import cross_entropy
 from regard.nn.recurrent.score_attention import ScoreContext
 from regard.systems.captioners import vit_gpt2
 from regard.types import Batch, DecoderInputs
-from tiny import gradients, lecture, near, noise, noisy
+from tiny import lecture, near, noisy, same_gradients
 from tiny_caption_models import batch_of, captions, made, pictures
 
 # -- Show and Tell
@@ -30,32 +30,18 @@ from tiny_caption_models import batch_of, captions, made, pictures
 def test_show_and_tell_equals_torch_cells_that_read_the_image_first(depth: int) -> None:
     body, batch = made("caption-fixed", depth=depth), batch_of()
     assert batch.decoder is not None
-    cells = []
-    for layer in range(depth):
-        cell = nn.LSTMCell(7 if layer == 0 else 10, 10, dtype=torch.float64)
-        cell.load_state_dict({name: getattr(body.lstm, f"{name}_l{layer}") for name, _ in cell.named_parameters()})
-        cells.append(cell)
+    weights = dict(body.lstm.named_parameters())
     picture = body.eyes.pooled(batch.inputs) @ body.project.weight.T + body.project.bias
     states, right = [(torch.zeros(3, 10, dtype=torch.float64),) * 2] * depth, []
     for at in range(-1, 6):
         x = picture if at < 0 else body.tokens.weight[batch.decoder.inputs[:, at]]
-        for layer, cell in enumerate(cells):
-            states[layer] = cell(x, states[layer])
+        for layer in range(depth):
+            own = [weights[f"{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+            states[layer] = torch.lstm_cell(x, states[layer], *own)
             x = states[layer][0]
         if at >= 0:
             right.append(x @ body.words.weight.T + body.words.bias)
-    ours = body.to_logits(body(batch).sequence)
-    near(ours, torch.stack(right, 1), 1e-12)
-    weigh = noise(*ours.shape, seed=6)
-    mine, theirs = ((out * weigh).sum() for out in (ours, torch.stack(right, 1)))
-    (found, picked) = gradients(body, mine), [part for cell in cells for part in cell.parameters()]
-    wanted = torch.autograd.grad(theirs, picked, retain_graph=True)
-    names = [f"lstm.{name}_l{layer}" for layer, cell in enumerate(cells) for name, _ in cell.named_parameters()]
-    for name, gradient in zip(names, wanted, strict=True):
-        near(found[name], gradient, 1e-11)
-    for name, gradient in gradients(body, theirs).items():  # shared layers
-        near(found[name], gradient, 1e-11)
-    assert {"tokens.weight", "project.weight", "words.bias", "eyes.body.stem.conv.weight"} <= set(found)
+    same_gradients(body, body.to_logits(body(batch).sequence), torch.stack(right, 1), 1e-11)
 
 
 def test_the_image_vector_is_the_mean_of_the_last_feature_map() -> None:
@@ -102,13 +88,7 @@ def test_show_attend_and_tell_equals_loops_of_its_equations(inner: int, deeper: 
     assert places.shape == (2, 4, 12) and (body.deeper is not None) == deeper
     theirs = [attended(body, places[row], target[row].tolist()) for row in range(2)]
     right = torch.stack([said for said, _ in theirs])
-    ours = body.to_logits(body(batch).sequence)
-    near(ours, right, 1e-12)
-    weigh = noise(*ours.shape, seed=6)
-    found, wanted = gradients(body, (ours * weigh).sum()), gradients(body, (right * weigh).sum())
-    assert set(found) == set(wanted) == {name for name, _ in body.named_parameters()}
-    for name, gradient in wanted.items():
-        near(found[name], gradient, 1e-10)
+    same_gradients(body, body.to_logits(body(batch).sequence), right)
     body.train()
     body.eyes.eval()
     body.dropout.p = 0.0
@@ -174,15 +154,13 @@ def test_a_step_on_a_grid_of_nine_positions_equals_the_lectures() -> None:
 # -- convolutions and a Transformer
 
 
-def torchs(body: Any, norm: str) -> tuple[nn.Module, nn.Module]:
-    """Encoder and decoder of torch with our weights."""
+def torchs(body: Any, norm: str) -> tuple[Any, Any]:
+    """Encoder and decoder of torch with our parameters."""
     sizes: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm == "pre", "dtype": torch.float64}
     last = [nn.LayerNorm(16, dtype=torch.float64) if norm == "pre" else None for _ in range(2)]
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 20, **sizes), 2, last[0], False).eval()
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 4, 20, **sizes), 2, last[1]).eval()
-    for theirs, ours in ((encoder, body.encoder), (decoder, body.decoder)):
-        theirs.load_state_dict(torch_stack_weights(ours.state_dict()))
-    return encoder, decoder
+    return torch_call(encoder, body.encoder), torch_call(decoder, body.decoder)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -212,18 +190,7 @@ def test_a_captioner_is_torchs_encoder_and_decoder_on_a_feature_map(
     words = words + body.position(torch.arange(6))
     future = nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64)
     right = decoder(words, encoder(x), tgt_mask=future, tgt_is_causal=True) @ body.tokens.table.weight.T
-    ours = body.to_logits(body(batch).sequence)
-    near(ours, right, 1e-11)
-    weigh = noise(*ours.shape, seed=6)
-    found, shared = gradients(body, (ours * weigh).sum()), gradients(body, (right * weigh).sum())
-    for name, gradient in shared.items():  # layers before both stacks
-        near(found[name], gradient, 1e-10)
-    assert {"eyes.body.stem.conv.weight", "project.weight", "tokens.table.weight"} <= set(shared)
-    for side, theirs in (("encoder.", encoder), ("decoder.", decoder)):
-        own = {name.removeprefix(side): gradient for name, gradient in found.items() if name.startswith(side)}
-        wanted = gradients(theirs, (right * weigh).sum())
-        for name, gradient in torch_stack_weights(own).items():
-            near(gradient, wanted[name], 1e-10)
+    same_gradients(body, body.to_logits(body(batch).sequence), right)
 
 
 # -- ViT and GPT-2

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import regard
-from parity import LENGTHS, load_peer, peer_of, text_inputs, torch_stack_weights, weighted_sum
+from parity import LENGTHS, load_peer, peer_of, text_inputs, torch_call, weighted_sum
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
@@ -24,7 +24,7 @@ from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.systems import SYSTEMS, decoder, gpt3
 from regard.tasks import find_task
 from regard.types import Batch
-from tiny import gradients, near, noise, noisy, tiny
+from tiny import near, noisy, same_gradients, tiny
 
 systems = pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "GPT2LMHeadModel"])
 X = text_inputs()[0]
@@ -146,22 +146,13 @@ def model_of(name: str, config: Any) -> Model:
 def test_the_decoder_alone_is_torchs_encoder_under_a_causal_mask(positions: Any, activation: Any) -> None:
     model = model_of("decoder", decoder.Config(**SHAPE, position_embedding=positions, activation=activation))
     layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, activation, batch_first=True, dtype=torch.float64)
-    theirs = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval()
-    theirs.load_state_dict(torch_stack_weights(model.body.decoder.state_dict()))
+    theirs = torch_call(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval(), model.body.decoder)
     table, at = model.body.tokens.table.weight, torch.arange(11)
     angles = at[:, None] / 10000 ** (torch.arange(6, dtype=torch.float64) / 6)
     waves = torch.stack([angles.sin(), angles.cos()], -1)
     places = waves.flatten(1) if positions == "interleaved" else waves.transpose(1, 2).flatten(1)
     right = theirs(table[IDS] * 12**0.5 + places, mask=~torch.ones(11, 11).tril().bool()) @ table.T
-    out = model.logits(IDS)
-    near(out, right)
-    pull = noise(*out.shape, seed=8)
-    mine, other = gradients(model.body, (out * pull).sum()), gradients(theirs, (right * pull).sum())
-    near(mine.pop("tokens.table.weight"), gradients(model.body, (right * pull).sum())["tokens.table.weight"], 2e-12)
-    own = torch_stack_weights({name.removeprefix("decoder."): gradient for name, gradient in mine.items()})
-    assert own.keys() == other.keys()
-    for name, gradient in own.items():
-        near(gradient, other[name], 2e-12)
+    same_gradients(model.body, model.logits(IDS), right, 2e-12)
 
 
 # -- GPT-3
