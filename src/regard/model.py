@@ -21,12 +21,12 @@ from regard.decode.settings import DecodeSettings, apply_overrides, generation_k
 from regard.errors import RegardError, RunError, SettingError, UnknownNameError, WeightsError
 from regard.explain import explain
 from regard.files import write_json
-from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, print_note, read_config_files
+from regard.index import DTYPES, FORMAT, LAYOUTS, METADATA_FILE, local_folder, print_note
 from regard.nn.blocks.block import SkipInit
 from regard.nn.kernels.linear import recheck_packed
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import find_by_model_type, find_preset, find_system
-from regard.systems.common.checkpoint import read_published_config
+from regard.systems import find_preset
+from regard.systems.common.checkpoint import read_model_folder
 from regard.systems.common.system import System
 from regard.tasks import Task, find_task
 from regard.tasks.base import NO_OPTIONS, HeadOptions
@@ -91,53 +91,16 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def states(
-        self,
-        inputs: Tensor,
-        decoder_inputs: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        decoder_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        global_tokens: Tensor | None = None,
-    ) -> BodyOutput:
-        """Output of the body for ids, pixels or points; `mask` is True for real positions of `inputs`."""
+    def states(self, inputs: Tensor, decoder_inputs: Tensor | None = None, **more: Any) -> BodyOutput:
+        """Output of the body for the arguments of `make_batch`: ids, pixels or points."""
         recheck_packed()
-        states: BodyOutput = self.body(
-            Batch(
-                inputs,
-                mask,
-                positions,
-                decoder=None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask),
-                text=TextFields(token_types, global_tokens),
-            )
-        )
+        states: BodyOutput = self.body(make_batch(inputs, decoder_inputs, **more))
         return states
 
-    def logits(
-        self,
-        inputs: Tensor,
-        decoder_inputs: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        decoder_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        global_tokens: Tensor | None = None,
-    ) -> Tensor:
-        """Logits of the task: for every token, or of the head."""
+    def logits(self, inputs: Tensor, decoder_inputs: Tensor | None = None, **more: Any) -> Tensor:
+        """Logits of the task for the arguments of `make_batch`: for every token, or of the head."""
         recheck_packed()
-        return self.objective.logits(
-            self,
-            Batch(
-                inputs,
-                mask,
-                positions,
-                decoder=None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask),
-                text=TextFields(token_types, global_tokens),
-            ),
-        )
+        return self.objective.logits(self, make_batch(inputs, decoder_inputs, **more))
 
     forward = logits
 
@@ -275,6 +238,21 @@ class Model(nn.Module):
         return folder
 
 
+def make_batch(
+    inputs: Tensor,
+    decoder_inputs: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    decoder_mask: Tensor | None = None,
+    token_types: Tensor | None = None,
+    positions: Tensor | None = None,
+    global_tokens: Tensor | None = None,
+) -> Batch:
+    """Batch of ids, pixels or points; `mask` is True for real positions of `inputs`."""
+    decoder = None if decoder_inputs is None else DecoderInputs(decoder_inputs, decoder_mask)
+    return Batch(inputs, mask, positions, decoder=decoder, text=TextFields(token_types, global_tokens))
+
+
 def build(name: str, *, device: str | torch.device = "cpu", task: str | None = None, **overrides: Any) -> Model:
     """A model with random weights from a preset; `overrides` are config fields: build("transformer-tiny", depth=2)."""
     system, preset = find_preset(name)
@@ -309,17 +287,7 @@ def load(
     `dtype` is a dtype, its name, or "stored" for the dtype of the file. Default: the dtype of the file, except on CPUs
     with slow half-precision matrix products, where float32 is used, with a note in `model.dtype_note`."""
     folder = local_folder(folder)
-    published, own = read_config_files(folder)
-    ours = published.get("model_type") == "regard"
-    if ours and not own:
-        raise RunError(f"{folder}: {METADATA_FILE} is missing, which a model with model_type 'regard' requires.")
-    system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
-    config = (
-        from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
-    )
-    tensors = read_checkpoint(folder)
-    if not ours:
-        config, tensors = system.published.from_published(config, tensors)
+    system, config, tensors, ours, published, own = read_model_folder(folder)
     made_for = own.get("task") or system.published.infer_task(published, system.tasks[0])
     chosen = find_task(task or made_for, system.config.modality)
     objective = chosen.objective

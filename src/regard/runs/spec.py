@@ -21,7 +21,7 @@ from regard.index import absolute_folder, is_folder_path, read_config_files, res
 from regard.model import UNUSED_WEIGHTS, Model, ModelSpec, add_bias, load
 from regard.runs.folder import RunFolder
 from regard.runs.settings import Settings, diff_settings, resolve
-from regard.systems import SYSTEMS, find_by_model_type, find_preset, find_system
+from regard.systems import SYSTEMS, find_checkpoint_system, find_preset, find_system
 from regard.tasks import TASKS, Task, find_task
 from regard.tasks.base import HeadOptions
 from regard.weights.tables import matches
@@ -218,7 +218,7 @@ def _detect_modality(
         if not is_folder_path(model):
             return find_preset(model)[0].modality
         published, own = read_config_files(Path(model))
-        return (find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))).modality
+        return find_checkpoint_system(published, own).modality
     from regard.data.points.labeled import is_cloud_data
 
     if any(is_cloud_data(entry, columns) for entry in data):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regard import index
 from regard.errors import RegardError, UnknownNameError
 from regard.index import describe_hub_name, resolve_preset_name
@@ -66,3 +69,8 @@ def find_by_model_type(model_type: str) -> System:
     if model_type not in types:
         raise UnknownNameError("model_type", model_type, types)
     return types[model_type]
+
+
+def find_checkpoint_system(published: Mapping[str, Any], own: Mapping[str, Any]) -> System:
+    """System of a model folder with these contents of config.json and regard.json."""
+    return find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from regard.config import from_dict
-from regard.index import print_note, read_config_files
+from regard.errors import RunError
+from regard.index import METADATA_FILE, print_note, read_config_files
 from regard.nn.blocks.block import SkipInit
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import find_by_model_type, find_system
+from regard.systems import find_checkpoint_system
 from regard.systems.common.system import System
 from regard.weights.tables import Tensors, read_checkpoint
 
@@ -30,18 +31,37 @@ def read_published_config(system: System, published: Mapping[str, Any], folder: 
     return from_dict(system.config, fields, "model.")
 
 
-def read_body(folder: Path) -> tuple[System, Any, Tensors]:
-    """System, config and native tensors of a model folder without its task; tensors of a head may be included."""
+class Checkpoint(NamedTuple):
+    """Contents of a model folder. Tensors have the published names, or native names in a folder in regard's format."""
+
+    system: System
+    config: Any
+    tensors: Tensors
+    native: bool  # True for regard's format
+    published: dict[str, Any]  # config.json
+    own: dict[str, Any]  # regard.json; empty if there is none
+
+
+def read_model_folder(folder: Path) -> Checkpoint:
     published, own = read_config_files(folder)
-    ours = published.get("model_type") == "regard"
-    system = find_system(own["system"]) if own else find_by_model_type(str(published.get("model_type")))
+    native = published.get("model_type") == "regard"
+    if native and not own:
+        raise RunError(f"{folder}: {METADATA_FILE} is missing, which a model with model_type 'regard' requires.")
+    system = find_checkpoint_system(published, own)
     config = (
         from_dict(system.config, own["model"], "model.") if own else read_published_config(system, published, folder)
     )
     tensors = read_checkpoint(folder)
-    if ours:
-        return system, config, tensors
-    config, tensors = system.published.from_published(config, tensors)
-    with torch.device("meta"), SkipInit():  # shapes only, without memory and initial values
-        wanted = list(system.build(config).state_dict())
-    return system, config, system.published.names.read(tensors, wanted)[0]
+    if not native:
+        config, tensors = system.published.from_published(config, tensors)
+    return Checkpoint(system, config, tensors, native, published, own)
+
+
+def read_body(folder: Path) -> tuple[System, Any, Tensors]:
+    """System, config and native tensors of a model folder without its task; tensors of a head may be included."""
+    system, config, tensors, native, *_ = read_model_folder(folder)
+    if not native:
+        with torch.device("meta"), SkipInit():  # shapes only, without memory and initial values
+            wanted = list(system.build(config).state_dict())
+        tensors = system.published.names.read(tensors, wanted)[0]
+    return system, config, tensors
