@@ -329,7 +329,7 @@ class TextSurvey(Survey):
         self.characters: set[str] = set()
         self.lines = LineHashes()
         self._passage_hashes: set[int] = set()  # hashes of at most two different passages
-        self._document_hashes: tuple[blake2b, ...] = ()  # of the current document: of the text, of the normalized text
+        self._document_hashes: tuple[blake2b, ...] = ()  # states for text and normalized text of the current document
         self._unbroken_length = 0  # characters of the current document since the last space
 
     @classmethod
