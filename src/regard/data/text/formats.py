@@ -187,16 +187,18 @@ def has_column_names(path: str | Path) -> bool:
 
 def find_format(path: Path, advice: str = "") -> TableFormat:
     """Format of a file by its extension; raise `DataError` for an unsupported extension."""
-    suffix = file_format(path)
-    form = _FORMAT_BY_SUFFIX.get(suffix)
+    form = _FORMAT_BY_SUFFIX.get(file_format(path))
     if form is not None and (form.schema is None or path.suffix.lower() != ".gz"):
         return form
     texts = (f"{' '.join(form.suffixes)} ({form.row_hint})" for form in FORMATS if form.schema is None)
-    raise DataError(
-        f"unsupported file type '{suffix}'." if suffix else "the file name has no extension.",
-        path,
-        advice=f"Supported: {', '.join(texts)}, each also with .gz, and {' '.join(BINARY_SUFFIXES)}.{advice}",
-    )
+    supported = f"Supported: {', '.join(texts)}, each also with .gz, and {' '.join(BINARY_SUFFIXES)}."
+    raise unsupported_type(path, supported + advice)
+
+
+def unsupported_type(path: Path, advice: str) -> DataError:
+    suffix = file_format(path)
+    problem = f"unsupported file type '{suffix}'." if suffix else "the file name has no extension."
+    return DataError(problem, path, advice=advice)
 
 
 def read_schema(path: Path) -> Any:

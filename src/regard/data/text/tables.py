@@ -105,8 +105,8 @@ def is_position(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def check_position(path: Path, line: int, place: int, num_columns: int) -> None:
-    if place >= num_columns:
+def check_positions(path: Path, line: int, places: Iterable[int], num_columns: int) -> None:
+    for place in (place for place in places if place >= num_columns):
         advice = f"Column positions range from 0 to {num_columns - 1}."
         raise DataError(f"column {place} does not exist.", path, line, advice)
 
@@ -266,9 +266,9 @@ def _locate_columns(path: Path, line: int, names: list[str], spec: ColumnSpec) -
                 advice += PARALLEL_HINT if spec.required == SIDES else ""
             raise DataError(problem, path, line, advice)
     elif not set(required.values()) <= set(names) and all(map(is_position, required.values())):
-        for place in map(int, required.values()):
-            check_position(path, line, place, len(names))
-        return {name: int(place) for name, place in required.items()}, False
+        places = {name: int(place) for name, place in required.items()}
+        check_positions(path, line, places.values(), len(names))
+        return places, False
     header = f"--columns applies to every file. Header of {path}, line {line}"
     require_columns(required.values(), names, header)
     columns = spec.find(names)

@@ -44,11 +44,12 @@ from regard.data.text.formats import (
     read_class_names,
     read_header,
     read_schema,
+    unsupported_type,
 )
 from regard.data.text.tables import (
     ColumnSpec,
     SkippedRow,
-    check_position,
+    check_positions,
     count_columns,
     find_columns,
     find_missing,
@@ -123,12 +124,8 @@ def read_tagged(
                 )
             return _read_conll(entry, path, columns, on_error, inputs_only)
     elif kind not in ALL_TABLE_SUFFIXES:
-        raise DataError(
-            f"unsupported file type '{kind}'." if kind else "the file name has no extension.",
-            path,
-            advice=f"Supported: {' '.join(CONLL_SUFFIXES)} .txt .tsv (one word per line), .csv .tsv .jsonl "
-            "(one sentence per line), .parquet; text files also with .gz.",
-        )
+        formats = ".txt .tsv (one word per line), .csv .tsv .jsonl (one sentence per line), .parquet"
+        raise unsupported_type(path, f"Supported: {' '.join(CONLL_SUFFIXES)} {formats}; text files also with .gz.")
     return _read_table(entry, path, columns, on_error, inputs_only)
 
 
@@ -347,8 +344,7 @@ def _detect_layout(path: Path, line: int, text: str, columns: Columns, words_onl
         else place
         for name, place in (("words", word), ("tags", tag))
     }
-    for place in places.values():
-        check_position(path, line, place, len(cells))
+    check_positions(path, line, places.values(), len(cells))
     return ConllLayout(tabs, 0 if "tags" in chosen else len(cells), places["words"], places["tags"], header)
 
 
