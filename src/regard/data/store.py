@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from regard import capabilities
 from regard.errors import DataError, SettingError
-from regard.files import fsync, write_json
+from regard.files import fsync, write_file, write_json
 
 VERSION = 2
 MANIFEST_NAME = "store.json"
@@ -325,12 +325,7 @@ def save_note(key: str, value: Any) -> None:
     with suppress(OSError):
         place = cache_folder("notes")
         place.mkdir(parents=True, exist_ok=True)
-        aside = _temporary_path(place / key)
-        try:
-            aside.write_text(f"{_checksum(text)}\n{text}", encoding="utf-8")
-            aside.replace(place / key)
-        finally:
-            aside.unlink(missing_ok=True)
+        write_file(place / key, f"{_checksum(text)}\n{text}".encode())
         for old in sorted(place.iterdir(), key=_mtime, reverse=True)[_MAX_NOTES:]:
             old.unlink(missing_ok=True)
 

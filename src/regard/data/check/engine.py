@@ -22,7 +22,7 @@ from regard.data.check.findings import MIN_CLASS_SAMPLES, FindingTable, find_qua
 from regard.data.check.report import MAX_LOCATIONS, ClassCounts, Finding, Lengths, Location, Report, Severity, excerpt
 from regard.data.settings import DataSettings
 from regard.data.text.files import Columns, ErrorHandler, expand_patterns
-from regard.data.text.tables import SkippedRow
+from regard.data.text.tables import SkippedRow, format_list
 from regard.errors import DataError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -460,9 +460,8 @@ class Survey(ABC):
         return (ClassCounts(self.counted, self.classes, valid.classes),) if 1 < len(self.classes) <= MAX_CLASSES else ()
 
 
-def format_counts(counts: Mapping[str, int], limit: int = 12) -> str:
-    shown = ", ".join(f"{label[:24]}: {count:,}" for label, count in list(counts.items())[:limit])
-    return shown + (", …" if len(counts) > limit else "")
+def format_counts(counts: Mapping[str, int]) -> str:
+    return format_list(f"{label[:24]}: {count:,}" for label, count in counts.items()) if counts else ""
 
 
 class _NormalizationTable(dict[int, str | None]):

@@ -78,20 +78,15 @@ class FileSurvey(Survey):
         """Measures of one file. Runs in a thread and must not change the survey."""
 
     def _survey_entry(self, samples: Iterator[Any]) -> None:
-        def inspect(sample: Any) -> FileStats | DataError:
-            try:
-                return self._inspect(sample)
-            except DataError as error:
-                return error
-
         with ThreadPoolExecutor(THREADS) as pool:
             for chunk in chunked(samples, CHUNK):
-                for sample, stats in zip(chunk, pool.map(inspect, chunk), strict=True):
-                    if isinstance(stats, DataError):
-                        self.tally("decode_error", stats)
+                futures = [pool.submit(self._inspect, sample) for sample in chunk]
+                for sample, future in zip(chunk, futures, strict=True):
+                    try:
+                        self._add_file(sample, future.result())
+                    except DataError as error:
+                        self.tally("decode_error", error)
                         self._broken_samples.add((sample.path, sample.line))
-                    else:
-                        self._add_file(sample, stats)
                 self._report_progress(len(self))
 
     def _add_file(self, sample: Any, stats: FileStats) -> None:
