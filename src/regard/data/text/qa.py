@@ -92,13 +92,10 @@ def read_qa(
         chosen = find_columns(path, aliases, REQUIRED_COLUMNS, columns)
         rows = iterate_rows(entry, REQUIRED_COLUMNS, chosen, on_error, optional=COLUMNS[2:], numeric=("start", "id"))
 
-    def make_sample(line: int, row: RawRow) -> QASample | SkippedRow:
-        return _make_sample(path, entry, line, {**row, "answer": None} if inputs_only else row)
-
     def report(kind: str, error: DataError) -> None:
         on_error("answer_not_in_context" if isinstance(error, AnswerNotFound) else kind, error)
 
-    return make_samples(rows, make_sample, report)
+    return make_samples(rows, partial(_make_sample, path, entry, inputs_only), report)
 
 
 class AnswerNotFound(DataError):
@@ -140,7 +137,7 @@ def _squad_rows(path: Path, document: Mapping[str, Any], on_error: ErrorHandler)
                 yield number, {**values, "context": context, "title": title, "number": number}
 
 
-def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | SkippedRow:
+def _make_sample(path: Path, entry: str, inputs_only: bool, line: int, row: RawRow) -> QASample | SkippedRow:
     error_line = None if "number" in row else line
     texts = {
         name: text_value(path, line, name, row.get(name), allow_numbers=name == "id")
@@ -148,7 +145,7 @@ def _make_sample(path: Path, entry: str, line: int, row: RawRow) -> QASample | S
     }
     question, context = texts["question"].strip(), texts["context"]
     answers = []
-    if row.get("impossible") is not True:
+    if row.get("impossible") is not True and not inputs_only:
         answers = _parse_answers(path, error_line, row.get("answer"), row.get("start"))
     fields = {"question": question, "context": context.strip(), "answer": "".join(text for text, _ in answers)}
     if (skipped := find_missing(entry, line, fields, ("answer",))) is not None:
