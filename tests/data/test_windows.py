@@ -63,14 +63,6 @@ def test_an_epoch_has_each_token_once_except_for_incomplete_micro_batches() -> N
     assert all(sorted(labels(alone.epoch(epoch))) == said(LONG) for epoch in range(20))
 
 
-def test_the_beginning_of_a_document_is_read_as_such_in_every_epoch() -> None:
-    documents = np.array([[0, 100_000]])
-    plan = FixedWindows(documents, 256, 256, seed=1)
-    rows = np.concatenate([grain for epoch in range(60) for grain in plan.epoch(epoch)])
-    lengths = rows[rows[:, 0] == 0, 1]
-    assert len(lengths) == 60 and min(lengths) < 40 and max(lengths) > 216
-
-
 def test_window_offsets_change_each_epoch_and_are_a_function_of_seed_and_epoch() -> None:
     variable = (partial(VariableWindows, packed=packed) for packed in (True, False))
     for kind in (FixedWindows, *variable):
