@@ -20,7 +20,7 @@ from regard import capabilities
 from regard.nn.kernels.cuda_graph import capture
 from regard.nn.points import knn as knn_module
 from regard.nn.points.body import PointTransformer, point_head
-from regard.nn.points.knn import knn, knn_grid, knn_interpolation
+from regard.nn.points.knn import knn, knn_grid
 from regard.nn.points.packing import CloudSizes, farthest_point_sampling
 from regard.systems.point import PRESETS, Config, build
 from regard.types import Batch, Packing
@@ -91,13 +91,6 @@ def test_float64_is_searched_without_the_kernels() -> None:
         farthest_point_sampling(x.cuda(), packing, packing.downsampled(4)).cpu(),
         farthest_point_sampling(x, packing, packing.downsampled(4)),
     )
-
-
-def test_interpolation_equals_the_cpu() -> None:
-    coarse, fine = places_of((90, 20), "spread"), places_of((400, 60), "spread", 1)
-    wanted = knn_interpolation(coarse, CloudSizes((90, 20)), fine, CloudSizes((400, 60)))
-    got = knn_interpolation(coarse.cuda(), CloudSizes((90, 20)), fine.cuda(), CloudSizes((400, 60)))
-    assert torch.equal(got[0].cpu(), wanted[0]) and torch.allclose(got[1].cpu(), wanted[1], atol=1e-6)
 
 
 # -- the model
@@ -221,15 +214,6 @@ def test_a_captured_step_equals_a_plain_step() -> None:
     for (name, kept), right in zip(body.named_buffers(), plain.buffers(), strict=True):
         assert torch.allclose(kept, right, rtol=1e-2, atol=1e-3), name
     assert apart([part.grad.cpu() for part in body.parameters() if part.grad is not None], grads) < 0.1
-
-
-def test_permuted_points_permute_the_output_on_the_device() -> None:
-    body, x = made().cuda().eval(), torch.rand(1, 900, 6, device="cuda")
-    x[..., :3] = (x[..., :3] * 8).round()
-    turned = torch.randperm(900, device="cuda")
-    with torch.no_grad():
-        a, b = body(Batch(x)), body(Batch(x[:, turned]))
-    assert apart([b.sequence, b.pooled], [a.sequence[:, turned], a.pooled]) < 1e-5
 
 
 @pytest.mark.parametrize("name", PRESETS)

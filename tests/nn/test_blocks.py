@@ -181,10 +181,3 @@ def test_only_named_modules_are_recorded_and_an_unknown_name_is_refused() -> Non
     with pytest.raises(RuntimeError, match="torn"), record_attention(model):
         raise RuntimeError("torn")
     assert hooks(model) == 0
-
-
-@pytest.mark.parametrize("gated", [True, False])
-def test_a_block_without_bias_has_matrices_and_norm_weights_only(gated: bool) -> None:
-    block = noisy(transformer_block(6, 2, 10, norm="pre", gated=gated, bias=False, cross=True))
-    assert all(name.endswith("weight") for name, _ in block.named_parameters())
-    assert block(noise(2, 3, 6), noise(2, 4, 6)).isfinite().all()

@@ -20,7 +20,7 @@ from regard.nn.attention.masks import (
     materialize,
 )
 from regard.nn.kernels import local_attention
-from regard.nn.kernels.local_attention import ChunkSpec, LocalCall, LocalPattern, iter_chunks, parse_pattern
+from regard.nn.kernels.local_attention import ChunkSpec, LocalCall, LocalPattern, parse_pattern
 from regard.nn.kernels.table import choose
 from regard.types import Packing
 from windows import (
@@ -55,23 +55,6 @@ def test_blocks_of_queries_attend_as_masked(name: str) -> None:
     same_with_gradients(attend_local_global(q, k, v, band, 0.7), written_out(q, k, v, rule)[0], [q, k, v])
     ours = local_attention.local_attention(LocalCall(q, k, v, band, 0.7))
     same_with_gradients(ours, written_out(q, k, v, Columns(band))[0], [q, k, v])
-
-
-def test_every_query_is_computed_once_and_no_piece_is_large() -> None:
-    for rows, heads, length, cut in (
-        (9, 2, 50, ChunkSpec(8, 500)),
-        (1, 4, 7, ChunkSpec(3, 10)),
-        (5, 4, 16, ChunkSpec(8, 10**6)),
-    ):
-        band = LocalPattern(SlidingWindow(2, 3, tuple(1 + head % 3 for head in range(heads))))
-        count = torch.zeros(rows, heads, length)
-        for piece in iter_chunks(band, torch.empty(rows, heads, length, 1), cut):
-            part = count[piece.rows, piece.heads, piece.queries]
-            part += 1
-            assert part.shape[2] <= cut.chunk_size
-            keys = len(range(piece.keys.start, piece.keys.stop, piece.keys.step))
-            assert part.numel() * keys <= cut.max_weights or part.shape[0] == 1
-        assert (count == 1).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
