@@ -8,7 +8,8 @@ the GPU at every step.) Shape letters: B rows, L steps, E input width, W hidden 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -105,29 +106,26 @@ def _make_layers(cell: CellName, inputs: int, width: int, depth: int, read: int)
     return nn.ModuleList(CELLS[cell](each, width, bias=False, batch_first=True) for each in widths)
 
 
-def _state_dict(last: Any) -> RecurrentTensors:
-    """Named tensors of the last state of a layer, (1, B, W) or a pair of them."""
-    return {"h": last[0], "c": last[1]} if isinstance(last, tuple) else {"h": last}
-
-
-def run_layer(layer: nn.Module, x: Tensor, *initial_state: Any) -> tuple[Tensor, Any]:
-    """Outputs and last state of a recurrent layer.
+def run_layer(layer: nn.Module, x: Tensor, initial: Sequence[Tensor] = ()) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Outputs and last states of a recurrent layer, (1, B, W) each: hidden state, and cell state of an LSTM. `initial`:
+    initial states; empty: 0.
 
     On CUDA in the dtype of the weights: under autocast, cuDNN computes in float16 for any autocast dtype, and gradients
     summed over thousands of tokens overflow. Also on CPUs without a bfloat16 LSTM in oneDNN."""
     casts = isinstance(layer, nn.LSTM) and torch.is_autocast_enabled("cpu")
-    if not x.is_cuda and (not casts or capabilities.is_available("autocast_lstm")):
-        return layer(x, *initial_state)
-    dtype = next(layer.parameters()).dtype
-    states = [
-        tuple(h.to(dtype) for h in state) if isinstance(state, tuple) else state.to(dtype) for state in initial_state
-    ]
-    with torch.autocast(x.device.type, enabled=False):
-        return layer(x.to(dtype), *states)
+    keeps = not x.is_cuda and (not casts or capabilities.is_available("autocast_lstm"))
+    if not keeps:
+        dtype = next(layer.parameters()).dtype
+        x, initial = x.to(dtype), [h.to(dtype) for h in initial]
+    given = [tuple(initial)] if len(initial) > 1 else initial
+    with nullcontext() if keeps else torch.autocast(x.device.type, enabled=False):
+        y, last = layer(x, *given)
+    return y, last if isinstance(last, tuple) else (last,)
 
 
-def _stack_layers(layers: list[RecurrentTensors]) -> RecurrentTensors:
-    return {name: torch.stack([kept[name][0] for kept in layers], 1) for name in layers[0]}
+def _stack_layers(layers: list[tuple[Tensor, ...]]) -> RecurrentTensors:
+    states = [torch.stack([h[0] for h in each], 1) for each in zip(*layers, strict=True)]
+    return dict(zip("hc", states, strict=False))
 
 
 class RecurrentDecoder(nn.Module):
@@ -148,12 +146,11 @@ class RecurrentDecoder(nn.Module):
         self, x: Float[Tensor, "B L E"], state: RecurrentTensors
     ) -> tuple[Float[Tensor, "B L W"], RecurrentTensors]:
         """States of the last layer, and the state of all layers after the last step."""
-        after: list[RecurrentTensors] = []
+        after = []
         for number, layer in enumerate(self.layers):
-            begin = [state[name][None, :, number].contiguous() for name in ("h", "c") if name in state]
-            whole = tuple(begin) if len(begin) > 1 else begin[0]
-            x, last = run_layer(layer, self.dropout(x) if number else x, whole)
-            after.append(_state_dict(last))
+            initial = [state[name][None, :, number].contiguous() for name in ("h", "c") if name in state]
+            x, last = run_layer(layer, self.dropout(x) if number else x, initial)
+            after.append(last)
         return x, _stack_layers(after)
 
 
@@ -176,13 +173,12 @@ class RecurrentEncoder(nn.Module):
         for number, layer in enumerate(self.layers):
             x = self.dropout(x) if number else x
             y, last = run_layer(layer, x)
-            kept = _state_dict(last)
             if self.back is not None:
                 z, other = run_layer(self.back[number], order.reverse(x))
-                kept = {name: torch.cat([kept[name], part], -1) for name, part in _state_dict(other).items()}
+                last = tuple(torch.cat(pair, -1) for pair in zip(last, other, strict=True))
                 y = torch.cat([y, order.reverse(z)], -1)
             x = y
-            after.append(kept)
+            after.append(last)
         return _stack_layers(after)
 
 
