@@ -83,8 +83,7 @@ class Attention(RecordedModule):
         if record is None and cache is not None:
             for kernel in DECODE_KERNELS.get(x.device.type, ()):
                 if kernel.accepts(self, x, mask, cache, at, position):
-                    decoded: Tensor = kernel.run(self, x, mask, cache, at, position)
-                    return decoded
+                    return kernel.run(self, x, mask, cache, at, position)
         if self.is_cross and position is not None:
             raise ValueError("Relative positions are not supported in cross-attention.")
         if not self.is_cross and context is not None:

@@ -126,8 +126,7 @@ class TransformerBlock(nn.Module):
         else:
             for kernel in DECODE_KERNELS.get(x.device.type, ()):
                 if kernel.accepts(self, x, mask, own, at):
-                    decoded: Tensor = kernel.run(self, x, mask, own, at)
-                    return decoded
+                    return kernel.run(self, x, mask, own, at)
             x = self.attend(x, mask=mask, cache=own, at=at)
         if self.cross is not None:
             x = self.cross(x, context, mask=context_mask, cache=cross)

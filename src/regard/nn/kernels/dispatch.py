@@ -71,8 +71,7 @@ class AttentionCall(NamedTuple):
 
 def attend(call: AttentionCall) -> Tensor:
     """Attention output (B, H, Q, e) by the first kernel of ATTENTION_KERNELS that accepts the call."""
-    result: Tensor = choose_kernel(call).run(call)
-    return result
+    return choose_kernel(call).run(call)
 
 
 # -- the plain formula
@@ -428,5 +427,4 @@ def decode_step(qkv: Tensor, cache: StaticCache, at: Tensor, scale: float, windo
     counts = cache.kernel_counters
     if counts is None or len(counts) != cache.k.shape[0] * cache.k.shape[1]:
         counts = cache.kernel_counters = decode_attention.make_counters(cache.k)
-    out: Tensor = decode_attention.decode_attention(qkv, cache.k, cache.v, at, counts, scale, window)
-    return out
+    return decode_attention.decode_attention(qkv, cache.k, cache.v, at, counts, scale, window)

@@ -51,8 +51,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not torch.compiler.is_compiling():  # torch.compile cannot trace the checks of the table
         for kernel in LINEAR_KERNELS.get(x.device.type, ()):
             if kernel.accepts(x, weight, bias):
-                out: Tensor = kernel.run(x, weight, bias)
-                return out
+                return kernel.run(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
@@ -60,8 +59,7 @@ def linear_activation(x: Tensor, weight: Tensor, bias: Tensor | None, activation
     """Linear layer and activation in one kernel; None if no kernel supports the call."""
     for kernel in ACTIVATION_KERNELS.get(x.device.type, ()):
         if kernel.accepts(x, weight, bias, activation):
-            out: Tensor = kernel.run(x, weight, bias, activation)
-            return out
+            return kernel.run(x, weight, bias, activation)
     return None
 
 

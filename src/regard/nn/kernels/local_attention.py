@@ -136,8 +136,7 @@ class LocalCall(NamedTuple):
 def local_attention(call: LocalCall) -> Tensor:
     """Attention output (B, H, L, e) over the window and the global tokens of every query, global queries included. Rows
     of padding are undefined."""
-    result: Tensor = choose(LOCAL_KERNELS, call).run(call)
-    return result
+    return choose(LOCAL_KERNELS, call).run(call)
 
 
 def _accepts_flash(call: LocalCall) -> bool:

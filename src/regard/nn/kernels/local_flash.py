@@ -236,5 +236,4 @@ def flash_local_attention(call: LocalCall) -> Tensor:
     marks = None if longest <= min(left, right) + 1 else make_global_keys(pattern, starts, length)
     seen = (None, None) if marks is None else (marks.positions, marks.bounds)
     by_token = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    mixed: Tensor = _forward_op(*by_token, *seen, starts, longest, left, right, scale, dropout)[0]
-    return mixed.transpose(1, 2)
+    return _forward_op(*by_token, *seen, starts, longest, left, right, scale, dropout)[0].transpose(1, 2)

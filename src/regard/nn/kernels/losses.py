@@ -44,8 +44,7 @@ def linear_cross_entropy(
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """`cross_entropy(linear(x, weight, bias), labels, smoothing)`; with 16-bit dtypes on CUDA without storing the logits."""
     call = x, weight, bias, labels, smoothing
-    result: tuple[Tensor, Tensor] = choose(VOCABULARY_LOSS_KERNELS, *call).run(*call)
-    return result
+    return choose(VOCABULARY_LOSS_KERNELS, *call).run(*call)
 
 
 def _num_eval_chunks(x: Tensor, weight: Tensor, bias: Tensor | None) -> int:
@@ -70,20 +69,15 @@ def _chunked_evaluation(
 
 
 def fused_linear_cross_entropy(
-    x: Float[Tensor, "*rows D"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
-    labels: Int[Tensor, "*rows"],
-    smoothing: float = 0.0,
-) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """`linear_cross_entropy` in 16 bits if CUDA multiplies in 16 bits, else in the dtype of x; gradients are computed with
     the logits, chunk by chunk (`_fused_op`)."""
     x, (V, D) = x.to(_half_dtype(x, weight) or x.dtype), weight.shape
     learns = torch.is_grad_enabled()
     needed = [learns and part is not None and part.requires_grad for part in (x, weight, bias)]
     made = _fused_op(x.reshape(-1, D), weight, bias, labels.reshape(-1), _torch_smoothing(smoothing, V), needed)
-    total: Tensor = made[0]
-    return total, (labels != IGNORE).sum()
+    return made[0], (labels != IGNORE).sum()
 
 
 def _torch_smoothing(smoothing: float, V: int) -> float:

@@ -188,5 +188,4 @@ def small_linear(
 ) -> Tensor:
     """activation(LN(x) weightᵀ + bias) + residual, x (M, K), weight (N, K); `norm`: weight, bias and eps of the LN."""
     gain, offset, eps = norm or (None, None, 0.0)
-    result: Tensor = _op(x, weight, bias, activation, residual, gain, offset, eps)
-    return result
+    return _op(x, weight, bias, activation, residual, gain, offset, eps)

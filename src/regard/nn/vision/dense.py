@@ -123,8 +123,7 @@ def resize_bilinear(x: Float[Tensor, "B C h w"], size: Shape) -> Float[Tensor, "
     if x.shape[-2:] == size:
         return x
     if UPSAMPLE.accepts(x, size):
-        resized: Tensor = UPSAMPLE.run(x, size)
-        return resized
+        return UPSAMPLE.run(x, size)
     return F.interpolate(x, size, mode="bilinear", align_corners=True)
 
 
@@ -133,8 +132,7 @@ def conv_then_resize(convolution: nn.Conv2d, x: Float[Tensor, "B c h w"], size: 
     if not UPSAMPLE.accepts(x, size) or x.shape[-2:] == size or convolution.out_channels < 32:
         return resize_bilinear(convolution(x), size)
     x = F.conv2d(x, convolution.weight, None, convolution.stride, convolution.padding)
-    resized: Tensor = UPSAMPLE.run(x, size, convolution.bias)
-    return resized
+    return UPSAMPLE.run(x, size, convolution.bias)
 
 
 class ReadoutProjection(Linear):
