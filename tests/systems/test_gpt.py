@@ -19,12 +19,10 @@ from parity import LENGTHS, load_peer, peer_of, text_inputs, torch_call, weighte
 from regard.decode.search import search
 from regard.decode.settings import DecodeSettings
 from regard.errors import WeightsError
-from regard.model import Model, ModelSpec, assemble
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import SYSTEMS, decoder, gpt3
-from regard.tasks import find_task
+from regard.systems import gpt3
 from regard.types import Batch
-from tiny import near, noisy, same_gradients, tiny
+from tiny import near, same_gradients, tiny
 
 systems = pytest.mark.parametrize("name", ["OpenAIGPTLMHeadModel", "GPT2LMHeadModel"])
 X = text_inputs()[0]
@@ -130,21 +128,13 @@ def test_outputs_equal_generate(name: str, beams: int, tmp_path: Path) -> None:
 
 # -- T-D and GPT-3
 
-SHAPE: dict[str, Any] = {
-    "width": 12, "depth": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "max_length": 16, "eos_id": 22,
-}  # fmt: skip
 IDS = torch.randint(23, (4, 11), generator=torch.Generator().manual_seed(2))
-
-
-def model_of(name: str, config: Any) -> Model:
-    made: Model = noisy(assemble(ModelSpec(SYSTEMS[name], config, find_task("lm", "text"))))
-    return made
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("positions", ["halves", "interleaved"])
 def test_the_decoder_alone_is_torchs_encoder_under_a_causal_mask(positions: Any, activation: Any) -> None:
-    model = model_of("decoder", decoder.Config(**SHAPE, position_embedding=positions, activation=activation))
+    model = tiny("decoder", depth=4, position_embedding=positions, activation=activation)
     layer = nn.TransformerEncoderLayer(12, 3, 20, 0.0, activation, batch_first=True, dtype=torch.float64)
     theirs = torch_call(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval(), model.body.decoder)
     table, at = model.body.tokens.table.weight, torch.arange(11)
@@ -166,8 +156,7 @@ def band_of(width: int) -> Tensor:
 
 @pytest.mark.parametrize("band", [0, 1, 3, 11, 40])
 def test_gpt3_is_gpt2_with_every_other_layer_banded(band: int, tmp_path: Path) -> None:
-    model = model_of("gpt3", gpt3.Config(**SHAPE, local_window=band))
-    twin = model_of("gpt2", SYSTEMS["gpt2"].config(**SHAPE))
+    model, twin = tiny("gpt3", depth=4, local_window=band), tiny("gpt2", depth=4)
     twin.body.load_state_dict(model.body.state_dict())
     regard.save(twin, tmp_path)
     theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation="eager")

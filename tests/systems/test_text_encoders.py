@@ -14,26 +14,17 @@ import regard
 from parity import LENGTHS, REAL, assert_gradients, load_peer, peer_of, text_inputs, weighted_sum
 from regard.data.text.qa import QASample
 from regard.errors import RegardError
-from regard.model import Model, ModelSpec, assemble
 from regard.nn.attention.attention import Attention
 from regard.nn.attention.masks import materialize
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.systems import SYSTEMS, longformer
-from regard.tasks import find_task
+from regard.systems import longformer
 from regard.tasks.base import EncodingContext, LossWeights
 from regard.types import IGNORE, Batch, Packing, TextFields
-from tiny import near, noise, noisy
+from tiny import near, noise, tiny
 
 SINGLE = 5e-7
 """Tolerance: the softmax of transformers is in float32."""
-SHAPE: dict[str, Any] = {
-    "width": 12, "heads": 3, "ffn_dim": 20, "vocab_size": 37, "max_length": 40, "pad_id": 1, "bos_id": 0, "eos_id": 2,
-    "mask_id": 4,
-}  # fmt: skip
-
-
-def embedder(system: str, config: Any) -> Model:
-    return noisy(assemble(ModelSpec(SYSTEMS[system], config, find_task("embed", "text"))))
+IDS: dict[str, Any] = {"vocab_size": 37, "max_length": 40, "pad_id": 1, "bos_id": 0, "eos_id": 2, "mask_id": 4}
 
 
 @pytest.mark.parametrize("windows", [[4, 8, 4], [4, 4, 4]])
@@ -93,7 +84,7 @@ def test_packed_documents_have_the_states_they_have_alone(name: str, tmp_path: P
 
 def test_dilated_windows_equal_their_mask_and_need_the_native_format(tmp_path: Path) -> None:
     windows: dict[str, Any] = {"attention_window": (4, 8, 4), "dilation": (1, 2, 3), "undilated_layers": 1}
-    model = embedder("longformer", longformer.Config(depth=3, **SHAPE, **windows))
+    model = tiny("longformer", **IDS, **windows)
     x, at = text_inputs()[0], torch.arange(19)
     rules = model.body.attention_masks(Batch(x, REAL))
     table = materialize(rules[1], 3, 3, at, at)
@@ -112,10 +103,9 @@ def test_dilated_windows_equal_their_mask_and_need_the_native_format(tmp_path: P
 
 def test_longformer_may_use_rotary_positions_and_needs_the_native_format(tmp_path: Path) -> None:
     """A window over the whole row without global tokens is full attention, as in BERT with these positions."""
-    rotary: dict[str, Any] = {"relative_position": "rotary", "depth": 2, **SHAPE}
-    model = embedder("longformer", longformer.Config(attention_window=(80,), **rotary))
-    bert = SYSTEMS["bert"].config(**rotary, norm_eps=model.config.norm_eps, type_vocab_size=1, pooler=False)
-    dense, x = embedder("bert", bert), text_inputs()[0]
+    rotary: dict[str, Any] = {"relative_position": "rotary", "depth": 2, **IDS}
+    model, x = tiny("longformer", attention_window=(80,), **rotary), text_inputs()[0]
+    dense = tiny("bert", norm_eps=model.config.norm_eps, type_vocab_size=1, **rotary)
     own = {name: value for name, value in model.body.state_dict().items() if ".far_" not in name}
     # position ids start after the padding id
     own["embedding.position.table.weight"] = own["embedding.position.table.weight"][2:]
