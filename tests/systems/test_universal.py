@@ -20,13 +20,11 @@ from regard.model import Model
 from regard.nn.attention.positions import SinusoidalPosition
 from regard.nn.blocks.universal import Halting
 from regard.nn.recording import record_attention
-from regard.systems import universal, universal_encoder
 from regard.tasks.base import EncodingContext, HeadOptions, LossWeights
 from regard.types import IGNORE, Batch, DecoderInputs, TextFields
 from tiny import TINY, collate, near, noisy, same_gradients, tiny
 
 HALTING = ("halting", "halting, accumulated")
-SIZES: dict[str, Any] = {"width": 12, "num_steps": 4, "heads": 3, "ffn_dim": 20, "vocab_size": 23, "dropout": 0.0}
 
 
 def torch_layer(block: nn.Module, cross: bool) -> Any:
@@ -52,7 +50,7 @@ HIDDEN = torch.arange(5) >= LENGTHS[:, None]
 
 
 def test_steps_are_one_layer_of_torch_again_and_again() -> None:
-    body = noisy(universal.UniversalTransformer(universal.Config(**SIZES)))
+    body = tiny("universal", num_steps=4).body
     encoder, decoder = torch_layer(body.encoder.block, False), torch_layer(body.decoder.block, True)
     target = torch.tensor([[1, 4, 9, 12], [1, 3, 3, 7]])
     table = body.tokens.table.weight
@@ -161,14 +159,13 @@ def test_position_offsets_are_random_in_training_and_equal_on_both_sides(name: s
 # -- encoder alone, and tasks on top
 
 NAME = "universal-encoder"
-IDS: dict[str, Any] = {"bos_id": 2, "eos_id": 3, "mask_id": 4}
 TEXT = "The unbelievably old cat sat on a mat. The dog slept in Rome, near the river."
 TEXTS = [TEXT, "who sat on what", "where did it sleep"] * 3
 STOPS: dict[str, Any] = {"act": True, "act_max_steps": 5, "act_epsilon": 0.1}
 
 
 def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradients() -> None:
-    body = noisy(universal_encoder.UniversalEncoder(universal_encoder.Config(**SIZES, **IDS)))
+    body = tiny("universal-encoder", num_steps=4).body
     layer = torch_layer(body.encoder.block, False)
     types = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]])
     right = body.tokens.table.weight[X] * 12**0.5 + body.types.weight[types]
@@ -183,8 +180,8 @@ def test_a_fixed_number_of_steps_is_torchs_layer_again_and_again_with_its_gradie
 @pytest.mark.parametrize("mixing", ["convex", "accumulated"])
 def test_tokens_halt_as_positions_of_torchs_layer(mixing: Any) -> None:
     """tests/nn/test_act.py compares halting with a loop over positions."""
-    config = universal_encoder.Config(**SIZES, **IDS, act=True, act_max_steps=6, act_epsilon=0.05, act_mixing=mixing)
-    body = noisy(universal_encoder.UniversalEncoder(config), seed=4)
+    halts: dict[str, Any] = {"act": True, "act_max_steps": 6, "act_epsilon": 0.05, "act_mixing": mixing}
+    body = tiny("universal-encoder", seed=4, **halts).body
     layer, x = torch_layer(body.encoder.block, False), torch.tensor([[3, 4, 5, 6, 7, 9, 11]])
     halting: Any = noisy(Halting(12, 6, 0.05, mixing))
     halting.gate.load_state_dict(body.encoder.halting.gate.state_dict())
