@@ -334,7 +334,6 @@ class ProbabilityBars:
 def draw_heatmaps(
     maps: Sequence[AttentionMap],
     path: Path,
-    *,
     title: str,
     layer: int | None = None,
     head: int | None = None,

@@ -44,7 +44,6 @@ MAX_ANSWERS: Final = 12
 def write_attention_page(
     maps: Sequence[AttentionMap],
     path: Path,
-    *,
     title: str,
     note: str = "",
     facts: Mapping[str, str] | None = None,

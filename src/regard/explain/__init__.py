@@ -78,14 +78,14 @@ class Explanation:
         title = "Attention" if self.decision is None else "Attribution"
         if any(item.is_gradient for item in self.maps):
             title = "Input saliency (gradient norm)"
-        parts: dict[str, Any] = {"likelihood": self.likelihood, "decision": self.decision, "act_steps": self.act_steps}
-        return write_attention_page(self.maps, path, title=title, note=self.title, facts=self.facts, **parts)
+        return write_attention_page(
+            self.maps, path, title, self.title, self.facts, self.likelihood, self.decision, self.act_steps
+        )
 
     def _draw(self, path: Path, layer: int | None, head: int | None) -> Path:
         from regard.draw.attention import draw_heatmaps
 
-        parts: dict[str, Any] = {"likelihood": self.likelihood, "decision": self.decision, "act_steps": self.act_steps}
-        return draw_heatmaps(self.maps, path, title=self.title, layer=layer, head=head, **parts)
+        return draw_heatmaps(self.maps, path, self.title, layer, head, self.likelihood, self.decision, self.act_steps)
 
 
 def explain(model: ModelProtocol, source: Any, target: str | None = None, at: Any = None) -> Explanation:

@@ -99,10 +99,11 @@ def explain_caption(
         names = [text.display_tokens([token])[0] for token in best.indices.tolist()]
         top_k = tuple(zip(names, best.values.exp().tolist(), strict=True))
         words.append(CaptionWord(word, float(own[list(group)].double().sum().exp()), top_k))
-    facts = {"caption probability": f"{float(own.double().sum().exp()):.3g}"}
-    facts["end token probability"] = "none: the caption was truncated at the maximum length"
-    if len(targets) > len(ids):
-        facts["end token probability"] = f"{float(own[-1].exp()):.3g}"
+    no_end = "none: the caption was truncated at the maximum length"
+    facts = {
+        "caption probability": f"{float(own.double().sum().exp()):.3g}",
+        "end token probability": f"{float(own[-1].exp()):.3g}" if len(targets) > len(ids) else no_end,
+    }
     if kept < CROP_NOTE_THRESHOLD:
         facts["center crop"] = f"{100 * kept:.0f} % of the image"
     layers, method = grid_layers(model.body, batch, records, ranges), BY_ATTENTION
@@ -151,17 +152,14 @@ def grid_layers(
     if grid is None:
         return ()
     (rows, columns), first = grid, body.first_image_position
-    places, modules = named_attentions(body), []
+    places, found = named_attentions(body), list[CaptionLayer]()
     for name in records.names():
         place = places[name]
         over = isinstance(place, ScoreAttention) or (isinstance(place, Attention) and place.is_cross)
         if over and records.weights(name).shape[-1] == first + rows * columns:
-            modules.append(name)
-    found = []
-    for number, name in enumerate(modules, 1):
-        weights = records.weights(name)[0].double().cpu().numpy()[..., first:]
-        words = np.stack([weights[:, list(group)].mean(1) for group in word_ranges], axis=1)
-        found.append(CaptionLayer(f"layer {number}", words.reshape(*words.shape[:2], rows, columns)))
+            weights = records.weights(name)[0].double().cpu().numpy()[..., first:]
+            words = np.stack([weights[:, list(group)].mean(1) for group in word_ranges], axis=1)
+            found.append(CaptionLayer(f"layer {len(found) + 1}", words.reshape(*words.shape[:2], rows, columns)))
     return tuple(found)
 
 
@@ -172,8 +170,7 @@ def _occlusion_maps(model: ModelProtocol, batch: Batch, ids: list[int], groups: 
     down, across = min(OCCLUSION_GRID, high), min(OCCLUSION_GRID, wide)
     mean = batch.inputs.mean((2, 3), keepdim=True)
     images = [batch.inputs]
-    for place in range(down * across):
-        row, column = divmod(place, across)
+    for row, column in np.ndindex(down, across):
         top, bottom = ((row + side) * high / down for side in (-0.5, 1.5))
         left, right = ((column + side) * wide / across for side in (-0.5, 1.5))
         x = batch.inputs.clone()

@@ -320,14 +320,12 @@ def attribute(
     gradients = any(score.score_fn for score in scores) and attribution_bytes(model.body, batch) <= MAX_BYTES
     logits, groups = record_layers(model, batch, [view.add for view in views], gradients)
     lengths = {view.row: view.length for view in views}
-    found: list[NDArray[np.float64] | None] = []
-    for score in scores:
+    found: list[NDArray[np.float64] | None] = [None] * len(scores)
+    for number, score in enumerate(scores):
         if gradients and score.score_fn is not None:
             length = lengths[score.row]
             layers = relevance_layers(score.score_fn(logits), groups, score.row, [length] * len(groups))
-            found.append(relevance([*layers], uniform_weights(length, score.positions)).numpy())
-        else:
-            found.append(None)
+            found[number] = relevance([*layers], uniform_weights(length, score.positions)).numpy()
     return found
 
 
@@ -336,9 +334,10 @@ def attribution_bytes(body: Any, batch: Batch) -> int:
     length, rows = batch.inputs.shape[-1], batch.inputs.numel() // max(batch.inputs.shape[-1], 1)
     num_global = 0 if batch.text.global_tokens is None else int(batch.text.global_tokens.sum(-1).max())
     places = named_attentions(body).values()
-    weights = 0
-    for window, place in zip(body.windows or [None] * len(places), places, strict=False):
-        # other modules record the weights of all keys, also under a window
-        windowed = isinstance(place, LongformerAttention)
-        weights += place.heads * (min(length, window.left + window.right + 1 + num_global) if windowed else length)
+    # other modules record the weights of all keys, also under a window
+    keys = [
+        min(length, window.left + window.right + 1 + num_global) if isinstance(place, LongformerAttention) else length
+        for window, place in zip(body.windows or [None] * len(places), places, strict=False)
+    ]
+    weights = sum(place.heads * many for place, many in zip(places, keys, strict=False))
     return GRADIENT_MEMORY_FACTOR * 4 * rows * length * weights * body.repeats

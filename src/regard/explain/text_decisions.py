@@ -376,10 +376,9 @@ def encode_sample(model: ModelProtocol, sample: Any) -> Encoded:
     return encoded
 
 
-def row_batch(model: ModelProtocol, encoded: Encoded, row: int = 0) -> Batch:
-    """The batch of one encoded row on the device of the model."""
-    batch: Batch = model.objective.collate(encoded, [row], model.config).to(model.device)
-    return batch
+def row_batch(model: ModelProtocol, encoded: Encoded, row: int = 0) -> Any:
+    """The batch of one encoded row on the device of the model, with labels."""
+    return model.objective.collate(encoded, [row], model.config).to(model.device)
 
 
 def check_not_empty(texts: Sequence[str]) -> None:
