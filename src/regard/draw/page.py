@@ -162,7 +162,7 @@ def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
                 tokens.append([one.pieces[at], own, one.special[at], one.words[at], at, of_word])
             else:
                 tokens.append(None if kind == "second text" else at)
-        profile = one.profile(PROFILE_BINS).tolist() if len(one.pieces) > MAX_TOKENS else None
+        profile = one.profile(PROFILE_BINS).tolist() if len(one.pieces) > MAX_TOKENS else []
         counted.append(
             {
                 "title": one.title,
@@ -176,7 +176,7 @@ def _decision_data(decision: DecisionAttribution) -> dict[str, object]:
                 "map": one.map_index,
                 "all": len(one.pieces),
                 "tokens": tokens,
-                "profile": None if profile is None else [round_digits(value) for value in profile],
+                "profile": [round_digits(value) for value in profile] or None,
                 "stretch": -(-len(one.pieces) // PROFILE_BINS),
             }
         )

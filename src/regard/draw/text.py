@@ -64,7 +64,7 @@ def markdown_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str] 
             # Backslashes directly before a pipe would cancel the escape of the pipe; only these are doubled.
             line.append(re.sub(r"(\\*)\|", lambda found: found[1] * 2 + r"\|", text))
         cells.append(line)
-    widths = [max(3, *(display_width(line[at]) for line in cells)) for at in range(len(names))]
+    widths = [max(3, *map(display_width, column)) for column in zip(*cells, strict=True)]
     numeric = []
     for name in names:
         values = [row[name] for row in rows if row.get(name) is not None]

@@ -103,13 +103,8 @@ def explain_cloud(
         states: BodyOutput = model.body(Batch(x, packing=offsets).to(model.device))
         features = states.sequence if is_segment else states.pooled
         probabilities = require_head(model)(features).float().softmax(-1)
-    names = sorted(
-        (name for name in states.aux_losses if re.fullmatch(r"level\d+", name)), key=lambda name: int(name[5:])
-    )
-    # indices of the input points of each level
-    levels = tuple(states.aux_losses[name].cpu().numpy().astype(np.int64) for name in names) or (
-        np.arange(len(indices)),
-    )
+    # indices of the input level of each level
+    levels = tuple(level.cpu().numpy().astype(np.int64) for level in states.aux_losses.values())
     probabilities = probabilities.reshape(-1, probabilities.shape[-1]).cpu().numpy()
     own = probabilities[query if is_segment else 0]
     labels, best = model.spec.options.labels, int(own.argmax())
