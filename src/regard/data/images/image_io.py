@@ -190,9 +190,8 @@ def _identify(stream: IO[bytes]) -> Image.Image:
         first = stream.read(64)
         if not first:
             raise FileFormatError("the file is empty.", COPY_AGAIN) from error
-        for magic, kind in _IMAGE_MAGIC.items():
-            if first.startswith(magic):
-                raise FileFormatError(f"damaged {kind} image.", COPY_AGAIN) from error
+        if damaged := next((kind for magic, kind in _IMAGE_MAGIC.items() if first.startswith(magic)), ""):
+            raise FileFormatError(f"damaged {damaged} image.", COPY_AGAIN) from error
         if first[4:8] == b"ftyp" and first[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
             raise FileFormatError("HEIC images are not supported.", "Convert the image to JPEG.") from error
         kind = sniff_format(first)
