@@ -91,9 +91,9 @@ class ImageGPT(DecoderOnly):
 
     def forward(self, batch: Batch, taps: Collection[int] = ()) -> BodyOutput:
         states = super().forward(batch, taps)
-        return (
-            states if batch.packing is not None else replace(states, pooled=mean_token_states(states.sequence, batch))
-        )
+        if batch.packing is not None:
+            return states
+        return replace(states, pooled=mean_token_states(states.sequence, batch))
 
     @property
     def output_weights(self) -> tuple[Tensor, Tensor | None]:

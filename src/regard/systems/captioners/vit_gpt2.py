@@ -22,7 +22,7 @@ from regard.systems.common import gpt, recipes, vision
 from regard.systems.common.captions import ENCODER, CaptionConfig, CaptionDecoder, expand_to_captions
 from regard.systems.common.system import Sizes, System, presets, sizes
 from regard.types import Batch
-from regard.weights.tables import NameTable, PublishedLayout, layer, matches
+from regard.weights.tables import NameTable, PublishedLayout, layer, matches, transposed_linear
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,16 @@ def build(config: Config) -> CaptionViT:
     return body
 
 
+OURS, THEIRS = "decoder.blocks.{n}.cross", "decoder.transformer.h.{n}"
 NAMES = NameTable(
     entries=(
         *(replace(item, native=f"eyes.body.{item.native}") for item in vision.vit_entries("encoder")),
         layer("bridge", "enc_to_dec_proj"),
-        *gpt.decoder_entries("decoder.transformer", cross=True),
+        *gpt.decoder_entries("decoder.transformer"),
+        layer(f"{OURS}.norm", f"{THEIRS}.ln_cross_attn"),
+        *transposed_linear(f"{OURS}.inner.q", f"{THEIRS}.crossattention.q_attn"),
+        *transposed_linear(f"{OURS}.inner.kv", f"{THEIRS}.crossattention.c_attn"),
+        *transposed_linear(f"{OURS}.inner.out", f"{THEIRS}.crossattention.c_proj"),
     ),
     tied={"decoder.lm_head.weight": "decoder.transformer.wte.weight"},
     drop=("encoder.pooler.*", *gpt.MASK_BUFFERS, "*.crossattention.bias", "*.crossattention.masked_bias"),

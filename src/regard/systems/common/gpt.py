@@ -40,17 +40,9 @@ FIXED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def decoder_entries(
-    body: str = "transformer", tokens: str = "wte", positions: str = "wpe", cross: bool = False
-) -> tuple[NameEntry, ...]:
-    """Entries of embeddings, blocks and final norm; published names start with `body`. `cross`: with cross-attention."""
+def decoder_entries(body: str = "transformer", tokens: str = "wte", positions: str = "wpe") -> tuple[NameEntry, ...]:
+    """Entries of embeddings, blocks and final norm; published names start with `body`."""
     ours, theirs = "decoder.blocks.{n}", f"{body}.h.{{n}}"
-    across = (
-        layer(f"{ours}.cross.norm", f"{theirs}.ln_cross_attn"),
-        *transposed_linear(f"{ours}.cross.inner.q", f"{theirs}.crossattention.q_attn"),
-        *transposed_linear(f"{ours}.cross.inner.kv", f"{theirs}.crossattention.c_attn"),
-        *transposed_linear(f"{ours}.cross.inner.out", f"{theirs}.crossattention.c_proj"),
-    )
     return (
         entry("tokens.table.weight", f"{body}.{tokens}.weight"),
         entry("position.table.weight", f"{body}.{positions}.weight"),
@@ -61,7 +53,6 @@ def decoder_entries(
         *transposed_linear(f"{ours}.feed.inner.up", f"{theirs}.mlp.c_fc"),
         *transposed_linear(f"{ours}.feed.inner.down", f"{theirs}.mlp.c_proj"),
         layer("decoder.norm", f"{body}.ln_f"),
-        *(across if cross else ()),
     )
 
 
