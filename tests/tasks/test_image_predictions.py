@@ -231,12 +231,13 @@ def test_a_score_of_relative_depth_does_not_use_the_range_of_the_reference(
     scores, answers = task.objective.evaluate(model, encoded, spec)
     metres = answers[0].extra["meters"]
     assert metres[3, 4] == pytest.approx(9.0) and (metres < 2.5).sum() == metres.size - 1
-    assert np.allclose(answers[1].extra["meters"], far)
+    assert np.allclose(answers[1].extra["meters"], far) and answers[1].value["unit"] == "inverse depth"
     expected = (np.abs(metres - near) / near).mean() / 2
     assert scores["abs_rel"] == pytest.approx(float(expected), abs=1e-4)
     metric = cast(Any, SimpleNamespace(spec=SimpleNamespace(options=HeadOptions((METERS_LABEL,)))))
     _, answers = task.objective.evaluate(metric, encoded, spec)
     assert np.array_equal(answers[0].extra["meters"], said), "meters are not rescaled"
+    assert answers[0].value["unit"] == "meters"
 
 
 def test_classes_of_a_large_image_are_predicted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
