@@ -127,6 +127,8 @@ def test_many_positions_are_reported_one_by_one(tmp_path: Path) -> None:
         for right in (0, 3, 25)
     ]
     scores, answers = scores_of(model, encode(model, samples, 24))
+    right = [sample.label == answer.extra["index"] for sample, answer in zip(samples, answers, strict=True)]
+    assert scores["accuracy"] == round(100 * sum(right) / 3, 2) and scores["chance_accuracy"] == round(100 / 26, 2)
     assert "confusion_matrix" not in scores
     assert all("choice 25" in scores[name] for name in ("per_class", "most_confused"))
     assert model.objective.save_figures(tmp_path, samples, answers) == ["choices.png"]

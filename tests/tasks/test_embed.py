@@ -388,6 +388,7 @@ def test_ranks_count_nearer_texts_and_any_correct_text_is_accepted(
     # 'mat' is nearer to 'the cat' than both of its correct texts; 'mat' itself is excluded from its own ranking
     assert ranks == [2, 2, 1, 3, 2, 1]
     assert scores == {"mrr": round(100 * (0.5 + 0.5 + 1 + 1 / 3 + 0.5 + 1) / 6, 2), "accuracy": 33.33, "samples": 6}
+    assert searcher.objective.format_scores(scores) == f"MRR {scores['mrr']:.2f}  accuracy 33.33"
     assert score(searcher, [Pair(a, b, "", 1) for a, b in pairs], 3)[1] == ranks[:3]
     # vectors that are all the same find nothing
     words = "abcdefghijklm"

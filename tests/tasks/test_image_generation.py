@@ -17,6 +17,7 @@ import regard
 from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
+from regard.draw.charts import draw_layer_scores
 from regard.draw.panels import BLANK_COLOR, blank_below, draw_contact_sheet, in_rows
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
@@ -30,10 +31,10 @@ from regard.runs.probe import (
 from regard.systems import SYSTEMS, imagegpt
 from regard.tasks import find_task
 from regard.tasks.base import Encoded, EncodingContext, LossSum
-from regard.tasks.draw import draw_completions
+from regard.tasks.draw import draw_completions, shift_right
 from regard.tasks.modality.base import batch_budget, reservoir_sample
 from regard.training.settings import TrainSettings
-from tiny import near, noise
+from tiny import near, noise, noisy
 
 TINY = imagegpt.Config(image_size=8, num_colors=3, width=32, depth=2, heads=2, ffn_dim=64)
 THREE = np.array([[10, 10, 10], [200, 30, 30], [240, 240, 240]], dtype=np.uint8)
@@ -269,6 +270,20 @@ def test_probes_of_better_layers_score_more_and_the_penalty_is_chosen_without_th
     assert fit_probes(few, valid, test, "1")[0].penalty == 10.0  # noise has no signal
 
 
+def test_features_are_means_of_states_of_one_size_after_every_layer() -> None:
+    config = replace(TINY, width=12, depth=3, heads=3, ffn_dim=20)
+    body = noisy(imagegpt.build(config)).eval()
+    colours = torch.randint(3, (5, 64), generator=torch.Generator().manual_seed(1))
+    batches = [replace(shift_right(colours[rows], config), labels=torch.tensor(rows)) for rows in ([0, 1, 2], [3, 4])]
+    layers = probe_layers(config)
+    part = extract_features(body, batches, layers)
+    assert [layer.shape for layer in part.features] == [(5, 12)] * 3
+    assert part.labels.tolist() == [0, 1, 2, 3, 4]
+    taps = body(shift_right(colours, config), taps=(0, 1, 2)).hidden_states
+    for ours, tap in zip(part.features, taps, strict=True):
+        near(ours, (tap / (tap.square().mean(-1, keepdim=True) + 1e-5).sqrt()).mean(1))
+
+
 # -- contact sheets
 
 
@@ -302,3 +317,13 @@ def test_completions_are_between_the_prompt_and_the_reference(learnt: Any, tmp_p
     assert text.count("<image") == 15
     for head in ("prompt", "generated 1", "generated 3", "original"):
         assert head in text
+
+
+def test_accuracy_is_drawn_against_layers(tmp_path: Path) -> None:
+    rising, names = [50.0, 70.5, 82.25, 80.0], ["stage 1", "stage 2", "block 1", "block 2"]
+    text = draw_layer_scores(rising, tmp_path / "it.svg", "Probe", "of four", names).read_text()
+    assert "82.25 at block 1" in text and all(f">{name}</text>" in text for name in names)
+    for count in (1, 2, 48):
+        blocks = [f"block {n + 1}" for n in range(count)]
+        text = draw_layer_scores([1.0] * count, tmp_path / "it.svg", "", "", blocks).read_text()
+        assert "1.00 at block 1" in text and ">block</text>" in text

@@ -181,7 +181,7 @@ def test_perplexity_bits_and_words_match_their_names() -> None:
     assert scores["bits_per_byte"] == pytest.approx(30 / math.log(2) / 13, abs=1e-4)
     # six words and line ends: abc de ⏎ fg ⏎ hij
     assert scores["word_perplexity"] == pytest.approx(math.exp(30 / 6), abs=1e-2)
-    assert len(answers) == 2
+    assert len(answers) == 2 and "bits/byte" in OBJECTIVE.format_scores(scores)
 
 
 def test_samples_of_a_validation_begin_with_text_as_the_model_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +177,13 @@ def test_plain_tags_are_measured_by_word() -> None:
     assert found.by_class["VB"].f1 == 0.0
     assert [row.split()[1] for row in found.table().splitlines()[2:]] == ["NN", "DT", "VB", "all"]
     assert found.micro.f1 == found.accuracy
+
+
+def test_a_figure_of_every_kind_is_drawn(tmp_path: Path) -> None:
+    found = tagging_metrics([["B-PER", "O", "B-猫"]], [["B-PER", "O", "O"]], "IOB2")
+    assert found.save_figure(tmp_path / "a.png").stat().st_size > 10_000
+    drawn = found.save_figure(tmp_path / "a.svg").read_text()
+    assert ">PER<" in drawn and ">66.7<" in drawn and ">entities<" in drawn
 
 
 def test_uneven_sentences_and_strange_tags_are_refused() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from objectives import assert_alone_as_together, collate, encode
+from objectives import assert_alone_as_together, collate, encode, scores_of
 from torch.nn import functional as F
 
 from encoders import encoder
 from regard.data.settings import DataSettings
-from regard.data.text.tagged import TaggedSentence
+from regard.data.text.tagged import TaggedSentence, convert_tags
 from regard.errors import DataError, RegardError
 from regard.tasks import find_task
 from regard.tasks.base import HeadOptions
@@ -134,11 +134,21 @@ def test_unknown_tags_and_empty_sentences_are_named() -> None:
             model.predict([wrong])
 
 
-def test_entities_are_printed_in_brackets_and_drawn(tmp_path: Path) -> None:
+def test_entities_are_printed_in_brackets_scored_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entity = {"type": "PER", "text": "dora", "probability": 0.5}
     answer = Prediction(["B-PER", "O"], (0.5, 1.0), ("dora", "sees"), {"entities": [entity]})
     assert TASK.objective.format_prediction("", answer) == "[dora PER] sees\n 0.5000  PER      dora"
     answers = encoder("tag", TEXTS, LABELS).predict([sample.words for sample in SENTENCES])
     assert (
         TASK.objective.save_figures(tmp_path, SENTENCES, answers) == ["tags.png"] and (tmp_path / "tags.png").exists()
+    )
+    model = encoder("tag", TEXTS, LABELS)
+    found = {"entities": [], "scheme": "IOB2"}
+    right = [Prediction(convert_tags(sample.tags, "IOB2"), extra=found) for sample in SENTENCES]
+    monkeypatch.setattr(type(TASK.objective), "_predictions", lambda *_: right)
+    scores, _ = scores_of(model, encode(model, SENTENCES, 24, DataSettings()))
+    assert (
+        scores.pop("per_class")
+        and scores.pop("samples") == 3
+        and scores == dict.fromkeys(("f1", "precision", "recall", "accuracy", "macro_f1"), 100.0)
     )
