@@ -24,9 +24,11 @@ from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
 from regard.runs.probe import (
     LayerFeatures,
+    extract_features,
     fit_logistic_regression,
     fit_probes,
     linear_logits,
+    probe_layers,
 )
 from regard.systems import SYSTEMS, imagegpt
 from regard.tasks import find_task
