@@ -45,7 +45,7 @@ def encoded_of(model: regard.Model, samples: list[QASample]) -> Any:
 def test_the_label_is_the_tokens_of_the_answer() -> None:
     model = encoder("qa", TEXTS, max_length=48)
     encoded = encoded_of(model, SAMPLES)
-    assert len(encoded) == 3
+    assert len(encoded) == 3 and [TASK.reader.labels(sample) for sample in SAMPLES] == [(), (), (NO_ANSWER,)]
     ids, places = model.tokenizer.encode_offsets([CONTEXT])[0]
     for number, sample in enumerate(SAMPLES):
         row, (first, last) = encoded.fields["text"][number].tolist(), encoded.fields["label"][number].tolist()
