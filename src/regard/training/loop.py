@@ -246,8 +246,8 @@ class CompileTuner:
         self.forward_backward, self.settings, self.log = forward_backward, settings, log
         forward_backward.log = log
         self.seconds_per_step: dict[ExecutionMode, float] = {}
-        self.steps_timed, self.timer_start, self.compile_tried, self.compile_start = 0, 0.0, False, 0.0
-        self.num_shapes = 0
+        self.steps_timed, self.num_shapes, self.timer_start = 0, 0, 0.0
+        self.compile_start: float | None = None  # None before the trial of torch.compile
         self.base_mode: ExecutionMode = "graph" if forward_backward.can_capture else "plain"
         modes: dict[str, ExecutionMode] = {"off": "plain", "on": "compiled"}
         mode = modes.get(settings.compile, self.base_mode)
@@ -267,7 +267,7 @@ class CompileTuner:
         """Count an optimizer step. Timing restarts after an evaluation (`disturbed`) or a new shape."""
         if not self.tuning:
             return
-        if self.compile_tried:
+        if self.compile_start is not None:
             limit = MAX_COMPILE_SECONDS + 2 * (WARMUP_STEPS + TIMED_STEPS) * max(self.seconds_per_step.values())
             spent = time.perf_counter() - self.compile_start
             if self.forward_backward.process_group.all_reduce_max(int(spent > limit)):
@@ -291,13 +291,13 @@ class CompileTuner:
         self.seconds_per_step[mode] = seconds
         all_reduce_max = self.forward_backward.process_group.all_reduce_max
         is_worthwhile = all_reduce_max(int(steps_left * seconds > MIN_SECONDS_TO_COMPILE))
-        if not self.compile_tried and is_worthwhile:
-            self.compile_tried, self.compile_start = True, time.perf_counter()
+        if self.compile_start is None and is_worthwhile:
+            self.compile_start = time.perf_counter()
             self.log(f"{1000 * seconds:.1f} ms per step; trying torch.compile, which takes about a minute.")
             self.forward_backward.set_mode("compiled")
             return
         self.tuning = False
-        best = min(self.seconds_per_step, key=lambda name: self.seconds_per_step[name])
+        best = min(self.seconds_per_step, key=self.seconds_per_step.__getitem__)
         if all_reduce_max(int(best != mode)):
             self.forward_backward.set_mode(self.base_mode)
         if len(self.seconds_per_step) > 1:
