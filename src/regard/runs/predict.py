@@ -276,15 +276,15 @@ class PredictionWriter:
 
     def warn_mask_token(self, items: Sequence[PredictInput]) -> None:
         """Warn once if an input contains the mask token and the task is not mlm."""
-        task, tokenizer = self.model.task.name, self.model.tokenizer
+        task, tokenizer = self.model.task, self.model.processor
         texts = [item.value for item in items if isinstance(item.value, str)]
-        if self.mask_warned or task in ("mlm", "lm") or tokenizer is None or not texts:
+        if self.mask_warned or task.input != "text" or task.name in ("mlm", "lm") or tokenizer is None or not texts:
             return
         mask = tokenizer.special_tokens_map().get("mask_token")
         if mask is not None and any(mask in text for text in texts):
             self.mask_warned = True
             print(
-                f"warning: {mask} is not predicted: this model has the task '{task}'. "
+                f"warning: {mask} is not predicted: this model has the task '{task.name}'. "
                 "Filling masks needs a model trained for the task 'mlm'.",
                 file=sys.stderr,
             )
