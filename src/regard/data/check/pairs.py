@@ -238,10 +238,9 @@ class PairSurvey(Survey):
         return scores
 
 
-def _is_ratio_outlier(sizes: Indices) -> NDArray[np.bool_]:
+def _is_ratio_outlier(sizes: Indices) -> Any:
     ratio = np.log(np.maximum(sizes, 1)) @ np.array([1.0, -1.0])
-    outliers: NDArray[np.bool_] = np.abs(ratio - np.median(ratio)) > np.log(MAX_LENGTH_RATIO)
-    return outliers
+    return np.abs(ratio - np.median(ratio)) > np.log(MAX_LENGTH_RATIO)
 
 
 class ContrastivePairSurvey(PairSurvey):

@@ -93,12 +93,10 @@ class ChoiceSurvey(LabeledSurvey):
     task, unit, sides = "choose", "questions", ("context", "longest_choice")
     reader, findings = read_questions, tables.CHOICES
     counted = "correct_choice_positions"
+    counts = Survey.counts
 
     def _sides(self, sample: ChoiceSample) -> tuple[str, str]:
         return sample.prompt, max(sample.choices, key=len)
-
-    def counts(self) -> dict[str, int]:
-        return Survey.counts(self)
 
     def label_findings(self) -> Iterable[Finding]:
         if counts := dict(self.classes.most_common()):
