@@ -57,11 +57,11 @@ def knn(
 
 
 def knn_interpolation(
-    points: Float[Tensor, "N 3"], sizes: CloudSizes, queries: Float[Tensor, "Q 3"], query_sizes: CloudSizes, k: int = 3
+    points: Float[Tensor, "N 3"], sizes: CloudSizes, queries: Float[Tensor, "Q 3"], query_sizes: CloudSizes
 ) -> tuple[Int[Tensor, "Q K"], Float[Tensor, "Q K"]]:
-    """Indices of the nearest points, and interpolation weights: inverse distances (not squared), normalized to sum 1.
+    """Indices of the three nearest points, and interpolation weights: inverse distances (not squared), normalized to sum 1.
     Missing neighbors have weight 0 and an arbitrary index."""
-    index = knn(points, sizes, k, queries, query_sizes)
+    index = knn(points, sizes, 3, queries, query_sizes)
     held, asked = to_search_dtype(points), to_search_dtype(queries)
     real, index = index >= 0, index.clamp(min=0)
     rows = held.index_select(0, index.flatten()).view(*index.shape, 3)

@@ -201,6 +201,5 @@ def fps_supported(points: Tensor, sizes: CloudSizes) -> bool:
     """Whether the points are float32 on CUDA and a point cloud fits into the registers of the device."""
     if not points.is_cuda or points.dtype != torch.float32:
         return False
-    return max(sizes.counts) <= MAX_UNSHARED_POINTS or _program_layout(max(sizes.counts), points.device)[
-        1
-    ] <= _num_multiprocessors(points.device)
+    parts = _program_layout(max(sizes.counts), points.device)[1]
+    return parts == 1 or parts <= _num_multiprocessors(points.device)

@@ -271,9 +271,8 @@ class RecurrentState:
         self.positions += steps
 
     def expand_beams(self, beams: int) -> None:
-        rows = torch.arange(len(self.positions), device=self.positions.device).repeat_interleave(beams)
         if beams > 1:
-            self.select_rows(rows)
+            self.select_rows(torch.arange(len(self.positions), device=self.positions.device).repeat_interleave(beams))
 
     def reorder(self, rows: Tensor) -> None:
         """Reorder rows of the same source (beams). `context` stays unchanged."""
