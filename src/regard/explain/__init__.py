@@ -11,7 +11,7 @@ from regard.errors import RegardError
 
 if TYPE_CHECKING:
     from regard.draw.token_data import ActSteps, AttentionMap, DecisionAttribution, TextLikelihood
-    from regard.tasks.base import Model as ModelProtocol
+    from regard.tasks.base import Model
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Explanation:
         return draw_heatmaps(self.maps, path, self.title, layer, head, self.likelihood, self.decision, self.act_steps)
 
 
-def explain(model: ModelProtocol, source: Any, target: str | None = None, at: Any = None) -> Explanation:
+def explain(model: Model, source: Any, target: str | None = None, at: Any = None) -> Explanation:
     """Explain one input in evaluation mode. `at`: the query, a pixel (row, column) of an image or a point of a point cloud."""
     if at is not None and model.task.input == "text":
         raise RegardError(

@@ -25,7 +25,7 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions
 from regard.nn.recurrent.score_attention import ScoreAttention
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import Model as ModelProtocol
+from regard.tasks.base import Model
 from regard.tasks.modality.image import load_image
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
@@ -76,7 +76,7 @@ OCCLUSION_NOTE = "Decrease of each word's probability when a region is hidden (Z
 
 
 def explain_caption(
-    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
+    model: Model, source: Any, target: str | None = None, at: Pixel | None = None
 ) -> CaptionExplanation:
     """Generate a caption (unless `target` is given), then run the model on image and caption with attention recording."""
     if at is not None:
@@ -118,7 +118,7 @@ def explain_caption(
     return CaptionExplanation(title, (), facts, attention=CaptionAttention(image, tuple(words), layers, method))
 
 
-def _caption_ids(model: ModelProtocol, source: Any, target: str | None) -> list[int]:
+def _caption_ids(model: Model, source: Any, target: str | None) -> list[int]:
     """Token ids of the caption. Generated ids are kept, because the tokenization of the generated text may differ."""
     if target is None:
         ids = [int(token) for token in model.predict(source, num_return_sequences=1).extra["token_ids"]]
@@ -163,7 +163,7 @@ def grid_layers(
     return tuple(found)
 
 
-def _occlusion_maps(model: ModelProtocol, batch: Batch, ids: list[int], groups: WordRanges) -> NDArray[np.float64]:
+def _occlusion_maps(model: Model, batch: Batch, ids: list[int], groups: WordRanges) -> NDArray[np.float64]:
     """Occlusion sensitivity (1, words, n, n): decrease of the log-probability of each word if a region is set to the mean color
     of the image (Zeiler and Fergus 2014). An increase counts as 0; the map of a word sums to 1."""
     high, wide = batch.inputs.shape[-2:]

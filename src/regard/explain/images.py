@@ -42,7 +42,7 @@ from regard.nn.blocks.decoder import DecoderOnly
 from regard.nn.recording import named_attentions
 from regard.nn.vision.patches import VisionTransformer
 from regard.nn.vision.swin import SwinBody
-from regard.tasks.base import Model as ModelProtocol
+from regard.tasks.base import Model
 from regard.tasks.classify import class_probabilities
 from regard.tasks.depth import METERS_LABEL
 from regard.tasks.draw import require_palette, shift_right
@@ -105,7 +105,7 @@ class TokenGrid:
         return F.pad(own, (0, self.grid[0] * self.grid[1] - own.shape[-1])).view(*row.shape[:-1], *self.grid)
 
 
-def token_grids(model: ModelProtocol, batch: Batch) -> tuple[TokenGrid, ...]:
+def token_grids(model: Model, batch: Batch) -> tuple[TokenGrid, ...]:
     """Grids of the model from fine to coarse; empty for models without attention."""
     body, x = model.body, batch.inputs
     if isinstance(body, VisionTransformer):
@@ -168,7 +168,7 @@ class ImageAttention:
         self.stages[stage_index(records[0].name)].add(records)
 
     def record(
-        self, model: ModelProtocol, batch: Batch, score_fn: Callable[[Tensor], Tensor] | None = None
+        self, model: Model, batch: Batch, score_fn: Callable[[Tensor], Tensor] | None = None
     ) -> GridArray | None:
         """Run the model once and record attention. With `score_fn`, a function of the logits, returns the relevance (h, w) of
         the cells of the finest grid for the score, or None if gradients would exceed `MAX_BYTES`."""
@@ -303,9 +303,7 @@ Pixel = tuple[int, int]  # Row and column.
 MEMORY_NOTE = "not computed: needs too much memory"
 
 
-def explain_image(
-    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
-) -> ImageExplanation:
+def explain_image(model: Model, source: Any, target: str | None = None, at: Pixel | None = None) -> ImageExplanation:
     """Explain the prediction for one image. `target`: class to explain; None: the predicted class. `at`: query pixel of the
     preprocessed image; for segmentation and depth, only the prediction at this pixel is explained."""
     image = model.require_image_processor().prepare(load_image(source))
@@ -332,7 +330,7 @@ def explain_image(
 
 
 def _image_explanation(
-    model: ModelProtocol,
+    model: Model,
     title: str,
     facts: dict[str, str],
     image: np.ndarray,
@@ -382,7 +380,7 @@ def check_pixel(pixel: Pixel | None, image: np.ndarray) -> None:
         )
 
 
-def image_batch(model: ModelProtocol, image: np.ndarray) -> Batch:
+def image_batch(model: Model, image: np.ndarray) -> Batch:
     """Batch of one preprocessed image."""
     x = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].contiguous().to(model.device)
     return prepare_images(model, Batch(x))
@@ -394,7 +392,7 @@ def relative_position(pixel: Pixel | None, image: np.ndarray) -> tuple[float, fl
 
 
 def make_image_attention(
-    model: ModelProtocol, grids: tuple[TokenGrid, ...], position: tuple[float, float] | None, is_dense: bool
+    model: Model, grids: tuple[TokenGrid, ...], position: tuple[float, float] | None, is_dense: bool
 ) -> ImageAttention:
     """The empty `ImageAttention`. The query is the token at `position`, else the class token or all cells. Class scores depend
     on the last stage, dense predictions (`is_dense`) equally on all stages."""
@@ -412,7 +410,7 @@ def make_image_attention(
 
 
 def _target_class(
-    model: ModelProtocol, logits: Tensor, target: str | None, at: Pixel | None
+    model: Model, logits: Tensor, target: str | None, at: Pixel | None
 ) -> tuple[int, str, dict[str, str]]:
     """Index of the explained class (0 for depth), name of the prediction, and labeled values for the page header."""
     labels = model.spec.options.labels
@@ -453,7 +451,7 @@ def normalize_sum(grid: GridArray) -> GridArray:
     return grid / total if total > 0 else grid
 
 
-def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
+def _grad_cam(model: Model, batch: Batch, which: int) -> GridArray:
     """Grad-CAM (Selvaraju et al. 2017): positive part of the last feature map weighted by its average gradients."""
     is_dense = model.task.name != "classify"
     taps = model.head.tap_indices if is_dense else (model.config.feature_maps()[-1].index,)
@@ -467,7 +465,7 @@ def _grad_cam(model: ModelProtocol, batch: Batch, which: int) -> GridArray:
 
 
 def explain_generation(
-    model: ModelProtocol, source: Any, target: str | None = None, at: Pixel | None = None
+    model: Model, source: Any, target: str | None = None, at: Pixel | None = None
 ) -> ImageExplanation:
     """Explain the prediction of one pixel. `at`: row and column; None: the center."""
     if target is not None:

@@ -17,8 +17,7 @@ from regard.errors import RegardError
 from regard.explain import Explanation
 from regard.nn.recording import record_attention
 from regard.processors.points import PointProcessor, split_scene
-from regard.tasks.base import Model as ModelProtocol
-from regard.tasks.base import require_head
+from regard.tasks.base import Model, require_head
 from regard.tasks.modality.base import warn_once
 from regard.tasks.modality.points import open_cloud, pack_clouds
 from regard.types import AttentionRecord, Batch, BodyOutput
@@ -71,7 +70,7 @@ class CloudExplanation(Explanation):
 
 
 def explain_cloud(
-    model: ModelProtocol, source: Any, target: str | None = None, at: PointQuery | None = None
+    model: Model, source: Any, target: str | None = None, at: PointQuery | None = None
 ) -> CloudExplanation:
     """Explain the prediction for a point cloud. `at`: index or coordinates of the query point; None: nearest to the center."""
     if target is not None:

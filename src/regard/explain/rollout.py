@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regard.nn.attention.longformer import LongformerAttention
 from regard.nn.recording import named_attentions, record_attention
-from regard.tasks.base import Model as ModelProtocol
+from regard.tasks.base import Model
 from regard.types import AttentionRecord, Batch
 
 CHUNK_ROWS = 4096  # Queries per chunk, to limit the memory of products over long sequences.
@@ -252,7 +252,7 @@ GRADIENT_MEMORY_FACTOR = 12  # memory with gradients / memory of the weights, me
 
 
 def record_layers(
-    model: ModelProtocol,
+    model: Model,
     batch: Batch,
     consumers: Sequence[Callable[[Sequence[AttentionRecord]], None]],
     gradients: bool = False,
@@ -313,7 +313,7 @@ def logit_margin(logits: Tensor, index: int) -> Tensor:
 
 
 def attribute(
-    model: ModelProtocol, batch: Batch, views: Sequence[RowAttention], scores: Sequence[OutputScore]
+    model: Model, batch: Batch, views: Sequence[RowAttention], scores: Sequence[OutputScore]
 ) -> list[NDArray[np.float64] | None]:
     """Run the batch once and add the recorded attention to `views`. Returns the relevance of each token, (length,), per score;
     None if the score has no `score_fn` or if gradients would exceed `MAX_BYTES`."""

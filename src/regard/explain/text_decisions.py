@@ -45,8 +45,7 @@ from regard.processors.padding import pad
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS
 from regard.processors.tokenizer.tokenizer import TextTokenizer
 from regard.processors.tokenizer.vocabulary import BERT_MASK
-from regard.tasks.base import Encoded, EncodingContext, act_steps
-from regard.tasks.base import Model as ModelProtocol
+from regard.tasks.base import Encoded, EncodingContext, Model, act_steps
 from regard.tasks.embed import pooling_of
 from regard.tasks.mlm import mask_token, text_token_mask, token_word
 from regard.tasks.modality.text import SpecialTokens, pad_id, window_start
@@ -69,7 +68,7 @@ class TokenRow:
 
 
 def explain_scores(
-    model: ModelProtocol,
+    model: Model,
     batch: Batch,
     rows: Sequence[TokenRow],
     scores: Sequence[OutputScore],
@@ -114,9 +113,7 @@ def explain_scores(
     return Explanation(title, tuple(maps), facts, decision=decision, act_steps=tuple(ponder_steps))
 
 
-def _row_attention(
-    model: ModelProtocol, batch: Batch, number: int, length: int, scores: Sequence[OutputScore]
-) -> RowAttention:
+def _row_attention(model: Model, batch: Batch, number: int, length: int, scores: Sequence[OutputScore]) -> RowAttention:
     positions = next(score.positions for score in scores if score.row == number)
     isolated = set() if len(positions) > 8 else set(positions)
     if (global_tokens := batch.text.global_tokens) is not None:
@@ -369,14 +366,14 @@ def explain_mlm(model: Any, source: Any, target: str | None = None, at: None = N
 # -- functions shared by the tasks
 
 
-def encode_sample(model: ModelProtocol, sample: Any) -> Encoded:
+def encode_sample(model: Model, sample: Any) -> Encoded:
     """One sample, encoded by the objective of the model."""
     context = EncodingContext(model.require_tokenizer(), options=model.spec.options)
     encoded: Encoded = model.objective.encode([sample], model.config, context)
     return encoded
 
 
-def row_batch(model: ModelProtocol, encoded: Encoded, row: int = 0) -> Any:
+def row_batch(model: Model, encoded: Encoded, row: int = 0) -> Any:
     """The batch of one encoded row on the device of the model, with labels."""
     return model.objective.collate(encoded, [row], model.config).to(model.device)
 
@@ -404,7 +401,7 @@ def margin(*targets: tuple[Any, int]) -> Callable[[Tensor], Tensor]:
     return lambda logits: torch.stack([logit_margin(logits[place], index) for place, index in targets]).sum()
 
 
-def _output_positions(model: ModelProtocol, row: TokenRow) -> tuple[int, ...]:
+def _output_positions(model: Model, row: TokenRow) -> tuple[int, ...]:
     """Position of the hidden state used by the head: the first token of an encoder, the last token of a decoder."""
     return (0,) if model.config.traits.is_encoder else (len(row.ids) - 1,)
 

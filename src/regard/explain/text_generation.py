@@ -18,19 +18,19 @@ from regard.nn.attention.attention import Attention
 from regard.nn.recording import named_attentions, record_attention
 from regard.processors.tokenizer.token_text import WHITESPACE_SYMBOLS, TokenFormat
 from regard.processors.tokenizer.tokenizer import TextTokenizer
-from regard.tasks.base import Model as ModelProtocol
+from regard.tasks.base import Model
 from regard.tasks.translate import source_ids
 from regard.types import AttentionRecords, Batch, DecoderInputs
 
 
-def record_forward(model: ModelProtocol, batch: Batch) -> tuple[AttentionRecords, Tensor]:
+def record_forward(model: Model, batch: Batch) -> tuple[AttentionRecords, Tensor]:
     """Attention weights of one forward pass, and log-probabilities (L, V) of the next token at each position."""
     with torch.no_grad(), record_attention(model.body) as records:
         logs = token_log_probs(model, batch)[0]
     return records, logs.cpu()
 
 
-def token_log_probs(model: ModelProtocol, batch: Batch) -> Tensor:
+def token_log_probs(model: Model, batch: Batch) -> Tensor:
     """Log-probabilities (B, L, V) of the next token at each position, in float32 or float64."""
     logits = model.body.to_logits(model.body(batch).sequence)
     return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
@@ -46,7 +46,7 @@ def stack_layers(records: AttentionRecords, names: Sequence[str], num_queries: i
     return np.stack(layers)
 
 
-def input_gradient_map(model: ModelProtocol, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
+def input_gradient_map(model: Model, batch: Batch, target_ids: Sequence[int]) -> NDArray[np.float32]:
     """Saliency (output tokens, input tokens) of one sequence: norm of the gradient of the log-probability of each target token
     with respect to each embedding of `batch.inputs`; rows sum to 1."""
     embedded: list[Tensor] = []
@@ -86,7 +86,7 @@ NO_ATTENTION_NOTE = (
 )
 
 
-def explain_translation(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
+def explain_translation(model: Model, source: str, target: str | None = None, at: None = None) -> Explanation:
     """Translate (unless `target` is given), then run the model on source and translation with attention recording."""
     if not source.strip():
         raise RegardError("Nothing to explain: the input is empty.")
@@ -133,7 +133,7 @@ def explain_translation(model: ModelProtocol, source: str, target: str | None = 
     return Explanation(f"{source} → {translation}", tuple(maps), facts, act_steps=tuple(steps))
 
 
-def _title(text: str, model: ModelProtocol) -> str:
+def _title(text: str, model: Model) -> str:
     """The text with the names of source and target, or of question and answer for algorithmic tasks."""
     if model.task.name != "algorithmic":
         return text
@@ -145,7 +145,7 @@ MAX_MAP_TOKENS = 96  # Limit of tokens per map, so that labels stay readable.
 TOP_K = 5  # Alternatives listed per token.
 
 
-def explain_lm(model: ModelProtocol, source: str, target: str | None = None, at: None = None) -> Explanation:
+def explain_lm(model: Model, source: str, target: str | None = None, at: None = None) -> Explanation:
     """Explain the likelihood of a text, or of `target` after the prompt `source`."""
     text, config = model.require_tokenizer(), model.config
     prompt, continuation = text.encode([source, target or ""])
