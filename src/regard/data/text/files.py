@@ -68,19 +68,12 @@ def read_lines(path: str | Path, on_error: ErrorHandler = raise_error) -> Iterat
     Only \n and \r\n are line breaks. `str.splitlines` also splits at U+2028, \x0b and others, which occur inside
     sentences and would shift the lines of two parallel files."""
     path = existing_file(path)
-    number = offset = 0
-    with _open_text(path) as (stream, zipped):
+    number = 0
+    with _open_text(path) as (stream, zipped, offset):
         try:
             for number, raw in enumerate(stream, start=1):
-                line = raw
-                if number == 1:
-                    line = _check_start(path, raw, zipped)
-                    offset = len(raw) - len(line)
-                    if not line:
-                        number = 0  # a file with only a byte order mark is empty
-                        continue
-                text, _ = _decode_line(path, line, number, offset, zipped, on_error)
-                offset += len(line)
+                text, _ = _decode_line(path, raw, number, offset, zipped, on_error)
+                offset += len(raw)
                 yield number, text.removesuffix("\r\n").removesuffix("\n")
         except _GZIP_ERRORS as error:
             raise _gzip_error(path, number + 1, error) from error
@@ -94,17 +87,14 @@ def read_blocks(path: str | Path, on_error: ErrorHandler = raise_error) -> Itera
     Blocks end at line breaks, except in lines longer than a block, so that files and lines can have any size. \r\n becomes
     \n, and a byte order mark is removed. If `on_error` does not raise, an invalid line becomes an empty line."""
     path = existing_file(path)
-    with _open_text(path) as (stream, zipped):
-        number, offset, kept = 1, 0, b""
+    with _open_text(path) as (stream, zipped, offset):
+        number, kept = 1, b""
         while True:
             try:
                 read = stream.read(BLOCK_BYTES)
             except _GZIP_ERRORS as error:
                 raise _gzip_error(path, number + kept.count(b"\n"), error) from error
             raw = kept + read
-            if not offset:
-                start, raw = raw, _check_start(path, raw, zipped)
-                offset = len(start) - len(raw)
             # without a line break, the end of the last complete character except a final \r
             end = raw.rfind(b"\n") + 1 or codecs.utf_8_decode(raw.removesuffix(b"\r"), "replace")[1]
             end = end if read else len(raw)
@@ -153,12 +143,19 @@ def _list_folder(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool]]:
-    """Stream of uncompressed bytes, and True if the file is gzipped."""
+def _open_text(path: Path) -> Iterator[tuple[BinaryIO, bool, int]]:
+    """Stream of uncompressed bytes after a byte order mark, True if the file is gzipped, and the length of the mark."""
     try:
         with open(path, "rb") as plain:
             zipped = plain.peek(2)[:2] == _GZIP
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if zipped else plain, zipped
+            stream = gzip.GzipFile(fileobj=plain) if zipped else plain
+            try:
+                first = stream.peek(16)
+            except _GZIP_ERRORS as error:
+                raise _gzip_error(path, 1, error) from error
+            _check_start(path, first, zipped)
+            mark = stream.read(len(_BOM)) if first.startswith(_BOM) else b""
+            yield cast(BinaryIO, stream), zipped, len(mark)
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}.", path) from error
 
@@ -199,8 +196,8 @@ def _gzip_error(path: Path, line: int, error: Exception) -> DataError:
     return DataError(f"damaged gzip file ({error}).", path, line, advice)
 
 
-def _check_start(path: Path, first: bytes, zipped: bool) -> bytes:
-    """The first bytes of a file without the byte order mark; raise `DataError` for a binary format or UTF-16."""
+def _check_start(path: Path, first: bytes, zipped: bool) -> None:
+    """Raise `DataError` for a binary format or UTF-16."""
     for magic, kind in _BINARY_MAGIC.items():
         if first.startswith(magic):
             advice = "Export or unpack the file as plain text or gzip."
@@ -210,7 +207,6 @@ def _check_start(path: Path, first: bytes, zipped: bool) -> bytes:
     if first.startswith(_UTF16):
         advice = f"Convert the file: {_iconv_command(path, zipped, 'UTF-16')}"
         raise DataError("expected UTF-8, got UTF-16.", path, 1, advice)
-    return first.removeprefix(_BOM)
 
 
 def _iconv_command(path: Path, zipped: bool, encoding: str) -> str:
