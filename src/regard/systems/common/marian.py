@@ -10,24 +10,34 @@ from torch import Tensor
 
 from regard.errors import WeightsError
 from regard.nn.attention.positions import SinusoidalPosition
-from regard.weights.tables import NameTable, Tensors, entry, layer
+from regard.weights.tables import NameEntry, NameTable, Tensors
 
-_OURS, _THEIRS = "{side}.blocks.{n}", "model.{side}.layers.{n}"
 SHARED_EMBEDDING = "model.shared.weight"
+_BLOCK = {
+    "attend.inner.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attend.inner.out": ("self_attn.out_proj",),
+    "attend.norm": ("self_attn_layer_norm",),
+    "cross.inner.q": ("encoder_attn.q_proj",),
+    "cross.inner.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross.inner.out": ("encoder_attn.out_proj",),
+    "cross.norm": ("encoder_attn_layer_norm",),
+    "feed.inner.up": ("fc1",),
+    "feed.inner.down": ("fc2",),
+    "feed.norm": ("final_layer_norm",),
+}
+"""Modules of a block, and their names in Marian."""
+
 MARIAN_NAMES = NameTable(
     entries=(
-        entry("tokens.table.weight", SHARED_EMBEDDING),
-        entry("tokens.bias", "final_logits_bias"),
-        layer(f"{_OURS}.attend.inner.qkv", *(f"{_THEIRS}.self_attn.{name}_proj" for name in "qkv")),
-        layer(f"{_OURS}.attend.inner.out", f"{_THEIRS}.self_attn.out_proj"),
-        layer(f"{_OURS}.attend.norm", f"{_THEIRS}.self_attn_layer_norm"),
-        layer(f"{_OURS}.cross.inner.q", f"{_THEIRS}.encoder_attn.q_proj"),
-        layer(f"{_OURS}.cross.inner.kv", *(f"{_THEIRS}.encoder_attn.{name}_proj" for name in "kv")),
-        layer(f"{_OURS}.cross.inner.out", f"{_THEIRS}.encoder_attn.out_proj"),
-        layer(f"{_OURS}.cross.norm", f"{_THEIRS}.encoder_attn_layer_norm"),
-        layer(f"{_OURS}.feed.inner.up", f"{_THEIRS}.fc1"),
-        layer(f"{_OURS}.feed.inner.down", f"{_THEIRS}.fc2"),
-        layer(f"{_OURS}.feed.norm", f"{_THEIRS}.final_layer_norm"),
+        NameEntry("tokens.table.weight", (SHARED_EMBEDDING,)),
+        NameEntry("tokens.bias", ("final_logits_bias",)),
+        *(
+            NameEntry(
+                f"{{side}}.blocks.{{n}}.{ours}.{{part}}",
+                tuple(f"model.{{side}}.layers.{{n}}.{name}.{{part}}" for name in theirs),
+            )
+            for ours, theirs in _BLOCK.items()
+        ),
     ),
     tied=dict.fromkeys(
         ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"), SHARED_EMBEDDING
