@@ -18,7 +18,8 @@ from regard.data.images.labeled import ImageSample
 from regard.data.settings import DataSettings
 from regard.decode.settings import DecodeSettings
 from regard.draw.charts import draw_layer_scores
-from regard.draw.panels import BLANK_COLOR, blank_below, draw_contact_sheet, in_rows
+from regard.draw.colors import UNKNOWN_COLOR
+from regard.draw.panels import blank_below, draw_contact_sheet, in_rows
 from regard.errors import DataError, RegardError, SettingError
 from regard.model import Model, ModelSpec, assemble
 from regard.processors.palette import Palette
@@ -312,7 +313,7 @@ def test_contact_sheets_show_every_pixel(tmp_path: Path) -> None:
 
 def test_completions_are_between_the_prompt_and_the_reference(learnt: Any, tmp_path: Path) -> None:
     half = blank_below(striped(1, 3)[0], 3)
-    assert np.array_equal(half[:3], striped(1, 3)[0][:3]) and (half[3:] == BLANK_COLOR).all()
+    assert np.array_equal(half[:3], striped(1, 3)[0][:3]) and (half[3:] == UNKNOWN_COLOR).all()
     answers = learnt[0].predict(striped(2, 3), num_return_sequences=3)
     path = draw_completions([*answers, *learnt[0].predict(striped(1, 4))], tmp_path / "it.svg")
     text = path.read_text()

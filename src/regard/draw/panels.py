@@ -139,13 +139,11 @@ def save_image(image: MapArray, path: Path) -> Path:
 
 # -- generated images
 
-BLANK_COLOR: Final = np.array(UNKNOWN_COLOR, dtype=np.uint8)  # Color of pixels not yet generated.
-
 
 def blank_below(image: ImageArray, visible_rows: int) -> ImageArray:
-    """The image with all pixels below the first `visible_rows` rows set to `BLANK_COLOR`."""
+    """The image with the color of unknown values in all pixels below the first `visible_rows` rows."""
     visible = image.copy()
-    visible[visible_rows:] = BLANK_COLOR
+    visible[visible_rows:] = UNKNOWN_COLOR
     return visible
 
 
